@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test lint faults lock
+
+run: $(VENV)/runtime-installed
+	@exec $(BIN)/python manage.py serve
+
+test: $(VENV)/dev-installed lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Every fault at full dose; `make test` has a small one.
+faults: $(VENV)/dev-installed
+	FAULTS=full $(BIN)/python -m pytest -m faults
+
+# Needs uv; writes versions and hashes, and no index's address.
+lock:
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements.txt
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -c requirements.txt -o requirements-dev.txt
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("nanohost needs Python 3.11 or newer; this is %s. Set PYTHON=…" % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/runtime-installed: requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@touch $@
+
+$(VENV)/dev-installed: requirements-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@ $(VENV)/runtime-installed

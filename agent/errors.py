@@ -1,0 +1,67 @@
+"""What can go wrong with a model. Each class carries its stable code, and whether trying again can help."""
+
+from typing import ClassVar
+
+
+class LlmError(Exception):
+    """A model call failed. ``detail`` is for people and logs; the provider's own words are never shown to a client."""
+
+    code: ClassVar[str] = "llm_error"
+    transient: ClassVar[bool] = False
+
+    def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
+        super().__init__(detail or self.code)
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+class LlmAuthError(LlmError):
+    """The provider refused the key."""
+
+    code = "llm_auth"
+
+
+class LlmRateLimited(LlmError):
+    """The provider asks to wait."""
+
+    code = "llm_rate_limited"
+    transient = True
+
+
+class LlmTimeout(LlmError):
+    """The model did not answer within LLM_TIMEOUT_SECONDS."""
+
+    code = "llm_timeout"
+    transient = True
+
+
+class LlmContextTooLong(LlmError):
+    """The prompt does not fit the model's context."""
+
+    code = "llm_context_too_long"
+
+
+class LlmContentFiltered(LlmError):
+    """The provider's content filter refused the prompt or the answer."""
+
+    code = "llm_content_filter"
+
+
+class LlmUnavailable(LlmError):
+    """The provider cannot be reached, or fails."""
+
+    code = "llm_unavailable"
+    transient = True
+
+
+class LlmBadResponse(LlmError):
+    """The provider answered something that is no completion."""
+
+    code = "llm_bad_response"
+    transient = True
+
+
+class LlmRequestRefused(LlmError):
+    """The provider refused the request as it is, for example for a model it does not have."""
+
+    code = "llm_request_refused"

@@ -1,0 +1,72 @@
+"""What every model client offers. Values only: no Django, no storage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agent.loop import ChatMessage
+from nanohost.lib.text import storable
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """One call of a model. ``messages`` and ``tools`` in the OpenAI chat format; without tools, none are offered."""
+
+    model: str
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens, as the provider counts them; 0 where it says nothing."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a model answered: text, tool calls in the OpenAI chat format, or both."""
+
+    content: str = ""
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    model: str = ""
+    usage: Usage = Usage()
+
+    def as_message(self) -> ChatMessage:
+        """The answer as a message of the chat."""
+        message: ChatMessage = {"role": "assistant", "content": self.content}
+        return message | {"tool_calls": list(self.tool_calls)} if self.tool_calls else message
+
+
+class LlmClient(Protocol):
+    """A provider. One client serves all turns of a process; calls run side by side on its event loop."""
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Ask the model; raises :class:`agent.errors.LlmError`. Cancelling the call closes its connection."""
+        ...
+
+
+def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A tool call in the OpenAI chat format; ``arguments`` is JSON text, as the model wrote it."""
+    return {"id": call_id, "type": "function", "function": {"name": storable(name), "arguments": storable(arguments)}}
+
+
+def with_unique_ids(tool_calls: Sequence[dict[str, Any]], *, taken: set[str], fresh: Any) -> tuple[dict[str, Any], ...]:
+    """The calls with an id each that is not taken; some models repeat ids, count from 0 each round, or give none."""
+    seen = set(taken)
+    unique = []
+    for call in tool_calls:
+        call_id = storable(call["id"] or "")[:128]
+        if not call_id or call_id in seen:
+            call_id = fresh()
+        seen.add(call_id)
+        unique.append(call | {"id": call_id})
+    return tuple(unique)

@@ -1,0 +1,79 @@
+"""The loop, pure: from a turn's messages to its next step. No Django, no clock, no storage: it can be replayed.
+
+Messages are plain dicts in the OpenAI chat format, from the turn's user message on. A turn that was interrupted goes
+on from what was stored: a history that ends in unanswered tool calls is resumed by answering them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+ChatMessage = dict[str, Any]
+
+
+class Limit(StrEnum):
+    """What a turn can run into; the values are what the API shows."""
+
+    TOOL_ROUNDS = "tool_rounds"
+    TIME = "time"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallModel:
+    """Ask the model. At a limit it is asked once more, without tools, for its best answer."""
+
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTools:
+    """Answer these tool calls. At a limit they are refused instead, so that the model can be asked a last time."""
+
+    calls: tuple[dict[str, Any], ...]
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The turn is done; ``reply`` says which limit was met, if one was."""
+
+    reply: str
+
+
+Step = CallModel | RunTools | Finish
+
+
+def next_step(messages: Sequence[ChatMessage], *, max_rounds: int, limit: Limit | None = None) -> Step:
+    """What a turn does next.
+
+    ``messages``: the turn's own, oldest first, at least its user message. ``max_rounds``: rounds of tool calls that
+    may run. ``limit``: another limit the turn has met, as its host measures time and tokens.
+    """
+    rounds = sum(1 for message in messages if message.get("tool_calls"))
+    met = Limit.TOOL_ROUNDS if rounds > max_rounds else limit
+    if unanswered := unanswered_calls(messages):
+        return RunTools(calls=unanswered, limit=met)
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return CallModel(limit=met)
+    return Finish(reply=_with_notice(last["content"], met, max_rounds))
+
+
+def unanswered_calls(messages: Sequence[ChatMessage]) -> tuple[dict[str, Any], ...]:
+    """The tool calls that no later message answers."""
+    answered = {message["tool_call_id"] for message in messages if message["role"] == "tool"}
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return tuple(call for call in calls if call["id"] not in answered)
+
+
+_NOTICES = {
+    Limit.TOOL_ROUNDS: "Stopped at the limit of {max_rounds} tool rounds; this is the best answer so far.",
+    Limit.TIME: "Stopped at the turn's time limit; this is the best answer so far.",
+    Limit.TOKENS: "Stopped at the turn's token limit; this is the best answer so far.",
+}
+
+
+def _with_notice(reply: str, limit: Limit | None, max_rounds: int) -> str:
+    return f"{reply}\n\n[{_NOTICES[limit].format(max_rounds=max_rounds)}]".strip() if limit else reply

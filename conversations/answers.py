@@ -1,0 +1,95 @@
+"""Turns and messages as the API shows them: in camelCase, as nsbh-spec section 4 names them."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from conversations.errors import TurnProblem
+from conversations.models import Message, Turn, TurnStatus
+from nanohost.lib.errors import NotFound, Problem
+from nanohost.lib.rest import problem
+from tools.models import ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a request is answered with: a status, a JSON body, and headers of its own."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+def turn_as_json(turn: Turn) -> dict[str, Any]:
+    """A turn as ``GET /turns/{id}`` shows it."""
+    return {
+        "turnId": str(turn.pk),
+        "conversationId": str(turn.conversation_id),
+        "status": turn.status,
+        "assistantMessage": _reply_of(turn),
+        "toolCalls": _calls_of(turn),
+        "usage": _usage_of(turn),
+        "error": _error_of(turn),
+        "createdAt": turn.created_at,
+        "startedAt": turn.started_at,
+        "endedAt": turn.ended_at,
+    }
+
+
+def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
+    """What the chat request that made the turn is answered with, as things stand now."""
+    turn = Turn.objects.filter(pk=turn_id).first()
+    if turn is None:  # its conversation was deleted while it was waited for
+        return problem_answer(NotFound(), request_id)
+    if not turn.ended:
+        return Answer(
+            status=202,
+            body={"turnId": str(turn.pk), "conversationId": str(turn.conversation_id), "status": turn.status},
+            headers={"Location": f"/api/v1/turns/{turn.pk}"},
+        )
+    if turn.status == TurnStatus.SUCCEEDED:
+        body = {
+            "conversationId": str(turn.conversation_id),
+            "turnId": str(turn.pk),
+            "assistantMessage": _reply_of(turn),
+            "toolCalls": _calls_of(turn),
+            "usage": _usage_of(turn),
+        }
+        return Answer(status=200, body=body, headers={})
+    error = TurnProblem(turn.error_code, turnId=str(turn.pk), conversationId=str(turn.conversation_id))
+    return problem_answer(error, request_id)
+
+
+def problem_answer(error: Problem, request_id: str) -> Answer:
+    """A problem as an answer."""
+    headers = {"Content-Type": "application/problem+json", **error.headers}
+    return Answer(status=error.status, body=problem(error, request_id), headers=headers)
+
+
+def _reply_of(turn: Turn) -> str | None:
+    if turn.status != TurnStatus.SUCCEEDED:
+        return None
+    spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, tool_calls__isnull=True)
+    return spoken.order_by("-seq").values_list("content", flat=True).first()
+
+
+def _calls_of(turn: Turn) -> list[dict[str, str]]:
+    rows = ToolCall.objects.filter(turn_id=turn.pk).order_by("position")
+    return [
+        {"toolName": name, "status": status, "result": result}
+        for name, status, result in rows.values_list("tool_name", "status", "result")
+    ]
+
+
+def _usage_of(turn: Turn) -> dict[str, int]:
+    return {
+        "promptTokens": turn.prompt_tokens,
+        "completionTokens": turn.completion_tokens,
+        "totalTokens": turn.prompt_tokens + turn.completion_tokens,
+    }
+
+
+def _error_of(turn: Turn) -> dict[str, str] | None:
+    if not turn.error_code:
+        return None
+    return {"code": turn.error_code, "message": TurnProblem(turn.error_code).detail}

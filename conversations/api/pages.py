@@ -1,0 +1,36 @@
+"""Cursor pages."""
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import DataError
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import CursorPagination
+
+from nanohost.lib.errors import InvalidRequest
+
+
+class Pages(CursorPagination):
+    """``{next, previous, results}``; ``limit`` asks for a page's size, 200 at most."""
+
+    page_size = 50
+    max_page_size = 200
+    page_size_query_param = "limit"
+    cursor_query_param = "cursor"
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        try:
+            limit = request.query_params.get(self.page_size_query_param, "1")
+            if not (limit.isascii() and limit.isdigit() and int(limit[:9]) >= 1):
+                raise InvalidRequest("limit is a whole number of at least 1.")
+            return super().paginate_queryset(queryset, request, view)
+        except (NotFound, ValueError, TypeError, OverflowError, ValidationError, DataError):
+            raise InvalidRequest("This cursor is not one of ours; follow the next and previous links.") from None
+
+
+class NewestFirst(Pages):
+    ordering = ("-created_at", "-id")
+
+
+class InSeqOrder(Pages):
+    ordering = "seq"

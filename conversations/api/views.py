@@ -1,0 +1,208 @@
+"""The REST API. A view reads HTTP, makes one domain call and answers at once; waiting is the waiting room's."""
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from agent.models import DEFAULT_AGENT, Agent
+from conversations import endings, inbox
+from conversations.answers import chat_answer, turn_as_json
+from conversations.api import serializers as shapes
+from conversations.api.pages import InSeqOrder, NewestFirst
+from conversations.errors import UnknownAgent
+from conversations.models import Conversation, Message, Turn
+from conversations.waiting import AWAIT_HEADER
+from nanohost.lib.errors import InvalidRequest, NotFound
+from tools import gate
+
+ERRORS = dict.fromkeys((400, 401, 404, 405, 413, 415, 503), shapes.ProblemView)
+READ_ERRORS = dict.fromkeys((400, 401, 404, 405, 503), shapes.ProblemView)
+
+
+def _owner_id(request: Request) -> int:
+    owner_id = request.user.pk
+    assert owner_id is not None  # the permission class let nobody else in
+    return owner_id
+
+
+def _owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
+    """The caller's conversation; somebody else's is as unknown as none."""
+    owned = Conversation.objects.select_related("agent").filter(pk=conversation_id, owner=_owner_id(request))
+    if (conversation := owned.first()) is None:
+        raise NotFound("There is no conversation of that id, or it is not yours.")
+    return conversation
+
+
+def _owned_turn(request: Request, turn_id: UUID) -> Turn:
+    if (turn := Turn.objects.filter(pk=turn_id, owner=_owner_id(request)).first()) is None:
+        raise NotFound("There is no turn of that id, or it is not yours.")
+    return turn
+
+
+def _checked(shape: type[shapes.Strict], request: Request) -> dict[str, Any]:
+    given = shape(data=request.data)
+    given.is_valid(raise_exception=True)
+    checked: dict[str, Any] = given.validated_data
+    return checked
+
+
+class ConversationList(ListAPIView[Conversation]):
+    """Conversations of the caller."""
+
+    serializer_class = shapes.ConversationView
+    pagination_class = NewestFirst
+
+    def get_queryset(self) -> Any:
+        return Conversation.objects.select_related("agent").filter(owner=_owner_id(self.request))
+
+    @extend_schema(operation_id="listConversations", responses={200: shapes.ConversationView(many=True), **READ_ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        operation_id="createConversation",
+        request=shapes.NewConversation,
+        responses={201: shapes.ConversationCreated, **ERRORS},
+    )
+    def post(self, request: Request) -> Response:
+        """Start a conversation with an agent."""
+        wanted = _checked(shapes.NewConversation, request)
+        conversation = inbox.start_conversation(
+            owner_id=_owner_id(request),
+            agent=wanted.get("agent", DEFAULT_AGENT),
+            metadata=wanted.get("metadata", {}),
+        )
+        location = {"Location": f"/api/v1/conversations/{conversation.pk}"}
+        return Response(shapes.ConversationCreated(conversation).data, status=201, headers=location)
+
+
+class ConversationDetail(APIView):
+    """One conversation."""
+
+    @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **READ_ERRORS})
+    def get(self, request: Request, conversation_id: UUID) -> Response:
+        return Response(shapes.ConversationView(_owned_conversation(request, conversation_id)).data)
+
+    @extend_schema(operation_id="deleteConversation", responses={204: None, **READ_ERRORS})
+    def delete(self, request: Request, conversation_id: UUID) -> Response:
+        """Delete a conversation with its messages and turns; those that run are cancelled. Tool calls stay."""
+        endings.delete_conversation(_owned_conversation(request, conversation_id).pk)
+        return Response(status=204)
+
+
+class Chat(APIView):
+    """Say something and get the answer."""
+
+    @extend_schema(
+        operation_id="chat",
+        request=shapes.ChatMessageIn,
+        parameters=[
+            OpenApiParameter(
+                "Idempotency-Key",
+                str,
+                OpenApiParameter.HEADER,
+                description="1 to 255 printable ASCII characters: the same key and body get the same turn's answer.",
+            )
+        ],
+        responses={
+            200: shapes.ChatAnswer,
+            202: shapes.ChatPending,
+            **ERRORS,
+            **dict.fromkeys((409, 422, 500, 502, 504), shapes.ProblemView),
+        },
+    )
+    def post(self, request: Request, conversation_id: UUID) -> Response:
+        """Store the message and wait for the turn's answer, CHAT_WAIT_SECONDS at most; then 202 and its Location."""
+        conversation = _owned_conversation(request, conversation_id)
+        said = _checked(shapes.ChatMessageIn, request)
+        turn = inbox.receive(
+            conversation=conversation,
+            content=said["message"],
+            model=said.get("model", ""),
+            idempotency_key=_idempotency_key(request),
+            request_id=request.META.get("HTTP_X_REQUEST_ID", ""),
+        )
+        if turn.ended:  # an idempotent repeat
+            answer = chat_answer(turn.pk, request_id=request.META.get("HTTP_X_REQUEST_ID", ""))
+            return Response(answer.body, status=answer.status, headers=answer.headers)
+        # The waiting room sees by this header that the answer stands for a turn that is not done.
+        pending = {"turnId": str(turn.pk), "conversationId": str(conversation.pk), "status": turn.status}
+        headers = {"Location": f"/api/v1/turns/{turn.pk}", AWAIT_HEADER: str(turn.pk)}
+        return Response(pending, status=202, headers=headers)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
+        raise InvalidRequest("Idempotency-Key is 1 to 255 printable ASCII characters.")
+    return key
+
+
+class MessageList(ListAPIView[Message]):
+    """A conversation's transcript."""
+
+    serializer_class = shapes.MessageView
+    pagination_class = InSeqOrder
+
+    def get_queryset(self) -> Any:
+        if getattr(self, "swagger_fake_view", False):
+            return Message.objects.none()
+        conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
+        return Message.objects.transcript().filter(conversation=conversation)
+
+    @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **READ_ERRORS})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Messages in ``seq`` order. One that waits for its turn to start has no ``seq`` yet and is not shown."""
+        return super().get(request, *args, **kwargs)
+
+
+class TurnDetail(APIView):
+    """One turn."""
+
+    @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **READ_ERRORS})
+    def get(self, request: Request, turn_id: UUID) -> Response:
+        return Response(turn_as_json(_owned_turn(request, turn_id)))
+
+
+class TurnCancel(APIView):
+    """Cancelling a turn."""
+
+    @extend_schema(operation_id="cancelTurn", request=None, responses={200: shapes.TurnView, **ERRORS})
+    def post(self, request: Request, turn_id: UUID) -> Response:
+        """Cancel a turn. A running one ends within moments: its status tells. One that has ended stays as it is."""
+        endings.cancel_turn(_owned_turn(request, turn_id))
+        return Response(turn_as_json(_owned_turn(request, turn_id)))
+
+
+class ToolList(APIView):
+    """The tools there are."""
+
+    @extend_schema(
+        operation_id="listTools",
+        parameters=[OpenApiParameter("agent", str, description="For which agent; the default one if missing.")],
+        responses={200: shapes.ToolView(many=True), **READ_ERRORS},
+    )
+    def get(self, request: Request) -> Response:
+        """Every registered tool, and whether an agent may use it now, or the rule that forbids it."""
+        name = request.query_params.get("agent", DEFAULT_AGENT)
+        agent = Agent.objects.filter(name=name).first() if "\x00" not in name else None
+        if agent is None:
+            raise UnknownAgent(f"There is no agent named {name!r}.")
+        return Response(
+            [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "schema": tool.schema,
+                    "permissions": list(tool.permissions),
+                    "allowed": forbidden_by is None,
+                    "forbiddenBy": forbidden_by,
+                }
+                for tool, forbidden_by in gate.survey(agent_tools=agent.allowed_tools())
+            ]
+        )

@@ -1,0 +1,55 @@
+"""What can go wrong with conversations and turns."""
+
+from typing import ClassVar
+
+from nanohost.lib.errors import Problem
+
+
+class FenceLost(Exception):
+    """Another worker took the turn over, or it was ended: what we were about to write no longer counts."""
+
+
+class NotClaimed(Exception):
+    """The turn is not to be had now."""
+
+
+class UnknownModel(Problem):
+    """The request names a model outside LLM_MODELS."""
+
+    code, status, title = "unknown_model", 400, "This model is not offered; LLM_MODELS lists those that are."
+
+
+class UnknownAgent(Problem):
+    """The request names an agent there is none of."""
+
+    code, status, title = "unknown_agent", 400, "There is no agent of that name."
+
+
+class IdempotencyConflict(Problem):
+    """An idempotency key comes back with another request."""
+
+    code, status, title = "idempotency_conflict", 409, "This Idempotency-Key was used for another request."
+
+
+class TurnProblem(Problem):
+    """A turn that ended without an answer, as the chat request that waits for it is told."""
+
+    codes: ClassVar[dict[str, tuple[int, str]]] = {
+        "turn_cancelled": (409, "The turn was cancelled."),
+        "turn_timeout": (504, "The turn took longer than TURN_TIMEOUT_SECONDS."),
+        "turn_crashed": (500, "The workers that ran the turn died, TURN_MAX_ATTEMPTS times."),
+        "turn_error": (500, "The turn failed by a fault of the server; the failure is logged."),
+        "llm_auth": (502, "The model's provider refused the server's key, or its quota is used up."),
+        "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
+        "llm_timeout": (504, "The model did not answer within LLM_TIMEOUT_SECONDS; retries were used up."),
+        "llm_context_too_long": (422, "The conversation does not fit the model's context."),
+        "llm_content_filter": (422, "The provider's content filter refused the prompt or the answer."),
+        "llm_unavailable": (502, "The model's provider cannot be reached, or fails; retries were used up."),
+        "llm_bad_response": (502, "The model's provider answered something that is no completion."),
+        "llm_request_refused": (502, "The model's provider refused the request, for example for an unknown model."),
+    }
+
+    def __init__(self, code: str, **members: object) -> None:
+        self.code = code
+        self.status, self.title = self.codes.get(code, self.codes["turn_error"])
+        super().__init__(self.title, headers=None, **members)

@@ -1,0 +1,84 @@
+"""Taking messages in: stored, with the turn that will answer them, before anybody is told so."""
+
+import hashlib
+import json
+from uuid import UUID
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from agent.models import DEFAULT_AGENT, Agent
+from conversations import doorbell
+from conversations.errors import IdempotencyConflict, UnknownAgent, UnknownModel
+from conversations.models import Conversation, Message, Turn
+from nanohost.lib.clock import Now
+from nanohost.lib.errors import NotFound
+from nanohost.lib.ids import new_id
+
+
+def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: dict[str, object]) -> Conversation:
+    """A new conversation with an agent; raises :class:`UnknownAgent`."""
+    profile = Agent.objects.filter(name=agent).first()
+    if profile is None:
+        raise UnknownAgent(f"There is no agent named {agent!r}.")
+    conversation_id = new_id()
+    return Conversation.objects.create(
+        id=conversation_id, key=f"api:{conversation_id}", owner_id=owner_id, agent=profile, metadata=metadata
+    )
+
+
+def receive(
+    *, conversation: Conversation, content: str, model: str = "", idempotency_key: str | None = None, request_id: str
+) -> Turn:
+    """Store a user's message and the turn that will answer it, and ring for it. Returns the turn.
+
+    The same idempotency key with the same request returns the turn it made before; with another request it raises
+    :class:`IdempotencyConflict`. Raises :class:`UnknownModel`, and :class:`NotFound` if the conversation is deleted
+    meanwhile.
+    """
+    if model and settings.LLM_MODELS and model not in settings.LLM_MODELS:
+        raise UnknownModel(f"{model!r} is not offered; choose one of {', '.join(settings.LLM_MODELS)}.")
+    body_hash = _hash_of(conversation.pk, content, model)
+    if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
+        return earlier
+    try:
+        with transaction.atomic():
+            turn = Turn.objects.create(
+                conversation=conversation,
+                owner_id=conversation.owner_id,
+                number=_take_number(conversation.pk),
+                model=model or conversation.agent.model or settings.LLM_MODEL_DEFAULT,
+                request_id=request_id,
+                idempotency_key=idempotency_key,
+                body_hash=body_hash,
+                rung_at=Now(),
+            )
+            Message.objects.create(conversation=conversation, turn=turn, role=Message.Role.USER, content=content)
+            doorbell.ring_for_turn(turn.pk)
+    except IntegrityError:
+        # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
+        if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
+            return earlier
+        raise
+    return turn
+
+
+def _take_number(conversation_id: UUID) -> int:
+    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted."""
+    mine = Conversation.objects.filter(pk=conversation_id)
+    if mine.update(next_turn=F("next_turn") + 1, updated_at=Now()) != 1:
+        raise NotFound()
+    return mine.values_list("next_turn", flat=True).get() - 1
+
+
+def _hash_of(conversation_id: UUID, content: str, model: str) -> str:
+    asked = json.dumps([str(conversation_id), content, model], ensure_ascii=False)
+    return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def _earlier_turn(conversation: Conversation, idempotency_key: str, body_hash: str) -> Turn | None:
+    turn = Turn.objects.filter(owner_id=conversation.owner_id, idempotency_key=idempotency_key).first()
+    if turn and turn.body_hash != body_hash:
+        raise IdempotencyConflict(f"This Idempotency-Key was used for another request, which is turn {turn.pk}.")
+    return turn

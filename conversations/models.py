@@ -1,0 +1,233 @@
+"""What happened: conversations, their messages, their turns, and the workers that run them."""
+
+from typing import Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Exists, OuterRef, Q
+
+from agent.models import Agent
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
+from tools.models import ToolCall
+
+
+class Conversation(models.Model):
+    """A transcript with one owner and one agent."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    key = models.CharField(max_length=255, help_text="channel:chat_id[:thread], unique for its owner.")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations")
+    agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="conversations")
+    next_seq = models.PositiveBigIntegerField(default=1, help_text="The number the next message gets.")
+    next_turn = models.PositiveBigIntegerField(default=1, help_text="The number the next turn gets.")
+    metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [models.UniqueConstraint(fields=["owner", "key"], name="one_conversation_a_key_and_owner")]
+        indexes = [models.Index(fields=["owner", "-created_at"], name="conversations_of_an_owner")]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class TurnStatus(models.TextChoices):
+    """Where a turn stands; the last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class WaitingFor(models.TextChoices):
+    """What a waiting turn waits for."""
+
+    TOOLS = "tools"
+    RETRY = "retry"
+
+
+ACTIVE = (TurnStatus.RUNNING, TurnStatus.WAITING)
+OPEN = (TurnStatus.QUEUED, *ACTIVE)
+FINAL = (TurnStatus.SUCCEEDED, TurnStatus.FAILED, TurnStatus.CANCELLED)
+
+
+class TurnQuerySet(models.QuerySet["Turn"]):
+    """Look-ups that say what they mean."""
+
+    def open(self) -> Self:
+        """Turns without an outcome yet."""
+        return self.filter(status__in=OPEN)
+
+    def due(self) -> Self:
+        """Turns that nobody works on and whose time has come."""
+        on_time = Q(run_after=None) | Q(run_after__lte=Now())
+        return self.filter(
+            Q(status=TurnStatus.QUEUED) & on_time
+            | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS)
+            | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.RETRY) & on_time
+            | Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
+        )
+
+    def claimable(self) -> Self:
+        """Due turns with no earlier turn of their conversation open, and no call of theirs open."""
+        earlier = Turn.objects.open().filter(conversation=OuterRef("conversation"), number__lt=OuterRef("number"))
+        return self.due().filter(~Exists(earlier), ~Exists(ToolCall.objects.open().filter(turn_id=OuterRef("pk"))))
+
+    def of_worker(self, worker: str) -> Self:
+        """Turns a worker holds."""
+        return self.filter(status=TurnStatus.RUNNING, worker=worker)
+
+
+class Turn(models.Model):
+    """The unit of work and of the queue: from what a user said to its answer, or to a failure people can see."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="turns")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    number = models.PositiveBigIntegerField(help_text="Its place in the conversation; turns run in this order.")
+    status = models.CharField(max_length=9, choices=TurnStatus.choices, default=TurnStatus.QUEUED)
+    waiting_for = models.CharField(max_length=8, choices=WaitingFor.choices, blank=True)
+
+    model = models.CharField(max_length=128, help_text="The model it asks.")
+    request_id = models.CharField(max_length=64, help_text="Of the request it came with; every log line carries it.")
+    idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique for the owner.")
+    body_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what was asked, hexadecimal.")
+
+    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
+    worker = models.CharField(max_length=128, blank=True, help_text="Who claimed it last.")
+    lease_until = models.DateTimeField(null=True, blank=True, help_text="Until then nobody else may claim it.")
+    deadline = models.DateTimeField(null=True, blank=True, help_text="When it fails, wherever it is.")
+    attempts = models.PositiveIntegerField(
+        default=0,
+        help_text="Claims after an expired lease since the last stored step; past TURN_MAX_ATTEMPTS it fails.",
+    )
+    retries = models.PositiveIntegerField(
+        default=0, help_text="Provider errors since the last stored step; past TURN_MAX_ATTEMPTS it fails."
+    )
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    rung_at = models.DateTimeField(null=True, blank=True, help_text="When workers were last told of it.")
+    cancel_requested = models.BooleanField(default=False)
+
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+    error_code = models.CharField(max_length=64, blank=True)
+    error_detail = models.CharField(max_length=500, blank=True, help_text="For people; never a provider's raw words.")
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TurnQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["conversation", "number"], name="one_turn_a_number"),
+            models.UniqueConstraint(
+                fields=["conversation"], condition=Q(status__in=ACTIVE), name="one_active_turn_a_conversation"
+            ),
+            models.UniqueConstraint(fields=["owner", "idempotency_key"], name="one_turn_an_idempotency_key_and_owner"),
+        ]
+        indexes = [
+            models.Index(fields=["rung_at"], condition=Q(status__in=OPEN), name="open_turns"),
+            models.Index(fields=["conversation", "number"], condition=Q(status__in=OPEN), name="open_turns_in_order"),
+            models.Index(fields=["worker"], condition=Q(status=TurnStatus.RUNNING), name="turns_of_a_worker"),
+            models.Index(fields=["-created_at"], name="turns_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"turn {self.number} of {self.conversation_id}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its outcome."""
+        return self.status in FINAL
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    """Look-ups that say what they mean."""
+
+    def transcript(self) -> Self:
+        """Messages that have their number, in order; those in the inbox have none yet."""
+        return self.filter(seq__isnull=False).order_by("seq")
+
+
+class Message(models.Model):
+    """One message of a transcript. Append-only: never changed once it has its ``seq``."""
+
+    class Role(models.TextChoices):
+        SYSTEM = "system"
+        USER = "user"
+        ASSISTANT = "assistant"
+        TOOL = "tool"
+
+    class Type(models.TextChoices):
+        NORMAL = "NORMAL"
+        SUMMARY = "SUMMARY"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
+    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, null=True, related_name="messages")
+    seq = models.PositiveBigIntegerField(
+        null=True,
+        help_text="Its place in the transcript. Empty while it waits in the inbox: given when its turn starts.",
+    )
+    role = models.CharField(max_length=9, choices=Role.choices)
+    type = models.CharField(max_length=7, choices=Type.choices, default=Type.NORMAL)
+    content = models.TextField(blank=True)
+    tool_calls = models.JSONField(null=True, blank=True, help_text="Of an assistant: the calls it asks for.")
+    tool_call_id = models.CharField(max_length=128, blank=True, help_text="Of a tool: the call it answers.")
+    tool_name = models.CharField(max_length=128, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = MessageQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["conversation", "seq"]
+        constraints = [models.UniqueConstraint(fields=["conversation", "seq"], name="one_message_a_seq")]
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.seq if self.seq is not None else 'in the inbox'}"
+
+    def as_chat(self) -> dict[str, object]:
+        """The message in the OpenAI chat format."""
+        if self.role == self.Role.TOOL:
+            return {"role": "tool", "tool_call_id": self.tool_call_id, "content": self.content}
+        chat: dict[str, object] = {"role": self.role, "content": self.content}
+        return chat | {"tool_calls": self.tool_calls} if self.tool_calls else chat
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    """Look-ups that say what they mean."""
+
+    def alive(self) -> Self:
+        """Workers that have not ended and were heard of within three heartbeats."""
+        return self.filter(ended_at=None, heartbeat_at__gt=from_now(-3 * Worker.HEARTBEAT_SECONDS))
+
+
+class Worker(models.Model):
+    """One row a worker process: readiness, and who is dead, are read from it."""
+
+    HEARTBEAT_SECONDS = 5
+
+    name = models.CharField(max_length=128, unique=True, help_text="host:pid:start")
+    version = models.CharField(max_length=32)
+    started_at = models.DateTimeField(auto_now_add=True)
+    heartbeat_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped cleanly.")
+    turns_held = models.PositiveIntegerField(default=0)
+    turns_most = models.PositiveIntegerField(help_text="How many turns it holds at most.")
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-heartbeat_at"]
+
+    def __str__(self) -> str:
+        return self.name

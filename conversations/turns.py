@@ -1,0 +1,311 @@
+"""Running turns. A worker advances a turn as far as it can: it claims it, steps, and stores every step before the next.
+
+All turns of a process live on one event loop; what touches the database goes through a small pool of threads. No
+thread, no connection and no transaction waits for a model.
+"""
+
+import asyncio
+import contextvars
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, ParamSpec, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db import close_old_connections, connections
+
+from agent import llm
+from agent.errors import LlmBadResponse, LlmError, LlmTimeout
+from agent.llm.base import Completion, ModelRequest
+from agent.loop import CallModel, Finish, Limit, RunTools, next_step
+from agent.prompt import build_prompt
+from conversations import claims, doorbell
+from conversations.claims import Claim, View
+from conversations.errors import FenceLost
+from conversations.sweeper import time_for_last_answer
+from nanohost.lib.logs import about
+from tools import gate
+
+logger = logging.getLogger(__name__)
+model_log = logging.getLogger("nanohost.model")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Seconds before the first retry of a provider's error; doubled each time, and never more than the last figure.
+RETRY_FIRST, RETRY_MOST = 1.0, 60.0
+
+
+class DatabaseThreads:
+    """A few threads with kept connections, which the event loop hands its database work to."""
+
+    def __init__(self, size: int) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="database")
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in a thread, with the caller's context. A cancelled caller still waits for its end: what was
+        written must be known before anything else is."""
+        context = contextvars.copy_context()
+
+        def call() -> T:
+            close_old_connections()
+            return context.run(function, *args, **kwargs)
+
+        future = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+
+    def close(self) -> None:
+        """Close the connections and end the threads."""
+        for _ in range(self._executor._max_workers):
+            self._executor.submit(connections.close_all)
+        self._executor.shutdown(wait=True)
+
+
+Ending = Literal["", "cancelled", "taken over", "deadline", "shutdown"]
+
+
+@dataclass
+class _Held:
+    claim: Claim
+    task: "asyncio.Task[None]"
+    ending: Ending = ""
+    missed: int = 0
+
+    def end(self, why: Ending) -> None:
+        """Stop the turn's task, which also closes its model's socket; why tells it what to store."""
+        if not self.ending:
+            self.ending = why
+            self.task.cancel()
+
+
+class TurnRunner:
+    """The turns a process holds. Lives on one event loop; only :attr:`count` may be read from elsewhere."""
+
+    def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
+        self.worker = worker
+        self._database = database
+        self._held: dict[UUID, _Held] = {}
+        self._stopping = False
+
+    @property
+    def count(self) -> int:
+        """How many turns are held."""
+        return len(self._held)
+
+    async def advance(self, turn_id: UUID) -> None:
+        """Take a turn and run it until it waits or ends; does nothing if it is not to be had."""
+        claim = await self._database(claims.claim, turn_id, worker=self.worker)
+        if claim is None:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        held = self._held[turn_id] = _Held(claim, task)
+        with about(requestId=claim.request_id, turn=turn_id, conversation=claim.conversation_id):
+            try:
+                if self._stopping:
+                    held.end("shutdown")
+                await self._run(claim)
+            except asyncio.CancelledError:
+                await self._store_ending(held)
+            except FenceLost:
+                if not await self._database(claims.cancel_if_asked, claim):
+                    logger.warning("the turn was taken over or ended elsewhere; this worker stops")
+            except Exception:
+                logger.exception("the turn stumbled over a fault of ours")
+                await self._retry_or_fail(claim, code="turn_error", detail="An internal fault; see the log.")
+            finally:
+                del self._held[turn_id]
+
+    async def _run(self, claim: Claim) -> None:
+        """Step until the turn waits or ends."""
+        if claim.attempts > settings.TURN_MAX_ATTEMPTS:
+            detail = f"{claim.attempts} workers in a row died while they ran it."
+            await self._database(claims.fail, claim, code="turn_crashed", detail=detail)
+            return
+        while await self._step(claim):
+            pass
+
+    async def _step(self, claim: Claim) -> bool:
+        """One step, stored; False when the turn waits or has ended."""
+        if claim.seconds_left() <= 0:
+            await self._database(claims.fail, claim, code="turn_timeout")
+            return False
+        view = await self._database(claims.read, claim)
+        limit = _limit_met(claim, view)
+        step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)
+        if isinstance(step, RunTools):
+            await self._database(claims.store_results, claim, view)
+            return True
+        completion = Completion()
+        if isinstance(step, CallModel):
+            try:
+                completion = await self._ask(claim, view, step.limit)
+            except LlmError as error:
+                await self._give_up_or_wait(claim, view, error)
+                return False
+            step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
+        if isinstance(step, RunTools):
+            return not await self._database(claims.store_calls, claim, completion, limit=step.limit)
+        assert isinstance(step, Finish)
+        await self._database(claims.finish, claim, completion, reply=step.reply)
+        return False
+
+    async def _ask(self, claim: Claim, view: View, limit: Limit | None) -> Completion:
+        """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
+        tools = [] if limit else await self._database(_offered, claim)
+        request = ModelRequest(
+            model=claim.model,
+            messages=build_prompt(
+                system_prompt=claim.agent.system_prompt,
+                transcript=view.transcript,
+                window=settings.MEMORY_WINDOW,
+                limit=limit,
+            ),
+            tools=tools,
+        )
+        began = time.perf_counter()
+        error = ""
+        completion = Completion()
+        try:
+            async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
+                completion = await llm.client().complete(request)
+        except TimeoutError:
+            error = LlmTimeout.code
+            raise LlmTimeout("no answer in time") from None
+        except LlmError as failure:
+            error = failure.code
+            raise
+        finally:
+            _log_call(request, completion, error, time.perf_counter() - began)
+        if not completion.content.strip() and not completion.tool_calls and not limit:
+            raise LlmBadResponse("an empty answer")
+        return completion if tools else _without_calls(completion)
+
+    async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError) -> None:
+        """After a provider's error: wait in the database and try again, or fail with its code."""
+        if claim.seconds_left() <= 0:
+            await self._database(claims.fail, claim, code="turn_timeout")
+            return
+        if not error.transient:
+            await self._database(claims.fail, claim, code=error.code, detail=error.detail)
+            return
+        await self._retry_or_fail(
+            claim, code=error.code, detail=error.detail, retries=view.retries, wait=error.retry_after
+        )
+
+    async def _retry_or_fail(
+        self, claim: Claim, *, code: str, detail: str, retries: int | None = None, wait: float | None = None
+    ) -> None:
+        try:
+            if retries is None:
+                retries = (await self._database(claims.read, claim)).retries
+            seconds = _backoff(retries) if wait is None else wait
+            if retries >= settings.TURN_MAX_ATTEMPTS or seconds >= claim.seconds_left():
+                await self._database(claims.fail, claim, code=code, detail=detail)
+                return
+            await self._database(claims.wait_for_retry, claim, seconds=seconds)
+        except FenceLost:
+            await self._database(claims.cancel_if_asked, claim)
+            return
+        # The sweeper would ring too, but only at its next round; this is on time, and lost with the process.
+        asyncio.get_running_loop().call_later(seconds + 0.01, doorbell.ring_for_turn, claim.turn_id)
+
+    async def _store_ending(self, held: _Held) -> None:
+        """A task that was stopped stores what it was stopped for."""
+        claim = held.claim
+        try:
+            if held.ending == "cancelled":
+                await self._database(claims.cancel_if_asked, claim)
+            elif held.ending == "deadline":
+                await self._database(claims.fail, claim, code="turn_timeout")
+            elif held.ending == "shutdown":
+                await self._database(claims.hand_back, claim)
+            else:
+                logger.warning("the turn was taken over or ended elsewhere; this worker stops")
+        except FenceLost:
+            logger.warning("the turn was taken over or ended elsewhere; this worker stops")
+
+    async def watch(self) -> None:
+        """Every second: stop turns that are cancelled, taken over or past their deadline."""
+        if not self._held:
+            return
+        looked_at = list(self._held.values())
+        ours = await self._database(claims.still_held, [held.claim for held in looked_at])
+        for held in looked_at:
+            if held.claim.turn_id not in ours:
+                # Or its own last step has just been stored; that task is over by the next look.
+                held.missed += 1
+                if held.missed > 1:
+                    held.end("taken over")
+            elif ours[held.claim.turn_id]:
+                held.end("cancelled")
+            elif held.claim.seconds_left() <= 0:
+                held.end("deadline")
+
+    async def keep(self) -> None:
+        """Every heartbeat: renew the leases of what is held."""
+        if self._held:
+            await self._database(claims.keep, [held.claim for held in self._held.values()], worker=self.worker)
+
+    async def stop(self) -> None:
+        """Hand all turns back and wait until that is stored."""
+        self._stopping = True
+        tasks = [held.task for held in self._held.values()]
+        for held in self._held.values():
+            held.end("shutdown")
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _offered(claim: Claim) -> list[dict[str, object]]:
+    """The tools the model is told of: those the gate would let this agent run now."""
+    survey = gate.survey(agent_tools=claim.agent.allowed_tools())
+    return [tool.as_function() for tool, forbidden_by in survey if forbidden_by is None]
+
+
+def _limit_met(claim: Claim, view: View) -> Limit | None:
+    if claim.seconds_left() < time_for_last_answer():
+        return Limit.TIME
+    used = view.usage.prompt_tokens + view.usage.completion_tokens
+    if claim.agent.max_turn_tokens is not None and used >= claim.agent.max_turn_tokens:
+        return Limit.TOKENS
+    return None
+
+
+def _without_calls(completion: Completion) -> Completion:
+    """What a model that was offered no tools may say; some ask for them all the same."""
+    return Completion(content=completion.content, model=completion.model, usage=completion.usage)
+
+
+def _backoff(retries: int) -> float:
+    """Exponential, with jitter, so that turns that failed together do not come back together."""
+    return min(RETRY_MOST, RETRY_FIRST * 2.0**retries) * random.uniform(0.75, 1.25)  # noqa: S311 -- no secret
+
+
+def _log_call(request: ModelRequest, completion: Completion, error: str, seconds: float) -> None:
+    fields: dict[str, object] = {
+        "model": request.model,
+        "provider": settings.LLM_PROVIDER,
+        "messages": len(request.messages),
+        "tools": len(request.tools),
+        "promptChars": sum(len(str(message.get("content") or "")) for message in request.messages),
+        "answerChars": len(completion.content),
+        "toolCalls": len(completion.tool_calls),
+        "latencyMs": round(seconds * 1000, 1),
+        "promptTokens": completion.usage.prompt_tokens,
+        "completionTokens": completion.usage.completion_tokens,
+        "error": error,
+    }
+    if settings.LOG_CONTENT:
+        fields["prompt"] = json.dumps(request.messages, ensure_ascii=False)
+        fields["answer"] = json.dumps(completion.as_message(), ensure_ascii=False)
+    model_log.info("model call", extra=fields)

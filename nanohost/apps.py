@@ -1,0 +1,15 @@
+"""The project as an app, so that its own commands are found."""
+
+from django.apps import AppConfig
+
+
+class NanohostConfig(AppConfig):
+    """Composes the other apps; owns no models."""
+
+    name = "nanohost"
+
+    def ready(self) -> None:
+        # Whoever rings the doorbell, in whatever process and thread, rings this application's.
+        from nanohost.celery import app
+
+        app.set_default()

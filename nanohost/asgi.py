@@ -1,0 +1,42 @@
+"""The ASGI application: the lifespan, and the waiting room around Django."""
+
+import asyncio
+import os
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
+
+from django.core.wsgi import get_wsgi_application
+
+django_application = get_wsgi_application()
+
+from django.conf import settings  # noqa: E402
+
+from conversations.waiting import Receive, Scope, Send, WaitingRoom  # noqa: E402
+
+waiting_room = WaitingRoom(django_application)
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """HTTP goes to the waiting room; the lifespan starts and stops the embedded workers, where there are any."""
+    if scope["type"] == "http":
+        await waiting_room(scope, receive, send)
+    elif scope["type"] == "lifespan":
+        await _live(receive, send)
+    elif scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    await receive()
+    embedded: Any = None
+    if settings.EMBEDDED:
+        from nanohost.embedded import Embedded
+
+        embedded = Embedded()
+        await asyncio.to_thread(embedded.start)
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    if embedded:
+        await asyncio.to_thread(embedded.stop)
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,73 @@
+"""Web, workers and beat in one process: started and stopped by the ASGI lifespan."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery.beat import Service
+from celery.worker import WorkController
+from celery.worker import state as worker_state
+from django.conf import settings
+from django_celery_beat.schedulers import DatabaseScheduler
+
+from conversations.models import Turn, TurnStatus
+from conversations.worker import runtime
+from nanohost.celery import app, make_app
+from nanohost.lib.clock import from_now
+from tools.models import CallStatus, ToolCall
+
+logger = logging.getLogger(__name__)
+
+
+class Embedded:
+    """The workers and beat of an embedded host. ``start`` returns when they are ready; ``stop`` when they are gone."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._beat: Service | None = None
+
+    def start(self) -> None:
+        """Start beat, the workers' runtime, and a Celery worker for each of the queues."""
+        expire_leases_of_the_dead()
+        runtime().start()
+        # Turns only pass through their pool, on the way to the event loop; tools stay in theirs while they run.
+        for queue, concurrency in (("turns", 2), ("tools", settings.TOOL_CONCURRENCY)):
+            worker = self._worker(queue, concurrency)
+            self._run(f"worker-{queue}", worker.start)
+        self._beat = Service(app, scheduler_cls=DatabaseScheduler)
+        self._run("beat", self._beat.start)
+
+    def stop(self) -> None:
+        """Stop taking work, hand back what runs, and wait for the threads."""
+        if self._beat:
+            self._beat.stop()
+        worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
+        runtime().stop()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _run(self, name: str, target: Callable[[], object]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    @staticmethod
+    def _worker(queue: str, concurrency: int) -> Any:
+        return WorkController(
+            app=make_app(current=False),
+            hostname=f"{queue}@embedded",
+            queues=[queue],
+            concurrency=concurrency,
+            pool="threads",
+            loglevel=logging.WARNING,
+            without_mingle=True,
+            without_gossip=True,
+            without_heartbeat=True,
+        )
+
+
+def expire_leases_of_the_dead() -> None:
+    """Whoever held a lease on this database is dead, since the lock on DATA_DIR is ours: no need to wait."""
+    Turn.objects.filter(status=TurnStatus.RUNNING).update(lease_until=from_now(-1), rung_at=None)
+    ToolCall.objects.filter(status=CallStatus.RUNNING).update(lease_until=from_now(-1), rung_at=None)

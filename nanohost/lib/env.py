@@ -1,0 +1,75 @@
+"""Typed readers of environment variables; what makes no sense is refused in one line."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+
+T = TypeVar("T")
+
+
+def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
+    raw = os.environ.get(name, "").strip()
+    if not raw:
+        return default
+    try:
+        return parse(raw)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name}={raw!r} makes no sense: expected {expected}.") from None
+
+
+def string(name: str, default: str = "") -> str:
+    return _read(name, default, str, "text")
+
+
+def integer(name: str, default: int, *, minimum: int = 1) -> int:
+    def parse(raw: str) -> int:
+        if (value := int(raw)) < minimum:
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, f"a whole number of at least {minimum}")
+
+
+def seconds(name: str, default: float) -> float:
+    def parse(raw: str) -> float:
+        value = float(raw)
+        if not 0 < value < 10**7:  # also refuses nan and inf
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, "a number of seconds above 0")
+
+
+def boolean(name: str, default: bool) -> bool:
+    def parse(raw: str) -> bool:
+        words = {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }
+        if raw.lower() not in words:
+            raise ValueError
+        return words[raw.lower()]
+
+    return _read(name, default, parse, "true or false")
+
+
+def words(name: str, default: Sequence[str] = ()) -> list[str]:
+    """A comma-separated list; blanks around its words are dropped."""
+    return _read(name, list(default), lambda raw: [word.strip() for word in raw.split(",") if word.strip()], "a list")
+
+
+def choice(name: str, default: str, choices: Sequence[str]) -> str:
+    def parse(raw: str) -> str:
+        if raw not in choices:
+            raise ValueError
+        return raw
+
+    return _read(name, default, parse, f"one of {', '.join(choices)}")

@@ -1,0 +1,154 @@
+"""How the API reads bodies, chooses a representation and reports problems."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import Http404, HttpRequest, JsonResponse
+from rest_framework import exceptions
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import JSONParser
+from rest_framework.response import Response
+
+from nanohost.lib import errors
+from nanohost.lib.text import UNSTORABLE
+
+logger = logging.getLogger(__name__)
+
+PROBLEM_TYPE = "application/problem+json"
+
+# Deeper than any metadata a person writes, shallower than any recursion limit.
+MAX_DEPTH = 64
+
+
+class AlwaysJSON(BaseContentNegotiation):
+    """The API speaks JSON whatever ``Accept`` says, so that a client that asks for a stream gets an answer, not 406."""
+
+    def select_parser(self, request: Any, parsers: Any) -> Any:
+        media_type = (request.content_type or "").partition(";")[0].strip().lower()
+        # A body without a type is taken for JSON, as curl users expect; a form is not.
+        return parsers[0] if media_type in ("", "application/json") else None
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
+class StorableJSONParser(JSONParser):
+    """JSON as RFC 8259 has it, and only what every database can store: no NaN, NUL, lone surrogate or abyss."""
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        raw = stream.read()
+        try:
+            value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+            _refuse_unstorable(value)
+        except RecursionError:
+            raise errors.InvalidRequest(f"The JSON is nested deeper than {MAX_DEPTH} levels.") from None
+        except UnicodeDecodeError:
+            raise errors.InvalidRequest("The body is not UTF-8.") from None
+        except ValueError as error:
+            raise errors.InvalidRequest(f"The body is not valid JSON: {error}.") from None
+        return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _refuse_unstorable(root: Any) -> None:
+    """Walks level by level, so that depth costs no stack."""
+    level: list[Any] = [root]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, str):
+                if UNSTORABLE.search(value):
+                    raise ValueError("a text holds a null character or half a surrogate pair")
+            elif isinstance(value, dict):
+                below += value.keys()
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+        if not below:
+            return
+        level = below
+    raise RecursionError
+
+
+def problem(error: errors.Problem, request_id: str = "") -> dict[str, object]:
+    """The RFC 9457 members of a problem."""
+    members: dict[str, object] = {
+        "type": "about:blank",
+        "title": error.title,
+        "status": error.status,
+        "code": error.code,
+        "detail": error.detail,
+        "requestId": request_id,
+    }
+    return members | error.members
+
+
+# What DRF raises, as problems of ours.
+_BY_STATUS: Mapping[int, type[errors.Problem]] = {
+    400: errors.InvalidRequest,
+    401: errors.NotAuthenticated,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    405: errors.MethodNotAllowed,
+    415: errors.UnsupportedMediaType,
+}
+
+
+def as_problem(exception: Exception) -> errors.Problem:
+    """Any exception as the problem its caller is told of; unknown ones are a plain 500."""
+    if isinstance(exception, errors.Problem):
+        return exception
+    if isinstance(exception, Http404):
+        return errors.NotFound()
+    if isinstance(exception, RequestDataTooBig):
+        return errors.BodyTooLarge()
+    if isinstance(exception, exceptions.ValidationError):
+        return errors.InvalidRequest("; ".join(_sentences(exception.detail)), errors=exception.detail)
+    if isinstance(exception, exceptions.APIException):
+        kind = _BY_STATUS.get(exception.status_code, errors.Problem)
+        return kind(str(exception.detail) if kind is not errors.Problem else "")
+    return errors.Problem()
+
+
+def _sentences(detail: Any, path: str = "") -> list[str]:
+    if isinstance(detail, dict):
+        return [s for key, value in detail.items() for s in _sentences(value, f"{path}.{key}" if path else str(key))]
+    if isinstance(detail, list):
+        return [s for value in detail for s in _sentences(value, path)]
+    return [f"{path}: {detail}" if path and path != "non_field_errors" else str(detail)]
+
+
+def problem_response(exception: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's exception handler: everything leaves as problem+json, with the request's id."""
+    request = context["request"]
+    known = as_problem(exception)
+    if known.status >= 500 and not isinstance(exception, errors.Problem):
+        logger.error("request failed", exc_info=exception)
+    response = Response(problem(known, request.META.get("HTTP_X_REQUEST_ID", "")), known.status)
+    response.content_type = PROBLEM_TYPE
+    for name, value in known.headers.items():
+        response[name] = value
+    if known.status == 401:
+        response["WWW-Authenticate"] = 'Bearer realm="nanohost"'
+    if isinstance(exception, exceptions.MethodNotAllowed):
+        response["Allow"] = ", ".join(context["view"].allowed_methods)
+    return response
+
+
+def plain_problem(request: HttpRequest, error: errors.Problem) -> JsonResponse:
+    """A problem from outside DRF: Django's own error views, for addresses under /api/."""
+    body = problem(error, request.META.get("HTTP_X_REQUEST_ID", ""))
+    return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE)

@@ -1,0 +1,238 @@
+"""All settings, read from the environment. The README's table names each; a test keeps it complete."""
+
+import secrets
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+from nanohost.lib import env, logs
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# --- where and how it runs ---------------------------------------------------------------------------------------
+HOST = env.string("HOST", "127.0.0.1")
+PORT = env.integer("PORT", 8000, minimum=0)
+DATA_DIR = Path(env.string("DATA_DIR", str(BASE_DIR / "var"))).expanduser().resolve()
+# Set by `manage.py serve`: web, worker and beat live in one process, started and stopped by the ASGI lifespan.
+EMBEDDED = env.boolean("NANOHOST_EMBEDDED", False)
+WEB_THREADS = env.integer("WEB_THREADS", 8)
+MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
+CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
+
+# --- models ------------------------------------------------------------------------------------------------------
+OPENAI_API_KEY = env.string("OPENAI_API_KEY")
+LLM_BASE_URL = env.string("LLM_BASE_URL")
+LLM_PROVIDER = env.choice(
+    "LLM_PROVIDER", "openai" if OPENAI_API_KEY or LLM_BASE_URL else "mock", choices=("mock", "openai")
+)
+LLM_MODEL_DEFAULT = env.string("LLM_MODEL_DEFAULT", "gpt-4.1-mini")
+LLM_MODELS = env.words("LLM_MODELS")
+LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
+
+if LLM_PROVIDER == "openai" and not (OPENAI_API_KEY or LLM_BASE_URL):
+    raise ImproperlyConfigured("LLM_PROVIDER=openai needs OPENAI_API_KEY, or LLM_BASE_URL for a server that asks none.")
+if LLM_BASE_URL and not LLM_BASE_URL.startswith(("http://", "https://")):
+    raise ImproperlyConfigured("LLM_BASE_URL makes no sense: expected an address that starts with http:// or https://.")
+if LLM_MODELS and LLM_MODEL_DEFAULT not in LLM_MODELS:
+    raise ImproperlyConfigured(f"LLM_MODEL_DEFAULT={LLM_MODEL_DEFAULT!r} is not among LLM_MODELS.")
+
+# --- tools -------------------------------------------------------------------------------------------------------
+# The ceiling: empty means every registered tool. What the admin enables counts within it.
+TOOLS_ALLOWED = env.words("TOOLS_ALLOWED")
+PERMISSIONS_GRANTED = env.words("PERMISSIONS_GRANTED", ["NET_HTTP", "FS_READ", "FS_WRITE"])
+TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
+TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
+TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
+TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8)
+
+if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
+    raise ImproperlyConfigured(
+        f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of NET_HTTP, FS_READ, FS_WRITE"
+        " (SHELL is not grantable in this version)."
+    )
+
+# --- turns -------------------------------------------------------------------------------------------------------
+AGENT_MAX_TOOL_ROUNDS = env.integer("AGENT_MAX_TOOL_ROUNDS", 2, minimum=0)
+MEMORY_WINDOW = env.integer("MEMORY_WINDOW", 20)
+TURN_TIMEOUT_SECONDS = env.seconds("TURN_TIMEOUT_SECONDS", 600)
+TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 5)
+TURN_LEASE_SECONDS = env.seconds("TURN_LEASE_SECONDS", 30)
+SWEEP_SECONDS = env.seconds("SWEEP_SECONDS", 5)
+WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200)
+WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4)
+
+# --- logs --------------------------------------------------------------------------------------------------------
+LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+LOG_FORMAT = env.choice("LOG_FORMAT", "auto", choices=("auto", "json", "text"))
+LOG_CONTENT = env.boolean("LOG_CONTENT", False)
+
+# --- Django ------------------------------------------------------------------------------------------------------
+DEBUG = env.boolean("DEBUG", False)
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]", HOST])
+CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
+TIME_ZONE = env.string("TIME_ZONE", "UTC")
+NANOHOST_EXTRA_APPS = env.words("NANOHOST_EXTRA_APPS")
+
+
+def _secret_key() -> str:
+    """The environment's, or the one `manage.py serve` keeps in DATA_DIR; without either, one for this process."""
+    kept = DATA_DIR / "secret_key"
+    try:
+        return env.string("SECRET_KEY") or kept.read_text().strip()
+    except OSError:
+        return secrets.token_urlsafe(48)
+
+
+SECRET_KEY = _secret_key()
+USE_TZ = True
+USE_I18N = True
+LANGUAGE_CODE = "en-us"
+ROOT_URLCONF = "nanohost.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+# The waiting room bounds the body before Django sees it; this bound is for what does not come through it.
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
+    "nanohost",
+    "nanohost.accounts",
+    "tools",
+    "memory",
+    "agent",
+    "conversations",
+    "scheduler",
+    *NANOHOST_EXTRA_APPS,
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+DATABASES = {
+    "default": {
+        "ENGINE": "nanohost.lib.sqlite",
+        "NAME": DATA_DIR / "nanohost.sqlite3",
+        "CONN_MAX_AGE": None,
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            # synchronous=FULL: a commit that was answered with 2xx is on the disk, also when the power fails.
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
+        },
+        "TEST": {"NAME": env.string("TEST_SQLITE_FILE", str(DATA_DIR / "test.sqlite3"))},
+    }
+}
+
+STATIC_URL = "static/"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+# --- API ---------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["nanohost.accounts.authentication.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["nanohost.lib.rest.StorableJSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "nanohost.lib.rest.AlwaysJSON",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "nanohost.lib.rest.problem_response",
+    "UNAUTHENTICATED_USER": None,
+    "URL_FORMAT_OVERRIDE": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "nanohost",
+    "DESCRIPTION": "Conversations with LLM agents: chat, turns, messages and tools.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PUBLIC": True,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {},
+}
+
+# --- Celery: the database is the queue, the broker a doorbell ----------------------------------------------------
+CELERY_BROKER_URL = "memory://localhost/"
+# The memory transport looks once a second unless told otherwise.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"polling_interval": 0.002}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_STORE_ERRORS_EVEN_IF_IGNORED = False
+CELERY_TASK_DEFAULT_QUEUE = "turns"
+CELERY_TASK_CREATE_MISSING_QUEUES = True
+CELERY_TASK_ROUTES = {
+    "conversations.tasks.advance_turn": {"queue": "turns"},
+    "conversations.tasks.run_tool_call": {"queue": "tools"},
+    "scheduler.tasks.*": {"queue": "turns"},
+}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_POOL = "threads"
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_REDIRECT_STDOUTS = False
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_TIMEZONE = TIME_ZONE
+
+# --- logging -----------------------------------------------------------------------------------------------------
+logs.configure()
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"lines": {"()": lambda: logs.formatter(LOG_FORMAT)}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        # Django's own handlers would write a second, unredacted line.
+        "django": {"handlers": [], "level": LOG_LEVEL, "propagate": True},
+        "django.server": {"handlers": [], "propagate": True},
+        # A 4xx is the caller's business; the access line tells of it.
+        "django.request": {"level": "ERROR"},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+        "celery": {"level": "WARNING"},
+        "kombu": {"level": "WARNING"},
+        "httpx2": {"level": "WARNING"},
+        "httpcore2": {"level": "WARNING"},
+        "openai": {"level": "WARNING"},
+        "uvicorn.error": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,155 @@
+"""The life of a call: asked for, claimed, ended. Each write is conditional, so that the first to end a call wins.
+
+    QUEUED → RUNNING → SUCCESS | FAILED | REJECTED | UNKNOWN
+
+A call is stored as started before it runs and as done after. When its worker dies in between, a tool that only reads
+is run again; one with side effects becomes UNKNOWN, since nobody knows how far it came.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Case, F, Q, Value, When
+from django.utils import timezone
+
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.text import storable
+from tools.errors import CallLost
+from tools.models import OPEN_CALL, CallStatus, ToolCall, ToolCallQuerySet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a call ended. ``result`` is what the model is told; ``rule`` names what refused or ended it."""
+
+    status: CallStatus
+    result: str
+    rule: str = ""
+
+
+UNKNOWN_RESULT = (
+    "UNKNOWN: the tool was started and interrupted; whether it took effect is not known. It was not run again."
+)
+
+CRASHED_RESULT = "FAILED: each time the tool was run, the worker that ran it died."
+
+
+def new_call(
+    *,
+    conversation_id: UUID,
+    turn_id: UUID,
+    agent: str,
+    request_id: str,
+    call_id: str,
+    position: int,
+    tool_name: str,
+    arguments: str,
+    effects: str,
+    refused: Outcome | None,
+) -> ToolCall:
+    """An unsaved call: queued, or ended at once if the gate refuses it."""
+    call = ToolCall(
+        conversation_id=conversation_id,
+        turn_id=turn_id,
+        agent=agent,
+        request_id=request_id,
+        call_id=call_id,
+        position=position,
+        tool_name=tool_name[:128],
+        arguments=arguments,
+        arguments_hash=hashlib.sha256(arguments.encode()).hexdigest(),
+        effects=effects,
+        rung_at=timezone.now(),
+    )
+    if refused:
+        call.status, call.result, call.rule = refused.status, refused.result, refused.rule
+        call.ended_at, call.duration_ms = timezone.now(), 0
+    return call
+
+
+def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
+    """Take a call that waits, or a reading one whose worker is gone; None if it is not to be had.
+
+    A call with side effects whose worker is gone is ended as UNKNOWN here, and a reading one that has cost
+    ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
+    """
+    mine = ToolCall.objects.filter(pk=call_id)
+    expired = Q(status=CallStatus.RUNNING, lease_until__lt=Now())
+    again = expired & Q(effects="read", attempts__lt=settings.TURN_MAX_ATTEMPTS)
+    changed = mine.filter(Q(status=CallStatus.QUEUED) | again).update(
+        status=CallStatus.RUNNING,
+        fence=F("fence") + 1,
+        attempts=F("attempts") + 1,
+        lease_until=from_now(settings.TURN_LEASE_SECONDS),
+        started_at=Now(),
+        worker=worker,
+    ) or mine.filter(expired).update(
+        status=Case(When(effects="read", then=Value(CallStatus.FAILED.value)), default=Value(CallStatus.UNKNOWN.value)),
+        result=Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
+        rule="crashed",
+        fence=F("fence") + 1,
+        lease_until=None,
+        ended_at=Now(),
+    )
+    return mine.first() if changed else None
+
+
+def keep(call: ToolCall) -> bool:
+    """Renew the lease of a running call; False if it is no longer ours to run."""
+    return bool(_held(call).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
+
+
+def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
+    """Store how a call of ours ended; raises :class:`CallLost` if somebody else ended it or took it over."""
+    stored = _held(call).update(
+        status=outcome.status,
+        rule=outcome.rule,
+        result=storable(outcome.result),
+        duration_ms=duration_ms,
+        ended_at=Now(),
+        lease_until=None,
+    )
+    if stored != 1:
+        raise CallLost(call.pk)
+
+
+def hand_back(call: ToolCall) -> None:
+    """Put a reading call that a shutdown interrupted back in the queue, at no cost in attempts."""
+    _held(call).update(
+        status=CallStatus.QUEUED, lease_until=None, fence=F("fence") + 1, attempts=F("attempts") - 1, rung_at=None
+    )
+
+
+def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> int:
+    """End the open calls of turns that no longer want them: those that may have had an effect are UNKNOWN."""
+    started_write = When(status=CallStatus.RUNNING, effects="write", then=Value(CallStatus.UNKNOWN.value))
+    return ToolCall.objects.filter(turn_id__in=turn_ids, status__in=OPEN_CALL).update(
+        status=Case(started_write, default=Value(CallStatus.FAILED.value)),
+        result=Case(
+            When(status=CallStatus.RUNNING, effects="write", then=Value(f"{UNKNOWN_RESULT} ({reason})")),
+            default=Value(f"FAILED: {reason}"),
+        ),
+        rule=rule,
+        fence=F("fence") + 1,
+        ended_at=Now(),
+        lease_until=None,
+    )
+
+
+def due_for_a_ring(*, older_than: timedelta, limit: int) -> list[UUID]:
+    """Open calls nobody runs and nobody was told of lately; they are marked as told now."""
+    nobody_runs = Q(status=CallStatus.QUEUED) | Q(status=CallStatus.RUNNING, lease_until__lt=Now())
+    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-older_than.total_seconds()))
+    waiting = list(
+        ToolCall.objects.filter(nobody_runs, not_told).order_by("rung_at").values_list("pk", flat=True)[:limit]
+    )
+    ToolCall.objects.filter(pk__in=waiting).update(rung_at=Now())
+    return waiting
+
+
+def _held(call: ToolCall) -> ToolCallQuerySet:
+    return ToolCall.objects.filter(pk=call.pk, fence=call.fence, status=CallStatus.RUNNING)

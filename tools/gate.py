@@ -1,0 +1,254 @@
+"""The gate: the only way to a tool.
+
+A call runs only if the tool is registered, inside the settings' ceiling, enabled in the admin, allowed to this agent,
+granted every permission it declares, and its input fits the size and the schema. The first rule that says no names
+itself in the outcome. The gate decides when a call is asked for and again when it starts, since what was allowed may
+have been taken back in between.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from uuid import UUID
+
+from django.conf import settings
+
+from nanohost.lib.logs import about
+from nanohost.lib.text import clip
+from tools import calls, registry
+from tools.calls import Outcome
+from tools.children import Interrupted, Task, pool
+from tools.errors import CallLost, UnknownTool
+from tools.models import CallStatus, ToolCall, ToolSetting
+from tools.permissions import GRANTABLE
+from tools.registry import RegisteredTool
+from tools.schemas import complaint
+
+logger = logging.getLogger(__name__)
+audit = logging.getLogger("TOOL_AUDIT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentTools:
+    """Which tools an agent may use, as a value: the gate does not know agents. ``names`` None: every enabled one."""
+
+    names: frozenset[str] | None
+
+    def include(self, name: str) -> bool:
+        return self.names is None or name in self.names
+
+
+class Refused(Exception):
+    """A rule said no."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+    def outcome(self) -> Outcome:
+        """The refusal as a structured result, which the model can read as well as a person."""
+        result = json.dumps({"status": "REJECTED", "rule": self.rule, "message": str(self)}, ensure_ascii=False)
+        return Outcome(status=CallStatus.REJECTED, result=result, rule=self.rule)
+
+
+def admit(name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None) -> RegisteredTool:
+    """The tool, if this agent may use it now; raises :class:`Refused` by the first rule that says no.
+
+    ``decided``: what the admin has decided, by tool, where the caller has read it for many tools at once.
+    """
+    try:
+        tool = registry.get(name)
+    except UnknownTool:
+        raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.") from None
+    if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
+        raise Refused("not_in_ceiling", f"The tool {name} is outside TOOLS_ALLOWED, the settings' ceiling.")
+    setting = decided.get(name) if decided is not None else ToolSetting.objects.filter(name=name).first()
+    if setting is None or not setting.enabled:
+        raise Refused("not_enabled", f"The tool {name} is not enabled. An administrator can enable it.")
+    if not agent_tools.include(name):
+        raise Refused("not_for_agent", f"The tool {name} is not allowed to this agent.")
+    for permission in tool.permissions:
+        if permission not in GRANTABLE or permission not in settings.PERMISSIONS_GRANTED:
+            raise Refused(
+                f"permission_ceiling:{permission}",
+                f"The tool {name} needs {permission}, which is outside PERMISSIONS_GRANTED, the settings' ceiling.",
+            )
+        if permission not in setting.grants:
+            raise Refused(f"permission:{permission}", f"The tool {name} needs {permission}, which it was not granted.")
+    return tool
+
+
+def check_arguments(tool: RegisteredTool, raw: str) -> dict[str, Any]:
+    """The arguments, parsed; raises :class:`Refused` if they are too large, not JSON, or not what the schema says."""
+    size = len(raw.encode("utf-8"))
+    if size > settings.TOOL_MAX_INPUT_BYTES:
+        raise Refused("input_size", f"The arguments have {size} bytes; {settings.TOOL_MAX_INPUT_BYTES} are allowed.")
+    try:
+        arguments = json.loads(raw or "{}", parse_constant=_no_constants)
+    except (ValueError, RecursionError) as error:
+        raise Refused("arguments", f"The arguments are not valid JSON: {error}.") from None
+    if wrong := complaint(tool.name, tool.schema, arguments):
+        raise Refused("arguments", f"The arguments do not fit the tool's schema: {wrong}.")
+    return arguments  # type: ignore[no-any-return]  # the schema is an object's
+
+
+def _no_constants(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:
+    """Every registered tool, with the rule that keeps this agent from it, or None if it may use it now."""
+    decided = ToolSetting.objects.in_bulk(field_name="name")
+
+    def forbidding_rule(name: str) -> str | None:
+        try:
+            admit(name, agent_tools=agent_tools, decided=decided)
+        except Refused as refusal:
+            return refusal.rule
+        return None
+
+    return [(tool, forbidding_rule(tool.name)) for tool in registry.registered()]
+
+
+def request(
+    *,
+    conversation_id: UUID,
+    turn_id: UUID,
+    agent: str,
+    agent_tools: AgentTools,
+    request_id: str,
+    call_id: str,
+    position: int,
+    tool_name: str,
+    arguments: str,
+    refusal: Refused | None = None,
+) -> ToolCall:
+    """The row of a call a model asks for, not yet saved: queued, or REJECTED with the rule that refused it.
+
+    ``refusal`` is a rule of the caller's own that was met before the gate's, such as a turn's limit of rounds.
+    """
+    effects, refused = "", refusal
+    try:
+        effects = registry.get(tool_name).effects
+        if refused is None:
+            check_arguments(admit(tool_name, agent_tools=agent_tools), arguments)
+    except UnknownTool:
+        refused = refused or _refusal_of(tool_name, agent_tools)
+    except Refused as met:
+        refused = met
+    call = calls.new_call(
+        conversation_id=conversation_id,
+        turn_id=turn_id,
+        agent=agent,
+        request_id=request_id,
+        call_id=call_id,
+        position=position,
+        tool_name=tool_name,
+        arguments=arguments,
+        effects=effects,
+        refused=refused.outcome() if refused else None,
+    )
+    if call.ended:
+        _audit(call, Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule), 0)
+    return call
+
+
+def _refusal_of(name: str, agent_tools: AgentTools) -> Refused:
+    try:
+        admit(name, agent_tools=agent_tools)
+    except Refused as refusal:
+        return refusal
+    raise AssertionError("a tool nobody registered was admitted")
+
+
+def run(
+    call_id: UUID, *, agent_tools: Callable[[ToolCall], AgentTools], worker: str, then: Callable[[ToolCall], None]
+) -> None:
+    """Claim a call, run it once, store its outcome, and go on with ``then`` once that is committed.
+
+    Does nothing for a call that is not to be had: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
+    call, what its agent may use now.
+    """
+    call = calls.claim(call_id, worker=worker)
+    if call is None:
+        return
+    with about(requestId=call.request_id, turn=call.turn_id, conversation=call.conversation_id):
+        if call.ended:  # claiming found that its worker had died in it
+            _audit(call, Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule), 0)
+            then(call)
+            return
+        began = time.perf_counter()
+        try:
+            outcome = _decide_and_run(call, agent_tools(call))
+            duration_ms = round((time.perf_counter() - began) * 1000)
+            calls.end(call, outcome, duration_ms=duration_ms)
+        except Interrupted:
+            calls.hand_back(call)
+            return
+        except CallLost:
+            logger.warning("tool call %s was ended elsewhere while it ran; its outcome is dropped", call.pk)
+            return
+        _audit(call, outcome, duration_ms)
+        then(call)
+
+
+def _decide_and_run(call: ToolCall, agent_tools: AgentTools) -> Outcome:
+    try:
+        tool = admit(call.tool_name, agent_tools=agent_tools)
+        arguments = check_arguments(tool, call.arguments)
+    except Refused as refusal:
+        return refusal.outcome()
+    task = Task(
+        module=tool.module,
+        qualname=tool.qualname,
+        arguments=arguments,
+        timeout=tool.timeout or settings.TOOL_TIMEOUT_SECONDS,
+        output_bytes=settings.TOOL_MAX_OUTPUT_BYTES,
+        secrets=tool.secrets,
+        repeatable=tool.effects == "read",
+    )
+    answer = pool().run(task, still_wanted=lambda: calls.keep(call))
+    if answer.lost:
+        raise CallLost(call.pk)
+    if answer.ok:
+        return Outcome(status=CallStatus.SUCCESS, result=answer.text)
+    if answer.rule in ("timeout", "crashed", "interrupted") and tool.effects == "write":
+        return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({answer.text})", rule=answer.rule)
+    return Outcome(status=CallStatus.FAILED, result=f"FAILED: {answer.text}", rule=answer.rule)
+
+
+def _audit(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
+    audit.info(
+        "tool call",
+        extra={
+            "tool": call.tool_name,
+            "status": str(outcome.status),
+            "rule": outcome.rule,
+            "argsHash": call.arguments_hash,
+            "durationMs": duration_ms,
+            "resultBytes": len(outcome.result.encode()),
+            "call": str(call.pk),
+            "requestId": call.request_id,
+            "turn": str(call.turn_id),
+            "conversation": str(call.conversation_id),
+            "agent": call.agent,
+        },
+    )
+
+
+def warm_tools() -> None:
+    """Start the processes tools run in, so that the first call does not wait for them."""
+    pool().start()
+
+
+def stop_tools() -> None:
+    """At a shutdown: interrupt what can be run again, and give the rest a few seconds."""
+    pool().stop()
+
+
+def close_tools() -> None:
+    """End the processes tools run in."""
+    pool().close()

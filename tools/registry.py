@@ -1,0 +1,141 @@
+"""The tools there are: typed functions with a docstring, found in each app's ``agent_tools.py``.
+
+    from tools.registry import tool
+
+    @tool(permissions=["NET_HTTP"], effects="read", timeout=5)
+    def exchange_rate(currency: str) -> str:
+        \"\"\"Return today's rate of a currency against the euro.
+
+        Args:
+            currency: ISO 4217 code, such as USD.
+        \"\"\"
+
+The decorator returns the function unchanged, so its author tests it by calling it. The registry keeps where the
+function is, not the function: only the gate runs tools, in a process of their own. This module imports without
+Django, since those processes import it.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from tools.errors import ToolDefinitionError, UnknownTool
+from tools.permissions import Permission
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Effects = Literal["read", "write"]
+
+# What OpenAI's API takes as a function's name.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredTool:
+    """A tool as the gate and the model know it.
+
+    ``effects``: a "read" tool may be run again after a crash; a "write" tool never is. ``timeout``: seconds, or None
+    for ``TOOL_TIMEOUT_SECONDS``. ``secrets``: names of the environment variables its process is given.
+    """
+
+    name: str
+    module: str
+    qualname: str
+    description: str
+    permissions: tuple[Permission, ...]
+    effects: Effects
+    timeout: float | None
+    secrets: tuple[str, ...]
+    _signature: Callable[..., Any]
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema (2020-12) of the arguments: an object, closed to unknown keys."""
+        from tools.schemas import arguments_schema
+
+        return arguments_schema(self._signature)
+
+    def as_function(self) -> dict[str, Any]:
+        """The tool in OpenAI's ``tools`` format."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": self.schema},
+        }
+
+
+_tools: dict[str, RegisteredTool] = {}
+
+
+def tool(
+    *,
+    permissions: Sequence[str] = (),
+    effects: Effects = "write",
+    timeout: float | None = None,
+    name: str | None = None,
+    secrets: Sequence[str] = (),
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a typed function as a tool; raises :class:`ToolDefinitionError` for one that cannot be one.
+
+    A tool that says nothing of its effects is taken to have some: it is then never run twice for one call.
+    """
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        tool_name = name or function.__name__
+        if not _NAME.fullmatch(tool_name):
+            raise ToolDefinitionError(f"{tool_name!r}: a tool's name is 1 to 64 of A-Z, a-z, 0-9, _ and -.")
+        description = inspect.getdoc(function)
+        if not description:
+            raise ToolDefinitionError(f"{tool_name}: a tool needs a docstring; the model reads it.")
+        if "<locals>" in function.__qualname__:
+            raise ToolDefinitionError(f"{tool_name}: a tool must be defined at the top of its module.")
+        if effects not in ("read", "write"):
+            raise ToolDefinitionError(f'{tool_name}: effects is "read" or "write", not {effects!r}.')
+        if timeout is not None and not 0 < timeout < 86_400:
+            raise ToolDefinitionError(f"{tool_name}: timeout is a number of seconds above 0, a day at most.")
+        try:
+            needed = tuple(Permission(permission) for permission in permissions)
+        except ValueError as error:
+            raise ToolDefinitionError(f"{tool_name}: {error}; permissions are {', '.join(Permission)}.") from None
+        known = _tools.get(tool_name)
+        if known and (known.module, known.qualname) != (function.__module__, function.__qualname__):
+            raise ToolDefinitionError(f"{tool_name}: {known.module} already registers a tool of that name.")
+        _tools[tool_name] = RegisteredTool(
+            name=tool_name,
+            module=function.__module__,
+            qualname=function.__qualname__,
+            description=description.split("\nArgs:")[0].strip(),
+            permissions=needed,
+            effects=effects,
+            timeout=timeout,
+            secrets=tuple(secrets),
+            _signature=function,
+        )
+        return function
+
+    return register
+
+
+def get(name: str) -> RegisteredTool:
+    """The tool of that name; raises :class:`UnknownTool`."""
+    try:
+        return _tools[name]
+    except KeyError:
+        raise UnknownTool(name) from None
+
+
+def names() -> list[str]:
+    """The names of all registered tools, sorted."""
+    return sorted(_tools)
+
+
+def registered() -> Iterator[RegisteredTool]:
+    """All registered tools, by name."""
+    return (_tools[name] for name in names())
+
+
+def modules() -> list[str]:
+    """The modules the tools are defined in: what a tool's process imports before its first call."""
+    return sorted({registered_tool.module for registered_tool in _tools.values()})

@@ -1,0 +1,66 @@
+"""JSON Schemas: made from a function's signature, and held against what a model sent."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import docstring_parser
+import jsonschema
+from pydantic import Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+
+from tools.errors import ToolDefinitionError
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """Titles repeat the names: tokens a model pays for and learns nothing from."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def arguments_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """The JSON Schema of a function's arguments, their descriptions read off its docstring.
+
+    Raises :class:`ToolDefinitionError` for an argument without a type, or of a type JSON cannot carry.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    described = {param.arg_name: param.description for param in docstring_parser.parse(function.__doc__ or "").params}
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ToolDefinitionError(f"{function.__name__}: {parameter} cannot be an argument of a tool.")
+        if parameter.name not in hints:
+            raise ToolDefinitionError(f"{function.__name__}: the argument {parameter.name} needs a type.")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], Field(default, description=described.get(parameter.name)))
+    try:
+        model = create_model("Arguments", __config__={"extra": "forbid"}, **fields)
+        schema: dict[str, Any] = model.model_json_schema(schema_generator=_WithoutTitles)
+    except (PydanticUserError, NameError) as error:
+        raise ToolDefinitionError(f"{function.__name__}: {error}") from None
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+@lru_cache(maxsize=512)
+def _validator(tool_name: str, schema_text: str) -> jsonschema.Draft202012Validator:
+    import json
+
+    return jsonschema.Draft202012Validator(json.loads(schema_text))
+
+
+def complaint(tool_name: str, schema: dict[str, Any], arguments: Any) -> str | None:
+    """What is wrong with the arguments, in a sentence a model can act on; None if nothing is."""
+    import json
+
+    error = jsonschema.exceptions.best_match(_validator(tool_name, json.dumps(schema)).iter_errors(arguments))
+    if error is None:
+        return None
+    where = ".".join(str(part) for part in error.absolute_path) or "arguments"
+    message = error.message if len(error.message) <= 300 else error.message[:300] + "…"
+    return f"{where}: {message}"
