@@ -234,15 +234,9 @@ def wait_for_retry(claim: Claim, *, seconds: float) -> None:
 
 def hand_back(claim: Claim) -> None:
     """Let go of the turn at a shutdown: whoever comes next takes it, at no cost in attempts."""
-    with _writing(
-        claim,
-        status=TurnStatus.WAITING,
-        waiting_for=WaitingFor.RETRY,
-        run_after=Now(),
-        rung_at=None,
-        lease_until=None,
-    ):
-        pass
+    waits: dict[str, Any] = {"status": TurnStatus.WAITING, "waiting_for": WaitingFor.RETRY, "lease_until": None}
+    with _writing(claim, run_after=Now(), rung_at=None, **waits):
+        doorbell.ring_for_turn(claim.turn_id)
 
 
 # --- ending a turn -----------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class TurnRunner:
         self.worker = worker
         self._database = database
         self._held: dict[UUID, _Held] = {}
+        self._timers: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     @property
@@ -188,7 +189,7 @@ class TurnRunner:
             _log_call(request, completion, error, time.perf_counter() - began)
         if not completion.content.strip() and not completion.tool_calls and not limit:
             raise LlmBadResponse("an empty answer")
-        return completion if tools else _without_calls(completion)
+        return _without_calls(completion) if limit else completion
 
     async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
@@ -216,8 +217,14 @@ class TurnRunner:
         except FenceLost:
             await self._database(claims.cancel_if_asked, claim)
             return
-        # The sweeper would ring too, but only at its next round; this is on time, and lost with the process.
-        asyncio.get_running_loop().call_later(seconds + 0.01, doorbell.ring_for_turn, claim.turn_id)
+        timer = asyncio.create_task(self._ring_later(claim.turn_id, seconds))
+        self._timers.add(timer)
+        timer.add_done_callback(self._timers.discard)
+
+    async def _ring_later(self, turn_id: UUID, seconds: float) -> None:
+        """Ring on time. The sweeper would ring too, but only at its next round; this is lost with the process."""
+        await asyncio.sleep(seconds + 0.01)
+        await self._database(doorbell.ring_for_turn, turn_id)
 
     async def _store_ending(self, held: _Held) -> None:
         """A task that was stopped stores what it was stopped for."""
@@ -259,6 +266,8 @@ class TurnRunner:
     async def stop(self) -> None:
         """Hand all turns back and wait until that is stored."""
         self._stopping = True
+        for timer in self._timers:
+            timer.cancel()
         tasks = [held.task for held in self._held.values()]
         for held in self._held.values():
             held.end("shutdown")
@@ -282,7 +291,7 @@ def _limit_met(claim: Claim, view: View) -> Limit | None:
 
 
 def _without_calls(completion: Completion) -> Completion:
-    """What a model that was offered no tools may say; some ask for them all the same."""
+    """What a model that is asked a last time, without tools, may say; some ask for them all the same."""
     return Completion(content=completion.content, model=completion.model, usage=completion.usage)
 
 

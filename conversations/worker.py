@@ -51,7 +51,6 @@ class Runtime:
 
     def stop(self) -> None:
         """Hand the turns back, say goodbye, end the loop."""
-        gate.stop_tools()
         self._stopping.set()
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging, worker_init, worker_shutdown
+from celery.signals import setup_logging, worker_init, worker_shutdown, worker_shutting_down
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
@@ -32,6 +32,14 @@ def _start_runtime(**_: Any) -> None:
 
     if not settings.EMBEDDED:  # there, the lifespan starts and stops it
         runtime().start()
+
+
+@worker_shutting_down.connect
+def _stop_tools(**_: Any) -> None:
+    from tools import gate
+
+    if not settings.EMBEDDED:
+        gate.stop_tools()
 
 
 @worker_shutdown.connect

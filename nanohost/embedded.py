@@ -15,6 +15,7 @@ from conversations.models import Turn, TurnStatus
 from conversations.worker import runtime
 from nanohost.celery import app, make_app
 from nanohost.lib.clock import from_now
+from tools import gate
 from tools.models import CallStatus, ToolCall
 
 logger = logging.getLogger(__name__)
@@ -35,17 +36,19 @@ class Embedded:
         for queue, concurrency in (("turns", 2), ("tools", settings.TOOL_CONCURRENCY)):
             worker = self._worker(queue, concurrency)
             self._run(f"worker-{queue}", worker.start)
-        self._beat = Service(app, scheduler_cls=DatabaseScheduler)
+        # At most a second between two looks, so that it also stops within one.
+        self._beat = Service(app, max_interval=1, scheduler_cls=DatabaseScheduler)
         self._run("beat", self._beat.start)
 
     def stop(self) -> None:
         """Stop taking work, hand back what runs, and wait for the threads."""
         if self._beat:
-            self._beat.stop()
+            self._beat.stop(wait=False)
         worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
-        runtime().stop()
+        gate.stop_tools()
         for thread in self._threads:
             thread.join(timeout=5)
+        runtime().stop()
 
     def _run(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)

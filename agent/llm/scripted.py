@@ -67,7 +67,8 @@ class ScriptedClient:
     ) -> Completion:
         results = "; ".join(str(message["content"]) for message in since if message["role"] == "tool")
         content = str(step.get("say", "")).replace("{results}", results)
-        calls = step.get("call", ()) if request.tools else ()
+        # A last system message asks for the best answer without tools; a model that does as it is told gives one.
+        calls = step.get("call", ()) if request.messages[-1]["role"] != "system" else ()
         if not content and not calls:
             content = "I would need tools for that."
         return Completion(
