@@ -1,20 +1,14 @@
 """Turns, run by the real runner in the test's own thread."""
 
-import json
-from typing import Any
-
 import pytest
 
 from agent.models import Agent
 from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
+from tests.scripts import script
 from tests.work import advance, run_call, settle
 from tools.models import CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def script(*steps: dict[str, Any]) -> str:
-    return json.dumps({"script": steps})
 
 
 def transcript(conversation: Conversation) -> list[tuple[int, str, str]]:
@@ -130,7 +124,9 @@ def test_at_the_token_limit_the_best_answer_is_asked_for(say, tool_settings, age
     tool_settings("time")
     Agent.objects.update(max_turn_tokens=1)
     settle([say(script({"call": [{"name": "time"}]}, {"say": "My best."}))])
-    assert transcript(conversation)[-1][2].endswith("[Stopped at the turn's token limit; this is the best answer so far.]")
+    assert transcript(conversation)[-1][2].endswith(
+        "[Stopped at the turn's token limit; this is the best answer so far.]"
+    )
 
 
 def test_near_its_deadline_the_best_answer_is_asked_for(say, tool_settings, conversation, settings):

@@ -1,0 +1,252 @@
+"""A worker's hold on a turn: who gets it, what it allows, and when it is over."""
+
+import threading
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, connections, transaction
+
+from agent.llm.base import Completion, tool_call
+from conversations import claims, endings, inbox
+from conversations.claims import Claim
+from conversations.errors import FenceLost
+from conversations.models import Message, Turn, TurnStatus, WaitingFor
+from nanohost.lib.clock import from_now
+from tests.scripts import script
+from tests.work import advance, settle
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANSWER = Completion(content="Hello.")
+ASKS_FOR_TIME = Completion(tool_calls=(tool_call("call_1", "time", "{}"),))
+
+
+def claim(turn: Turn, worker: str = "worker-1") -> Claim:
+    held = claims.claim(turn.pk, worker=worker)
+    assert held is not None
+    return held
+
+
+def expire(turn: Turn) -> None:
+    """The worker is gone: its lease runs out."""
+    Turn.objects.filter(pk=turn.pk).update(lease_until=from_now(-1))
+
+
+# --- who gets it -------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_numbers_the_message_and_sets_the_lease(say):
+    turn = say("Hello")
+    held = claim(turn)
+    turn.refresh_from_db()
+    assert (turn.status, turn.fence, turn.worker, turn.attempts) == (TurnStatus.RUNNING, 1, "worker-1", 0)
+    assert Message.objects.get(turn=turn).seq == 1
+    assert held.fence == 1
+    assert turn.lease_until < turn.deadline
+
+
+def test_a_held_turn_is_not_claimed_again(say):
+    turn = say("Hello")
+    claim(turn)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+
+
+def test_an_unknown_turn_is_not_claimed(db):
+    assert claims.claim(UUID(int=0), worker="worker-1") is None
+
+
+def test_a_turn_before_its_time_is_not_claimed(say):
+    turn = say("Hello")
+    Turn.objects.update(run_after=from_now(60))
+    assert claims.claim(turn.pk, worker="worker-1") is None
+    Turn.objects.update(run_after=from_now(-1))
+    claim(turn)
+
+
+def test_a_turn_is_not_claimed_while_an_earlier_one_is_open(say):
+    first, second = say("one"), say("two")
+    assert claims.claim(second.pk, worker="worker-1") is None
+    claims.finish(claim(first), ANSWER, reply="Hello.")
+    claim(second)
+
+
+def test_a_turn_is_not_claimed_while_a_call_of_it_is_open(say, tool_settings):
+    tool_settings("time")
+    turn = say("What time is it?")
+    assert claims.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+    ToolCall.objects.update(status=CallStatus.SUCCESS)
+    claim(turn)
+
+
+def test_the_database_admits_one_active_turn_a_conversation(say):
+    first, second = say("one"), say("two")
+    claim(first)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Turn.objects.filter(pk=second.pk).update(status=TurnStatus.WAITING)
+
+
+def test_a_claim_that_the_unique_index_refuses_is_no_claim_and_leaves_no_gap(say):
+    """As if the earlier turn had become active between our look and our write."""
+    first, second = say("one"), say("two")
+    Turn.objects.filter(pk=first.pk).update(status=TurnStatus.RUNNING, number=99, lease_until=from_now(30))
+    assert claims.claim(second.pk, worker="worker-1") is None
+    assert Message.objects.get(turn=second).seq is None
+    second.conversation.refresh_from_db()
+    assert second.conversation.next_seq == 1
+
+
+def test_of_many_workers_one_gets_the_turn(say):
+    turn = say("Hello")
+    won: list[Claim | None] = []
+
+    def try_it(number: int) -> None:
+        won.append(claims.claim(turn.pk, worker=f"worker-{number}"))
+        connections.close_all()
+
+    threads = [threading.Thread(target=try_it, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 10
+    assert sum(1 for held in won if held) == 1
+
+
+# --- leases and fences -------------------------------------------------------------------------------------------
+
+
+def test_after_an_expired_lease_another_worker_takes_over_and_it_counts(say):
+    turn = say("Hello")
+    claim(turn)
+    expire(turn)
+    taken_over = claim(turn, "worker-2")
+    assert (taken_over.fence, taken_over.attempts) == (2, 1)
+
+
+def test_keeping_renews_the_lease_but_never_past_the_deadline(say):
+    turn = say("Hello")
+    held = claim(turn)
+    expire(turn)
+    Turn.objects.update(deadline=from_now(3))
+    claims.keep([held], worker="worker-1")
+    turn.refresh_from_db()
+    assert turn.lease_until == turn.deadline
+
+
+def test_keeping_renews_nothing_of_another_worker(say):
+    turn = say("Hello")
+    stale = claim(turn)
+    expire(turn)
+    claim(turn, "worker-2")
+    expire(turn)
+    claims.keep([stale], worker="worker-1")
+    claim(turn, "worker-3")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda stale: claims.read(stale),
+        lambda stale: claims.store_calls(stale, ASKS_FOR_TIME, limit=None),
+        lambda stale: claims.finish(stale, ANSWER, reply="Hello."),
+        lambda stale: claims.fail(stale, code="turn_error"),
+        lambda stale: claims.wait_for_retry(stale, seconds=1),
+        lambda stale: claims.hand_back(stale),
+    ],
+    ids=["read", "store_calls", "finish", "fail", "wait_for_retry", "hand_back"],
+)
+def test_a_stale_claim_changes_nothing(say, write):
+    turn = say("Hello")
+    stale = claim(turn)
+    expire(turn)
+    claim(turn, "worker-2")
+    before = Turn.objects.values().get(), turn.conversation.messages.count()
+    with pytest.raises(FenceLost):
+        write(stale)
+    assert (Turn.objects.values().get(), turn.conversation.messages.count()) == before
+    turn.conversation.refresh_from_db()
+    assert turn.conversation.next_seq == 2, "the numbers were rolled back, too"
+    assert not ToolCall.objects.exists()
+
+
+def test_still_held_tells_what_was_lost_and_what_is_to_be_cancelled(say, conversation, owner):
+    other = inbox.start_conversation(owner_id=owner.pk, metadata={})
+    kept, lost = claim(say("one")), claim(say("two", conversation=other))
+    endings.cancel_turn(Turn.objects.get(pk=kept.turn_id))
+    Turn.objects.filter(pk=lost.turn_id).update(fence=9)
+    assert claims.still_held([kept, lost]) == {kept.turn_id: True}
+
+
+# --- attempts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_that_kills_its_workers_fails_at_its_bound_with_the_reason(say, settings):
+    settings.TURN_MAX_ATTEMPTS = 2
+    turn = say("Hello")
+    for _ in range(3):
+        claim(turn)
+        expire(turn)
+    turn = advance(turn)
+    assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "turn_crashed")
+    assert "died" in turn.error_detail
+
+
+def test_a_stored_step_resets_attempts(say, tool_settings):
+    turn = say("What time is it?")
+    claim(turn)
+    expire(turn)
+    claims.store_calls(claim(turn, "worker-2"), Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None)
+    turn.refresh_from_db()
+    assert turn.attempts == 0
+
+
+def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
+    first, second = say("one"), say("two")
+    claims.hand_back(claim(first))
+    first.refresh_from_db()
+    assert (first.status, first.waiting_for, first.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
+    assert claims.claim(second.pk, worker="worker-2") is None
+    assert claim(first, "worker-2").attempts == 0
+
+
+# --- what a model may send ---------------------------------------------------------------------------------------
+
+
+def test_calls_with_repeated_or_missing_ids_get_ids_of_their_own(say, tool_settings):
+    tool_settings("time")
+    turn = say("What time is it?")
+    calls = tuple(tool_call(call_id, "time", "{}") for call_id in ("same", "same", ""))
+    claims.store_calls(claim(turn), Completion(tool_calls=calls), limit=None)
+    ids = list(ToolCall.objects.filter(turn_id=turn.pk).order_by("position").values_list("call_id", flat=True))
+    assert ids[0] == "same"
+    assert len(set(ids)) == 3
+    stored = Message.objects.get(turn=turn, role="assistant").tool_calls
+    assert [call["id"] for call in stored] == ids
+
+
+def test_ids_repeated_in_a_later_round_do_not_collide(say, tool_settings, conversation):
+    tool_settings("time")
+    turn = say("What time is it?")
+    for _ in range(2):
+        claims.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
+        ToolCall.objects.update(status=CallStatus.SUCCESS, result="noon")
+        held = claim(turn)
+        claims.store_results(held, claims.read(held))
+        expire(turn)
+    assert ToolCall.objects.filter(turn_id=turn.pk).count() == 2
+    assert settle([turn])[0].status == TurnStatus.SUCCEEDED
+
+
+def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, effects):
+    tool_settings("append_line", grants=["FS_WRITE"])
+    call = {"name": "append_line", "arguments": {"path": str(effects), "line": "once"}}
+    turn = say(script({"call": [call]}, {"say": "Done."}))
+    advance(turn)
+    ToolCall.objects.update(status=CallStatus.SUCCESS, result="appended once")
+    held = claim(turn)
+    claims.store_results(held, claims.read(held))
+    expire(turn)  # the worker died after the results were stored
+    assert advance(turn, worker="worker-2").status == TurnStatus.SUCCEEDED
+    assert ToolCall.objects.count() == 1

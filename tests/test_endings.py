@@ -1,0 +1,136 @@
+"""Cancelling turns and deleting conversations, in every state."""
+
+import asyncio
+
+import pytest
+
+from conversations import claims, endings
+from conversations.errors import FenceLost
+from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.turns import DatabaseThreads, TurnRunner
+from nanohost.lib.clock import from_now
+from tests.scripts import script
+from tests.work import advance, run_call, settle
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_queued_turn_is_cancelled_at_once_and_its_message_never_enters_the_transcript(say):
+    first, second = say("one"), say("two")
+    endings.cancel_turn(first)
+    settle([first, second])
+    first.refresh_from_db()
+    assert (first.status, first.error_code) == (TurnStatus.CANCELLED, "turn_cancelled")
+    contents = Message.objects.transcript().values_list("content", flat=True)
+    assert list(contents) == ["two", "You said: two"]
+
+
+def test_a_turn_that_waits_for_tools_ends_with_its_calls(say, tool_settings, effects):
+    tool_settings("append_line", "time", grants=["FS_WRITE"])
+    calls = [{"name": "time"}, {"name": "append_line", "arguments": {"path": str(effects), "line": "never"}}]
+    turn = advance(say(script({"call": calls})))
+    endings.cancel_turn(turn)
+    turn.refresh_from_db()
+    assert turn.status == TurnStatus.CANCELLED
+    assert set(ToolCall.objects.values_list("status", "rule")) == {(CallStatus.FAILED, "cancelled")}
+    for call in ToolCall.objects.all():
+        run_call(call)  # a ring that comes late
+    assert not effects.exists()
+
+
+def test_a_started_call_with_side_effects_becomes_unknown_and_the_next_model_is_told(say, tool_settings, effects):
+    tool_settings("append_line", grants=["FS_WRITE"])
+    call = {"name": "append_line", "arguments": {"path": str(effects), "line": "perhaps"}}
+    turn = advance(say(script({"call": [call]})))
+    ToolCall.objects.update(status=CallStatus.RUNNING, fence=1, lease_until=from_now(30))
+    endings.cancel_turn(turn)
+    assert ToolCall.objects.get().status == CallStatus.UNKNOWN
+    assert Message.objects.get(role="tool").content.startswith("UNKNOWN")
+
+
+def test_a_turn_that_waits_for_a_retry_is_cancelled(say):
+    turn = advance(say(script({"fail": "unavailable"})))
+    endings.cancel_turn(turn)
+    turn.refresh_from_db()
+    assert turn.status == TurnStatus.CANCELLED
+
+
+def test_an_ended_turn_stays_as_it_ended(say):
+    (turn,) = settle([say("Hello")])
+    endings.cancel_turn(turn)
+    turn.refresh_from_db()
+    assert (turn.status, turn.cancel_requested) == (TurnStatus.SUCCEEDED, False)
+
+
+def test_a_running_turn_ends_while_its_model_is_silent(say):
+    turn = say(script({"sleep": 60, "say": "Too late."}))
+
+    async def cancel_in_mid_call() -> None:
+        threads = DatabaseThreads(2)
+        runner = TurnRunner(worker="worker-1", database=threads)
+        task = asyncio.create_task(runner.advance(turn.pk))
+        while not runner.count:
+            await asyncio.sleep(0.01)
+        await threads(endings.cancel_turn, turn)
+        await runner.watch()
+        await task
+        threads.close()
+
+    asyncio.run(cancel_in_mid_call())
+    turn.refresh_from_db()
+    assert (turn.status, turn.error_code) == (TurnStatus.CANCELLED, "turn_cancelled")
+
+
+def test_a_cancel_between_steps_wins_over_the_answer(say):
+    turn = say("Hello")
+    held = claims.claim(turn.pk, worker="worker-1")
+    endings.cancel_turn(turn)
+    from agent.llm.base import Completion
+
+    with pytest.raises(FenceLost):
+        claims.finish(held, Completion(content="Hi"), reply="Hi")
+    assert claims.cancel_if_asked(held)
+    turn.refresh_from_db()
+    assert turn.status == TurnStatus.CANCELLED
+    assert not Message.objects.filter(role="assistant").exists()
+
+
+def test_a_running_turn_whose_worker_is_gone_is_cancelled_by_the_next(say):
+    turn = say("Hello")
+    claims.claim(turn.pk, worker="worker-1")
+    endings.cancel_turn(turn)
+    Turn.objects.update(lease_until=from_now(-1))
+    assert advance(turn, worker="worker-2").status == TurnStatus.CANCELLED
+
+
+def test_after_a_cancelled_turn_the_next_one_runs(say):
+    first, second = say(script({"fail": "unavailable"})), say("two")
+    endings.cancel_turn(advance(first))
+    assert advance(second).status == TurnStatus.SUCCEEDED
+
+
+def test_deleting_takes_messages_and_turns_and_leaves_the_audit(say, tool_settings, conversation):
+    tool_settings("time")
+    settle([say("What time is it?")])
+    endings.delete_conversation(conversation.pk)
+    assert not Conversation.objects.exists()
+    assert not Turn.objects.exists()
+    assert not Message.objects.exists()
+    assert ToolCall.objects.get().conversation_id == conversation.pk
+
+
+def test_writes_that_come_after_the_deletion_are_no_ops(say, conversation):
+    held = claims.claim(say("Hello").pk, worker="worker-1")
+    endings.delete_conversation(conversation.pk)
+    with pytest.raises(FenceLost):
+        claims.fail(held, code="turn_error")
+    assert claims.still_held([held]) == {}
+    assert not claims.cancel_if_asked(held)
+
+
+def test_open_calls_of_a_deleted_conversation_end(say, tool_settings, conversation):
+    tool_settings("time")
+    advance(say("What time is it?"))
+    endings.delete_conversation(conversation.pk)
+    assert ToolCall.objects.get().rule == "deleted"

@@ -1,0 +1,146 @@
+"""The sweeper: whatever nobody was told of, or whose worker is gone, is rung for; and no more than that."""
+
+import pytest
+from celery import current_app
+
+from conversations import claims
+from conversations.models import Turn, TurnStatus
+from conversations.sweeper import sweep
+from nanohost.lib.clock import from_now
+from tests.scripts import script
+from tests.work import advance, settle
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def rings():
+    """What was rung since the test began: task names with their row, read off the real in-memory broker."""
+
+    def drain() -> list[tuple[str, str]]:
+        found = []
+        with current_app.connection_for_read() as broker:
+            for queue in ("turns", "tools"):
+                simple = broker.SimpleQueue(queue)
+                while simple.qsize():
+                    message = simple.get(block=False)
+                    found.append((message.headers["task"].rpartition(".")[2], message.payload[0][0]))
+                    message.ack()
+                simple.close()
+        return found
+
+    drain()
+    return drain
+
+
+def long_ago() -> None:
+    """As if nobody had been told for a minute."""
+    Turn.objects.update(rung_at=from_now(-60))
+    ToolCall.objects.update(rung_at=from_now(-60))
+
+
+def test_receiving_rings_after_the_commit(say, rings):
+    turn = say("Hello")
+    assert rings() == [("advance_turn", str(turn.pk))]
+
+
+def test_a_lost_ring_is_made_up_for(say, rings):
+    turn = say("Hello")
+    rings()
+    assert sweep() == 0, "it was rung for just now"
+    long_ago()
+    assert sweep() == 1
+    assert rings() == [("advance_turn", str(turn.pk))]
+    assert sweep() == 0, "rung for again, and marked"
+
+
+def test_only_the_first_open_turn_of_a_conversation_is_rung_for(say, rings):
+    first = say("one")
+    say("two")
+    rings()
+    long_ago()
+    assert sweep() == 1
+    assert rings() == [("advance_turn", str(first.pk))]
+
+
+def test_an_expired_lease_is_rung_for_at_once(say, rings):
+    turn = say("Hello")
+    claims.claim(turn.pk, worker="worker-1")
+    rings()
+    Turn.objects.update(lease_until=from_now(-1), rung_at=from_now(-2))
+    assert sweep() == 1
+    assert rings() == [("advance_turn", str(turn.pk))]
+
+
+def test_a_held_turn_is_left_alone(say):
+    claims.claim(say("Hello").pk, worker="worker-1")
+    long_ago()
+    assert sweep() == 0
+
+
+def test_a_waiting_turn_with_no_open_call_is_rung_for(say, tool_settings, rings):
+    tool_settings("time")
+    turn = advance(say("What time is it?"))
+    ToolCall.objects.update(status=CallStatus.SUCCESS)  # and its worker died before it rang
+    rings()
+    long_ago()
+    assert sweep() == 1
+    assert rings() == [("advance_turn", str(turn.pk))]
+
+
+def test_an_open_call_that_nobody_runs_is_rung_for(say, tool_settings, rings):
+    tool_settings("time")
+    advance(say("What time is it?"))
+    rings()
+    long_ago()
+    assert sweep() == 1
+    assert rings() == [("run_tool_call", str(ToolCall.objects.get().pk))]
+
+
+def test_a_call_whose_worker_is_gone_is_rung_for(say, tool_settings, rings):
+    tool_settings("time")
+    advance(say("What time is it?"))
+    long_ago()
+    ToolCall.objects.update(status=CallStatus.RUNNING, lease_until=from_now(30))
+    assert sweep() == 0
+    ToolCall.objects.update(lease_until=from_now(-1))
+    assert sweep() == 1
+
+
+def test_a_retry_is_rung_for_when_its_time_has_come(say):
+    advance(say(script({"fail": "unavailable"})))
+    long_ago()
+    assert sweep() == 0
+    Turn.objects.update(run_after=from_now(-1))
+    assert sweep() == 1
+
+
+def test_ended_turns_are_left_alone(say):
+    settle([say("Hello")])
+    long_ago()
+    assert sweep() == 0
+
+
+def test_when_the_turns_time_is_up_its_open_calls_end_and_the_model_gives_its_best_answer(say, tool_settings):
+    tool_settings("time")
+    turn = advance(say("What time is it?"))
+    Turn.objects.update(deadline=from_now(20))
+    sweep()
+    assert ToolCall.objects.get().rule == "turn_time"
+    turn = advance(turn)
+    assert turn.status == TurnStatus.SUCCEEDED
+    assert "time limit" in turn.messages.get(role="assistant", tool_calls__isnull=True).content
+
+
+def test_a_sweep_rings_for_a_bounded_number(say, monkeypatch):
+    from conversations import sweeper
+
+    monkeypatch.setattr(sweeper, "MOST_RINGS", 1)
+    from conversations import inbox
+
+    for number in range(3):
+        conversation = inbox.start_conversation(owner_id=say("x").owner_id, metadata={})
+        say(str(number), conversation=conversation)
+    long_ago()
+    assert sweep() == 1
