@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .PHONY: run test lint faults lock
 
@@ -17,23 +18,27 @@ lint: $(VENV)/dev-installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Every fault at full dose; `make test` has a small one.
+# Every fault at full dose; `make test` has a small one. FAULTS_SEED repeats a run's kills.
 faults: $(VENV)/dev-installed
-	FAULTS=full $(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m faults
 
 # Needs uv; writes versions and hashes, and no index's address.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements.txt
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -c requirements.txt -o requirements-dev.txt
 
+# Made anew when its Python is gone or was replaced, and when it could not be finished.
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("nanohost needs Python 3.11 or newer; this is %s. Set PYTHON=…" % sys.version.split()[0])'
-	$(PYTHON) -m venv $(VENV)
+	@command -v $(PYTHON) >/dev/null || { echo "nanohost needs Python 3.11 or newer; there is no $(PYTHON). Set PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("nanohost needs Python 3.11 or newer; this is %s. Set PYTHON=..." % sys.version.split()[0])'
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/runtime-installed: requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+$(VENV)/runtime-installed: requirements.txt $(BIN)/python
+	@echo "Installing what nanohost needs into $(VENV); this takes a minute, once."
+	@$(INSTALL) -r requirements.txt
 	@touch $@
 
-$(VENV)/dev-installed: requirements-dev.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+$(VENV)/dev-installed: requirements-dev.txt $(BIN)/python
+	@echo "Installing what nanohost and its tests need into $(VENV); this takes a minute, once."
+	@$(INSTALL) -r requirements-dev.txt
 	@touch $@ $(VENV)/runtime-installed

@@ -3,6 +3,7 @@
 
 import os
 import sys
+import traceback
 
 
 def main() -> None:
@@ -10,16 +11,42 @@ def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 -- it is started by hand, with whatever Python there is
         sys.exit(f"nanohost needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
-    from django.conf import settings
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
-
     try:
-        settings.DATA_DIR  # noqa: B018 -- reads the settings, so that a bad one is met here
+        from django.core.exceptions import ImproperlyConfigured
+        from django.core.management import execute_from_command_line
+    except ImportError as error:
+        sys.exit(f"nanohost: {error}. `make run` installs what is needed; then use .venv/bin/python.")
+    try:
+        load_apps()
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"nanohost: {error}")
 
 
+def load_apps() -> None:
+    """Load the settings and the apps. An app of the user's own that does not load is told of in one line."""
+    import django
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+
+    try:
+        django.setup()
+    except ImproperlyConfigured:
+        raise
+    except Exception as error:
+        if not settings.configured or not settings.NANOHOST_EXTRA_APPS:
+            raise
+        where = ""
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            module = frame.f_globals.get("__name__", "")
+            if any(module.partition(".")[0] == app.partition(".")[0] for app in settings.NANOHOST_EXTRA_APPS):
+                where = f" ({frame.f_code.co_filename}, line {line})"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ImproperlyConfigured(f"an app of NANOHOST_EXTRA_APPS does not load: {reason}{where}") from error
+
+
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # before the command took over
+        sys.exit(130)

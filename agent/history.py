@@ -4,8 +4,11 @@ Whatever was stored (a window cut in mid-group, a turn that was cancelled, a res
 a history that the chat format allows. Messages are plain dicts in the OpenAI chat format; none is ever changed.
 """
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from agent.loop import ChatMessage
 
@@ -29,6 +32,41 @@ def drop_leading_non_user(messages: Sequence[ChatMessage]) -> History:
     """A conversation starts with its user."""
     first = next((index for index, message in enumerate(messages) if message["role"] == "user"), len(messages))
     return list(messages[first:])
+
+
+def mend_calls(messages: Sequence[ChatMessage]) -> History:
+    """Tool calls are put as the chat format wants them: a model's slip is kept in the transcript, but sent on it would
+    have the provider refuse every later prompt. A call that repeats an id of its message is dropped."""
+    return [_with_mended_calls(message) if "tool_calls" in message else message for message in messages]
+
+
+def _with_mended_calls(message: ChatMessage) -> ChatMessage:
+    if mended := _mended(message["tool_calls"] or ()):
+        return message | {"tool_calls": mended}
+    return {name: value for name, value in message.items() if name != "tool_calls"}
+
+
+def _mended(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    by_id: dict[str, dict[str, Any]] = {}
+    for call in calls:
+        function = call["function"]
+        fit = {"name": _fit_name(function["name"]), "arguments": _fit_arguments(function["arguments"])}
+        by_id.setdefault(call["id"], call if fit == function else call | {"function": fit})
+    return list(by_id.values())
+
+
+def _fit_name(name: str) -> str:
+    """OpenAI's pattern for names: ``^[a-zA-Z0-9_-]{1,64}$``."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"
+
+
+def _fit_arguments(arguments: str) -> str:
+    """The arguments if they are a JSON object, else ``{}``: many servers parse them, and fail at what is none."""
+    try:
+        is_object = isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return arguments if is_object else "{}"
 
 
 def drop_orphaned_results(messages: Sequence[ChatMessage]) -> History:
@@ -79,6 +117,7 @@ def clean(messages: Sequence[ChatMessage], *, window: int) -> History:
     """The history as the model is sent it: the pipeline, in its order."""
     pipeline: tuple[Callable[[Sequence[ChatMessage]], History], ...] = (
         drop_leading_non_user,
+        mend_calls,
         drop_orphaned_results,
         answer_missing_results,
         drop_blank_assistants,

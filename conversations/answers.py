@@ -1,23 +1,24 @@
 """Turns and messages as the API shows them: in camelCase, as nsbh-spec section 4 names them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from conversations.errors import TurnProblem
 from conversations.models import Message, Turn, TurnStatus
 from nanohost.lib.errors import NotFound, Problem
-from nanohost.lib.rest import problem
+from nanohost.lib.rest import PROBLEM_TYPE, problem
 from tools.models import ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a request is answered with: a status, a JSON body, and headers of its own."""
+    """What a request is answered with: a status, a JSON body and its media type, and headers of its own."""
 
     status: int
     body: dict[str, Any]
-    headers: dict[str, str]
+    content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 def turn_as_json(turn: Turn) -> dict[str, Any]:
@@ -55,15 +56,16 @@ def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
             "toolCalls": _calls_of(turn),
             "usage": _usage_of(turn),
         }
-        return Answer(status=200, body=body, headers={})
+        return Answer(status=200, body=body)
     error = TurnProblem(turn.error_code, turnId=str(turn.pk), conversationId=str(turn.conversation_id))
     return problem_answer(error, request_id)
 
 
 def problem_answer(error: Problem, request_id: str) -> Answer:
     """A problem as an answer."""
-    headers = {"Content-Type": "application/problem+json", **error.headers}
-    return Answer(status=error.status, body=problem(error, request_id), headers=headers)
+    return Answer(
+        status=error.status, body=problem(error, request_id), content_type=PROBLEM_TYPE, headers=error.headers
+    )
 
 
 def _reply_of(turn: Turn) -> str | None:

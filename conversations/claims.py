@@ -95,7 +95,8 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
             if won != 1:
                 raise NotClaimed
             for offset, (message_id, _) in enumerate(inbox):
-                Message.objects.filter(pk=message_id).update(seq=seq + offset)
+                if Message.objects.filter(pk=message_id, seq=None).update(seq=seq + offset) != 1:
+                    raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
             time_left = ExpressionWrapper(F("deadline") - Now(), output_field=DurationField())
             turn = Turn.objects.select_related("conversation__agent").annotate(time_left=time_left).get(pk=turn_id)
     except (NotClaimed, IntegrityError, FenceLost):
@@ -182,7 +183,7 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
     )
     with _writing(claim, messages=1, unless_cancelled=True, **_used(completion), **waits) as seq:
         _append(claim, seq, [completion.as_message() | {"tool_calls": list(wanted)}])
-        ToolCall.objects.bulk_create(rows)
+        gate.record(rows)
         for row in queued:
             doorbell.ring_for_call(row.pk)
     return bool(queued)

@@ -5,15 +5,21 @@ from collections.abc import Callable
 from celery import current_app
 from django.db import connection
 from django.http import HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 
 from conversations.models import Worker
 
 
+@csrf_exempt
+@require_safe
 def live(request: HttpRequest) -> JsonResponse:
     """The process answers."""
     return JsonResponse({"status": "ok"})
 
 
+@csrf_exempt
+@require_safe
 def ready(request: HttpRequest) -> JsonResponse:
     """The database, the doorbell and at least one worker answer; 503 and which one does not, otherwise."""
     checks = {"database": _passes(_database), "doorbell": _passes(_doorbell), "worker": _passes(_worker)}

@@ -174,11 +174,12 @@ class TurnRunner:
             tools=tools,
         )
         began = time.perf_counter()
-        error = ""
+        error = "interrupted"  # cancelled, taken over, handed back, or a fault of ours
         completion = Completion()
         try:
             async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
                 completion = await llm.client().complete(request)
+            error = ""
         except TimeoutError:
             error = LlmTimeout.code
             raise LlmTimeout("no answer in time") from None

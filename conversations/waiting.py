@@ -12,6 +12,7 @@ A client that goes away does not stop its turn.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import io
 import json
@@ -29,12 +30,14 @@ from a2wsgi.wsgi import build_environ
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import close_old_connections
+from django.utils.http import parse_header_parameters
 
 from conversations.answers import Answer, chat_answer, problem_answer
 from conversations.models import Turn
-from nanohost.lib.errors import BodyTooLarge, InvalidRequest
+from nanohost.lib.errors import BodyTooLarge, BodyTooSlow, HeadersTooLarge, Problem, UnsupportedMediaType
 from nanohost.lib.ids import request_id
 from nanohost.lib.logs import about
+from nanohost.lib.rest import as_problem
 
 access_log = logging.getLogger("nanohost.request")
 logger = logging.getLogger(__name__)
@@ -42,6 +45,10 @@ logger = logging.getLogger(__name__)
 AWAIT_HEADER = "X-Nanohost-Await-Turn"
 POLL_SECONDS = 0.025
 BODY_SECONDS = 60
+# As much as common proxies pass on.
+MAX_HEADER_BYTES = 32 * 1024
+# Of a body that is too large, so much is read and dropped, since a client that still sends does not read its answer.
+DROPPED_BYTES, DROPPING_SECONDS = 8 * 1024 * 1024, 5
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -99,12 +106,21 @@ class WaitingRoom:
     async def _reply(self, scope: Scope, receive: Receive, identity: str) -> _Reply | None:
         """The reply; None if the client went away first."""
         try:
+            return await self._serve(scope, receive, identity)
+        except Problem as error:
+            return _as_reply(problem_answer(error, identity), close=True)
+        except Exception as error:
+            logger.exception("request failed outside the views")
+            return _as_reply(problem_answer(as_problem(error), identity), close=True)
+
+    async def _serve(self, scope: Scope, receive: Receive, identity: str) -> _Reply | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            raise HeadersTooLarge(f"The headers may have {MAX_HEADER_BYTES} bytes.")
+        try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(scope, receive)
         except TimeoutError:
-            return _as_reply(problem_answer(InvalidRequest("The body did not arrive in time."), identity), close=True)
-        except BodyTooLarge as error:
-            return _as_reply(problem_answer(error, identity), close=True)
+            raise BodyTooSlow(f"The body did not arrive within {BODY_SECONDS} s.") from None
         if body is None:
             return None
         reply = await self._in_thread(_call_wsgi, self._django, scope, body, identity)
@@ -138,14 +154,16 @@ class WaitingRoom:
         """Look at the rows of all turns that are waited for, while there are any."""
         while self._waiters:
             await asyncio.sleep(POLL_SECONDS)
+            # Who joins while the rows are read is looked at next time.
+            looked_at = list(self._waiters)
             try:
-                still_open = await self._in_thread(_open_turns, list(self._waiters))
+                still_open = await self._in_thread(_open_turns, looked_at)
             except Exception:
                 logger.exception("the waiting room cannot read turns; it tries again")
                 await asyncio.sleep(1)
                 continue
-            for turn_id in self._waiters.keys() - still_open:
-                for waiter in self._waiters[turn_id]:
+            for turn_id in set(looked_at) - still_open:
+                for waiter in self._waiters.get(turn_id, ()):
                     if not waiter.done():
                         waiter.set_result(None)
 
@@ -158,9 +176,13 @@ class WaitingRoom:
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body, bounded; None if the client went away."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value[:18]) > settings.MAX_BODY_BYTES:
-            raise BodyTooLarge(f"The body may have {settings.MAX_BODY_BYTES} bytes.")
+    headers = dict(scope["headers"])
+    too_large = BodyTooLarge(f"The body may have {settings.MAX_BODY_BYTES} bytes.")
+    announced = headers.get(b"content-length", b"")
+    if announced.isdigit() and int(announced[:18]) > settings.MAX_BODY_BYTES:
+        if b"expect" not in headers:  # who asks before sending is told before sending
+            await _drop_rest(receive)
+        raise too_large
     body = bytearray()
     while True:
         message = await receive()
@@ -168,9 +190,22 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
             return None
         body += message.get("body", b"")
         if len(body) > settings.MAX_BODY_BYTES:
-            raise BodyTooLarge(f"The body may have {settings.MAX_BODY_BYTES} bytes.")
+            if message.get("more_body"):
+                await _drop_rest(receive)
+            raise too_large
         if not message.get("more_body"):
             return bytes(body)
+
+
+async def _drop_rest(receive: Receive) -> None:
+    dropped = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DROPPING_SECONDS):
+            while dropped < DROPPED_BYTES:
+                message = await receive()
+                dropped += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -186,6 +221,7 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
     # WSGI wants ASCII here; what a client sent raw is quoted, as it should have done.
     query = re.sub(rb"[^\x21-\x7e]", lambda found: b"%%%02X" % found.group()[0], scope["query_string"])
     environ = build_environ({**scope, "headers": headers, "query_string": query}, io.BytesIO(body))  # type: ignore[typeddict-item,arg-type]
+    _refuse_charset(environ.get("CONTENT_TYPE", ""))
     started: dict[str, Any] = {}
 
     def start_response(status: str, response_headers: list[tuple[str, str]], exc_info: Any = None) -> None:
@@ -203,9 +239,19 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
     return _Reply(status=started["status"], headers=started["headers"], body=content)
 
 
+def _refuse_charset(content_type: str) -> None:
+    """Refuse all but UTF-8: Django would read the query by any codec named here, and stumble over those not of text."""
+    try:
+        charset = parse_header_parameters(content_type)[1].get("charset", "utf-8")
+    except (ValueError, LookupError, TypeError):
+        raise UnsupportedMediaType("The Content-Type cannot be read.") from None
+    if charset.lower() not in ("utf-8", "utf8", "us-ascii"):
+        raise UnsupportedMediaType("Send UTF-8; no other charset is read.")
+
+
 def _as_reply(answer: Answer, *, close: bool = False) -> _Reply:
     body = json.dumps(answer.body, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":")).encode()
-    headers = {"Content-Type": "application/json", **answer.headers, "Content-Length": str(len(body))}
+    headers = {"Content-Type": answer.content_type, **answer.headers, "Content-Length": str(len(body))}
     if close:  # the rest of the body is not read
         headers["Connection"] = "close"
     return _Reply(

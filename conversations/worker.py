@@ -14,6 +14,7 @@ from uuid import UUID
 from django.conf import settings
 
 import nanohost
+from agent import llm
 from agent.models import Agent
 from conversations import doorbell
 from conversations.models import Worker
@@ -46,6 +47,7 @@ class Runtime:
     def start(self) -> None:
         """Start the loop; returns once the worker's row is written and the first sweep has begun."""
         gate.warm_tools()
+        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
         self._thread.start()
         self._started.wait(timeout=30)
 
@@ -55,7 +57,6 @@ class Runtime:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
-        gate.close_tools()
 
     def take_turn(self, turn_id: UUID) -> None:
         """Hand a turn to the loop and return at once; waits while the process holds as many turns as it may."""

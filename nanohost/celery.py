@@ -45,6 +45,8 @@ def _stop_tools(**_: Any) -> None:
 @worker_shutdown.connect
 def _stop_runtime(**_: Any) -> None:
     from conversations.worker import runtime
+    from tools import gate
 
     if not settings.EMBEDDED:
         runtime().stop()
+        gate.close_tools()

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,9 +47,11 @@ class Embedded:
             self._beat.stop(wait=False)
         worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
         gate.stop_tools()
-        for thread in self._threads:
-            thread.join(timeout=5)
         runtime().stop()
+        until = time.monotonic() + 5
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, until - time.monotonic()))
+        gate.close_tools()
 
     def _run(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -71,6 +74,11 @@ class Embedded:
 
 
 def expire_leases_of_the_dead() -> None:
-    """Whoever held a lease on this database is dead, since the lock on DATA_DIR is ours: no need to wait."""
-    Turn.objects.filter(status=TurnStatus.RUNNING).update(lease_until=from_now(-1), rung_at=None)
-    ToolCall.objects.filter(status=CallStatus.RUNNING).update(lease_until=from_now(-1), rung_at=None)
+    """Whoever held a lease on this database is dead, since the lock on DATA_DIR is ours: no need to wait.
+
+    Every ring of theirs is lost as well, with the broker in their memory.
+    """
+    Turn.objects.filter(status=TurnStatus.RUNNING).update(lease_until=from_now(-1))
+    ToolCall.objects.filter(status=CallStatus.RUNNING).update(lease_until=from_now(-1))
+    Turn.objects.open().update(rung_at=None)
+    ToolCall.objects.open().update(rung_at=None)

@@ -12,16 +12,16 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # --- where and how it runs ---------------------------------------------------------------------------------------
 HOST = env.string("HOST", "127.0.0.1")
 PORT = env.integer("PORT", 8000, minimum=0)
-DATA_DIR = Path(env.string("DATA_DIR", str(BASE_DIR / "var"))).expanduser().resolve()
-# Set by `manage.py serve`: web, worker and beat live in one process, started and stopped by the ASGI lifespan.
-EMBEDDED = env.boolean("NANOHOST_EMBEDDED", False)
+DATA_DIR = env.path("DATA_DIR", BASE_DIR / "var")
+# `manage.py serve` sets it: web, worker and beat live in one process, started and stopped by the ASGI lifespan.
+EMBEDDED = False
 WEB_THREADS = env.integer("WEB_THREADS", 8)
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
 
 # --- models ------------------------------------------------------------------------------------------------------
-OPENAI_API_KEY = env.string("OPENAI_API_KEY")
-LLM_BASE_URL = env.string("LLM_BASE_URL")
+OPENAI_API_KEY = env.secret("OPENAI_API_KEY")
+LLM_BASE_URL = env.address("LLM_BASE_URL")
 LLM_PROVIDER = env.choice(
     "LLM_PROVIDER", "openai" if OPENAI_API_KEY or LLM_BASE_URL else "mock", choices=("mock", "openai")
 )
@@ -31,8 +31,6 @@ LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
 
 if LLM_PROVIDER == "openai" and not (OPENAI_API_KEY or LLM_BASE_URL):
     raise ImproperlyConfigured("LLM_PROVIDER=openai needs OPENAI_API_KEY, or LLM_BASE_URL for a server that asks none.")
-if LLM_BASE_URL and not LLM_BASE_URL.startswith(("http://", "https://")):
-    raise ImproperlyConfigured("LLM_BASE_URL makes no sense: expected an address that starts with http:// or https://.")
 if LLM_MODELS and LLM_MODEL_DEFAULT not in LLM_MODELS:
     raise ImproperlyConfigured(f"LLM_MODEL_DEFAULT={LLM_MODEL_DEFAULT!r} is not among LLM_MODELS.")
 
@@ -68,19 +66,19 @@ LOG_CONTENT = env.boolean("LOG_CONTENT", False)
 
 # --- Django ------------------------------------------------------------------------------------------------------
 DEBUG = env.boolean("DEBUG", False)
-ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]", HOST])
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]", f"[{HOST}]" if ":" in HOST else HOST])
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
-TIME_ZONE = env.string("TIME_ZONE", "UTC")
+TIME_ZONE = env.time_zone("TIME_ZONE", "UTC")
 NANOHOST_EXTRA_APPS = env.words("NANOHOST_EXTRA_APPS")
 
 
 def _secret_key() -> str:
     """The environment's, or the one `manage.py serve` keeps in DATA_DIR; without either, one for this process."""
-    kept = DATA_DIR / "secret_key"
     try:
-        return env.string("SECRET_KEY") or kept.read_text().strip()
+        kept = (DATA_DIR / "secret_key").read_text().strip()
     except OSError:
-        return secrets.token_urlsafe(48)
+        kept = ""
+    return env.string("SECRET_KEY", kept) or secrets.token_urlsafe(48)
 
 
 SECRET_KEY = _secret_key()
@@ -151,7 +149,6 @@ DATABASES = {
             # synchronous=FULL: a commit that was answered with 2xx is on the disk, also when the power fails.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
         },
-        "TEST": {"NAME": env.string("TEST_SQLITE_FILE", str(DATA_DIR / "test.sqlite3"))},
     }
 }
 
@@ -173,6 +170,8 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "nanohost.lib.rest.problem_response",
     "UNAUTHENTICATED_USER": None,
+    # OPTIONS is a method like others that an address does not take; the schema tells what it would.
+    "DEFAULT_METADATA_CLASS": None,
     "URL_FORMAT_OVERRIDE": None,
 }
 SPECTACULAR_SETTINGS = {
@@ -187,7 +186,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_NAME_OVERRIDES": {},
+    "ENUM_NAME_OVERRIDES": {
+        "TurnStatus": "conversations.models.TurnStatus",
+        "CallStatus": "tools.models.CallStatus",
+        "MessageType": "conversations.models.Message.Type",
+    },
 }
 
 # --- Celery: the database is the queue, the broker a doorbell ----------------------------------------------------
@@ -196,6 +199,7 @@ CELERY_BROKER_URL = "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS = {"polling_interval": 0.002}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_EXPIRES = None  # or beat would keep a job that cleans up results there are none of
 CELERY_TASK_STORE_ERRORS_EVEN_IF_IGNORED = False
 CELERY_TASK_DEFAULT_QUEUE = "turns"
 CELERY_TASK_CREATE_MISSING_QUEUES = True

@@ -27,8 +27,10 @@ HOUSE_JOBS = (
 
 def sync_house_jobs() -> None:
     """Give each house job its row. What people set (interval, enabled) is left as it is."""
+    kept = set(PeriodicTask.objects.values_list("name", flat=True))
     for job in HOUSE_JOBS:
-        interval, _ = IntervalSchedule.objects.get_or_create(every=job.minutes, period=IntervalSchedule.MINUTES)
-        PeriodicTask.objects.get_or_create(
-            name=job.name, defaults={"task": job.task, "interval": interval, "description": job.description}
-        )
+        if job.name not in kept:
+            every = {"every": job.minutes, "period": IntervalSchedule.MINUTES}
+            # Nothing keeps people from making the same interval twice; any of them will do.
+            interval = IntervalSchedule.objects.filter(**every).first() or IntervalSchedule.objects.create(**every)
+            PeriodicTask.objects.create(name=job.name, task=job.task, interval=interval, description=job.description)

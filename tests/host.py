@@ -21,6 +21,7 @@ class Host:
     def __init__(self, data_dir: Path, **environment: str) -> None:
         self.data_dir = data_dir
         self.log = data_dir / "host.log"
+        self.root = ROOT
         self._environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(data_dir),
@@ -41,7 +42,7 @@ class Host:
         with self.log.open("ab") as log:
             start_of_log = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "serve"], cwd=ROOT, env=self._environment, stdout=log, stderr=log
+                [sys.executable, "manage.py", "serve"], cwd=self.root, env=self._environment, stdout=log, stderr=log
             )
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -70,7 +71,7 @@ class Host:
         """Run ``manage.py`` beside the host, on its data."""
         return subprocess.run(
             [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
+            cwd=self.root,
             env=self._environment,
             capture_output=True,
             text=True,

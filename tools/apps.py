@@ -1,6 +1,8 @@
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 
+from tools import registry
+
 
 class ToolsConfig(AppConfig):
     """Finds every app's tools, as Django finds its ``admin.py``: this app knows nobody above it."""
@@ -9,3 +11,6 @@ class ToolsConfig(AppConfig):
 
     def ready(self) -> None:
         autodiscover_modules("agent_tools")
+        # A tool without a schema would break the first turn it is offered in; here it breaks the start.
+        for tool in registry.registered():
+            tool.schema  # noqa: B018 -- made now, and kept

@@ -13,6 +13,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
 from django.utils import timezone
 
@@ -80,22 +81,25 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
     mine = ToolCall.objects.filter(pk=call_id)
     expired = Q(status=CallStatus.RUNNING, lease_until__lt=Now())
     again = expired & Q(effects="read", attempts__lt=settings.TURN_MAX_ATTEMPTS)
-    changed = mine.filter(Q(status=CallStatus.QUEUED) | again).update(
-        status=CallStatus.RUNNING,
-        fence=F("fence") + 1,
-        attempts=F("attempts") + 1,
-        lease_until=from_now(settings.TURN_LEASE_SECONDS),
-        started_at=Now(),
-        worker=worker,
-    ) or mine.filter(expired).update(
-        status=Case(When(effects="read", then=Value(CallStatus.FAILED.value)), default=Value(CallStatus.UNKNOWN.value)),
-        result=Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
-        rule="crashed",
-        fence=F("fence") + 1,
-        lease_until=None,
-        ended_at=Now(),
-    )
-    return mine.first() if changed else None
+    with transaction.atomic():  # so that the row that is read is the one that was written
+        changed = mine.filter(Q(status=CallStatus.QUEUED) | again).update(
+            status=CallStatus.RUNNING,
+            fence=F("fence") + 1,
+            attempts=F("attempts") + 1,
+            lease_until=from_now(settings.TURN_LEASE_SECONDS),
+            started_at=Now(),
+            worker=worker,
+        ) or mine.filter(expired).update(
+            status=Case(
+                When(effects="read", then=Value(CallStatus.FAILED.value)), default=Value(CallStatus.UNKNOWN.value)
+            ),
+            result=Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
+            rule="crashed",
+            fence=F("fence") + 1,
+            lease_until=None,
+            ended_at=Now(),
+        )
+        return mine.first() if changed else None
 
 
 def keep(call: ToolCall) -> bool:
@@ -118,7 +122,7 @@ def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
 
 
 def hand_back(call: ToolCall) -> None:
-    """Put a reading call that a shutdown interrupted back in the queue, at no cost in attempts."""
+    """Put a call back in the queue that a shutdown interrupted (if it only reads) or kept from starting, at no cost."""
     _held(call).update(
         status=CallStatus.QUEUED, lease_until=None, fence=F("fence") + 1, attempts=F("attempts") - 1, rung_at=None
     )

@@ -30,10 +30,19 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "DJANGO_SETTINGS_MOD
 # How often a running call asks whether it is still wanted, and renews its lease.
 _ASK_SECONDS = 1.0
 
+# How long a nursery may take for anything it is asked, its start included.
+_NURSERY_SECONDS = 10.0
+
+# What tells that it was killed, or hangs. Too few descriptors or processes are another matter: it goes on.
+_NURSERY_GONE = (ConnectionError, TimeoutError)
+
+# A child whose run ended so is not used again.
+_ENDED_BY = ("timeout", "crashed", "interrupted", "output", "unavailable")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One run of a tool. ``timeout`` in seconds; ``repeatable``: a shutdown may interrupt it, it is run again."""
+    """One run of a tool. ``timeout`` in seconds; ``repeatable``: a shutdown may interrupt it; it is run again."""
 
     module: str
     qualname: str
@@ -46,7 +55,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """How a run ended. ``rule``: what ended it if not ``ok``. ``lost``: it was no longer wanted and was killed."""
+    """How a run ended. ``rule``: what ended it if not ``ok``. ``lost``: it was no longer wanted and was killed.
+
+    The rule ``unavailable`` means that the tool was not started; after ``timeout``, ``crashed``, ``interrupted`` and
+    ``output`` nobody knows how far it came.
+    """
 
     ok: bool
     text: str
@@ -55,22 +68,16 @@ class Answer:
 
 
 class Interrupted(Exception):
-    """A shutdown stopped a run that can be repeated."""
-
-
-class _Child:
-    """A forked child and our end of its socket."""
-
-    def __init__(self, pid: int, connection: socket.socket) -> None:
-        self.pid = pid
-        self.connection = connection
+    """A shutdown stopped a run that can be repeated, or that had not begun."""
 
 
 class _Nursery:
-    """Our side of ``tools.child``'s nursery: forks children and kills them."""
+    """Our side of ``tools.child``'s nursery: forks children and kills them. Once it is gone: _NURSERY_GONE."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
+        # One that hangs is as good as gone; the pool waits for it under its lock.
+        self._control.settimeout(_NURSERY_SECONDS)
         with theirs:
             environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
             self._process = subprocess.Popen(  # noqa: S603 -- our own module, no shell
@@ -84,21 +91,30 @@ class _Nursery:
                 start_new_session=True,
             )
 
-    def fork(self) -> _Child:
+    def fork(self) -> "_Child":
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
-        return _Child(self._reply(), ours)
+        try:
+            with theirs:
+                socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
+            if not (pid := self._reply()):
+                raise BlockingIOError("there can be no more processes for tools")
+            return _Child(self, pid, ours)
+        except BaseException:
+            ours.close()
+            raise
 
-    def kill(self, child: _Child) -> None:
-        child.connection.close()
-        self._control.sendall(b"kill %d" % child.pid)
+    def kill(self, pid: int) -> None:
+        self._control.sendall(b"kill %d" % pid)
         self._reply()
 
-    def close(self) -> None:
-        """Close the control socket: the nursery kills its children and ends."""
+    def close(self, *, patience: float) -> None:
+        """Have the nursery kill its children and end; after ``patience`` seconds, it is killed."""
         self._control.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _reply(self) -> int:
         line = b""
@@ -107,6 +123,25 @@ class _Nursery:
                 raise ConnectionError("the nursery of tool processes has ended")
             line += part
         return int(line)
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A forked child, our end of its socket, and the nursery that forked it: no other may kill it by its pid."""
+
+    nursery: _Nursery
+    pid: int
+    connection: socket.socket
+
+    def is_fit(self) -> bool:
+        """Whether an idle child still waits for a request: it has nothing to say, unless that it has ended."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        return not poll.poll(0)
+
+    def kill(self) -> None:
+        self.connection.close()
+        self.nursery.kill(self.pid)
 
 
 class ChildPool:
@@ -125,38 +160,39 @@ class ChildPool:
         self._give_back(self._take())
 
     def stop(self, *, grace: float = 4.0) -> None:
-        """Interrupt what can be repeated, give the rest ``grace`` seconds, end every child."""
+        """Begin nothing more, interrupt what can be repeated, give the rest ``grace`` seconds."""
         self._stop_at = time.monotonic() + grace
         self._stopping.set()
 
     def close(self) -> None:
         """End the nursery and all children now."""
         with self._lock:
-            self._idle.clear()
-            if self._nursery:
-                self._nursery.close()
-                self._nursery = None
+            self._drop_nursery(patience=_NURSERY_SECONDS)
 
     def run(self, task: Task, *, still_wanted: Callable[[], bool]) -> Answer:
         """Run a task to its end or its deadline; raises :class:`Interrupted` if a shutdown stopped it."""
+        if self._stopping.is_set():
+            raise Interrupted
         began = time.monotonic()
-        child = self._take()
         try:
-            answer = self._converse(child, task, began + task.timeout, still_wanted)
+            child = self._take()
+        except OSError:
+            logger.exception("no process can be started for tools")
+            return Answer(ok=False, rule="unavailable", text="no process could be started for it; it was not run")
+        try:
+            answer = self._converse(child, task, began, still_wanted)
         except BaseException:
             self._kill(child)
             raise
-        if answer is None:
-            self._kill(child)
-            return Answer(ok=False, rule="timeout", text=f"timed out after {task.timeout:g} s and was stopped")
-        if answer.lost or answer.rule in ("crashed", "interrupted", "output"):
+        # A process that was given a secret serves no other tool.
+        if answer.lost or answer.rule in _ENDED_BY or task.secrets:
             self._kill(child)
         else:
             self._give_back(child)
         return answer
 
-    def _converse(self, child: _Child, task: Task, deadline: float, still_wanted: Callable[[], bool]) -> Answer | None:
-        """Send the request, read the answer; None when the deadline passes first."""
+    def _converse(self, child: _Child, task: Task, began: float, still_wanted: Callable[[], bool]) -> Answer:
+        """Send the request and read the answer, until the deadline passes or nobody wants it any more."""
         request = {
             "module": task.module,
             "qualname": task.qualname,
@@ -170,12 +206,13 @@ class ChildPool:
         received = bytearray()
         pending = memoryview(LENGTH.pack(len(payload)) + payload)
         child.connection.setblocking(False)
-        ask_at = time.monotonic() + _ASK_SECONDS
+        # The time that starting a nursery took is not the tool's; but meanwhile its call may have been taken over.
+        deadline, ask_at = time.monotonic() + task.timeout, began + _ASK_SECONDS
         poll = select.poll()
         while True:
             now = time.monotonic()
             if now >= deadline:
-                return None
+                return Answer(ok=False, rule="timeout", text=f"timed out after {task.timeout:g} s and was stopped")
             if self._stopping.is_set() and task.repeatable:
                 raise Interrupted
             if self._stopping.is_set() and now >= self._stop_at:
@@ -190,45 +227,79 @@ class ChildPool:
             try:
                 if pending:
                     pending = pending[child.connection.send(pending) :]
-                if not (chunk := child.connection.recv(1 << 18)):
-                    return Answer(ok=False, rule="crashed", text="the tool's process ended before it answered")
+                chunk = child.connection.recv(1 << 18)
             except BlockingIOError:
                 continue
             except OSError:
+                chunk = b""
+            if not chunk and pending:
+                return Answer(ok=False, rule="unavailable", text="its process ended before it was started")
+            if not chunk:
                 return Answer(ok=False, rule="crashed", text="the tool's process ended before it answered")
             received += chunk
             if len(received) > most:
                 return Answer(ok=False, rule="output", text="the tool's process flooded its output")
             if len(received) >= LENGTH.size and len(received) >= LENGTH.size + LENGTH.unpack_from(received)[0]:
-                answer = json.loads(bytes(received[LENGTH.size :]))
-                if answer["trace"]:
-                    logger.warning("tool %s:%s raised\n%s", task.module, task.qualname, answer["trace"])
-                return Answer(ok=answer["ok"], text=answer["text"], rule=answer["rule"])
+                return _answer(task, bytes(received[LENGTH.size :]))
 
     def _take(self) -> _Child:
+        """A child that waits for a request; raises OSError if there is none to be had."""
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                child = self._idle.pop()
+                if child.is_fit():
+                    return child
+                self._end(child)
             try:
-                self._nursery = self._nursery or _Nursery()
-                return self._nursery.fork()
-            except OSError:  # the nursery was killed: a new one takes its place
-                self._idle.clear()
-                self._nursery = _Nursery()
-                return self._nursery.fork()
+                return self._fork()
+            except _NURSERY_GONE:  # a new one takes its place
+                return self._fork()
+
+    def _fork(self) -> _Child:
+        self._nursery = self._nursery or _Nursery()
+        try:
+            return self._nursery.fork()
+        except _NURSERY_GONE:
+            self._drop_nursery()
+            raise
 
     def _give_back(self, child: _Child) -> None:
         with self._lock:
-            self._idle.append(child)
+            if child.nursery is self._nursery:
+                self._idle.append(child)
+            else:  # it has ended with its nursery
+                child.connection.close()
 
     def _kill(self, child: _Child) -> None:
         with self._lock:
-            try:
-                if self._nursery:
-                    self._nursery.kill(child)
-            except OSError:
-                self._nursery = None
-                self._idle.clear()
+            self._end(child)
+
+    def _end(self, child: _Child) -> None:
+        try:
+            child.kill()
+        except OSError:
+            if child.nursery is self._nursery:
+                self._drop_nursery()
+
+    def _drop_nursery(self, *, patience: float = 0) -> None:
+        """End the nursery, and with it all its children."""
+        nursery, self._nursery = self._nursery, None
+        while self._idle:
+            self._idle.pop().connection.close()
+        if nursery:
+            nursery.close(patience=patience)
+
+
+def _answer(task: Task, frame: bytes) -> Answer:
+    """What a child's frame says; the child runs code that is not ours, so it may be anything."""
+    try:
+        said = json.loads(frame)
+        answer = Answer(ok=said["ok"] is True, text=str(said["text"]), rule=str(said["rule"]))
+        if said["trace"]:
+            logger.warning("tool %s:%s raised\n%s", task.module, task.qualname, said["trace"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return Answer(ok=False, rule="output", text="the tool's process answered something that is no answer")
+    return answer
 
 
 @cache

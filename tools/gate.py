@@ -9,12 +9,14 @@ have been taken back in between.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 from uuid import UUID
 
 from django.conf import settings
+from django.db import DatabaseError, transaction
 
 from nanohost.lib.logs import about
 from nanohost.lib.text import clip
@@ -29,6 +31,9 @@ from tools.schemas import complaint
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
+
+# Deeper than any tool's arguments, shallower than any recursion limit on their way to the tool.
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +95,22 @@ def check_arguments(tool: RegisteredTool, raw: str) -> dict[str, Any]:
         arguments = json.loads(raw or "{}", parse_constant=_no_constants)
     except (ValueError, RecursionError) as error:
         raise Refused("arguments", f"The arguments are not valid JSON: {error}.") from None
+    if _too_deep(arguments):
+        raise Refused("arguments", f"The arguments are nested deeper than {_MAX_DEPTH} levels.")
     if wrong := complaint(tool.name, tool.schema, arguments):
         raise Refused("arguments", f"The arguments do not fit the tool's schema: {wrong}.")
     return arguments  # type: ignore[no-any-return]  # the schema is an object's
+
+
+def _too_deep(arguments: Any) -> bool:
+    """Walks level by level, so that depth costs no stack."""
+    level = [arguments]
+    for _ in range(_MAX_DEPTH):
+        below = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [value for values in below for value in values]
+        if not level:
+            return False
+    return True
 
 
 def _no_constants(name: str) -> NoReturn:
@@ -139,7 +157,7 @@ def request(
         refused = refused or _refusal_of(tool_name, agent_tools)
     except Refused as met:
         refused = met
-    call = calls.new_call(
+    return calls.new_call(
         conversation_id=conversation_id,
         turn_id=turn_id,
         agent=agent,
@@ -151,9 +169,18 @@ def request(
         effects=effects,
         refused=refused.outcome() if refused else None,
     )
-    if call.ended:
-        _audit(call, Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule), 0)
-    return call
+
+
+def record(requested: Sequence[ToolCall]) -> None:
+    """Store requested calls, in the caller's transaction; those refused are audited once it has committed."""
+    ToolCall.objects.bulk_create(requested)
+    for call in requested:
+        if call.ended:
+            transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
+
+
+def _outcome_of(call: ToolCall) -> Outcome:
+    return Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule)
 
 
 def _refusal_of(name: str, agent_tools: AgentTools) -> Refused:
@@ -177,7 +204,7 @@ def run(
         return
     with about(requestId=call.request_id, turn=call.turn_id, conversation=call.conversation_id):
         if call.ended:  # claiming found that its worker had died in it
-            _audit(call, Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule), 0)
+            _audit(call, _outcome_of(call), 0)
             then(call)
             return
         began = time.perf_counter()
@@ -210,14 +237,23 @@ def _decide_and_run(call: ToolCall, agent_tools: AgentTools) -> Outcome:
         secrets=tool.secrets,
         repeatable=tool.effects == "read",
     )
-    answer = pool().run(task, still_wanted=lambda: calls.keep(call))
+    answer = pool().run(task, still_wanted=lambda: _still_wanted(call))
     if answer.lost:
         raise CallLost(call.pk)
     if answer.ok:
         return Outcome(status=CallStatus.SUCCESS, result=answer.text)
-    if answer.rule in ("timeout", "crashed", "interrupted") and tool.effects == "write":
+    if answer.rule in ("timeout", "crashed", "interrupted", "output") and tool.effects == "write":
         return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({answer.text})", rule=answer.rule)
     return Outcome(status=CallStatus.FAILED, result=f"FAILED: {answer.text}", rule=answer.rule)
+
+
+def _still_wanted(call: ToolCall) -> bool:
+    try:
+        return calls.keep(call)
+    except DatabaseError:
+        # The lease outlasts many of these looks; a tool in mid effect is not killed for a busy database.
+        logger.warning("the lease of tool call %s could not be renewed; it is tried again", call.pk, exc_info=True)
+        return True
 
 
 def _audit(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:

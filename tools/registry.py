@@ -89,6 +89,11 @@ def tool(
         description = inspect.getdoc(function)
         if not description:
             raise ToolDefinitionError(f"{tool_name}: a tool needs a docstring; the model reads it.")
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise ToolDefinitionError(f"{tool_name}: {parameter} cannot be an argument of a tool; name each one.")
+            if parameter.annotation is parameter.empty:
+                raise ToolDefinitionError(f"{tool_name}: the argument {parameter.name} needs a type.")
         if "<locals>" in function.__qualname__:
             raise ToolDefinitionError(f"{tool_name}: a tool must be defined at the top of its module.")
         if effects not in ("read", "write"):

@@ -25,16 +25,15 @@ class _WithoutTitles(GenerateJsonSchema):
 def arguments_schema(function: Callable[..., Any]) -> dict[str, Any]:
     """The JSON Schema of a function's arguments, their descriptions read off its docstring.
 
-    Raises :class:`ToolDefinitionError` for an argument without a type, or of a type JSON cannot carry.
+    Raises :class:`ToolDefinitionError` for an argument of a type that is not known, or that JSON cannot carry.
     """
-    hints = typing.get_type_hints(function, include_extras=True)
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ToolDefinitionError(f"{function.__name__}: a type of its arguments is not known: {error}.") from None
     described = {param.arg_name: param.description for param in docstring_parser.parse(function.__doc__ or "").params}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ToolDefinitionError(f"{function.__name__}: {parameter} cannot be an argument of a tool.")
-        if parameter.name not in hints:
-            raise ToolDefinitionError(f"{function.__name__}: the argument {parameter.name} needs a type.")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], Field(default, description=described.get(parameter.name)))
     try:

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 from agent.loop import ChatMessage
 from nanohost.lib.text import storable
 
+# As many as OpenAI lets a model be offered; an answer with more has run wild.
+MAX_TOOL_CALLS = 128
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:

@@ -6,24 +6,32 @@ after a crash:
 
     {"script": [
         {"call": [{"name": "time", "arguments": {"timezone": "UTC"}}]},    one assistant message with tool calls
-        {"sleep": 2, "say": "Done."},                                      an answer, after 2 s
+        {"sleep": 2, "say": "Done."},                                      an answer, after 2 s (600 at most)
         {"fail": "rate_limited", "times": 2, "retryAfter": 1, "say": "…"}  fails twice, then answers
     ]}
 
 ``fail`` is one of auth, rate_limited, timeout, context_too_long, content_filter, unavailable, bad_response. How often
-a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``: the tool results so far.
+a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}`` once: the tool results so
+far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no sense is answered with a
+sentence that says so.
 Without a script: a question for the time calls ``time`` if it is offered; everything else is echoed.
 """
 
 import asyncio
 import json
+import math
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from agent import errors
-from agent.llm.base import Completion, ModelRequest, Usage, tool_call
+from agent.llm.base import MAX_TOOL_CALLS, Completion, ModelRequest, Usage, tool_call
 from agent.loop import ChatMessage
+from agent.prompt import is_last_word
+from nanohost.lib.text import storable
+
+LONGEST_SLEEP = 600.0
 
 _FAILURES: dict[str, type[errors.LlmError]] = {
     "auth": errors.LlmAuthError,
@@ -40,61 +48,104 @@ class ScriptedClient:
     """See the module."""
 
     def __init__(self) -> None:
-        self._failures: Counter[tuple[str, int]] = Counter()
+        self._failures: Counter[int] = Counter()
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Do the script's next step, or answer in the way of the module's last paragraph."""
-        asked = max(index for index, message in enumerate(request.messages) if message["role"] == "user")
+        asked = max((index for index, message in enumerate(request.messages) if message["role"] == "user"), default=0)
         question, since = str(request.messages[asked]["content"]), request.messages[asked + 1 :]
         script = _script(question)
         step_number = sum(1 for message in since if message["role"] == "assistant")
         if script is None:
             step = _improvise(question, since, request.tools)
         elif step_number < len(script):
-            step = script[step_number]
+            step = _checked(script[step_number], step_number)
         else:
             step = {"say": "The script has ended."}
-        if delay := step.get("sleep"):
-            await asyncio.sleep(delay)
+        await asyncio.sleep(min(step.get("sleep", 0), LONGEST_SLEEP))
         if failure := step.get("fail"):
-            self._failures[question, step_number] += 1
-            if self._failures[question, step_number] <= step.get("times", 10**9):
+            this_step = hash((question, step_number))
+            self._failures[this_step] += 1
+            if self._failures[this_step] <= step.get("times", math.inf):
                 raise _FAILURES[failure]("as scripted", retry_after=step.get("retryAfter"))
-        return self._answer(step, step_number, request, since)
-
-    def _answer(
-        self, step: dict[str, Any], step_number: int, request: ModelRequest, since: list[ChatMessage]
-    ) -> Completion:
-        results = "; ".join(str(message["content"]) for message in since if message["role"] == "tool")
-        content = str(step.get("say", "")).replace("{results}", results)
-        # A last system message asks for the best answer without tools; a model that does as it is told gives one.
-        calls = step.get("call", ()) if request.messages[-1]["role"] != "system" else ()
-        if not content and not calls:
-            content = "I would need tools for that."
-        return Completion(
-            content=content,
-            tool_calls=tuple(
-                tool_call(f"call_{step_number}_{index}", call["name"], _json(call.get("arguments", {})))
-                for index, call in enumerate(calls)
-            ),
-            model=request.model,
-            usage=Usage(
-                prompt_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // 4 + 1,
-                completion_tokens=len(content) // 4 + 1,
-            ),
-        )
+        return _answer(step, step_number, request, since)
 
 
-def _script(question: str) -> list[dict[str, Any]] | None:
+def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since: Sequence[ChatMessage]) -> Completion:
+    results = "; ".join(str(message["content"]) for message in since if message["role"] == "tool")
+    content = storable(str(step.get("say", "")).replace("{results}", results, 1))
+    # Asked for its best answer without tools, a model that does as it is told gives one.
+    calls = () if is_last_word(request.messages) else step.get("call", ())
+    if not content and not calls:
+        content = "I would need tools for that." if step.get("call") else "There is nothing to say."
+    return Completion(
+        content=content,
+        tool_calls=tuple(
+            tool_call(f"call_{step_number}_{index}", call["name"], _json(call.get("arguments", {})))
+            for index, call in enumerate(calls)
+        ),
+        model=request.model,
+        usage=Usage(
+            prompt_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // 4 + 1,
+            completion_tokens=len(content) // 4 + 1,
+        ),
+    )
+
+
+def _script(question: str) -> list[Any] | None:
+    """The script, if the question is one."""
     try:
-        script = json.loads(question)["script"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        script = json.loads(question, parse_constant=_no_constants)["script"]
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    well_formed = isinstance(script, list) and all(isinstance(step, dict) for step in script)
-    return script if well_formed else None
+    return script if isinstance(script, list) else None
 
 
-def _improvise(question: str, since: list[ChatMessage], tools: list[dict[str, Any]]) -> dict[str, Any]:
+def _no_constants(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _checked(step: Any, step_number: int) -> dict[str, Any]:
+    """The step, or one that says what is wrong with it."""
+    if wrong := _complaint(step):
+        return {"say": f"Step {step_number + 1} of the script makes no sense: {wrong}."}
+    checked: dict[str, Any] = step
+    return checked
+
+
+def _complaint(step: Any) -> str:
+    if not isinstance(step, dict):
+        return "it is no object"
+    if unknown := sorted(set(step) - {"say", "call", "sleep", "fail", "times", "retryAfter"}):
+        return f"there is no {unknown[0]}"
+    for name in ("sleep", "times", "retryAfter"):
+        if name in step and not _is_count(step[name]):
+            return f"{name} is no number"
+    if not isinstance(step.get("say", ""), str):
+        return "say is no text"
+    if "fail" in step and step["fail"] not in list(_FAILURES):
+        return f"fail is not one of {', '.join(_FAILURES)}"
+    return _complaint_about_calls(step.get("call", []))
+
+
+def _complaint_about_calls(calls: Any) -> str:
+    if not isinstance(calls, list) or len(calls) > MAX_TOOL_CALLS:
+        return f"call is no list of {MAX_TOOL_CALLS} calls at most"
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        return "a call has no name"
+    try:
+        for call in calls:
+            _json(call.get("arguments", {}))
+    except RecursionError:
+        return "a call's arguments are too deep"
+    return ""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _improvise(question: str, since: Sequence[ChatMessage], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     offered = {tool["function"]["name"] for tool in tools}
     if since and since[-1]["role"] == "tool":
         return {"say": "The tool says: {results}"}

@@ -18,6 +18,15 @@ class Pages(CursorPagination):
     page_size_query_param = "limit"
     cursor_query_param = "cursor"
 
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """What OpenAPI is told of the query."""
+        limit = {"type": "integer", "minimum": 1, "default": self.page_size}
+        about_limit = f"How many at most; more than {self.max_page_size} are never given."
+        return [
+            _query("cursor", "From the next or previous link of a page; opaque.", {"type": "string"}),
+            _query("limit", about_limit, limit),
+        ]
+
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
         try:
             limit = request.query_params.get(self.page_size_query_param, "1")
@@ -26,6 +35,10 @@ class Pages(CursorPagination):
             return super().paginate_queryset(queryset, request, view)
         except (NotFound, ValueError, TypeError, OverflowError, ValidationError, DataError):
             raise InvalidRequest("This cursor is not one of ours; follow the next and previous links.") from None
+
+
+def _query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
 
 
 class NewestFirst(Pages):

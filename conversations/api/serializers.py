@@ -3,6 +3,9 @@
 from typing import Any
 
 from django.core.validators import RegexValidator
+from drf_spectacular.extensions import OpenApiSerializerExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
 from conversations.models import Conversation, Message, TurnStatus
@@ -29,6 +32,21 @@ class Strict(serializers.Serializer[Any]):
         if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
             raise serializers.ValidationError({name: ["There is no such field."] for name in unknown})
         return super().to_internal_value(data)
+
+
+class StrictInOpenApi(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Tells OpenAPI of it."""
+
+    target_class = Strict
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
+        shape = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
+        return {**shape, "type": "object", "additionalProperties": False}
+
+
+class Nothing(Strict):
+    """Body of a request that has none; an empty object is as good."""
 
 
 class NewConversation(Strict):
@@ -107,11 +125,25 @@ class TurnView(serializers.Serializer[Any]):
     endedAt = serializers.DateTimeField(allow_null=True)  # noqa: N815
 
 
+class UpperCase(serializers.ChoiceField):
+    """Stored in the case of the chat format, shown in the case of the specification."""
+
+    def to_representation(self, value: str) -> str:
+        return value.upper()
+
+
+class NullIfEmpty(serializers.CharField):
+    """Stored as an empty text where there is none."""
+
+    def to_representation(self, value: str) -> str | None:  # type: ignore[override]
+        return value or None
+
+
 class MessageView(serializers.ModelSerializer[Message]):
     conversationId = serializers.UUIDField(source="conversation_id")  # noqa: N815
-    role = serializers.SerializerMethodField(help_text="SYSTEM, USER, ASSISTANT or TOOL")
-    toolName = serializers.CharField(source="tool_name", allow_null=True)  # noqa: N815
-    toolCallId = serializers.CharField(source="tool_call_id", allow_null=True)  # noqa: N815
+    role = UpperCase(choices=[role.upper() for role in Message.Role])
+    toolName = NullIfEmpty(source="tool_name", allow_null=True)  # noqa: N815
+    toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)  # noqa: N815
     turnId = serializers.UUIDField(source="turn_id", allow_null=True)  # noqa: N815
     createdAt = serializers.DateTimeField(source="created_at")  # noqa: N815
 
@@ -130,9 +162,6 @@ class MessageView(serializers.ModelSerializer[Message]):
             "createdAt",
         ]
 
-    def get_role(self, message: Message) -> str:
-        return message.role.upper()
-
 
 class ToolView(serializers.Serializer[Any]):
     name = serializers.CharField()
@@ -147,8 +176,13 @@ class ProblemView(serializers.Serializer[Any]):
     """RFC 9457, with a stable code and the request's id."""
 
     type = serializers.CharField()
-    title = serializers.CharField()
-    status = serializers.IntegerField()
-    code = serializers.CharField()
-    detail = serializers.CharField()
-    requestId = serializers.CharField()  # noqa: N815
+    title = serializers.CharField(help_text="What the code means.")
+    status = serializers.IntegerField(help_text="The HTTP status.")
+    code = serializers.CharField(help_text="Stable; programs decide by it.")
+    detail = serializers.CharField(help_text="What is wrong with this request, for people.")
+    requestId = serializers.CharField(help_text="As in X-Request-ID, and in the logs.")  # noqa: N815
+    errors = serializers.DictField(  # type: ignore[assignment]  # a field, which is taken off the class
+        required=False, help_text="Of a body that does not fit: what is wrong, by field."
+    )
+    turnId = serializers.UUIDField(required=False, help_text="Of a turn that has no answer.")  # noqa: N815
+    conversationId = serializers.UUIDField(required=False)  # noqa: N815

@@ -1,8 +1,10 @@
 """The REST API. A view reads HTTP, makes one domain call and answers at once; waiting is the waiting room's."""
 
+import re
 from typing import Any
 from uuid import UUID
 
+from django.http import JsonResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
@@ -18,10 +20,17 @@ from conversations.errors import UnknownAgent
 from conversations.models import Conversation, Message, Turn
 from conversations.waiting import AWAIT_HEADER
 from nanohost.lib.errors import InvalidRequest, NotFound
+from nanohost.lib.rest import PROBLEM_TYPE
 from tools import gate
 
-ERRORS = dict.fromkeys((400, 401, 404, 405, 413, 415, 503), shapes.ProblemView)
-READ_ERRORS = dict.fromkeys((400, 401, 404, 405, 503), shapes.ProblemView)
+
+def _problems(*statuses: int) -> dict[tuple[int, str], type[shapes.ProblemView]]:
+    """For OpenAPI: the problems a route answers with, beside those that any request may meet."""
+    everywhere = (400, 401, 405, 408, 413, 415, 431, 500, 503)
+    return {(status, PROBLEM_TYPE): shapes.ProblemView for status in sorted({*everywhere, *statuses})}
+
+
+IDEMPOTENCY_KEY = r"[!-~]{1,255}"
 
 
 def _owner_id(request: Request) -> int:
@@ -60,14 +69,14 @@ class ConversationList(ListAPIView[Conversation]):
     def get_queryset(self) -> Any:
         return Conversation.objects.select_related("agent").filter(owner=_owner_id(self.request))
 
-    @extend_schema(operation_id="listConversations", responses={200: shapes.ConversationView(many=True), **READ_ERRORS})
+    @extend_schema(operation_id="listConversations", responses={200: shapes.ConversationView(many=True), **_problems()})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
         operation_id="createConversation",
         request=shapes.NewConversation,
-        responses={201: shapes.ConversationCreated, **ERRORS},
+        responses={201: shapes.ConversationCreated, **_problems()},
     )
     def post(self, request: Request) -> Response:
         """Start a conversation with an agent."""
@@ -84,11 +93,11 @@ class ConversationList(ListAPIView[Conversation]):
 class ConversationDetail(APIView):
     """One conversation."""
 
-    @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **READ_ERRORS})
+    @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **_problems(404)})
     def get(self, request: Request, conversation_id: UUID) -> Response:
         return Response(shapes.ConversationView(_owned_conversation(request, conversation_id)).data)
 
-    @extend_schema(operation_id="deleteConversation", responses={204: None, **READ_ERRORS})
+    @extend_schema(operation_id="deleteConversation", responses={204: None, **_problems(404)})
     def delete(self, request: Request, conversation_id: UUID) -> Response:
         """Delete a conversation with its messages and turns; those that run are cancelled. Tool calls stay."""
         endings.delete_conversation(_owned_conversation(request, conversation_id).pk)
@@ -104,19 +113,18 @@ class Chat(APIView):
         parameters=[
             OpenApiParameter(
                 "Idempotency-Key",
-                str,
+                {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY}$"},
                 OpenApiParameter.HEADER,
-                description="1 to 255 printable ASCII characters: the same key and body get the same turn's answer.",
+                description="1 to 255 of ASCII, without spaces: the same key and body get the same turn's answer.",
             )
         ],
         responses={
             200: shapes.ChatAnswer,
             202: shapes.ChatPending,
-            **ERRORS,
-            **dict.fromkeys((409, 422, 500, 502, 504), shapes.ProblemView),
+            **_problems(404, 409, 422, 502, 504),
         },
     )
-    def post(self, request: Request, conversation_id: UUID) -> Response:
+    def post(self, request: Request, conversation_id: UUID) -> Response | JsonResponse:
         """Store the message and wait for the turn's answer, CHAT_WAIT_SECONDS at most; then 202 and its Location."""
         conversation = _owned_conversation(request, conversation_id)
         said = _checked(shapes.ChatMessageIn, request)
@@ -129,7 +137,9 @@ class Chat(APIView):
         )
         if turn.ended:  # an idempotent repeat
             answer = chat_answer(turn.pk, request_id=request.META.get("HTTP_X_REQUEST_ID", ""))
-            return Response(answer.body, status=answer.status, headers=answer.headers)
+            return JsonResponse(
+                answer.body, status=answer.status, content_type=answer.content_type, headers=answer.headers
+            )
         # The waiting room sees by this header that the answer stands for a turn that is not done.
         pending = {"turnId": str(turn.pk), "conversationId": str(conversation.pk), "status": turn.status}
         headers = {"Location": f"/api/v1/turns/{turn.pk}", AWAIT_HEADER: str(turn.pk)}
@@ -138,8 +148,8 @@ class Chat(APIView):
 
 def _idempotency_key(request: Request) -> str | None:
     key = request.headers.get("Idempotency-Key")
-    if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
-        raise InvalidRequest("Idempotency-Key is 1 to 255 printable ASCII characters.")
+    if key is not None and not re.fullmatch(IDEMPOTENCY_KEY, key):
+        raise InvalidRequest("Idempotency-Key is 1 to 255 printable ASCII characters, without spaces.")
     return key
 
 
@@ -155,7 +165,7 @@ class MessageList(ListAPIView[Message]):
         conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
         return Message.objects.transcript().filter(conversation=conversation)
 
-    @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **READ_ERRORS})
+    @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **_problems(404)})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Messages in ``seq`` order. One that waits for its turn to start has no ``seq`` yet and is not shown."""
         return super().get(request, *args, **kwargs)
@@ -164,7 +174,7 @@ class MessageList(ListAPIView[Message]):
 class TurnDetail(APIView):
     """One turn."""
 
-    @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **READ_ERRORS})
+    @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **_problems(404)})
     def get(self, request: Request, turn_id: UUID) -> Response:
         return Response(turn_as_json(_owned_turn(request, turn_id)))
 
@@ -172,10 +182,14 @@ class TurnDetail(APIView):
 class TurnCancel(APIView):
     """Cancelling a turn."""
 
-    @extend_schema(operation_id="cancelTurn", request=None, responses={200: shapes.TurnView, **ERRORS})
+    @extend_schema(
+        operation_id="cancelTurn", request=shapes.Nothing, responses={200: shapes.TurnView, **_problems(404)}
+    )
     def post(self, request: Request, turn_id: UUID) -> Response:
         """Cancel a turn. A running one ends within moments: its status tells. One that has ended stays as it is."""
-        endings.cancel_turn(_owned_turn(request, turn_id))
+        turn = _owned_turn(request, turn_id)
+        _checked(shapes.Nothing, request)
+        endings.cancel_turn(turn)
         return Response(turn_as_json(_owned_turn(request, turn_id)))
 
 
@@ -184,8 +198,14 @@ class ToolList(APIView):
 
     @extend_schema(
         operation_id="listTools",
-        parameters=[OpenApiParameter("agent", str, description="For which agent; the default one if missing.")],
-        responses={200: shapes.ToolView(many=True), **READ_ERRORS},
+        parameters=[
+            OpenApiParameter(
+                "agent",
+                {"type": "string", "minLength": 1},
+                description="For which agent; the default one if missing.",
+            )
+        ],
+        responses={200: shapes.ToolView(many=True), **_problems()},
     )
     def get(self, request: Request) -> Response:
         """Every registered tool, and whether an agent may use it now, or the rule that forbids it."""

@@ -84,6 +84,13 @@ class ApiKey(models.Model):
     def __str__(self) -> str:
         return f"nh_{self.prefix}_…"
 
+    @property
+    def state(self) -> str:
+        """Whether it opens anything now: ``active``, ``revoked`` or ``expired``."""
+        if self.revoked_at:
+            return "revoked"
+        return "expired" if self.expires_at and self.expires_at <= timezone.now() else "active"
+
     def note_use(self) -> None:
         """Remember that the key was used, at most once a minute, so that a busy key costs no write a request."""
         if self.last_used_at is None or self.last_used_at < timezone.now() - timedelta(minutes=1):

@@ -2,9 +2,14 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured
+
+from nanohost.lib.redaction import redact
 
 T = TypeVar("T")
 
@@ -14,13 +19,24 @@ def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
     if not raw:
         return default
     try:
+        raw.encode()  # what is not UTF-8 arrives as lone surrogates
         return parse(raw)
+    except UnicodeEncodeError:
+        raise ImproperlyConfigured(f"{name} makes no sense: expected UTF-8.") from None
     except ValueError:
-        raise ImproperlyConfigured(f"{name}={raw!r} makes no sense: expected {expected}.") from None
+        raise ImproperlyConfigured(redact(f"{name}={raw!r} makes no sense: expected {expected}.")) from None
 
 
 def string(name: str, default: str = "") -> str:
     return _read(name, default, str, "text")
+
+
+def secret(name: str) -> str:
+    """A key that travels in a header: an error does not show it."""
+    value = string(name)
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise ImproperlyConfigured(f"{name} makes no sense: expected printable ASCII without blanks.")
+    return value
 
 
 def integer(name: str, default: int, *, minimum: int = 1) -> int:
@@ -73,3 +89,35 @@ def choice(name: str, default: str, choices: Sequence[str]) -> str:
         return raw
 
     return _read(name, default, parse, f"one of {', '.join(choices)}")
+
+
+def path(name: str, default: Path) -> Path:
+    """An absolute path; ``~`` is the home directory."""
+
+    def parse(raw: str) -> Path:
+        try:
+            return Path(raw).expanduser().resolve()
+        except RuntimeError:  # no such home, or a symlink that leads to itself
+            raise ValueError from None
+
+    return _read(name, default, parse, "a path")
+
+
+def address(name: str, default: str = "") -> str:
+    def parse(raw: str) -> str:
+        parts = urlsplit(raw)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError
+        return raw
+
+    return _read(name, default, parse, "an address that starts with http:// or https://")
+
+
+def time_zone(name: str, default: str) -> str:
+    def parse(raw: str) -> str:
+        try:
+            return ZoneInfo(raw).key
+        except (KeyError, OSError):  # a folder of zones is an OSError
+            raise ValueError from None
+
+    return _read(name, default, parse, "the name of a timezone, such as Europe/Berlin")

@@ -23,16 +23,16 @@ class NotAuthenticated(Problem):
     code, status, title = "not_authenticated", 401, "A valid API key is needed: Authorization: Bearer nh_…"
 
 
-class Forbidden(Problem):
-    code, status, title = "forbidden", 403, "This is not allowed."
-
-
 class NotFound(Problem):
     code, status, title = "not_found", 404, "There is no such thing, or it is not yours."
 
 
 class MethodNotAllowed(Problem):
     code, status, title = "method_not_allowed", 405, "This address does not take that method."
+
+
+class BodyTooSlow(Problem):
+    code, status, title = "body_too_slow", 408, "The body did not arrive in time."
 
 
 class BodyTooLarge(Problem):
@@ -47,5 +47,5 @@ class HeadersTooLarge(Problem):
     code, status, title = "headers_too_large", 431, "The request's headers are too large."
 
 
-class Draining(Problem):
-    code, status, title = "draining", 503, "The server is stopping; try again."
+class Unavailable(Problem):
+    code, status, title = "unavailable", 503, "The database cannot be reached just now; try again."

@@ -4,15 +4,20 @@ Every line carries ``requestId``, ``turn`` and ``conversation`` where they are k
 request or a turn binds them with :func:`about`, and threads take them along with the context.
 """
 
+import json
 import logging
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import structlog
 
 from .redaction import redact
+
+# What moves a terminal's cursor or changes its colours; line feed and tab are left.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @contextmanager
@@ -23,10 +28,16 @@ def about(**subjects: object) -> Iterator[None]:
 
 
 class _Redacting(structlog.stdlib.ProcessorFormatter):
-    """Redacts the finished line, so that a traceback or a library's message is covered as our own words are."""
+    """Redacts the finished line too: an object is turned into text only there, and so is a traceback on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        try:
+            return redact(super().format(record))
+        except Exception as error:
+            # A caller whose arguments do not fit its message, or an object that cannot be shown. The standard library
+            # would write the raw arguments to standard error.
+            line = {"event": "a line could not be logged", "level": record.levelname.lower(), "logger": record.name}
+            return json.dumps(line | {"error": type(error).__name__, "at": f"{record.pathname}:{record.lineno}"})
 
 
 def formatter(style: str) -> logging.Formatter:
@@ -44,11 +55,39 @@ def formatter(style: str) -> logging.Formatter:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    exceptions: list[Any] = [] if as_text else [structlog.processors.format_exc_info]
+    last: list[Any] = (
+        [_redact_values, _show_controls] if as_text else [structlog.processors.format_exc_info, _redact_values]
+    )
     return _Redacting(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *exceptions, renderer],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, renderer],
     )
+
+
+def _redact_values(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Before it is rendered, a secret stands as it is: in JSON, a line feed before it would be an ``n``, and hide where
+    it begins."""
+    return {name: _each_text(value, redact) for name, value in line.items()}
+
+
+def _show_controls(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client sent must not steer the terminal of who reads the log."""
+
+    def shown(text: str) -> str:
+        return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
+
+    return {name: _each_text(value, shown) for name, value in line.items()}
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with its texts changed, those inside of lists and dictionaries too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {str(name): _each_text(inner, change) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_each_text(inner, change) for inner in value]
+    return value
 
 
 def configure() -> None:

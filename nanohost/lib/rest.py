@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
-from rest_framework.response import Response
 
 from nanohost.lib import errors
 from nanohost.lib.text import UNSTORABLE
@@ -100,7 +100,6 @@ def problem(error: errors.Problem, request_id: str = "") -> dict[str, object]:
 _BY_STATUS: Mapping[int, type[errors.Problem]] = {
     400: errors.InvalidRequest,
     401: errors.NotAuthenticated,
-    403: errors.Forbidden,
     404: errors.NotFound,
     405: errors.MethodNotAllowed,
     415: errors.UnsupportedMediaType,
@@ -115,6 +114,10 @@ def as_problem(exception: Exception) -> errors.Problem:
         return errors.NotFound()
     if isinstance(exception, RequestDataTooBig):
         return errors.BodyTooLarge()
+    if isinstance(exception, SuspiciousOperation):  # more query parameters than Django reads, for one
+        return errors.InvalidRequest()
+    if isinstance(exception, (OperationalError, InterfaceError)):
+        return errors.Unavailable(headers={"Retry-After": "1"})
     if isinstance(exception, exceptions.ValidationError):
         return errors.InvalidRequest("; ".join(_sentences(exception.detail)), errors=exception.detail)
     if isinstance(exception, exceptions.APIException):
@@ -131,16 +134,12 @@ def _sentences(detail: Any, path: str = "") -> list[str]:
     return [f"{path}: {detail}" if path and path != "non_field_errors" else str(detail)]
 
 
-def problem_response(exception: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler: everything leaves as problem+json, with the request's id."""
-    request = context["request"]
+def problem_response(exception: Exception, context: dict[str, Any]) -> JsonResponse:
+    """DRF's exception handler: everything leaves as problem+json, with the request's id, whatever the view renders."""
     known = as_problem(exception)
     if known.status >= 500 and not isinstance(exception, errors.Problem):
         logger.error("request failed", exc_info=exception)
-    response = Response(problem(known, request.META.get("HTTP_X_REQUEST_ID", "")), known.status)
-    response.content_type = PROBLEM_TYPE
-    for name, value in known.headers.items():
-        response[name] = value
+    response = plain_problem(context["request"], known)
     if known.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="nanohost"'
     if isinstance(exception, exceptions.MethodNotAllowed):
@@ -149,6 +148,12 @@ def problem_response(exception: Exception, context: dict[str, Any]) -> Response 
 
 
 def plain_problem(request: HttpRequest, error: errors.Problem) -> JsonResponse:
-    """A problem from outside DRF: Django's own error views, for addresses under /api/."""
+    """A problem as Django's response; its error views use it too, for addresses under /api/."""
     body = problem(error, request.META.get("HTTP_X_REQUEST_ID", ""))
-    return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE)
+    return JsonResponse(
+        body,
+        status=error.status,
+        content_type=PROBLEM_TYPE,
+        headers=error.headers,
+        json_dumps_params={"ensure_ascii": False},
+    )

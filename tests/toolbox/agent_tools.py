@@ -1,7 +1,14 @@
 """Tools for the tests: each misbehaves, or leaves a trace, in one way."""
 
+import asyncio
+import os
+import re
+import signal
+import sys
 import time
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 from tools.registry import tool
 
@@ -91,3 +98,100 @@ def shell(command: str) -> str:
         command: A command; never run.
     """
     return command
+
+
+@tool(effects="read", timeout=0.5)
+def hang_in_c() -> bool:
+    """Never come back from a function that holds the interpreter: a regular expression of exponential cost."""
+    return re.match(r"(a+)+$", "a" * 64 + "b") is not None
+
+
+@tool(effects="read")
+def vanish() -> None:
+    """Kill the process it runs in."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool(effects="write")
+def vanish_after_effect(path: str) -> None:
+    """Append a line, then kill the process it runs in.
+
+    Args:
+        path: The file.
+    """
+    with Path(path).open("a") as file:
+        file.write("done\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool(effects="read")
+def whereabouts() -> dict[str, Any]:
+    """Tell the process it runs in, that process's parent, and all of its environment."""
+    return {"pid": os.getpid(), "parent": os.getppid(), "environment": dict(os.environ)}
+
+
+@tool(effects="read", secrets=["TOOLBOX_SECRET"])
+def tell_secret() -> dict[str, Any]:
+    """Tell the secret it declares, and the process it runs in."""
+    return {"pid": os.getpid(), "secret": os.environ["TOOLBOX_SECRET"]}
+
+
+@tool(effects="read")
+def echo(value: Any) -> Any:
+    """Return what it is given.
+
+    Args:
+        value: Anything.
+    """
+    return value
+
+
+@tool(effects="read")
+async def answer_later(seconds: float = 0) -> str:
+    """Answer from a coroutine.
+
+    Args:
+        seconds: How long it waits.
+    """
+    await asyncio.sleep(seconds)
+    return "later"
+
+
+@tool(effects="write")
+def return_unusual(kind: str) -> Any:
+    """Return, or raise, something that is not plain text.
+
+    Args:
+        kind: What.
+    """
+    circle: list[Any] = []
+    circle.append(circle)
+    if kind == "exit":
+        sys.exit("enough")
+    return {
+        "nothing": None,
+        "number": 0.5,
+        "bytes": b"\xff\x00",
+        "date": date(2025, 1, 2),
+        "set": {1},
+        "keys": {(1, 2): 3},
+        "circle": circle,
+        "nul": "a\x00b",
+        "surrogate": "a\ud800b",
+        "umlaut": {"stadt": "Köln"},
+    }[kind]
+
+
+@tool(effects="read")
+def meet(directory: str, name: str, number: int) -> str:
+    """Come back when as many as ``number`` have come: calls that end side by side.
+
+    Args:
+        directory: Where they meet.
+        name: Who comes.
+        number: How many are waited for.
+    """
+    (Path(directory) / name).touch()
+    while len(list(Path(directory).iterdir())) < number:
+        time.sleep(0.001)
+    return "met"

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
@@ -31,21 +32,30 @@ class Command(BaseCommand):
         days = options["expires"]
         if days is not None and not 0 < days <= 36_500:
             raise CommandError("--expires is a number of days above 0, 36500 at most.")
-        users = get_user_model()
-        owner, made = users.objects.get_or_create(username=options["owner"])
-        if made:
-            owner.set_unusable_password()
-            owner.save()
+        owner = self._owner(options["owner"])
         expires_at = timezone.now() + timedelta(days=days) if days else None
         _, key = ApiKey.objects.issue(owner=owner, expires_at=expires_at)
         self.stdout.write(key)
         self.stderr.write(f"A key of {owner.get_username()}; it is shown this once.")
 
+    def _owner(self, name: str) -> Any:
+        users = get_user_model()
+        if (known := users.objects.filter(username=name).first()) is not None:
+            return known
+        owner = users(username=name)
+        owner.set_unusable_password()
+        try:
+            owner.full_clean()
+        except ValidationError as error:
+            raise CommandError(f"--owner {name!r} cannot be a user's name: {' '.join(error.messages)}") from None
+        owner.save()
+        return owner
+
     def _list(self, options: dict[str, Any]) -> None:
         for key in ApiKey.objects.select_related("owner"):
-            state = (
-                "revoked" if key.revoked_at else f"expires {key.expires_at:%Y-%m-%d}" if key.expires_at else "active"
-            )
+            state = key.state
+            if key.expires_at and state != "revoked":
+                state = f"{'expired' if state == 'expired' else 'expires'} {key.expires_at:%Y-%m-%d}"
             used = f"{key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never"
             self.stdout.write(f"{key.prefix}\t{key.owner}\t{state}\tlast used {used}")
 

@@ -1,0 +1,42 @@
+"""uvicorn's HTTP/1.1 with a bound on a request's head: httptools itself gathers a head that never ends, in memory."""
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# Far above what the waiting room answers with a problem of its own; this is for what never gets there.
+MAX_HEAD_BYTES = 128 * 1024
+
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 30\r\n"
+    b"connection: close\r\n\r\n"
+    b"The request's head is too long"
+)
+
+
+class BoundedHeads(HttpToolsProtocol):
+    """For ``uvicorn.Config(http=…)``."""
+
+    _in_head = False
+    _just_begun = False
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_head:
+            return
+        if self._just_begun:  # the end of an earlier body may have come along with the head's beginning
+            self._just_begun = False
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._just_begun, self._head_bytes = True, True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()

@@ -1,0 +1,64 @@
+"""Tools that leave a trace outside the database, and that may kill the host they run for."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tools.registry import tool
+
+
+@tool(effects="write", permissions=["FS_WRITE"], timeout=30)
+def leave_mark(path: str, mark: str, kill: str = "", host: int = 0, seconds: float = 0) -> str:
+    """Append a mark to a file: a side effect that can be counted.
+
+    Args:
+        path: The file.
+        mark: What is appended, once for each time the tool runs.
+        kill: Kill the host "before" the effect, which then never is; "beside" it; or "after" it.
+        host: The host's process id.
+        seconds: How long it takes before it leaves its mark.
+    """
+    time.sleep(seconds)
+    if kill == "before" and kill_host(host):
+        wait_for_the_end()
+    if kill == "beside":
+        kill_host(host)
+    with Path(path).open("a") as file:
+        file.write(f"{mark}\n")
+    if kill == "after" and kill_host(host):
+        wait_for_the_end()
+    return f"left {mark}"
+
+
+@tool(effects="read", timeout=30)
+def look(path: str, mark: str, kill: str = "", host: int = 0, seconds: float = 0) -> str:
+    """Look, and leave a mark each time: a read whose runs can be counted.
+
+    Args:
+        path: The file that counts.
+        mark: What is appended, once for each time the tool runs.
+        kill: Kill the host "during" it.
+        host: The host's process id.
+        seconds: How long it takes after its mark.
+    """
+    with Path(path).open("a") as file:
+        file.write(f"{mark}\n")
+    if kill == "during" and kill_host(host):
+        wait_for_the_end()
+    time.sleep(seconds)
+    return f"saw {mark}"
+
+
+def kill_host(host: int) -> bool:
+    """kill -9 of the host we run for, our parent's parent; False, and nothing killed, if another one runs us by now."""
+    nursery = Path(f"/proc/{os.getppid()}/stat").read_text()
+    if int(nursery.rsplit(")", 1)[1].split()[1]) != host:
+        return False
+    os.kill(host, signal.SIGKILL)
+    return True
+
+
+def wait_for_the_end() -> None:
+    """The host is dead: whoever forked us ends us too."""
+    time.sleep(20)

@@ -1,0 +1,33 @@
+"""Reading the doorbell: the rings that wait in the broker, and doing what a worker does when it hears one."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from celery import current_app
+
+
+def purge() -> None:
+    """Lose every ring, as a broker that is restarted does."""
+    with current_app.connection_for_write() as broker:
+        for queue in ("turns", "tools"):
+            with broker.SimpleQueue(queue) as rings:
+                rings.clear()
+
+
+def rings() -> Iterator[tuple[str, UUID]]:
+    """Take the rings that wait, one by one, with those that come meanwhile: ("turn" or "call", the row's id)."""
+    with current_app.connection_for_read() as broker:
+        queues = [("turn", broker.SimpleQueue("turns")), ("call", broker.SimpleQueue("tools"))]
+        heard = True
+        while heard:
+            heard = False
+            for kind, queue in queues:
+                try:
+                    message = queue.get_nowait()
+                except queue.Empty:
+                    continue
+                message.ack()
+                heard = True
+                yield kind, UUID(message.payload[0][0])
+        for _, queue in queues:
+            queue.close()

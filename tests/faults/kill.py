@@ -1,0 +1,115 @@
+"""The host kills itself, as kill -9 does, at a point that is named in ``FAULT_AT``.
+
+A point is ``place:moment:nth``, such as ``claims.finish:after:2``: the second time the process comes by there.
+
+- A place that writes is named by the function that decides what is written. *before*: all is prepared, nothing is
+  durable; *inside*: the transaction's first write is done, and not committed; *after*: it is durable, and nobody was
+  told.
+- ``ring``: *before* or *after* the doorbell's message is handed to the broker.
+- ``model``: *before* the model is asked, *during* its call, *after* its answer.
+
+Nothing of the product knows of this: it hooks Django's backend, Celery's signals and the scripted model.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+PLACES = {
+    "conversations.inbox": "inbox",
+    "conversations.claims": "claims",
+    "conversations.endings": "endings",
+    "tools.calls": "calls",
+}
+
+
+class Fault:
+    """Counts how often the host comes by its point, and ends it there."""
+
+    def __init__(self, point: str) -> None:
+        place, moment, nth = point.rsplit(":", 2)
+        self._at = (place, moment)
+        self._left = int(nth)
+        self._lock = threading.Lock()
+
+    def passes(self, place: str | None, moment: str) -> None:
+        if (place, moment) != self._at:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def install(fault: Fault) -> None:
+    """Make the fault look at every event there is."""
+    _at_writes(fault)
+    _at_rings(fault)
+    _at_models(fault)
+
+
+def writer() -> str | None:
+    """Who decides what is written: the outermost function of the places, found on the stack."""
+    frame, found = sys._getframe(1), None
+    while frame is not None:
+        if place := PLACES.get(frame.f_globals.get("__name__", "")):
+            found = f"{place}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return found
+
+
+def _at_writes(fault: Fault) -> None:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.signals import connection_created
+
+    commit = BaseDatabaseWrapper.commit
+
+    def watched_commit(self: Any) -> None:
+        place = writer()
+        fault.passes(place, "before")
+        commit(self)
+        fault.passes(place, "after")
+
+    def watched_statement(execute: Any, sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if not sql.startswith(("INSERT", "UPDATE", "DELETE")):
+            return execute(sql, params, many, context)
+        place = writer()
+        if context["connection"].in_atomic_block:
+            result = execute(sql, params, many, context)
+            fault.passes(place, "inside")
+            return result
+        fault.passes(place, "before")
+        result = execute(sql, params, many, context)
+        fault.passes(place, "after")
+        return result
+
+    def watch(connection: Any, **_: Any) -> None:
+        connection.execute_wrappers.append(watched_statement)
+
+    BaseDatabaseWrapper.commit = watched_commit
+    connection_created.connect(watch, weak=False)
+
+
+def _at_rings(fault: Fault) -> None:
+    from celery.signals import after_task_publish, before_task_publish
+
+    before_task_publish.connect(lambda **_: fault.passes("ring", "before"), weak=False)
+    after_task_publish.connect(lambda **_: fault.passes("ring", "after"), weak=False)
+
+
+def _at_models(fault: Fault) -> None:
+    from agent.llm.scripted import ScriptedClient
+
+    complete = ScriptedClient.complete
+
+    async def watched_complete(self: Any, request: Any) -> Any:
+        fault.passes("model", "before")
+        asyncio.get_running_loop().call_later(0.05, fault.passes, "model", "during")
+        completion = await complete(self, request)
+        fault.passes("model", "after")
+        return completion
+
+    ScriptedClient.complete = watched_complete

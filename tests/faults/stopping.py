@@ -1,0 +1,88 @@
+"""Stop a host in the middle of everything, and start it again: what the rows say in between, and how it all ends."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.host import Host
+
+ROWS = """
+import json
+from conversations.models import Turn
+from tools.models import ToolCall
+rows = {
+    str(turn.pk): {
+        "turn": [turn.status, turn.waiting_for, turn.attempts],
+        "calls": list(ToolCall.objects.filter(turn_id=turn.pk).values_list("status", "attempts")),
+    }
+    for turn in Turn.objects.all()
+}
+print("rows:" + json.dumps(rows))
+"""
+
+
+class StoppedHost:
+    """``between``: the rows while nothing ran; ``after``: the turns once a new host has ended them."""
+
+    def __init__(self, data_dir: Path, stop_with: signal.Signals) -> None:
+        self.effects, self.looks = data_dir / "effects", data_dir / "looks"
+        settings = {"CHAT_WAIT_SECONDS": "0.02", "TOOL_TIMEOUT_SECONDS": "30"}
+        host = Host(data_dir, NANOHOST_EXTRA_APPS="tests.toolbox,tests.faults", **settings).start()
+        try:
+            for name in ("append_line", "look"):
+                assert host.manage("tools", "allow", name, "--grant", "FS_WRITE").returncode == 0
+            with host.client() as client:
+                self.turns = {name: _ask(client, script) for name, script in self._scripts().items()}
+                _wait(lambda: _lines(self.effects) == 2 and _lines(self.looks) == 1)
+                _wait(lambda: client.get(f"/turns/{self.turns['model']}").json()["status"] == "running")
+            began = time.monotonic()
+            assert host.process is not None
+            host.process.send_signal(stop_with)
+            host.process.wait(timeout=30)
+            self.seconds = time.monotonic() - began
+            printed = host.manage("shell", "-c", ROWS).stdout
+            rows = json.loads(printed.split("rows:", 1)[1])
+            self.between = {name: rows[turn_id] for name, turn_id in self.turns.items()}
+            host.start()
+            with host.client() as client:
+                _wait(lambda: all(_turn(client, turn_id)["endedAt"] for turn_id in self.turns.values()))
+                self.after = {name: _turn(client, turn_id) for name, turn_id in self.turns.items()}
+        finally:
+            host.kill()
+
+    def _scripts(self) -> dict[str, list[dict[str, Any]]]:
+        def writes(line: str, seconds: float) -> dict[str, Any]:
+            return {"name": "append_line", "arguments": {"path": str(self.effects), "line": line, "after": seconds}}
+
+        looks = {"name": "look", "arguments": {"path": str(self.looks), "mark": "looked", "seconds": 3}}
+        return {
+            "short write": [{"call": [writes("short", 2)]}, {"say": "{results}"}],
+            "long write": [{"call": [writes("long", 25)]}, {"say": "{results}"}],
+            "read": [{"call": [looks]}, {"say": "{results}"}],
+            "model": [{"sleep": 2, "say": "at last"}],
+        }
+
+
+def _ask(client: Any, script: list[dict[str, Any]]) -> str:
+    conversation = client.post("/conversations").json()["conversationId"]
+    response = client.post(f"/conversations/{conversation}/chat", json={"message": json.dumps({"script": script})})
+    assert response.status_code == 202, response.text
+    return str(response.json()["turnId"])
+
+
+def _turn(client: Any, turn_id: str) -> dict[str, Any]:
+    turn: dict[str, Any] = client.get(f"/turns/{turn_id}").json()
+    return turn
+
+
+def _wait(condition: Any, *, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come to that in time"
+        time.sleep(0.02)
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0

@@ -1,0 +1,101 @@
+"""Talking to a running host as its clients do, well-behaved ones and others."""
+
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from tests.host import Host
+
+T = TypeVar("T")
+
+PROBLEM = "application/problem+json"
+
+
+def start(client: httpx2.Client) -> str:
+    """A new conversation's id."""
+    answer = client.post("/conversations")
+    assert answer.status_code == 201, answer.text
+    return answer.json()["conversationId"]
+
+
+def chat(client: httpx2.Client, conversation_id: str, message: str, **options: Any) -> httpx2.Response:
+    """Say something; ``options`` are httpx2's."""
+    return client.post(f"/conversations/{conversation_id}/chat", json={"message": message}, **options)
+
+
+def problem(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem an answer tells, after seeing that it is one: RFC 9457, with its code and the request's id."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), answer.text
+    told = answer.json()
+    assert {"type", "title", "status", "code", "detail", "requestId"} <= told.keys()
+    assert (told["status"], told["code"]) == (status, code), told
+    assert told["requestId"] == answer.headers["x-request-id"]
+    return told
+
+
+def eventually(condition: Callable[[], T], *, seconds: float = 20) -> T:
+    """What the condition gives once it is true; fails after so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come true in time")
+
+
+def key_of(host: Host, owner: str, *options: str) -> str:
+    """A new key of an owner."""
+    return host.manage("keys", "create", "--owner", owner, *options).stdout.strip()
+
+
+def turns_of(host: Host, conversation_id: str) -> list[dict[str, Any]]:
+    """The turns of a conversation, in order, as the database has them: the API lists none."""
+    return rows(host, "SELECT * FROM conversations_turn WHERE conversation_id = ? ORDER BY number", conversation_id)
+
+
+def rows(host: Host, query: str, *ids: str) -> list[dict[str, Any]]:
+    """Rows of the host's SQLite file, read-only; ids are given as the API shows them."""
+    with sqlite3.connect(f"file:{host.data_dir}/nanohost.sqlite3?mode=ro", uri=True, timeout=20) as database:
+        database.row_factory = sqlite3.Row
+        found = [dict(row) for row in database.execute(query, [identity.replace("-", "") for identity in ids])]
+    database.close()
+    return found
+
+
+def stored(host: Host) -> tuple[int, ...]:
+    """How many conversations, turns and messages there are."""
+    tables = ("conversation", "turn", "message")
+    return tuple(rows(host, f"SELECT count(*) AS n FROM conversations_{table}")[0]["n"] for table in tables)
+
+
+def connect(host: Host) -> socket.socket:
+    """A raw connection, for what no HTTP client would send."""
+    address = urlsplit(host.address)
+    return socket.create_connection((address.hostname, address.port), timeout=20)
+
+
+def raw(host: Host, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send these bytes and read one answer: its status, headers and body."""
+    with connect(host) as connection:
+        connection.sendall(request)
+        return read_answer(connection)
+
+
+def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Read one answer."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        more = connection.recv(65536)
+        assert more, f"the connection ended after {received!r}"
+        received += more
+    head, _, body = received.partition(b"\r\n\r\n")
+    status_line, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    while len(body) < int(headers["content-length"]):
+        body += connection.recv(65536)
+    return int(status_line.split(" ")[1]), headers, body

@@ -1,0 +1,445 @@
+"""Input that makes no sense, or means harm: a clear problem, nothing stored, never a fault of ours.
+
+What is malformed as HTTP never reaches us: uvicorn answers it itself, with 400 in plain text and without a request id
+(``refused_by_the_server`` says so where it is accepted).
+"""
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.host import KEY, Host
+from tests.http import PROBLEM, chat, connect, problem, raw, read_answer, start, stored, turns_of
+
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
+THREE_MB = 3_000_000
+DEEP = 50_000
+
+
+@pytest.fixture(scope="module")
+def client(host: Host) -> Iterator[httpx2.Client]:
+    with host.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def routes(client: httpx2.Client) -> dict[str, tuple[str, str]]:
+    """Every route that writes: its method and address."""
+    conversation_id = start(client)
+    turn_id = chat(client, conversation_id, "Hello").json()["turnId"]
+    return {
+        "create": ("POST", "/conversations"),
+        "chat": ("POST", f"/conversations/{conversation_id}/chat"),
+        "cancel": ("POST", f"/turns/{turn_id}/cancel"),
+        "delete": ("DELETE", f"/conversations/{conversation_id}"),
+    }
+
+
+@pytest.fixture
+def nothing_stored(host: Host, routes: dict[str, tuple[str, str]]) -> Iterator[None]:
+    """Whatever the test does leaves the tables as they were."""
+    before = stored(host)
+    yield
+    assert stored(host) == before
+
+
+def test_the_routes_are_all_that_write():
+    from conversations.api.urls import urlpatterns
+
+    writing = {"post", "put", "patch", "delete"}
+    found = sorted(
+        (method.upper(), str(route.pattern).rpartition("/")[2].partition(":")[0])
+        for route in urlpatterns
+        for method in writing
+        if hasattr(route.callback.view_class, method)
+    )
+    assert found == [("DELETE", "<uuid"), ("POST", "cancel"), ("POST", "chat"), ("POST", "conversations")]
+
+
+# --- bodies ------------------------------------------------------------------------------------------------------
+
+NO_JSON = {
+    "half": b"{",
+    "words": b"not json",
+    "single quotes": b"{'message': 'Hello'}",
+    "a trailing comma": b'{"message": "Hello",}',
+    "two values": b"{} {}",
+    "NaN": b'{"message": NaN}',
+    "Infinity": b'{"message": Infinity}',
+    "minus Infinity": b'{"metadata": {"a": [-Infinity]}}',
+    "1e400": b'{"metadata": {"a": 1e400}}',
+    "5,000 digits": b'{"metadata": {"a": ' + b"7" * 5000 + b"}}",
+    "a null byte": b'{"message": "a\x00b"}',
+    "an escaped null": b'{"message": "a\\u0000b"}',
+    "an escaped null in a key": b'{"metadata": {"a\\u0000b": 1}}',
+    "a lone surrogate": b'{"message": "\\ud800"}',
+    "a lone surrogate inside": b'{"metadata": {"a": ["\\udfff"]}}',
+    "no UTF-8": b'{"message": "\xff"}',
+    "latin-1": '{"message": "é"}'.encode("latin-1"),
+    "UTF-16": '{"message": "Hello"}'.encode("utf-16"),
+    "deep lists": b'{"metadata": {"a": ' + b"[" * DEEP + b"]" * DEEP + b"}}",
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "deep and broken": b"[" * DEEP,
+}
+NO_OBJECT = {"a list": b"[]", "a text": b'"Hello"', "a number": b"7", "null": b"null", "true": b"true"}
+UNKNOWN_FIELD = {"an unknown field": b'{"message": "Hello", "mesage": "Hello", "surprise": 1}'}
+JUNK = NO_JSON | NO_OBJECT | UNKNOWN_FIELD
+
+
+@pytest.mark.parametrize("route", ["create", "chat", "cancel"])
+@pytest.mark.parametrize("body", JUNK.values(), ids=JUNK.keys())
+def test_a_body_that_is_no_object_of_ours_is_refused(client, routes, route, body, nothing_stored):
+    method, address = routes[route]
+    answer = client.request(method, address, content=body, headers={"Content-Type": "application/json"})
+    problem(answer, 400, "invalid_request")
+
+
+BAD_CHATS = [
+    *({}, {"model": "m"}, {"message": None}, {"message": 7}, {"message": 1.5}, {"message": True}),
+    *({"message": []}, {"message": {}}, {"message": ""}, {"message": " \n\t"}, {"message": "\u2003"}),
+    *({"message": "a", "model": value} for value in (None, 7, "", [], {}, True, "m" * 129)),
+    *({"message": "a", "stream": True}, {"message": "a", "conversationId": UNKNOWN_ID}),
+]
+
+
+@pytest.mark.parametrize("body", BAD_CHATS, ids=json.dumps)
+def test_a_chat_of_wrong_types_is_refused(client, routes, body, nothing_stored):
+    told = problem(client.post(routes["chat"][1], json=body), 400, "invalid_request")
+    assert told["errors"]
+
+
+def test_a_chat_without_a_body_is_refused(client, routes, nothing_stored):
+    problem(client.post(routes["chat"][1]), 400, "invalid_request")
+    problem(
+        client.post(routes["chat"][1], content=b"", headers={"Content-Type": "application/json"}),
+        400,
+        "invalid_request",
+    )
+
+
+BAD_CONVERSATIONS = [
+    *({"agent": value} for value in (None, 7, "", [], {}, True, "a" * 65)),
+    *({"metadata": value} for value in (None, 7, "text", [], True)),
+    {"owner": 1},
+]
+
+
+@pytest.mark.parametrize("body", BAD_CONVERSATIONS, ids=json.dumps)
+def test_a_conversation_of_wrong_types_is_refused(client, body, nothing_stored):
+    problem(client.post("/conversations", json=body), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("agent", ["nobody", "Default", "' OR 1=1 --", "é", "../default"])
+def test_an_unknown_agent_is_refused(client, agent, nothing_stored):
+    problem(client.post("/conversations", json={"agent": agent}), 400, "unknown_agent")
+    problem(client.get("/tools", params={"agent": agent}), 400, "unknown_agent")
+
+
+def test_an_unknown_model_is_refused(tmp_path: Path):
+    host = Host(tmp_path, LLM_MODELS="gpt-4.1-mini,gpt-4.1").start()
+    try:
+        with host.client() as client:
+            conversation_id = start(client)
+            refused = client.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello", "model": "gpt-9"})
+            assert "gpt-4.1-mini, gpt-4.1" in problem(refused, 400, "unknown_model")["detail"]
+            assert turns_of(host, conversation_id) == []
+            said = client.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello", "model": "gpt-4.1"})
+            assert said.status_code == 200
+    finally:
+        host.kill()
+
+
+def test_what_is_odd_but_right_is_kept_as_it_is(client):
+    metadata = {"": None, "n": 10**400, "x": [1.5, {"é": "\U0001f600"}], "deep": json.loads("[" * 60 + "]" * 60)}
+    conversation_id = client.post("/conversations", json={"metadata": metadata}).json()["conversationId"]
+    assert client.get(f"/conversations/{conversation_id}").json()["metadata"] == metadata
+    message = "  \u202e\ufeffé\U0001f600\r\n'; DROP TABLE conversations_turn; --  "
+    chat(client, conversation_id, message)
+    first = client.get(f"/conversations/{conversation_id}/messages").json()["results"][0]
+    assert first["content"] == message
+
+
+@pytest.mark.parametrize("route", ["create", "chat", "cancel", "delete"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_3_mb_are_refused(client, routes, route, chunked, nothing_stored):
+    method, address = routes[route]
+    content = (b" " * 30_000 for _ in range(THREE_MB // 30_000)) if chunked else b" " * THREE_MB
+    problem(client.request(method, address, content=content), 413, "body_too_large")
+
+
+def test_who_asks_before_sending_is_told_before_sending(host, routes, nothing_stored):
+    status, _, _ = raw(host, head(host, "POST", routes["chat"][1], "Expect: 100-continue", f"Content-Length: {10**12}"))
+    assert status == 413
+
+
+@pytest.mark.parametrize("route", ["create", "chat", "cancel"])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
+        "application/jsonx", "garbage", "application/json, text/plain", "application/json; charset=utf-16",
+        "application/json; charset=hex", "application/json; charset=undefined", "application/json; charset=idna",
+        "application/json; charset*=hex''%41", "application/json; charset*=x'y'%ff", "application/json; charset=é",
+        "application/json; charset=" + "a" * 5000,
+    ],
+)  # fmt: skip
+def test_anything_but_json_in_utf_8_is_refused(client, routes, route, content_type, nothing_stored):
+    method, address = routes[route]
+    answer = client.request(method, address, content=b"{}", headers={"Content-Type": content_type.encode()})
+    problem(answer, 415, "unsupported_media_type")
+
+
+JSON_TYPES = [None, "", ";", "APPLICATION/JSON", "application/json; charset=UTF-8", "application/json;x=y"]
+
+
+@pytest.mark.parametrize("content_type", JSON_TYPES)
+def test_json_may_be_called_json_in_several_ways(client, routes, content_type):
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    assert client.post(routes["chat"][1], content='{"message": "é"}', headers=headers).status_code == 200
+
+
+# --- headers -----------------------------------------------------------------------------------------------------
+
+
+def head(host: Host, method: str, address: str, *headers: str | bytes, version: str = "1.1") -> bytes:
+    """The head of a request, as raw bytes."""
+    lines = [f"{method} /api/v1{address} HTTP/{version}", f"Host: {host.address.removeprefix('http://')}",
+             f"Authorization: Bearer {KEY}", *headers]  # fmt: skip
+    return b"\r\n".join(line if isinstance(line, bytes) else line.encode() for line in lines) + b"\r\n\r\n"
+
+
+def refused_by_the_server(answer: tuple[int, dict[str, str], bytes]) -> bool:
+    """uvicorn's own answer to what is no HTTP."""
+    status, headers, body = answer
+    return (status, headers["content-type"], body) == (
+        400,
+        "text/plain; charset=utf-8",
+        b"Invalid HTTP request received.",
+    )
+
+
+@pytest.mark.parametrize("name", ["evil.example", "", "a, b", "[::1", "127.0.0.1.evil.example", "é", "a" * 5000])
+def test_a_host_that_is_not_ours_is_refused(client, routes, name, nothing_stored):
+    for method, address in [("GET", "/conversations"), routes["chat"]]:
+        problem(client.request(method, address, headers={"Host": name.encode()}), 400, "invalid_request")
+
+
+def test_forwarding_headers_do_not_make_links(client, routes):
+    for _ in range(2):
+        start(client)
+    hostile = {"X-Forwarded-Host": "evil.example", "Forwarded": "host=evil.example", "X-Forwarded-For": "' OR 1=1",
+               "X-Forwarded-Proto": "javascript", "X-Original-URL": "/admin/"}  # fmt: skip
+    page = client.get("/conversations?limit=1", headers=hostile)
+    assert page.status_code == 200
+    assert page.json()["next"].startswith(str(client.base_url).rstrip("/"))
+
+
+def test_a_header_with_an_underscore_is_not_taken_for_ours(host, client, routes):
+    shadows = {"X_Request_ID": "shadow", "Content_Type": "text/plain", "Idempotency_Key": "shadow",
+               "Content_Length": "1", "X-Request_ID": "shadow"}  # fmt: skip
+    conversation_id = start(client)
+    for _ in range(2):
+        answer = chat(client, conversation_id, "Hello", headers={**shadows, "X-Request-ID": "mine"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+    assert len(turns_of(host, conversation_id)) == 2
+
+
+def test_a_client_cannot_have_itself_kept_waiting(client):
+    answer = client.get("/conversations", headers={"X-Nanohost-Await-Turn": UNKNOWN_ID}, timeout=5)
+    assert answer.status_code == 200
+    assert "x-nanohost-await-turn" not in answer.headers
+
+
+@pytest.mark.parametrize("value", [b"\xe9\xff", b"a" * 5_000, b"${jndi:ldap://x}", b"%00%0d%0aSet-Cookie: a=b"])
+def test_an_odd_header_does_no_harm(client, value):
+    headers = dict.fromkeys(("X-Whatever", "User-Agent", "Cookie", "Referer"), value)
+    answer = client.get("/conversations", headers=headers)
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("headers", [{"X-Long": "a" * 40_000}, {f"X-{n}": "a" * 100 for n in range(500)}])
+def test_headers_that_are_too_large_are_refused(client, routes, headers, nothing_stored):
+    problem(client.post(routes["chat"][1], json={"message": "Hello"}, headers=headers), 431, "headers_too_large")
+
+
+def test_headers_without_an_end_are_cut_off(host):
+    with connect(host) as connection:
+        connection.sendall(head(host, "GET", "/conversations")[:-2] + b"X-Endless: ")
+        with pytest.raises(ConnectionError):
+            send_endlessly(connection)
+
+
+def send_endlessly(connection: socket.socket) -> None:
+    for _ in range(1000):
+        connection.sendall(b"a" * 65536)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "Bearer", "Bearer nh_", "Bearer nh__", "Bearer nh_test1234_", "Bearer wrong",
+        f"Basic {KEY}", f"Token {KEY}", KEY, f"Bearer {KEY}x", f"Bearer {KEY} {KEY}", f"Bearer {KEY.upper()}",
+        f"Bearer {KEY}, Bearer {KEY}", "Bearer nh_é_é", "Bearer " + "nh_" * 5000, "Bearer nh_test1234_%00",
+    ],
+)  # fmt: skip
+def test_a_garbled_authorization_opens_nothing(host, routes, value, nothing_stored):
+    with host.client(key=None) as nobody:
+        answer = nobody.post(routes["chat"][1], json={"message": "Hello"}, headers={"Authorization": value.encode()})
+        problem(answer, 401, "not_authenticated")
+
+
+def test_two_authorizations_open_nothing(host, routes):
+    again = f"Authorization: Bearer {KEY}"
+    status, headers, _ = raw(host, head(host, "GET", "/conversations", again))
+    assert (status, headers["content-type"]) == (401, PROBLEM)
+
+
+# --- lengths and slowness ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Length: -1"],
+        ["Content-Length: x"],
+        ["Content-Length: 5", "Content-Length: 6"],
+        ["Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: gzip"],
+        ["X: a\x00b"],
+        [b"X\xff: a"],
+        ["no colon"],
+    ],
+)
+def test_what_is_no_http_is_refused_by_the_server(host, routes, headers, nothing_stored):
+    assert refused_by_the_server(raw(host, head(host, "POST", routes["chat"][1], *headers) + b'{"message": "Hello"}'))
+
+
+def test_a_length_that_is_too_short_cuts_the_body(host, routes, nothing_stored):
+    # Its end is taken for the next request, which is no HTTP.
+    answer = raw(host, head(host, "POST", routes["chat"][1], "Content-Length: 5") + b'{"message": "Hello"}')
+    assert refused_by_the_server(answer)
+
+
+def test_a_length_that_is_too_long_stores_nothing(host, routes, nothing_stored):
+    with connect(host) as connection:
+        connection.sendall(head(host, "POST", routes["chat"][1], "Content-Length: 500") + b'{"message": "Hello"}')
+
+
+def test_a_chunk_that_lies_is_refused(host, routes, nothing_stored):
+    body = b'zz\r\n{"message": "Hello"}\r\n0\r\n\r\n'
+    assert refused_by_the_server(raw(host, head(host, "POST", routes["chat"][1], "Transfer-Encoding: chunked") + body))
+
+
+def test_slow_bodies_keep_nobody_else_waiting(host, client):
+    conversation_id = start(client)
+    body = b'{"message": "slowly"}'
+    slow = [connect(host) for _ in range(30)]
+    for connection in slow:
+        connection.sendall(head(host, "POST", f"/conversations/{conversation_id}/chat", f"Content-Length: {len(body)}"))
+        connection.sendall(body[:5])
+    assert chat(client, conversation_id, "quickly", timeout=5).status_code == 200
+    for connection in slow[1:]:
+        connection.close()
+    slow[0].sendall(body[5:])
+    assert read_answer(slow[0])[0] == 200
+    slow[0].close()
+    assert len(turns_of(host, conversation_id)) == 2
+
+
+# --- addresses ---------------------------------------------------------------------------------------------------
+
+PATHS = [
+    "/%ff", "/%00", "/conversations/%ff", "/conversations/%00/chat", "/conversations/%2e%2e/%2e%2e/admin",
+    "/../../../etc/passwd", "//conversations", "/conversations/", "/conversations/not-an-id",
+    f"/conversations/{UNKNOWN_ID.upper()}x", f"/conversations/{UNKNOWN_ID}%00", f"/turns/{UNKNOWN_ID}/cancel/",
+    "/turns/0", "/conversations;a=b", "/CONVERSATIONS", "/" + "a" * 20_000, "/%F0%9F%98%80", "/%c0%ae%c0%ae", "/%",
+    "/conversations/${7*7}", "/conversations\\chat",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:30])
+def test_a_hostile_path_leads_nowhere(host, method, path, nothing_stored):
+    status, headers, _ = raw(host, head(host, method, path, "Content-Length: 0"))
+    assert (status, headers["content-type"]) == (404, PROBLEM)
+    assert headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", [b"/\xff", b"/caf\xc3\xa9", b"/ b", b"/\x00"])
+def test_a_raw_byte_in_a_path_is_refused_by_the_server(host, path):
+    request = head(host, "GET", "/PATH").replace(b"/PATH", path)
+    answer = raw(host, request)
+    assert refused_by_the_server(answer) or answer[0] == 404
+
+
+QUERIES = [
+    "%ff",
+    "%00",
+    "cursor=%ff",
+    "cursor=%00",
+    "limit=%00",
+    "limit=%ff",
+    "=",
+    "&&&",
+    "limit[]=1",
+    "a=%zz",
+    "x" * 20_000,
+]
+
+
+@pytest.mark.parametrize("address", ["/conversations", "/tools"])
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query[:20])
+def test_a_hostile_query_is_refused_or_ignored(host, address, query):
+    status, headers, body = raw(host, head(host, "GET", f"{address}?{query}"))
+    assert status in (200, 400)
+    if status == 400:
+        assert headers["content-type"] == PROBLEM
+        assert json.loads(body)["requestId"] == headers["x-request-id"]
+
+
+@pytest.mark.parametrize("agent", ["%ff", "%00", "%F0%9F%98%80", "a" * 5000, ""])
+def test_a_hostile_agent_in_the_query_is_unknown(client, agent):
+    problem(client.get(f"/tools?agent={agent}"), 400, "unknown_agent")
+
+
+@pytest.mark.parametrize("agent", [b"\xff", b"caf\xc3\xa9"])
+def test_a_raw_byte_in_a_query_is_refused_by_the_server(host, agent):
+    assert refused_by_the_server(raw(host, head(host, "GET", "/tools?agent=X").replace(b"=X", b"=" + agent)))
+
+
+def test_more_parameters_than_anybody_reads_are_refused(client):
+    problem(client.get("/tools?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
+    problem(client.get("/conversations?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
+def test_a_method_that_is_not_ours_is_refused(client, routes, method, nothing_stored):
+    for _, address in routes.values():
+        problem(client.request(method, address), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "BREW", "GET\x00", "get"])
+def test_a_method_that_is_none_is_refused(host, method):
+    status, _, _ = raw(host, head(host, method, "/conversations"))
+    assert status in (400, 404, 405)
+
+
+def test_many_bad_requests_at_once_do_no_harm(host, client, routes):
+    def send(number: int) -> int:
+        body = list(JUNK.values())[number % len(JUNK)]
+        return client.post(routes["chat"][1], content=body).status_code
+
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(send, range(300))) == {400}
+    assert chat(client, start(client), "still there?").status_code == 200
+
+
+def test_nothing_of_this_was_a_fault_of_ours(host):
+    assert "request failed" not in host.log_text()
+    assert '"status": 500' not in host.log_text()

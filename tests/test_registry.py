@@ -1,0 +1,264 @@
+"""Tools as they are defined: schemas read off signatures and docstrings, and what cannot be a tool."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from tests.host import ROOT
+from tools import registry
+from tools.errors import ToolDefinitionError, UnknownTool
+from tools.registry import tool
+from tools.schemas import arguments_schema
+
+
+@dataclass
+class Place:
+    """Where."""
+
+    city: str
+    zip_code: str = ""
+
+
+def forecast(
+    place: Place,
+    day: date,
+    unit: Literal["celsius", "kelvin"] = "celsius",
+    hours: Annotated[int, Field(ge=1, le=24)] = 6,
+    tags: list[str] | None = None,
+) -> str:
+    """Return the forecast.
+
+    It may be wrong.
+
+    Args:
+        place: Where it is asked for.
+        day: The day,
+            in ISO 8601.
+        hours: How many.
+    """
+    return ""
+
+
+def nothing() -> str:
+    """Take nothing."""
+    return ""
+
+
+# --- schemas -----------------------------------------------------------------------------------------------------
+
+
+def test_types_become_a_closed_schema():
+    schema = arguments_schema(forecast)
+    assert (schema["type"], schema["additionalProperties"]) == ("object", False)
+    assert schema["required"] == ["place", "day"]
+    properties = schema["properties"]
+    assert (properties["day"]["type"], properties["day"]["format"]) == ("string", "date")
+    assert properties["unit"]["enum"] == ["celsius", "kelvin"]
+    assert (properties["hours"]["minimum"], properties["hours"]["maximum"]) == (1, 24)
+    assert schema["$defs"]["Place"]["required"] == ["city"]
+
+
+def test_defaults_make_arguments_optional_and_are_told():
+    properties = arguments_schema(forecast)["properties"]
+    assert [properties[name]["default"] for name in ("unit", "hours", "tags")] == ["celsius", 6, None]
+    assert properties["tags"]["anyOf"] == [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]
+
+
+def test_descriptions_come_from_the_docstring():
+    properties = arguments_schema(forecast)["properties"]
+    assert properties["day"]["description"] == "The day,\nin ISO 8601."
+    assert properties["hours"]["description"] == "How many."
+    assert "description" not in properties["unit"]
+
+
+def test_no_arguments_are_an_empty_closed_object():
+    assert arguments_schema(nothing) == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_titles_that_repeat_the_names_are_left_out():
+    schema = arguments_schema(forecast)
+    assert "title" not in schema
+    assert "title" not in str(schema["properties"])
+
+
+def test_a_tool_in_openais_format():
+    function = registry.get("time").as_function()
+    assert function["type"] == "function"
+    assert function["function"]["name"] == "time"
+    assert function["function"]["description"] == "Return the current time in ISO 8601, and its timezone."
+    assert function["function"]["parameters"] == {
+        "type": "object",
+        "properties": {
+            "timezone": {
+                "type": "string",
+                "default": "UTC",
+                "description": "IANA name of a timezone, such as Europe/Berlin.",
+            }
+        },
+        "additionalProperties": False,
+    }
+
+
+# --- registering -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    """What the test registers is forgotten."""
+    monkeypatch.setattr(registry, "_tools", dict(registry._tools))
+
+
+def test_the_decorator_returns_the_function_itself(own_registry):
+    assert tool(effects="read")(nothing) is nothing
+    assert registry.get("nothing").module == __name__
+
+
+def test_a_tool_that_says_nothing_of_its_effects_is_taken_to_have_some(own_registry):
+    tool()(nothing)
+    known = registry.get("nothing")
+    assert (known.effects, known.permissions, known.timeout, known.secrets) == ("write", (), None, ())
+
+
+def test_a_tool_may_have_another_name(own_registry):
+    tool(name="do-nothing")(nothing)
+    assert "do-nothing" in registry.names()
+
+
+def test_registering_the_same_function_again_is_no_error(own_registry):
+    tool()(nothing)
+    tool(timeout=5)(nothing)
+    assert registry.get("nothing").timeout == 5
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(UnknownTool):
+        registry.get("no_such_tool")
+
+
+def test_the_modules_of_the_tools_are_known():
+    assert registry.modules() == ["tests.toolbox.agent_tools", "tools.agent_tools"]
+
+
+# --- what cannot be a tool ---------------------------------------------------------------------------------------
+
+
+def without_docstring() -> str:
+    return ""
+
+
+def without_type(place, day: date) -> str:
+    """Take something."""
+    return ""
+
+
+def any_number(*places: str) -> str:
+    """Take any number."""
+    return ""
+
+
+def any_names(**places: str) -> str:
+    """Take any names."""
+    return ""
+
+
+def by_position(place: str, /) -> str:
+    """Take by position."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "sentence"),
+    [
+        (without_docstring, {}, "without_docstring: a tool needs a docstring; the model reads it."),
+        (without_type, {}, "without_type: the argument place needs a type."),
+        (any_number, {}, r"any_number: \*places: str cannot be an argument of a tool; name each one."),
+        (any_names, {}, r"any_names: \*\*places: str cannot be an argument of a tool; name each one."),
+        (by_position, {}, "by_position: place: str cannot be an argument of a tool; name each one."),
+        (nothing, {"permissions": ["NET_FTP"]}, "permissions are NET_HTTP, FS_READ, FS_WRITE, SHELL"),
+        (nothing, {"effects": "some"}, """effects is "read" or "write", not 'some'"""),
+        (nothing, {"timeout": 0}, "timeout is a number of seconds above 0"),
+        (nothing, {"timeout": float("nan")}, "timeout is a number of seconds above 0"),
+        (nothing, {"name": "do nothing"}, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, _ and -"),
+        (nothing, {"name": "x" * 65}, "a tool's name is 1 to 64"),
+        (nothing, {"name": "time"}, "time: tools.agent_tools already registers a tool of that name."),
+    ],
+)
+def test_a_bad_definition_is_refused_where_it_stands(own_registry, function, options, sentence):
+    known = registry.names()
+    with pytest.raises(ToolDefinitionError, match=sentence):
+        tool(**options)(function)
+    assert registry.names() == known
+
+
+def test_a_local_function_cannot_be_a_tool(own_registry):
+    def local() -> str:
+        """Be found by no other process."""
+        return ""
+
+    with pytest.raises(ToolDefinitionError, match="local: a tool must be defined at the top of its module"):
+        tool()(local)
+
+
+def of_no_json_type(place: subprocess.Popen) -> str:
+    """Take what JSON cannot carry."""
+    return ""
+
+
+def of_no_known_type(place: "Nowhere") -> str:  # noqa: F821
+    """Take what nobody knows."""
+    return ""
+
+
+@pytest.mark.parametrize("function", [of_no_json_type, of_no_known_type])
+def test_a_type_that_makes_no_schema_is_refused(function):
+    with pytest.raises(ToolDefinitionError, match=f"^{function.__name__}: .+"):
+        arguments_schema(function)
+
+
+def test_a_tool_without_a_schema_breaks_the_start_and_not_the_first_turn(tmp_path):
+    app = tmp_path / "broken_tools"
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "agent_tools.py").write_text(
+        "import subprocess\n"
+        "from tools.registry import tool\n"
+        "@tool()\n"
+        "def broken(process: subprocess.Popen) -> str:\n"
+        '    """Take what JSON cannot carry."""\n'
+    )
+    started = python("import django; django.setup()", PYTHONPATH=f".:{tmp_path}", NANOHOST_EXTRA_APPS="broken_tools")
+    assert started.returncode != 0
+    assert "ToolDefinitionError: broken: " in started.stderr
+
+
+# --- what imports without Django ---------------------------------------------------------------------------------
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": ".", "DJANGO_SETTINGS_MODULE": "nanohost.settings", **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "module", ["tools.registry", "tools.child", "tools.agent_tools", "agent.loop", "agent.history", "agent.prompt"]
+)
+def test_pure_modules_import_without_django(module):
+    code = f"import sys, {module}; assert not [name for name in sys.modules if name.split('.')[0] == 'django']"
+    imported = python(code, DJANGO_SETTINGS_MODULE="no.such.settings")
+    assert imported.returncode == 0, imported.stderr
+
+
+def any_value(value: Any) -> str:
+    """Take anything."""
+    return ""
+
+
+def test_anything_is_a_schema_too():
+    assert arguments_schema(any_value)["required"] == ["value"]

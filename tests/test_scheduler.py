@@ -1,0 +1,104 @@
+"""The house's own jobs: rows people toggle, which beat runs in the embedded host."""
+
+import sqlite3
+
+import pytest
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+from conversations.models import Worker
+from conversations.worker import forget_dead_workers
+from nanohost.lib.clock import from_now
+from scheduler.house import sync_house_jobs
+from tests.host import Host
+from tests.wait import wait_until
+
+
+@pytest.mark.django_db
+def test_the_start_makes_the_house_s_jobs_and_nothing_else():
+    sync_house_jobs()
+    (job,) = PeriodicTask.objects.all()
+    assert (job.name, job.task, job.enabled) == ("retention", "scheduler.tasks.retention", True)
+    assert job.description
+
+
+@pytest.mark.django_db
+def test_what_people_set_outlasts_the_next_start():
+    sync_house_jobs()
+    daily = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.DAYS)
+    PeriodicTask.objects.filter(name="retention").update(enabled=False, interval=daily)
+    sync_house_jobs()
+    (job,) = PeriodicTask.objects.all()
+    assert (job.enabled, job.interval) == (False, daily)
+
+
+@pytest.mark.django_db
+def test_an_interval_people_made_twice_keeps_nothing_from_starting():
+    for _ in range(2):
+        IntervalSchedule.objects.create(every=60, period=IntervalSchedule.MINUTES)
+    sync_house_jobs()
+    assert PeriodicTask.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_retention_forgets_workers_not_heard_of_for_a_week():
+    for name, days in (("old", 8), ("recent", 6)):
+        Worker.objects.create(name=name, version="0", turns_most=1, heartbeat_at=from_now(-days * 86_400))
+    assert forget_dead_workers() == 1
+    assert [worker.name for worker in Worker.objects.all()] == ["recent"]
+
+
+# --- through beat, in a running host ------------------------------------------------------------------------------
+
+EVERY_SECOND = """
+from conversations.models import Worker
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from scheduler.house import sync_house_jobs
+
+sync_house_jobs()
+second = IntervalSchedule.objects.create(every=1, period="seconds")
+PeriodicTask.objects.update(interval=second)
+Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at="2020-01-01T00:00:00Z")
+"""
+DISABLED_BESIDE_ANOTHER = """
+PeriodicTask.objects.update(enabled=False)
+PeriodicTask.objects.create(name="witness", task="scheduler.tasks.retention", interval=second)
+"""
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A host whose jobs are set before it starts: ``house(code)`` runs the code and starts it."""
+    host = Host(tmp_path)
+
+    def start(code: str) -> Host:
+        host.manage("migrate")
+        assert host.manage("shell", "--no-imports", "-c", code).stderr == ""
+        return host.start()
+
+    yield start
+    host.kill()
+
+
+def query(host: Host, sql: str) -> list[tuple]:
+    with sqlite3.connect(host.data_dir / "nanohost.sqlite3", timeout=20) as database:
+        return database.execute(sql).fetchall()
+
+
+def runs_when_the_old_worker_is_gone(host: Host) -> dict[str, int]:
+    """How often beat rang each job by then; it writes its counts down when it stops."""
+    wait_until(lambda: not query(host, "SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
+    host.stop()
+    return dict(query(host, "SELECT name, total_run_count FROM django_celery_beat_periodictask"))
+
+
+def test_beat_runs_the_job_in_the_running_host(house):
+    runs = runs_when_the_old_worker_is_gone(house(EVERY_SECOND))
+    assert list(runs) == ["retention"]
+    assert runs["retention"] > 0
+
+
+def test_a_job_that_is_disabled_does_not_run(house):
+    """Another one, due as often, shows that beat has been round."""
+    runs = runs_when_the_old_worker_is_gone(house(EVERY_SECOND + DISABLED_BESIDE_ANOTHER))
+    assert runs["witness"] > 0
+    assert runs["retention"] == 0

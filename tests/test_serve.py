@@ -1,0 +1,301 @@
+"""``make run``'s process, started and stopped as a user does: what it prints, refuses, keeps, and how it ends."""
+
+import json
+import re
+import resource
+import shutil
+import signal
+import socket
+import sqlite3
+import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.host import KEY, Host
+from tests.wait import wait_until
+
+IMPORT = "from tools.registry import tool\n"
+UNSET = {"NANOHOST_API_KEY": "", "NANOHOST_ADMIN_PASSWORD": ""}
+needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="the line that is pasted is for curl; there is none")
+
+
+def shown(log: str, label: str) -> str:
+    """What the announcement says behind a label."""
+    return re.search(rf"^  {label} +(.+?)(?:  \(shown this once\))?$", log, re.MULTILINE).group(1)
+
+
+def paste(log: str, **environment: str) -> dict:
+    """Paste the announcement's curl line into a shell, and read the answer."""
+    line = re.search(r"^  (curl .+)$", log, re.MULTILINE).group(1)
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, env={**environment})
+    assert not ran.stderr
+    assert ran.stdout.endswith("\n")
+    return json.loads(ran.stdout)
+
+
+def can_log_in(address: str, password: str) -> bool:
+    """Log in to the admin, as a browser does."""
+    with httpx2.Client(base_url=address) as browser:
+        browser.get("/admin/login/")
+        form = {"username": "admin", "password": password, "csrfmiddlewaretoken": browser.cookies["csrftoken"]}
+        return browser.post("/admin/login/?next=/admin/", data=form).status_code == 302
+
+
+def refusal(host: Host) -> str:
+    """The one line a host that cannot start leaves; fails if it says more, or starts."""
+    ended = host.manage("serve")
+    assert ended.returncode != 0
+    assert ended.stdout == ""
+    (line,) = ended.stderr.strip().split("\n")
+    return line
+
+
+@pytest.fixture
+def host_on():
+    """Makes hosts, ``host_on(data_dir, **environment)``, of which none outlives the test."""
+    made: list[Host] = []
+
+    def make(data_dir: Path, **environment: str) -> Host:
+        made.append(Host(data_dir, **environment))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.kill()
+
+
+# --- a first start, on nothing, and a second one ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def new_host(tmp_path_factory):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    new_host = Host(tmp_path_factory.mktemp("new"), PORT=str(port), **UNSET).start()
+    yield new_host
+    new_host.kill()
+
+
+@pytest.fixture(scope="module")
+def first(new_host):
+    return new_host.log_text()
+
+
+@pytest.fixture(scope="module")
+def second(new_host, first):
+    """The second start's log; also uses the first's secrets, so that a leak would show."""
+    with new_host.client(shown(first, "API key")) as client:
+        client.get("/tools")
+    assert new_host.stop() == 0
+    before = len(new_host.log_text())
+    new_host.start()
+    return new_host.log_text()[before:]
+
+
+def test_the_announcement_comes_before_everything(first):
+    assert first.startswith("\n  Admin     http://127.0.0.1:")
+
+
+def test_the_addresses_answer(new_host, first):
+    for label, says in (("Admin", "Log in"), ("API docs", "swagger"), ("Health", '"status": "ok"')):
+        answer = httpx2.get(shown(first, label), follow_redirects=True)
+        assert answer.status_code == 200
+        assert says in answer.text
+
+
+def test_name_and_password_log_in(new_host, first):
+    assert shown(first, "Name") == "admin"
+    assert can_log_in(new_host.address, shown(first, "Password"))
+    assert not can_log_in(new_host.address, "something else")
+
+
+@needs_curl
+def test_the_line_answers_when_pasted(new_host, first):
+    answer = paste(first)
+    assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", answer["assistantMessage"])
+    assert [(call["toolName"], call["status"]) for call in answer["toolCalls"]] == [("time", "SUCCESS")]
+
+
+def test_what_is_kept_is_for_its_owner_alone(new_host):
+    kept = new_host.data_dir / "secret_key"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert not (new_host.data_dir / "secret_key.new").exists()
+
+
+def test_secrets_are_shown_once_and_never_logged(first, second):
+    password, key = shown(first, "Password"), shown(first, "API key")
+    assert "shown this once" not in second
+    assert password not in second
+    assert key not in second
+    logged = [line for line in (first + second).split("\n") if line.startswith("{")]
+    assert logged
+    assert not [line for line in logged if password in line or key in line]
+
+
+@needs_curl
+def test_the_second_start_s_line_takes_the_key_from_the_environment(first, second):
+    answer = paste(second, NANOHOST_API_KEY=shown(first, "API key"))
+    assert answer["toolCalls"][0]["status"] == "SUCCESS"
+
+
+def test_the_password_outlasts_the_restart(new_host, first, second):
+    assert can_log_in(new_host.address, shown(first, "Password"))
+
+
+def test_a_second_start_is_quick(host_on, tmp_path):
+    """Ready within 5 seconds of CPU: on a busy machine the clock says little."""
+    host = host_on(tmp_path).start()
+    host.kill()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    host.start().kill()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 5
+
+
+def wait_for_running_turn(host: Host) -> None:
+    with sqlite3.connect(host.data_dir / "nanohost.sqlite3") as database:
+        running = "SELECT 1 FROM conversations_turn WHERE status = 'running'"
+        wait_until(lambda: database.execute(running).fetchone(), seconds=30)
+
+
+def chat(host: Host, script: list[dict]) -> httpx2.Response:
+    with host.client() as client:
+        conversation = client.post("/conversations").json()["conversationId"]
+        return client.post(f"/conversations/{conversation}/chat", json={"message": json.dumps({"script": script})})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_and_hands_its_turns_back(host_on, tmp_path, number):
+    host = host_on(tmp_path, CHAT_WAIT_SECONDS="0.1").start()
+    assert chat(host, [{"sleep": 60}]).status_code == 202
+    wait_for_running_turn(host)
+    host.process.send_signal(number)
+    assert host.process.wait(timeout=10) == 0
+    assert "Traceback" not in host.log_text()
+    with sqlite3.connect(tmp_path / "nanohost.sqlite3") as database:
+        assert database.execute("SELECT status, attempts FROM conversations_turn").fetchall() == [("waiting", 0)]
+    host.start()
+    wait_for_running_turn(host)
+
+
+def test_those_who_wait_are_let_go_when_it_stops(host_on, tmp_path):
+    host = host_on(tmp_path).start()
+    with ThreadPoolExecutor() as elsewhere:
+        waiter = elsewhere.submit(chat, host, [{"sleep": 60}])
+        wait_for_running_turn(host)
+        assert host.stop(seconds=10) == 0
+        assert waiter.result(timeout=10).status_code == 202
+
+
+def test_what_the_environment_sets_is_not_shown(host_on, tmp_path):
+    host = host_on(tmp_path, NANOHOST_ADMIN_PASSWORD="first of all, a horse").start()
+    assert can_log_in(host.address, "first of all, a horse")
+    with host.client() as client:
+        assert client.get("/tools").status_code == 200
+    host.kill()
+    assert "horse" not in host.log_text()
+    assert KEY not in host.log_text()
+    host = host_on(tmp_path, NANOHOST_ADMIN_PASSWORD="then a cow instead").start()
+    assert can_log_in(host.address, "then a cow instead")
+
+
+def test_a_revoked_key_does_not_come_back_with_a_restart(host_on, tmp_path):
+    host = host_on(tmp_path).start()
+    host.kill()
+    assert host.manage("keys", "revoke", "test1234").returncode == 0
+    assert "NANOHOST_API_KEY has the prefix of a key that was revoked" in refusal(host)
+
+
+def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
+    refusal(host_on(tmp_path, **UNSET | {"NANOHOST_API_KEY": "bad"}))
+    host = host_on(tmp_path, **UNSET).start()
+    assert can_log_in(host.address, shown(host.log_text(), "Password"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("PORT", "abc", "PORT='abc' makes no sense: expected a whole number"),
+        ("PORT", "99999", "Cannot listen on HOST=127.0.0.1 PORT=99999"),
+        ("HOST", "256.0.0.1", "Cannot listen on HOST=256.0.0.1"),
+        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of mock, openai"),
+        ("LLM_PROVIDER", "openai", "LLM_PROVIDER=openai needs OPENAI_API_KEY"),
+        ("PERMISSIONS_GRANTED", "SHELL", "PERMISSIONS_GRANTED makes no sense: SHELL"),
+        ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
+        ("NANOHOST_API_KEY", "bad", "NANOHOST_API_KEY makes no sense: An API key looks like nh_<prefix>_<secret>"),
+        ("NANOHOST_EXTRA_APPS", "does.not.exist", "NANOHOST_EXTRA_APPS does not load: ModuleNotFoundError"),
+        ("TIME_ZONE", "Mars/Base", "TIME_ZONE='Mars/Base' makes no sense"),
+        ("TOOL_TIMEOUT_SECONDS", "nan", "TOOL_TIMEOUT_SECONDS='nan' makes no sense"),
+        ("CSRF_TRUSTED_ORIGINS", "example.org", "CSRF_TRUSTED_ORIGINS setting must start with a scheme"),
+        ("DATA_DIR", "/proc/nowhere", "DATA_DIR /proc/nowhere cannot be written"),
+        ("DATA_DIR", str(Path(__file__)), "cannot be written: File exists"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(host_on, tmp_path, setting, value, says):
+    assert says in refusal(host_on(tmp_path, **{setting: value}))
+
+
+def test_a_second_process_on_the_same_data_is_refused(host_on, host):
+    assert f"DATA_DIR {host.data_dir} is in use by another nanohost" in refusal(host_on(host.data_dir))
+
+
+def test_a_taken_port_is_refused(host_on, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"PORT={port}: Address already in use" in refusal(host_on(tmp_path, PORT=str(port)))
+
+
+def test_a_database_newer_than_the_code_is_refused(host_on, tmp_path):
+    host = host_on(tmp_path)
+    host.manage("migrate")
+    with sqlite3.connect(tmp_path / "nanohost.sqlite3") as database:
+        database.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('conversations', '9999_x', 0)")
+    assert "The database is newer than this code (it has conversations.9999_x)" in refusal(host)
+
+
+def test_a_file_that_is_no_database_is_refused(host_on, tmp_path):
+    (tmp_path / "nanohost.sqlite3").write_bytes(b"something else entirely" * 100)
+    assert "cannot be used: file is not a database" in refusal(host_on(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import nothing_of_that_name\n", r"No module named 'nothing_of_that_name' \(.+/agent_tools.py, line 1\)"),
+        ("def broken(:\n", r"SyntaxError: .+ \(agent_tools.py, line 1\)"),
+        (
+            f"{IMPORT}@tool()\ndef mute():\n    pass\n",
+            r"mute: a tool needs a docstring.+ \(.+/agent_tools.py, line 2\)",
+        ),
+        (f'{IMPORT}@tool()\ndef vague(x):\n    """Vague."""\n', r"vague: the argument x needs a type"),
+        (f'{IMPORT}@tool(permissions=["FLY"])\ndef fly():\n    """Fly."""\n', r"fly: 'FLY' is not a valid Permission"),
+    ],
+)
+def test_an_app_of_bad_tools_is_refused(host_on, tmp_path, source, says):
+    app = tmp_path / "garden"
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "agent_tools.py").write_text(source)
+    line = refusal(host_on(tmp_path, NANOHOST_EXTRA_APPS="garden", PYTHONPATH=str(tmp_path)))
+    assert re.search(f"NANOHOST_EXTRA_APPS does not load: .*{says}", line), line
+
+
+def test_a_python_too_old_is_refused_by_make(tmp_path):
+    old = tmp_path / "python"
+    pretend = "import sys; sys.version_info = (3, 9, 1); sys.version = '3.9.1 (main)'; exec(sys.argv[2])"
+    old.write_text(f'#!/bin/sh\nexec python3 -c "{pretend}" "$@"\n')
+    old.chmod(0o755)
+    ended = subprocess.run(
+        ["make", "run", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode != 0
+    assert "nanohost needs Python 3.11 or newer; this is 3.9.1." in ended.stderr
+    assert not (tmp_path / "venv").exists()

@@ -1,0 +1,359 @@
+"""The processes tools run in: deadlines that end what hangs, an empty environment, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from django.conf import settings as django_settings
+
+from tests.calls import ask, run
+from tests.host import ROOT
+from tests.wait import wait_until
+from tools.children import Answer, ChildPool, Interrupted, Task
+from tools.models import CallStatus
+
+
+@pytest.fixture
+def pool():
+    """A pool of the test's own, for what kills nurseries, stops or counts."""
+    made = ChildPool()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def warm_pool():
+    """A pool that tests share, since a nursery takes a second to start."""
+    made = ChildPool()
+    yield made
+    made.close()
+
+
+def do(pool, name, *, timeout=20.0, output_bytes=65536, secrets=(), effects="read", wanted=lambda: True, **arguments):
+    task = Task(
+        module="tests.toolbox.agent_tools",
+        qualname=name,
+        arguments=arguments,
+        timeout=timeout,
+        output_bytes=output_bytes,
+        secrets=secrets,
+        repeatable=effects == "read",
+    )
+    return pool.run(task, still_wanted=wanted)
+
+
+def whereabouts(pool):
+    """Of a child: its ``pid``, its ``parent`` (the nursery) and its ``environment``."""
+    return json.loads(do(pool, "whereabouts").text)
+
+
+def alive(pid):
+    """Whether a process runs; a zombie, which nobody has reaped yet, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# --- deadlines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hang", "hang_in_c"])
+def test_a_tool_that_hangs_is_ended_at_its_deadline(warm_pool, name):
+    hanging_in = whereabouts(warm_pool)["pid"]
+    began = time.monotonic()
+    answer = do(warm_pool, name, timeout=0.5)
+    assert 0.5 <= time.monotonic() - began < 1.5
+    assert (answer.ok, answer.rule, answer.text) == (False, "timeout", "timed out after 0.5 s and was stopped")
+    assert not alive(hanging_in)
+    assert do(warm_pool, "echo", value=1).text == "1"
+
+
+def test_the_time_a_nursery_takes_to_start_is_not_the_tools(pool):
+    assert do(pool, "echo", timeout=0.2, value=1).ok
+
+
+def test_calls_that_hang_do_not_keep_others_waiting(warm_pool):
+    whereabouts(warm_pool)
+    with ThreadPoolExecutor(4) as threads:
+        hanging = [threads.submit(do, warm_pool, "hang", timeout=1.5) for _ in range(3)]
+        began = time.monotonic()
+        assert threads.submit(do, warm_pool, "echo", value=1).result().ok
+        assert time.monotonic() - began < 1
+        assert [answer.result().rule for answer in hanging] == ["timeout"] * 3
+
+
+def test_a_run_nobody_wants_any_more_is_stopped(warm_pool, tmp_path):
+    began = time.monotonic()
+    answer = do(warm_pool, "hang", timeout=30, wanted=lambda: False)
+    assert answer.lost
+    assert time.monotonic() - began < 10
+
+
+def test_what_is_not_wanted_after_a_long_wait_for_a_process_is_not_begun(warm_pool, effects, monkeypatch):
+    monkeypatch.setattr("tools.children._ASK_SECONDS", 0.0)
+    assert do(warm_pool, "append_line", path=str(effects), line="one", wanted=lambda: False).lost
+    assert not effects.exists()
+
+
+# --- what the gate makes of it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOutcomes:
+    def test_a_read_that_hangs_has_failed(self, tool_settings):
+        tool_settings("hang")
+        call = run(ask("hang"))
+        assert (call.status, call.rule) == (CallStatus.FAILED, "timeout")
+        assert 500 <= call.duration_ms < 3000
+
+    @pytest.mark.parametrize(("name", "rule"), [("hang_after_effect", "timeout"), ("vanish_after_effect", "crashed")])
+    def test_what_was_stopped_after_an_effect_is_unknown(self, tool_settings, effects, name, rule):
+        tool_settings(name)
+        call = run(ask(name, path=str(effects)))
+        assert (call.status, call.rule) == (CallStatus.UNKNOWN, rule)
+        assert run(call).status == CallStatus.UNKNOWN
+        assert effects.read_text() == "done\n"
+
+    def test_a_read_whose_process_dies_has_failed_and_the_next_call_works(self, tool_settings):
+        tool_settings("vanish", "echo")
+        assert run(ask("vanish")).rule == "crashed"
+        assert run(ask("echo", value="here")).result == "here"
+
+    def test_an_error_is_told_with_its_message(self, tool_settings, caplog):
+        tool_settings("raise_error")
+        call = run(ask("raise_error", message="no such place"))
+        assert (call.status, call.rule) == (CallStatus.FAILED, "raised")
+        assert call.result == "FAILED: RuntimeError: no such place"
+        assert "Traceback" not in call.result
+        assert "Traceback" in caplog.text
+
+    def test_a_flood_is_cut_with_a_note(self, tool_settings):
+        tool_settings("flood")
+        call = run(ask("flood"))
+        limit = django_settings.TOOL_MAX_OUTPUT_BYTES
+        assert call.status == CallStatus.SUCCESS
+        assert call.result == "x" * limit + f"\n[cut: {limit} of 50000000 bytes]"
+
+    def test_a_write_no_process_can_be_started_for_has_failed_since_it_never_ran(
+        self, tool_settings, effects, monkeypatch
+    ):
+        from tools import gate
+
+        tool_settings("append_line", grants=["FS_WRITE"])
+        gate.close_tools()
+        monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+        call = run(ask("append_line", path=str(effects), line="one"))
+        assert (call.status, call.rule) == (CallStatus.FAILED, "unavailable")
+        assert "it was not run" in call.result
+        monkeypatch.undo()
+        assert run(ask("append_line", path=str(effects), line="two")).status == CallStatus.SUCCESS
+
+
+# --- children are used again, and replaced when they die ---------------------------------------------------------
+
+
+def test_a_child_is_used_again_also_after_an_error(warm_pool):
+    before = whereabouts(warm_pool)["pid"]
+    assert do(warm_pool, "raise_error").rule == "raised"
+    assert do(warm_pool, "return_unusual", kind="exit").rule == "raised"
+    assert whereabouts(warm_pool)["pid"] == before
+
+
+def test_a_child_that_died_while_it_was_idle_is_not_given_a_call(warm_pool, effects):
+    idle = whereabouts(warm_pool)["pid"]
+    os.kill(idle, signal.SIGKILL)
+    wait_until(lambda: not alive(idle))
+    assert do(warm_pool, "append_line", path=str(effects), line="one").ok
+    assert effects.read_text() == "one\n"
+    assert not Path(f"/proc/{idle}").exists(), "it is reaped"
+
+
+def test_a_nursery_that_was_killed_is_replaced(pool):
+    before = whereabouts(pool)
+    os.kill(before["parent"], signal.SIGKILL)
+    wait_until(lambda: not alive(before["pid"]))  # it ends with its nursery
+    assert whereabouts(pool)["parent"] != before["parent"]
+
+
+def test_a_run_in_a_killed_nursery_has_crashed_and_leaves_no_process(pool, effects):
+    nursery = whereabouts(pool)["parent"]
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, pool, "look_around", path=str(effects), seconds=60, timeout=60)
+        wait_until(effects.exists)
+        os.kill(nursery, signal.SIGKILL)
+        assert running.result(timeout=10) == Answer(
+            ok=False, rule="crashed", text="the tool's process ended before it answered"
+        )
+    assert do(pool, "echo", value=1).ok
+
+
+def test_a_nursery_that_is_stuck_is_replaced(pool, monkeypatch):
+    monkeypatch.setattr("tools.children._NURSERY_SECONDS", 6.0)
+    before = whereabouts(pool)
+    os.kill(before["pid"], signal.SIGKILL)
+    wait_until(lambda: not alive(before["pid"]))
+    os.kill(before["parent"], signal.SIGSTOP)
+    assert whereabouts(pool)["parent"] != before["parent"]
+    assert not alive(before["parent"])
+
+
+def test_sigterm_to_every_process_of_the_service_leaves_running_calls_to_the_host(warm_pool, effects):
+    nursery = whereabouts(warm_pool)["parent"]
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, warm_pool, "append_line", path=str(effects), line="one", after=0.3)
+        wait_until(effects.exists)
+        os.kill(nursery, signal.SIGTERM)
+        os.kill(nursery, signal.SIGINT)
+        assert running.result(timeout=10).ok
+    child = whereabouts(warm_pool)
+    os.kill(child["pid"], signal.SIGTERM)
+    assert whereabouts(warm_pool) == child
+
+
+def test_large_arguments_and_results_pass(warm_pool):
+    value = "ü" * 2_000_000
+    assert do(warm_pool, "echo", output_bytes=5_000_000, value=value).text == value
+
+
+def test_many_calls_at_once_get_their_own_answers(warm_pool):
+    with ThreadPoolExecutor(8) as threads:
+        answers = threads.map(lambda number: do(warm_pool, "echo", value=number).text, range(200))
+    assert list(answers) == [str(number) for number in range(200)]
+
+
+# --- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_a_childs_environment_holds_no_secret(pool, monkeypatch):
+    for name in ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_API_KEY", "DATABASE_URL", "TOOLBOX_SECRET"):
+        monkeypatch.setenv(name, "a-secret-value")
+    environment = whereabouts(pool)["environment"]
+    assert "a-secret-value" not in environment.values()
+    assert set(environment) <= {
+        "PATH",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "TZ",
+        "PYTHONPATH",
+        "DJANGO_SETTINGS_MODULE",
+        "DATA_DIR",
+        "NANOHOST_EXTRA_APPS",
+    }
+
+
+def test_a_declared_secret_is_given_to_its_tool_and_to_no_other(warm_pool, monkeypatch):
+    monkeypatch.setenv("TOOLBOX_SECRET", "a-secret-value")
+    told = json.loads(do(warm_pool, "tell_secret", secrets=("TOOLBOX_SECRET",)).text)
+    assert told["secret"] == "a-secret-value"
+    after = whereabouts(warm_pool)
+    assert after["pid"] != told["pid"]
+    assert "a-secret-value" not in after["environment"].values()
+
+
+def test_a_secret_that_is_not_set_is_the_tools_own_error(warm_pool, monkeypatch):
+    monkeypatch.delenv("TOOLBOX_SECRET", raising=False)
+    assert do(warm_pool, "tell_secret", secrets=("TOOLBOX_SECRET",)).text == "KeyError: 'TOOLBOX_SECRET'"
+
+
+# --- a shutdown --------------------------------------------------------------------------------------------------
+
+
+def stopped_while_it_runs(pool, name, path, **options):
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, pool, name, path=str(path), timeout=60, **options)
+        wait_until(path.exists)
+        pool.stop(grace=0.2)
+        return running.result(timeout=10)
+
+
+def test_a_shutdown_interrupts_what_can_be_repeated(pool, effects):
+    with pytest.raises(Interrupted):
+        stopped_while_it_runs(pool, "look_around", effects, seconds=60)
+
+
+def test_a_shutdown_gives_the_rest_a_while(pool, effects):
+    answer = stopped_while_it_runs(pool, "hang_after_effect", effects, effects="write")
+    assert answer.rule == "interrupted"
+
+
+def test_a_shutdown_begins_nothing(pool, effects):
+    pool.stop()
+    with pytest.raises(Interrupted):
+        do(pool, "append_line", path=str(effects), line="one", effects="write")
+    assert not effects.exists()
+    pool.start()
+    assert do(pool, "echo", value=1).ok
+
+
+# --- nothing is left behind --------------------------------------------------------------------------------------
+
+
+def test_no_process_is_left_after_close(pool, effects):
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, pool, "look_around", path=str(effects), seconds=60, timeout=60)
+        wait_until(effects.exists)
+        idle = whereabouts(pool)
+        busy = children_of(idle["parent"]) - {idle["pid"]}
+        assert len(busy) == 1
+        pool.close()
+        assert running.result(timeout=10).rule == "crashed"
+    assert [pid for pid in (idle["parent"], idle["pid"], *busy) if Path(f"/proc/{pid}").exists()] == []
+
+
+def children_of(pid):
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def test_no_descriptor_and_no_zombie_is_left_by_calls_that_die(pool):
+    nursery = whereabouts(pool)["parent"]
+    open_before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert do(pool, "vanish").rule == "crashed"
+        assert do(pool, "hang", timeout=0.01).rule == "timeout"
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+    assert len(children_of(nursery)) == 0
+
+
+A_HOST = """
+import json, sys, threading
+import django
+django.setup()
+from tests.test_tool_processes import do, whereabouts
+from tools.children import ChildPool
+pool = ChildPool()
+hangs = threading.Thread(target=do, args=(pool, sys.argv[1]), kwargs={"timeout": 600})
+print(json.dumps(whereabouts(pool)["parent"]), flush=True)
+hangs.start()
+hangs.join()
+"""
+
+
+@pytest.mark.parametrize("name", ["hang", "hang_in_c"])
+def test_when_the_host_is_killed_its_processes_end(name):
+    host = subprocess.Popen(
+        [sys.executable, "-c", A_HOST, name], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}
+    )
+    try:
+        nursery = int(host.stdout.readline())
+        wait_until(lambda: children_of(nursery))
+        pids = {nursery, *children_of(nursery)}
+    finally:
+        host.kill()
+        host.wait()
+        host.stdout.close()
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_an_unused_pool_starts_nothing():
+    before = threading.active_count()
+    ChildPool().close()
+    assert threading.active_count() == before
