@@ -20,7 +20,7 @@ lint: $(VENV)/dev-installed
 
 # Every fault at full dose; `make test` has a small one. FAULTS_SEED repeats a run's kills.
 faults: $(VENV)/dev-installed
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest --numprocesses 0 -m faults
 
 # Needs uv; writes versions and hashes, and no index's address.
 lock:

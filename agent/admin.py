@@ -44,7 +44,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
 
 @admin.register(Agent)
 class AgentAdmin(ModelAdmin):
-    """A change counts from the next step of a turn on."""
+    """A change counts from the next time on that a worker takes a turn: one that runs ends as it was begun."""
 
     form = AgentForm
     list_display = ["name", "model_asked", "tools_allowed", "max_tool_rounds", "max_turn_tokens", "updated_at"]

@@ -63,9 +63,13 @@ def next_step(messages: Sequence[ChatMessage], *, max_rounds: int, limit: Limit 
 
 def unanswered_calls(messages: Sequence[ChatMessage]) -> tuple[dict[str, Any], ...]:
     """The tool calls that no later message answers."""
-    answered = {message["tool_call_id"] for message in messages if message["role"] == "tool"}
-    calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    return tuple(call for call in calls if call["id"] not in answered)
+    waiting: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "tool":
+            waiting = [call for call in waiting if call["id"] != message["tool_call_id"]]
+        # In order: some models use an id again that an earlier round has had answered.
+        waiting += message.get("tool_calls") or ()
+    return tuple(waiting)
 
 
 _NOTICES = {

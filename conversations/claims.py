@@ -26,7 +26,7 @@ from conversations.errors import FenceLost, NotClaimed
 from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
-from tools import calls, gate
+from tools import gate
 from tools.models import ToolCall
 
 
@@ -255,7 +255,7 @@ def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str)
 
     The next turn's model thereby learns what became of the calls, above all of those that are UNKNOWN.
     """
-    calls.end_open([turn_id], rule=rule, reason=reason)
+    gate.end_open([turn_id], rule=rule, reason=reason)
     own = Message.objects.filter(turn_id=turn_id, seq__isnull=False).order_by("seq")
     if unanswered := unanswered_calls([message.as_chat() for message in own]):
         seq = _take_seqs(conversation_id, len(unanswered))
@@ -266,9 +266,8 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
     with transaction.atomic():
         # The conversation is locked first: closing the round may append to it.
         _take_seqs(claim.conversation_id, 0)
-        mine = _mine(claim)
-        if status == TurnStatus.CANCELLED:
-            mine = mine.filter(cancel_requested=True)
+        # Whoever was told that a turn is being cancelled finds it cancelled.
+        mine = _mine(claim).filter(cancel_requested=status == TurnStatus.CANCELLED)
         if mine.update(status=status, waiting_for="", lease_until=None, ended_at=Now(), **fields) != 1:
             raise FenceLost
         close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")

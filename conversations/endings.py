@@ -8,7 +8,7 @@ from django.db.models import F
 from conversations.claims import close_round, ring_for_next
 from conversations.models import OPEN, Conversation, Turn, TurnStatus
 from nanohost.lib.clock import Now
-from tools import calls
+from tools import gate
 
 
 def cancel_turn(turn: Turn) -> None:
@@ -56,7 +56,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         if conversation is None:
             return
         open_turns = Turn.objects.filter(conversation_id=conversation_id, status__in=OPEN)
-        calls.end_open(
+        gate.end_open(
             list(open_turns.values_list("pk", flat=True)), rule="deleted", reason="the conversation was deleted"
         )
         conversation.delete()

@@ -37,11 +37,11 @@ def receive(
     :class:`IdempotencyConflict`. Raises :class:`UnknownModel`, and :class:`NotFound` if the conversation is deleted
     meanwhile.
     """
-    if model and settings.LLM_MODELS and model not in settings.LLM_MODELS:
-        raise UnknownModel(f"{model!r} is not offered; choose one of {', '.join(settings.LLM_MODELS)}.")
     body_hash = _hash_of(conversation.pk, content, model)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
+    if model and settings.LLM_MODELS and model not in settings.LLM_MODELS:
+        raise UnknownModel(f"{model!r} is not offered; choose one of {', '.join(settings.LLM_MODELS)}.")
     try:
         with transaction.atomic():
             turn = Turn.objects.create(

@@ -135,9 +135,9 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["owner", "idempotency_key"], name="one_turn_an_idempotency_key_and_owner"),
         ]
         indexes = [
-            models.Index(fields=["rung_at"], condition=Q(status__in=OPEN), name="open_turns"),
-            models.Index(fields=["conversation", "number"], condition=Q(status__in=OPEN), name="open_turns_in_order"),
-            models.Index(fields=["worker"], condition=Q(status=TurnStatus.RUNNING), name="turns_of_a_worker"),
+            # Not partial ones: SQLite does not match their conditions against bound parameters.
+            models.Index(fields=["status", "rung_at"], name="turns_by_status"),
+            models.Index(fields=["conversation", "status", "number"], name="turns_in_order"),
             models.Index(fields=["-created_at"], name="turns_by_time"),
         ]
 

@@ -13,31 +13,35 @@ from django.db.models import Q
 from conversations import doorbell
 from conversations.models import Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
-from tools import calls
+from tools import calls, gate
 
 # A ring is repeated after this time at the earliest, and a sweep rings for so many rows at most.
 RING_AGAIN = timedelta(seconds=10)
 MOST_RINGS = 200
 
 
-def sweep() -> int:
-    """Ring for what is due and was not rung for lately; returns how often it rang."""
+def sweep(*, turns_wanted: int = MOST_RINGS, calls_wanted: int = MOST_RINGS) -> int:
+    """Ring for what is due and was not rung for lately; returns how often it rang.
+
+    A worker asks for as many as it has room for: while it is full, earlier rings wait at the broker, and more of them
+    would only have to be looked at later.
+    """
     _end_overdue_calls()
-    turns = _turns_due_for_a_ring()
+    turns = _turns_due_for_a_ring(min(turns_wanted, MOST_RINGS))
     for turn_id in turns:
         doorbell.ring_for_turn(turn_id)
-    open_calls = calls.due_for_a_ring(older_than=RING_AGAIN, limit=MOST_RINGS)
+    open_calls = calls.due_for_a_ring(older_than=RING_AGAIN, limit=min(calls_wanted, MOST_RINGS))
     for call_id in open_calls:
         doorbell.ring_for_call(call_id)
     return len(turns) + len(open_calls)
 
 
-def _turns_due_for_a_ring() -> list[UUID]:
+def _turns_due_for_a_ring(limit: int) -> list[UUID]:
     not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-RING_AGAIN.total_seconds()))
     # An expired lease is rung for at once: its worker was told, and is gone.
     expired = Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
     claimable = Turn.objects.claimable().filter(not_told | expired & (Q(rung_at=None) | Q(rung_at__lt=from_now(-1))))
-    due = list(claimable.order_by("rung_at").values_list("pk", flat=True)[:MOST_RINGS])
+    due = list(claimable.order_by("rung_at").values_list("pk", flat=True)[:limit])
     Turn.objects.filter(pk__in=due).update(rung_at=Now())
     return due
 
@@ -48,7 +52,7 @@ def _end_overdue_calls() -> None:
         status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS, deadline__lt=from_now(time_for_last_answer())
     )
     overdue = list(waiting.values_list("pk", flat=True)[:MOST_RINGS])
-    calls.end_open(overdue, rule="turn_time", reason="the turn's time was up")
+    gate.end_open(overdue, rule="turn_time", reason="the turn's time was up")
 
 
 def time_for_last_answer() -> float:

@@ -9,6 +9,7 @@ import contextvars
 import json
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from typing import Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import close_old_connections, connections
+from django.db import OperationalError, close_old_connections, connections
 
 from agent import llm
 from agent.errors import LlmBadResponse, LlmError, LlmTimeout
@@ -40,6 +41,9 @@ T = TypeVar("T")
 # Seconds before the first retry of a provider's error; doubled each time, and never more than the last figure.
 RETRY_FIRST, RETRY_MOST = 1.0, 60.0
 
+# Seconds between tries to store an answer while the database is away.
+STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
+
 
 class DatabaseThreads:
     """A few threads with kept connections, which the event loop hands its database work to."""
@@ -61,12 +65,21 @@ class DatabaseThreads:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             await asyncio.wait([future])
+            if error := future.exception():
+                logger.info("a database job of a stopped task failed: %s", type(error).__name__)
             raise
 
     def close(self) -> None:
         """Close the connections and end the threads."""
-        for _ in range(self._executor._max_workers):
-            self._executor.submit(connections.close_all)
+        if started := len(self._executor._threads):
+            each_its_own = threading.Barrier(started)
+
+            def close_own() -> None:
+                each_its_own.wait(timeout=5)
+                connections.close_all()
+
+            for _ in range(started):
+                self._executor.submit(close_own)
         self._executor.shutdown(wait=True)
 
 
@@ -94,6 +107,7 @@ class TurnRunner:
         self.worker = worker
         self._database = database
         self._held: dict[UUID, _Held] = {}
+        self._advancing: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -102,13 +116,22 @@ class TurnRunner:
         """How many turns are held."""
         return len(self._held)
 
+    @property
+    def busy(self) -> int:
+        """How many turns are held or being claimed."""
+        return len(self._advancing)
+
     async def advance(self, turn_id: UUID) -> None:
         """Take a turn and run it until it waits or ends; does nothing if it is not to be had."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._advancing.add(task)
+        task.add_done_callback(self._advancing.discard)
+        if turn_id in self._held:
+            return  # ours already: its lease ran out while this process was stalled, and the heartbeat renews it
         claim = await self._database(claims.claim, turn_id, worker=self.worker)
         if claim is None:
             return
-        task = asyncio.current_task()
-        assert task is not None
         held = self._held[turn_id] = _Held(claim, task)
         with about(requestId=claim.request_id, turn=turn_id, conversation=claim.conversation_id):
             try:
@@ -119,12 +142,13 @@ class TurnRunner:
                 await self._store_ending(held)
             except FenceLost:
                 if not await self._database(claims.cancel_if_asked, claim):
-                    logger.warning("the turn was taken over or ended elsewhere; this worker stops")
+                    logger.info("the turn was taken over or ended elsewhere; this worker stops")
             except Exception:
                 logger.exception("the turn stumbled over a fault of ours")
                 await self._retry_or_fail(claim, code="turn_error", detail="An internal fault; see the log.")
             finally:
-                del self._held[turn_id]
+                if self._held.get(turn_id) is held:
+                    del self._held[turn_id]
 
     async def _run(self, claim: Claim) -> None:
         """Step until the turn waits or ends."""
@@ -155,10 +179,21 @@ class TurnRunner:
                 return False
             step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
-            return not await self._database(claims.store_calls, claim, completion, limit=step.limit)
+            return not await self._stored(claims.store_calls, claim, completion, limit=step.limit)
         assert isinstance(step, Finish)
-        await self._database(claims.finish, claim, completion, reply=step.reply)
+        await self._stored(claims.finish, claim, completion, reply=step.reply)
         return False
+
+    async def _stored(self, store: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Store what a model answered; it was paid for, so a database that is away for moments does not lose it. The
+        fence makes repeating safe."""
+        for seconds in STORE_AGAIN:
+            try:
+                return await self._database(store, *args, **kwargs)
+            except OperationalError as error:
+                logger.warning("an answer could not be stored (%s); again in %s s", type(error).__name__, seconds)
+                await asyncio.sleep(seconds)
+        return await self._database(store, *args, **kwargs)
 
     async def _ask(self, claim: Claim, view: View, limit: Limit | None) -> Completion:
         """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
@@ -174,7 +209,7 @@ class TurnRunner:
             tools=tools,
         )
         began = time.perf_counter()
-        error = "interrupted"  # cancelled, taken over, handed back, or a fault of ours
+        error = "interrupted"  # cancelled, taken over or handed back
         completion = Completion()
         try:
             async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
@@ -185,6 +220,9 @@ class TurnRunner:
             raise LlmTimeout("no answer in time") from None
         except LlmError as failure:
             error = failure.code
+            raise
+        except Exception:
+            error = "fault"
             raise
         finally:
             _log_call(request, completion, error, time.perf_counter() - began)
@@ -238,9 +276,10 @@ class TurnRunner:
             elif held.ending == "shutdown":
                 await self._database(claims.hand_back, claim)
             else:
-                logger.warning("the turn was taken over or ended elsewhere; this worker stops")
+                logger.info("the turn was taken over or ended elsewhere; this worker stops")
         except FenceLost:
-            logger.warning("the turn was taken over or ended elsewhere; this worker stops")
+            if not await self._database(claims.cancel_if_asked, claim):
+                logger.info("the turn was taken over or ended elsewhere; this worker stops")
 
     async def watch(self) -> None:
         """Every second: stop turns that are cancelled, taken over or past their deadline."""
@@ -269,11 +308,11 @@ class TurnRunner:
         self._stopping = True
         for timer in self._timers:
             timer.cancel()
-        tasks = [held.task for held in self._held.values()]
         for held in self._held.values():
             held.end("shutdown")
-        if tasks:
-            await asyncio.wait(tasks)
+        # Those that are just being claimed see that it stops as soon as they are held.
+        while self._advancing:
+            await asyncio.wait(set(self._advancing))
 
 
 def _offered(claim: Claim) -> list[dict[str, object]]:

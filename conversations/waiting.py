@@ -36,7 +36,7 @@ from conversations.answers import Answer, chat_answer, problem_answer
 from conversations.models import Turn
 from nanohost.lib.errors import BodyTooLarge, BodyTooSlow, HeadersTooLarge, Problem, UnsupportedMediaType
 from nanohost.lib.ids import request_id
-from nanohost.lib.logs import about
+from nanohost.lib.logs import about, also_about
 from nanohost.lib.rest import as_problem
 
 access_log = logging.getLogger("nanohost.request")
@@ -49,6 +49,8 @@ BODY_SECONDS = 60
 MAX_HEADER_BYTES = 32 * 1024
 # Of a body that is too large, so much is read and dropped, since a client that still sends does not read its answer.
 DROPPED_BYTES, DROPPING_SECONDS = 8 * 1024 * 1024, 5
+
+_SUBJECT = re.compile(r"/(conversations|turns)/([0-9a-f-]{36})(?=/|$)")
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -79,7 +81,7 @@ class WaitingRoom:
         began = time.perf_counter()
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         identity = request_id(given)
-        with about(requestId=identity):
+        with about(requestId=identity, **_subjects(scope["path"])):
             reply = await self._reply(scope, receive, identity)
             if reply is not None:
                 headers = [*reply.headers, (b"x-request-id", identity.encode())]
@@ -116,6 +118,9 @@ class WaitingRoom:
     async def _serve(self, scope: Scope, receive: Receive, identity: str) -> _Reply | None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             raise HeadersTooLarge(f"The headers may have {MAX_HEADER_BYTES} bytes.")
+        if scope["path"] == "/health/live" and scope["method"] in ("GET", "HEAD"):
+            # Answered without a thread: they may all be waiting for the database, and the process is alive.
+            return _as_reply(Answer(status=200, body={"status": "ok"}))
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(scope, receive)
@@ -128,8 +133,11 @@ class WaitingRoom:
         if len(kept) == len(reply.headers):
             return reply
         turn_id = UUID(dict(reply.headers)[AWAIT_HEADER.lower().encode()].decode())
+        also_about(turn=turn_id)
         if not await self._wait(turn_id, receive):
             return None
+        if self._draining:  # what Django said still holds, and asks nothing of a database that may hang
+            return _Reply(status=reply.status, headers=kept, body=reply.body)
         return _as_reply(await self._in_thread(chat_answer, turn_id, request_id=identity))
 
     async def _wait(self, turn_id: UUID, receive: Receive) -> bool:
@@ -172,6 +180,11 @@ class WaitingRoom:
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: context.run(function, *args, **kwargs)
         )
+
+
+def _subjects(path: str) -> dict[str, str]:
+    """What a request is about, as its address tells."""
+    return {kind[:-1]: found for kind, found in _SUBJECT.findall(path)}
 
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:

@@ -40,6 +40,7 @@ class Runtime:
         self._runner = TurnRunner(worker=self.name, database=self._database)
         self._room = threading.Semaphore(settings.WORKER_MAX_TURNS)
         self._thread = threading.Thread(target=self._live, name="turns", daemon=True)
+        self._calling: set[UUID] = set()
         self._stopping = threading.Event()
         self._stop = asyncio.Event()
         self._started = threading.Event()
@@ -49,14 +50,15 @@ class Runtime:
         gate.warm_tools()
         llm.client()  # importing a provider's package takes a third of a second, which the loop must not
         self._thread.start()
-        self._started.wait(timeout=30)
+        if not self._started.wait(timeout=30):
+            raise RuntimeError("the worker did not start within 30 s; the log tells why")
 
-    def stop(self) -> None:
-        """Hand the turns back, say goodbye, end the loop."""
+    def stop(self, *, timeout: float = 6.0) -> None:
+        """Hand the turns back, say goodbye, end the loop; a database that hangs is not waited for longer."""
         self._stopping.set()
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+            self._thread.join(timeout)
 
     def take_turn(self, turn_id: UUID) -> None:
         """Hand a turn to the loop and return at once; waits while the process holds as many turns as it may."""
@@ -71,13 +73,18 @@ class Runtime:
 
     def take_call(self, call_id: UUID) -> None:
         """Run a tool call in this thread, and ring for its turn when it has ended."""
-        if not self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        self._calling.add(call_id)
+        try:
             gate.run(
                 call_id,
                 agent_tools=_tools_of_its_agent,
                 worker=self.name,
                 then=lambda call: doorbell.ring_for_turn(call.turn_id),
             )
+        finally:
+            self._calling.discard(call_id)
 
     def _after_turn(self, turn_id: UUID, done: "Future[None]") -> None:
         self._room.release()
@@ -116,7 +123,9 @@ class Runtime:
             await asyncio.sleep(seconds)
 
     async def _sweep(self) -> None:
-        await self._database(sweep)
+        room_for_turns = settings.WORKER_MAX_TURNS - self._runner.busy
+        room_for_calls = settings.TOOL_CONCURRENCY - len(self._calling)
+        await self._database(sweep, turns_wanted=max(0, room_for_turns), calls_wanted=max(0, room_for_calls))
 
     async def _beat(self) -> None:
         await self._runner.keep()

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from celery.beat import Service
 from celery.worker import WorkController
@@ -12,6 +13,7 @@ from celery.worker import state as worker_state
 from django.conf import settings
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from conversations import doorbell
 from conversations.models import Turn, TurnStatus
 from conversations.worker import runtime
 from nanohost.celery import app, make_app
@@ -20,6 +22,9 @@ from tools import gate
 from tools.models import CallStatus, ToolCall
 
 logger = logging.getLogger(__name__)
+
+# With the 2 s that uvicorn gives open requests, and the second of the tools' processes, a stop stays within 10 s.
+STOP_SECONDS = 6.0
 
 
 class Embedded:
@@ -46,9 +51,12 @@ class Embedded:
         if self._beat:
             self._beat.stop(wait=False)
         worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
+        # Their loops look up every 2 s only; a last ring, for no row, has them look up now.
+        doorbell.ring_for_turn(UUID(int=0))
+        doorbell.ring_for_call(UUID(int=0))
         gate.stop_tools()
-        runtime().stop()
-        until = time.monotonic() + 5
+        until = time.monotonic() + STOP_SECONDS
+        runtime().stop(timeout=STOP_SECONDS)
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
         gate.close_tools()

@@ -9,13 +9,16 @@ from nanohost.lib import env, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
+# More threads than this is a slip of the hand.
+MOST_THREADS = 1000
+
 # --- where and how it runs ---------------------------------------------------------------------------------------
 HOST = env.string("HOST", "127.0.0.1")
 PORT = env.integer("PORT", 8000, minimum=0)
 DATA_DIR = env.path("DATA_DIR", BASE_DIR / "var")
 # `manage.py serve` sets it: web, worker and beat live in one process, started and stopped by the ASGI lifespan.
 EMBEDDED = False
-WEB_THREADS = env.integer("WEB_THREADS", 8)
+WEB_THREADS = env.integer("WEB_THREADS", 8, maximum=MOST_THREADS)
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
 
@@ -41,7 +44,7 @@ PERMISSIONS_GRANTED = env.words("PERMISSIONS_GRANTED", ["NET_HTTP", "FS_READ", "
 TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
 TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
 TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
-TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8)
+TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MOST_THREADS)
 
 if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
     raise ImproperlyConfigured(
@@ -56,8 +59,8 @@ TURN_TIMEOUT_SECONDS = env.seconds("TURN_TIMEOUT_SECONDS", 600)
 TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 5)
 TURN_LEASE_SECONDS = env.seconds("TURN_LEASE_SECONDS", 30)
 SWEEP_SECONDS = env.seconds("SWEEP_SECONDS", 5)
-WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200)
-WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4)
+WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200, maximum=100_000)
+WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4, maximum=MOST_THREADS)
 
 # --- logs --------------------------------------------------------------------------------------------------------
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -67,13 +70,21 @@ LOG_CONTENT = env.boolean("LOG_CONTENT", False)
 # --- Django ------------------------------------------------------------------------------------------------------
 DEBUG = env.boolean("DEBUG", False)
 ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]", f"[{HOST}]" if ":" in HOST else HOST])
+if not ALLOWED_HOSTS:
+    raise ImproperlyConfigured("ALLOWED_HOSTS makes no sense: it names no host.")
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
 TIME_ZONE = env.time_zone("TIME_ZONE", "UTC")
 NANOHOST_EXTRA_APPS = env.words("NANOHOST_EXTRA_APPS")
 
 
+# A tool's process sets Django up for the models and settings a tool's code may import, without what they open.
+NANOHOST_TOOL_PROCESS = env.boolean("NANOHOST_TOOL_PROCESS", False)
+
+
 def _secret_key() -> str:
     """The environment's, or the one `manage.py serve` keeps in DATA_DIR; without either, one for this process."""
+    if NANOHOST_TOOL_PROCESS:
+        return secrets.token_urlsafe(48)
     try:
         kept = (DATA_DIR / "secret_key").read_text().strip()
     except OSError:
@@ -151,6 +162,8 @@ DATABASES = {
         },
     }
 }
+if NANOHOST_TOOL_PROCESS:
+    DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
 
 STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True

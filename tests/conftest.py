@@ -1,6 +1,6 @@
 """What the tests share: three people (an owner, a colleague, an outsider), a running host, real rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,19 @@ import pytest
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import inbox
 from conversations.models import Conversation, Turn
+from nanohost.lib.text import storable
 from tests.factories import AgentFactory, OwnerFactory
 from tests.host import Host
 from tools import gate
 from tools.models import ToolSetting, sync_settings
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Reports travel between processes as UTF-8; what a test logs on purpose may be none."""
+    report = yield
+    report.sections = [(name, storable(text)) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,9 @@ def eventually(condition: Callable[[], T], *, seconds: float = 20) -> T:
 
 def key_of(host: Host, owner: str, *options: str) -> str:
     """A new key of an owner."""
-    return host.manage("keys", "create", "--owner", owner, *options).stdout.strip()
+    made = host.manage("keys", "create", "--owner", owner, *options)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
 
 
 def turns_of(host: Host, conversation_id: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from nanohost.lib.http import BoundedHeads
 from tests.host import KEY, Host
 from tests.http import PROBLEM, chat, connect, problem, raw, read_answer, start, stored, turns_of
 
@@ -273,6 +274,35 @@ def test_headers_without_an_end_are_cut_off(host):
         connection.sendall(head(host, "GET", "/conversations")[:-2] + b"X-Endless: ")
         with pytest.raises(ConnectionError):
             send_endlessly(connection)
+
+
+def test_a_connection_on_which_nothing_arrives_is_closed():
+    """In this process, where the bound can be made short."""
+    import asyncio
+
+    import uvicorn
+
+    async def silent_client() -> bytes:
+        config = uvicorn.Config(lambda *_: None, http=QuickHeads, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nHost: x")
+            said = await asyncio.wait_for(reader.read(), timeout=10)
+            writer.close()
+            server.should_exit = True
+            await serving
+            return said
+
+    assert asyncio.run(silent_client()) == b""
+
+
+class QuickHeads(BoundedHeads):
+    head_seconds = 0.1
 
 
 def send_endlessly(connection: socket.socket) -> None:

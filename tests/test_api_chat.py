@@ -453,6 +453,8 @@ def test_two_requests_on_one_connection_are_answered_in_order(host):
     with connect(host) as connection:
         connection.sendall(ask * 2)
         received = b""
-        while received.count(b'{"status": "ok"}') < 2:
-            received += connection.recv(65536)
+        while received.count(b'{"status":"ok"}') < 2:
+            more = connection.recv(65536)
+            assert more, received
+            received += more
     assert received.count(b"HTTP/1.1 200 OK") == 2

@@ -70,7 +70,7 @@ def test_the_same_key_in_another_conversation_is_a_conflict(client, conversation
 
 def test_a_key_is_its_owners_own(host, client, conversation_id):
     mine = chat(client, conversation_id, "Hello", headers=key(conversation_id)).json()
-    with host.client(key_of(host, "somebody else")) as other:
+    with host.client(key_of(host, "somebody-else")) as other:
         theirs = chat(other, start(other), "Something else", headers=key(conversation_id)).json()
     assert theirs["assistantMessage"] == "You said: Something else"
     assert theirs["turnId"] != mine["turnId"]

@@ -104,6 +104,17 @@ def test_a_running_turn_whose_worker_is_gone_is_cancelled_by_the_next(say):
     assert advance(turn, worker="worker-2").status == TurnStatus.CANCELLED
 
 
+def test_a_turn_that_was_to_be_cancelled_does_not_end_as_failed(say):
+    turn = say("Hello")
+    held = claims.claim(turn.pk, worker="worker-1")
+    endings.cancel_turn(turn)
+    with pytest.raises(FenceLost):
+        claims.fail(held, code="turn_timeout")
+    assert claims.cancel_if_asked(held)
+    turn.refresh_from_db()
+    assert turn.status == TurnStatus.CANCELLED
+
+
 def test_after_a_cancelled_turn_the_next_one_runs(say):
     first, second = say(script({"fail": "unavailable"})), say("two")
     endings.cancel_turn(advance(first))

@@ -22,6 +22,9 @@ RECOVERY = [
 ]
 
 
+pytestmark = pytest.mark.timeout(600)
+
+
 def test_six_kills_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stages = {"intent", "model", "effect", "result", "between steps", "finish"}
     kill_at_points(tmp_path, stages=stages, count=6, capsys=capsys)

@@ -1,15 +1,17 @@
 """The gate: what it refuses and says of it, what it runs, and how a call ends whatever happens."""
 
 import json
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import OperationalError
 
 from nanohost.lib.clock import from_now
 from tests.calls import EVERY_TOOL, ask, run, run_in_thread
 from tests.wait import wait_until
-from tools import calls
+from tools import calls, gate
 from tools.gate import AgentTools
 from tools.models import CallStatus, ToolCall, ToolSetting
 
@@ -273,7 +275,7 @@ def test_a_call_ended_elsewhere_while_it_runs_is_stopped_and_keeps_its_outcome(t
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run_in_thread, call, then=told.append)
         wait_until(effects.exists)
-        calls.end_open([call.turn_id], rule="cancelled", reason="the turn was cancelled")
+        gate.end_open([call.turn_id], rule="cancelled", reason="the turn was cancelled")
         ended = running.result(timeout=10)
     assert (ended.status, ended.rule) == (CallStatus.FAILED, "cancelled")
     assert told == []
@@ -284,10 +286,46 @@ def test_an_outcome_that_comes_after_another_does_not_overwrite_it(allowed, effe
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run_in_thread, call)
         wait_until(effects.exists)
-        calls.end_open([call.turn_id], rule="cancelled", reason="the turn was cancelled")
+        gate.end_open([call.turn_id], rule="cancelled", reason="the turn was cancelled")
         ended = running.result(timeout=10)
     assert (ended.status, ended.rule) == (CallStatus.UNKNOWN, "cancelled")
     assert "the turn was cancelled" in ended.result
+
+
+def test_an_outcome_outlives_a_database_that_is_away_for_a_moment(allowed, effects, monkeypatch):
+    end, asked = calls.end, []
+
+    def refuse_once(*args, **options):
+        asked.append(1)
+        if len(asked) == 1:
+            raise OperationalError("database is locked")
+        end(*args, **options)
+
+    monkeypatch.setattr(calls, "end", refuse_once)
+    ended = run(ask("append_line", path=str(effects), line="one"))
+    assert (ended.status, effects.read_text()) == (CallStatus.SUCCESS, "one\n")
+
+
+def test_a_call_the_gate_could_not_decide_on_was_not_started_and_goes_back(allowed, effects):
+    call = ask("append_line", path=str(effects), line="one")
+
+    def away(claimed):
+        raise OperationalError("database is locked")
+
+    gate.run(call.pk, agent_tools=away, worker="worker-1", then=lambda ended: None)
+    call.refresh_from_db()
+    assert (call.status, call.attempts) == (CallStatus.QUEUED, 0)
+    assert run(call).status == CallStatus.SUCCESS
+
+
+def test_a_call_ended_from_outside_is_audited_as_well(allowed, effects, caplog):
+    caplog.set_level(logging.INFO, logger="TOOL_AUDIT")
+    call = ask("append_line", path=str(effects), line="one")
+    calls.claim(call.pk, worker="worker-1")
+    gate.end_open([call.turn_id], rule="cancelled", reason="the turn was cancelled")
+    gate.end_open([call.turn_id], rule="cancelled", reason="a second time ends nothing")
+    (line,) = [record for record in caplog.records if record.name == "TOOL_AUDIT"]
+    assert (line.call, line.status, line.rule) == (str(call.pk), "UNKNOWN", "cancelled")
 
 
 # --- results -----------------------------------------------------------------------------------------------------

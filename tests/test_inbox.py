@@ -74,6 +74,12 @@ def test_a_model_that_is_not_offered_is_refused(say, settings):
     assert say("Hello", model="small").model == "small"
 
 
+def test_a_repeat_gets_its_answer_whatever_is_offered_now(say, settings):
+    turn = say("Hello", model="large", idempotency_key="k")
+    settings.LLM_MODELS = ["small"]
+    assert say("Hello", model="large", idempotency_key="k").pk == turn.pk
+
+
 def test_an_unknown_agent_is_refused(owner):
     with pytest.raises(UnknownAgent):
         inbox.start_conversation(owner_id=owner.pk, agent="nobody", metadata={})

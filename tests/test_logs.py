@@ -79,7 +79,11 @@ def test_a_line_tells_what_it_is_about(lines):
     assert "requestId" not in outside
 
 
-@pytest.mark.parametrize("text", ['a\nb {"event": "forged"}', "a\r\nb", "a\u2028b", "a\x00\x1b[31mb", "a\ud800b"])
+@pytest.mark.parametrize(
+    "text",
+    ['a\nb {"event": "forged"}', "a\r\nb", "a\u2028b", "a\x00\x1b[31mb", "a\ud800b"],
+    ids=["forged", "crlf", "line separator", "escape", "surrogate"],
+)
 def test_a_line_stays_one_line_whatever_it_says(written, lines, text):
     logging.getLogger("x").warning(text, extra={"said": text})
     (line,) = lines()

@@ -44,6 +44,11 @@ def test_after_its_results_the_model_is_asked_again():
     assert next_step([ASKED, calls("1", "2"), result("2"), result("1")], max_rounds=2) == CallModel()
 
 
+def test_an_id_of_an_earlier_round_that_is_used_again_is_another_call():
+    earlier = [ASKED, calls("1"), result("1")]
+    assert next_step([*earlier, calls("1")], max_rounds=2) == RunTools(calls=(call("1"),))
+
+
 def test_an_answer_ends_the_turn():
     assert next_step([ASKED, ANSWERED], max_rounds=2) == Finish(reply="Noon.")
 

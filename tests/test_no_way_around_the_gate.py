@@ -1,11 +1,16 @@
 """Nothing but the gate can run a tool: the product's code is walked for every way to what runs one.
 
 What runs tools is :mod:`tools.children` and :mod:`tools.child`; the tools themselves are functions in modules named
-``agent_tools``, whose signatures the registry keeps. The walk finds whoever names these in an import, an attribute or
-a text, and whoever loads or runs code by a name that is not written there to be read.
+``agent_tools``. The walk finds whoever names these in an import, an attribute, a pattern or a text, whoever loads or
+runs code by a name that is not written there to be read, and whoever starts another process.
+
+This is a tripwire against accident and convenience: the shortcut that a hurried change takes does not pass unseen. It
+is no boundary against an author who means to get around it. Whoever may write the product's code can call any function
+of the process, in more ways than a walk over its text can list; against those stand review and the tools' own process.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,25 +23,29 @@ from tests.host import ROOT
 PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler", "manage.py")
 
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
-LEADS_TO_A_TOOL = {
-    ("tools", "children"),
-    ("tools", "child"),
-    ("gate", "pool"),
-    ("gate", "Task"),
-    ("registry", "_tools"),
-}
-# A part of a dotted path that does so by itself.
-IS_A_TOOLS_OWN = {"agent_tools", "_signature"}
+LEADS_TO_A_TOOL = {("tools", "children"), ("tools", "child"), ("gate", "Task")}
+# Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
+# know what an argument or an item is; only where they are at home they are not.
+RUNS_A_TOOL = {"ChildPool", "_Child", "_Nursery", "_decide_and_run", "child", "children", "pool"}
+HOMES = {"tools.gate", "tools.children", "tools.child"}
+# Names by which a tool's function can be had: a way everywhere.
+HAS_TOOLS = {"_awaiting_schema", "_tools", "agent_tools"}
+# Those that, alone in a text, say nothing.
+PLAIN_WORDS = {"child", "children", "pool"}
 
 # Functions that load code by its name. With the name written there, the name is looked at; else the use is reported.
 LOADERS = {
     "__import__",
+    "_find_and_load",
+    "_gcd_import",
     "autodiscover_modules",
+    "exec_module",
     "find_spec",
     "import_from_string",
     "import_module",
     "import_object",
     "import_string",
+    "load_module",
     "locate",
     "reload",
     "resolve_name",
@@ -45,34 +54,90 @@ LOADERS = {
     "symbol_by_name",
 }
 # Reaching attributes by a name works the same way.
-GETTERS = {"getattr", "attrgetter", "methodcaller"}
+GETTERS = {"getattr", "attrgetter", "methodcaller", "setattr", "delattr"}
+# And so does taking all there is of something, and choosing among it. These are reported however they are used.
+TAKES_ALL = {
+    "astuple",
+    "get_objects",
+    "get_referents",
+    "get_referrers",
+    "getattr_static",
+    "getmembers",
+    "getmembers_static",
+}
 # These are reported however they are used: text run as code, other processes, and everything there is, by name.
 BUILTINS_THAT_RUN_TEXT = {"eval", "exec", "compile", "globals", "locals", "vars", "__builtins__", "__loader__"}
 RUNS_ANYTHING = {
-    "ctypes",
+    "_frozen_importlib*",
+    "_imp",
+    "_posixsubprocess",
+    "asyncio.create_subprocess_*",
+    "asyncio.subprocess",
+    "bdb",
+    "billiard",
+    "builtins",
+    "cProfile",
     "code",
     "codeop",
-    "gc.get_objects",
-    "gc.get_referents",
-    "gc.get_referrers",
+    "concurrent.futures.ProcessPoolExecutor",
+    "concurrent.futures.process",
+    "concurrent.interpreters",
+    "ctypes",
+    "doctest",
     "imp",
+    "importlib._*",
     "importlib.abc",
     "importlib.machinery",
     "importlib.util",
+    "inspect.currentframe",
+    "inspect.getclosurevars",
+    "inspect.stack",
     "marshal",
     "multiprocessing",
     "os.exec*",
+    "os.fork*",
     "os.popen",
     "os.posix_spawn*",
     "os.spawn*",
+    "os.startfile",
     "os.system",
+    "pdb",
     "pickle",
     "pkgutil",
+    "posix",
+    "profile",
+    "pty",
+    "runpy",
     "subprocess",
+    "sys._current_frames",
+    "sys._getframe",
     "sys.modules",
+    "timeit",
+    "trace",
     "zipimport",
 }
-DUNDERS = {"__dict__", "__globals__", "__getattribute__", "__subclasses__", "__wrapped__"}
+# What starts a process, whatever it is an attribute of.
+STARTS_A_PROCESS = re.compile(
+    r"fork(pty)?|(exec|spawn)[lv]p?e?|posix_spawnp?|[pP]open|fork_exec"
+    r"|(create_)?subprocess_(exec|shell)|(Process|Interpreter)PoolExecutor"
+)
+# What an object, a function or a frame is made of.
+DUNDERS = {
+    "__builtins__",
+    "__closure__",
+    "__code__",
+    "__dict__",
+    "__func__",
+    "__getattribute__",
+    "__globals__",
+    "__loader__",
+    "__spec__",
+    "__subclasses__",
+    "__wrapped__",
+    "f_builtins",
+    "f_globals",
+    "f_locals",
+}
 
 # (module, what it uses, and all below it): why it may.
 ALLOWED = {
@@ -82,11 +147,13 @@ ALLOWED = {
     ("tools.children", "'tools.child'"): "The nursery's module.",
     ("tools.child", "importlib.import_module"): "Imports the tools; it is the process they run in.",
     ("tools.child", "getattr"): "Finds a tool in its module; it is the process they run in.",
+    ("tools.children", "fork"): "Asks the nursery for a child.",
+    ("tools.child", "os.fork"): "It is the nursery.",
     ("tools.child", "ctypes"): "Asks the kernel to end it with the nursery.",
     ("tools.apps", "'agent_tools'"): "Autodiscovery imports every app's tools, so that they register; it keeps none.",
-    ("tools.registry", "_signature"): "Makes the schema.",
     ("tools.management.commands.tools", "getattr"): "One of its own actions, as argparse has them.",
     ("nanohost.accounts.management.commands.keys", "getattr"): "One of its own actions, as argparse has them.",
+    ("manage", "f_globals"): "Names the module a traceback passed through.",
     ("agent.llm", "importlib.import_module"): "A provider, from the table that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
 }
@@ -105,7 +172,7 @@ def ways_around(source: str, *, module: str, is_package: bool = False) -> list[W
     tree = ast.parse(source)
     names = _names(tree, module if is_package else module.rpartition(".")[0])
     parents, docstrings = _parents(tree), _docstrings(tree)
-    found = {way for node in ast.walk(tree) for way in _ways_at(node, names, parents, docstrings)}
+    found = {way for node in ast.walk(tree) for way in _ways_at(node, names, parents, docstrings, module)}
     return sorted(found, key=lambda way: (way.line, way.what))
 
 
@@ -185,54 +252,74 @@ def _docstrings(tree: ast.AST) -> set[ast.AST]:
 
 
 def _ways_at(
-    node: ast.AST, names: dict[str, str], parents: dict[ast.AST, ast.AST], docstrings: set[ast.AST]
+    node: ast.AST, names: dict[str, str], parents: dict[ast.AST, ast.AST], docstrings: set[ast.AST], module: str
 ) -> Iterator[Way]:
     line = getattr(node, "lineno", 0)
-    if isinstance(node, ast.Import):
-        yield from (Way(line, each.name) for each in node.names if _leads_to_a_tool(each.name))
-    elif isinstance(node, ast.ImportFrom):
+    reserved = HAS_TOOLS if module in HOMES else HAS_TOOLS | RUNS_A_TOOL
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(parents.get(node), ast.ClassDef):  # its names become attributes of the class
+            yield Way(line, "import in a class")
         for each in node.names:
-            path = names[each.asname or each.name]
-            if _leads_to_a_tool(path) or (each.name == "*" and path.split(".")[0] == "tools"):
+            path = each.name if isinstance(node, ast.Import) else names[each.asname or each.name]
+            if each.name == "*" or _leads_to_a_tool(path, module) or _runs_anything(path):
                 yield Way(line, path)
+            if isinstance(node, ast.ImportFrom) and each.name in reserved:
+                yield Way(line, each.name)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
-        if _names_a_tool(node.value):
+        if _names_a_tool(node.value, reserved):
             yield Way(line, repr(node.value))
     elif isinstance(node, ast.Name | ast.Attribute):
-        yield from (Way(line, what) for what in _uses(node, names, parents.get(node)))
+        yield from (Way(line, what) for what in _uses(node, names, parents.get(node), module))
+        if isinstance(node, ast.Attribute) and node.attr in reserved:
+            yield Way(line, node.attr)
+    elif isinstance(node, ast.MatchClass):
+        yield from (Way(line, each) for each in node.kwd_attrs if each in reserved or each.startswith("_"))
     elif isinstance(node, ast.Call):
         function, path = _last(node.func, names), _path(node, names)
-        if function == "getattr" and _leads_to_a_tool(path):
+        if function == "getattr" and _leads_to_a_tool(path, module):
             yield Way(line, path)
+        if function in ("setattr", "delattr") and _path(node.args[0], names).startswith("tools."):
+            yield Way(line, function)
         parts = {part for text in _literals(node) for part in text.split(".")}
-        if function in LOADERS | GETTERS and {"children", "child"} & parts:
-            yield Way(line, "children")
+        if function in LOADERS | GETTERS:
+            yield from (Way(line, part) for part in PLAIN_WORDS & parts)
 
 
-def _leads_to_a_tool(path: str) -> bool:
+def _leads_to_a_tool(path: str, module: str) -> bool:
+    """Whether the path has a part that does, or is something private of another module of the tools' app."""
     parts = path.split(".")
-    return bool(LEADS_TO_A_TOOL & set(pairwise(parts)) or IS_A_TOOLS_OWN & set(parts))
+    private = parts[0] == "tools" and any(part.startswith("_") for part in parts) and not _matches(path, module)
+    return private or "agent_tools" in parts or bool(LEADS_TO_A_TOOL & set(pairwise(parts)))
 
 
-def _names_a_tool(text: str) -> bool:
+def _runs_anything(path: str) -> bool:
+    return any(_matches(path, each) for each in RUNS_ANYTHING)
+
+
+def _names_a_tool(text: str, reserved: set[str]) -> bool:
     """Whether a text could be a name by which something loads or gets what leads to a tool."""
     dotted = text.replace(":", ".").replace("/", ".").removesuffix(".py").strip(".")
     if not all(part.isidentifier() for part in dotted.split(".")):
         return "tools.child" in text or "agent_tools" in text
     parts = set(dotted.split("."))
-    return bool({"_tools", *IS_A_TOOLS_OWN} & parts or (len(parts) > 1 and {"children", "child"} & parts))
+    return bool((reserved - PLAIN_WORDS) & parts or (len(parts) > 1 and PLAIN_WORDS & parts))
 
 
-def _uses(node: ast.Name | ast.Attribute, names: dict[str, str], parent: ast.AST | None) -> Iterator[str]:
+def _uses(node: ast.Name | ast.Attribute, names: dict[str, str], parent: ast.AST | None, module: str) -> Iterator[str]:
     path, last = _path(node, names), _last(node, names)
-    if path and _leads_to_a_tool(path):
+    if path and _leads_to_a_tool(path, module):
         yield path
-    if isinstance(node, ast.Attribute) and last in DUNDERS | {"_signature"}:
+    if isinstance(node, ast.Attribute) and last in DUNDERS:
         yield last
+    # Nobody puts anything else in the place of a part of the gate.
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and path.startswith("tools."):
+        yield path
     if isinstance(node, ast.Name) and last in BUILTINS_THAT_RUN_TEXT and names.get(node.id, last) == last:
         yield last
-    if any(_matches(path, pattern) for pattern in RUNS_ANYTHING) or path.startswith("builtins."):
+    if _runs_anything(path):
         yield path
+    if last in TAKES_ALL or (STARTS_A_PROCESS.fullmatch(last) and (path or isinstance(node, ast.Attribute))):
+        yield path or last
     is_called = isinstance(parent, ast.Call) and parent.func is node
     if last in LOADERS | GETTERS and not (is_called and _name_is_written(parent, last)):
         yield path or last
@@ -240,7 +327,7 @@ def _uses(node: ast.Name | ast.Attribute, names: dict[str, str], parent: ast.AST
 
 def _name_is_written(call: ast.Call, function: str) -> bool:
     """Whether all that is loaded or got stands there as a text; that text is looked at where it stands."""
-    named = call.args[1:2] if function == "getattr" else call.args
+    named = call.args[1:2] if function in ("getattr", "setattr", "delattr") else call.args
     texts = [each for each in named if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return bool(named) and len(texts) == len(named) and not call.keywords
 
@@ -283,6 +370,27 @@ def test_what_is_allowed_is_there():
         for allowed in _allowing(module, way)
     }
     assert used == set(ALLOWED), "an entry that allows nothing any more would allow a new bypass"
+
+
+def test_what_runs_a_tool_is_known_by_its_present_name():
+    homes = [ast.parse((ROOT / "tools" / file).read_text()) for file in ("gate.py", "children.py", "registry.py")]
+    defined = {name for home in homes for name in _defined(home)} | {"agent_tools", "child", "children"}
+    assert defined >= RUNS_A_TOOL | HAS_TOOLS, "a name that is no more guards nothing"
+
+
+def test_every_private_step_from_the_gate_to_the_pool_is_known():
+    functions = [node for node in ast.parse((ROOT / "tools/gate.py").read_text()).body if hasattr(node, "name")]
+    leading = {"pool"}
+    for _ in functions:
+        leading |= {each.name for each in functions if any(_last(node, {}) in leading for node in ast.walk(each))}
+    assert "run" in leading
+    assert {name for name in leading if name.startswith("_")} <= RUNS_A_TOOL
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """The names that stand at the top of a module."""
+    annotated = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    return annotated | {node.name for node in tree.body if hasattr(node, "name")}
 
 
 def test_the_walk_sees_the_product():
@@ -348,9 +456,73 @@ BYPASSES = [
     "from tools import agent_tools",
     "import scheduler.agent_tools",
     "from tests.toolbox import agent_tools",
-    "from tools import registry\nregistry.get('time')._signature()",
-    "from tools import registry\ngetattr(registry.get('time'), '_signature')()",
     "from tools import registry\nregistry._tools['time']",
+]
+
+
+# Ways that do not write down what stands before the dangerous name.
+BYPASSES += [
+    "from tools.gate import _decide_and_run",
+    "from .gate import _decide_and_run",
+    "from tools import gate\ngate._decide_and_run(call, all_tools)",
+    "from tools.calls import _anything",
+    "from tools import gate\n[gate][0].pool()",
+    "from tools import gate\n{'g': gate}['g'].pool()",
+    "def f(g):\n    g.pool()",
+    "def f(g):\n    return g._decide_and_run",
+    "self.pool.run(task)",
+    "class A:\n    from tools import gate\nA.gate.pool()",
+    "class A:\n    from importlib import import_module as load\nA.load(name)",
+    "class A:\n    from subprocess import run\nA.run(command)",
+    "from conversations.worker import pool",
+    "from django.apps import apps\napps.get_app_config('tools').module.children.pool()",
+    "from django.apps import apps\ngetattr(apps.get_app_config('tools').module, 'children')",
+    "from tools import gate\ngate.admit = lambda name, **_: anything",
+    "from tools import gate\nsetattr(gate, name, anything)",
+    "from tools import gate\nsetattr(gate, 'admit', anything)",
+    "from tools import registry\nregistry._awaiting_schema['time']()",
+    "import dataclasses\nfrom tools import registry\ndataclasses.astuple(registry.get('time'))[-1]()",
+    "from dataclasses import astuple as members\nmembers(tool)[-1]()",
+    "match tool:\n    case RegisteredTool(_signature=f):\n        f()",
+    "match gate:\n    case object(pool=p):\n        p()",
+    "import inspect\nfrom tools import gate\ndict(inspect.getmembers(gate))['pool']()",
+    "import inspect\nfrom tools import gate\ninspect.getattr_static(gate, 'pool')",
+    "from inspect import getmembers as look\nlook(gate)",
+    "def f(inspector):\n    inspector.getattr_static(gate, name)",
+    "import inspect\ninspect.stack()[0]",
+    "import sys\nsys._getframe(1).f_globals",
+    "import importlib\nimportlib._bootstrap._gcd_import('tools.' + 'children')",
+    "from importlib._bootstrap import _gcd_import",
+    "spec.loader.exec_module(module)",
+    "from os import *",
+    "import builtins\n[builtins][0].eval(text)",
+    "import gc\n[gc][0].get_referrers(gate)",
+]
+
+# Processes: one could be anything, a tool included.
+BYPASSES += [
+    "import asyncio\nawait_me = asyncio.create_subprocess_exec(python, '-m', module)",
+    "import asyncio\nawait_me = asyncio.create_subprocess_shell(command)",
+    "from asyncio import create_subprocess_exec as start\nstart(python, '-m', module)",
+    "def f(loop):\n    loop.subprocess_exec(protocol, command)",
+    "import asyncio.subprocess",
+    "from concurrent.futures import ProcessPoolExecutor\nProcessPoolExecutor().submit(function)",
+    "import concurrent.futures\nconcurrent.futures.ProcessPoolExecutor()",
+    "from concurrent.futures.process import ProcessPoolExecutor as Executor",
+    "import multiprocessing\nmultiprocessing.Process(target=function)",
+    "from multiprocessing import Process",
+    "import billiard",
+    "import pty\npty.spawn(command)",
+    "from pty import spawn",
+    "import subprocess as harmless",
+    "from subprocess import Popen",
+    "import os\nos.fork()",
+    "from os import fork as split",
+    "import os\n[os][0].execvpe(python, command, {})",
+    "import os\nos.posix_spawn(python, command, {})",
+    "import os\nos.spawnlp(os.P_WAIT, python)",
+    "import os\nos.popen(command)",
+    "import posix\nposix.system(command)",
 ]
 
 
@@ -370,6 +542,13 @@ def test_a_planted_bypass_is_found(source):
         ("tools.children", "from tools.child import run"),
         ("tools.apps", "from tools.agent_tools import time"),
         ("tools.registry", "import importlib\nimportlib.import_module(name)"),
+        ("tools.calls", "from .gate import _decide_and_run"),
+        ("tools.registry", "def f(g):\n    g.pool()"),
+        ("tools.gate", "import subprocess"),
+        ("tools.gate", "import os\nos.fork()"),
+        ("tools.children", "import os\nos.fork()"),
+        ("tools.children", "import multiprocessing"),
+        ("tools.child", "import subprocess"),
     ],
 )
 def test_a_bypass_planted_in_the_tools_app_is_found(module, source):
@@ -387,9 +566,15 @@ def test_a_bypass_planted_in_the_tools_app_is_found(module, source):
         "from django.utils.module_loading import import_string\nimport_string('django.utils.timezone.now')",
         "getattr(settings, 'DEBUG', False)",
         "import re\nre.compile('x')",
-        "children = []\nchildren.append(node.children)",
+        "children = []\nchildren.append(child)",
         "log.info('its children have ended')\nbody = {'children': []}",
-        "connections = pool.run(task)\nself.pool.run(task)",
+        "connections = pool.run(task)\nself._pool.run(task)",
+        "app.worker(pool='threads')\nserializers.ListField(child=field)",
+        "match answer:\n    case Answer(ok=True, text=text):\n        print(text)",
+        "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(max_workers=4)",
+        "from dataclasses import dataclass, replace\nreplace(tool, name='x')",
+        "import inspect\ninspect.signature(f)",
+        "registry.get('time').schema",
         "import os, sys\nos.environ['PATH']\nsys.exit(1)",
     ],
 )

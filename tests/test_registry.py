@@ -1,7 +1,9 @@
 """Tools as they are defined: schemas read off signatures and docstrings, and what cannot be a tool."""
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -12,6 +14,7 @@ from pydantic import Field
 from tests.host import ROOT
 from tools import registry
 from tools.errors import ToolDefinitionError, UnknownTool
+from tools.permissions import Permission
 from tools.registry import tool
 from tools.schemas import arguments_schema
 
@@ -111,6 +114,7 @@ def test_a_tool_in_openais_format():
 def own_registry(monkeypatch):
     """What the test registers is forgotten."""
     monkeypatch.setattr(registry, "_tools", dict(registry._tools))
+    monkeypatch.setattr(registry, "_awaiting_schema", dict(registry._awaiting_schema))
 
 
 def test_the_decorator_returns_the_function_itself(own_registry):
@@ -142,6 +146,41 @@ def test_an_unknown_name_is_refused():
 
 def test_the_modules_of_the_tools_are_known():
     assert registry.modules() == ["tests.toolbox.agent_tools", "tools.agent_tools"]
+
+
+# --- what the registry keeps -------------------------------------------------------------------------------------
+
+PLAIN_DATA = {dict, list, tuple, str, int, float, bool, type(None)}
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """All that the roots hold, however deep; of a class, only the name."""
+    seen, ahead = set(), list(roots)
+    while ahead:
+        each = ahead.pop()
+        if id(each) not in seen and not isinstance(each, type):
+            seen.add(id(each))
+            yield each
+            ahead += gc.get_referents(each)
+
+
+def test_a_started_host_keeps_no_tools_function():
+    kept = {type(each) for each in reachable(registry._tools, registry._awaiting_schema)}
+    assert registry.RegisteredTool in kept
+    assert kept <= PLAIN_DATA | {registry.RegisteredTool, Permission}
+
+
+def test_a_function_is_let_go_of_when_its_schema_is_made(own_registry):
+    tool()(nothing)
+    assert nothing in reachable(registry._awaiting_schema)
+    known = registry.get("nothing")
+    assert known.schema == arguments_schema(nothing)
+    assert nothing not in reachable(known, registry._tools, registry._awaiting_schema)
+
+
+def test_a_process_that_only_imports_tools_makes_no_schema():
+    imported = python("import sys, tools.agent_tools; assert 'tools.schemas' not in sys.modules")
+    assert imported.returncode == 0, imported.stderr
 
 
 # --- what cannot be a tool ---------------------------------------------------------------------------------------

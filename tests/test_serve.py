@@ -2,13 +2,13 @@
 
 import json
 import re
-import resource
 import shutil
 import signal
 import socket
 import sqlite3
 import stat
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -147,13 +147,17 @@ def test_the_password_outlasts_the_restart(new_host, first, second):
 
 
 def test_a_second_start_is_quick(host_on, tmp_path):
-    """Ready within 5 seconds of CPU: on a busy machine the clock says little."""
+    """Ready within 5 seconds, the best of three: other work on the machine may slow one of them down."""
     host = host_on(tmp_path).start()
-    host.kill()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    host.start().kill()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 5
+    took = []
+    for _ in range(3):
+        host.kill()
+        began = time.monotonic()
+        host.start()
+        took.append(time.monotonic() - began)
+        if took[-1] < 5:
+            break
+    assert min(took) < 5, took
 
 
 def wait_for_running_turn(host: Host) -> None:
@@ -180,6 +184,30 @@ def test_it_stops_cleanly_and_hands_its_turns_back(host_on, tmp_path, number):
         assert database.execute("SELECT status, attempts FROM conversations_turn").fetchall() == [("waiting", 0)]
     host.start()
     wait_for_running_turn(host)
+
+
+def test_it_stops_in_time_though_the_database_is_locked(host_on, tmp_path):
+    """What is held is then taken again by its lease; whoever waits has the turn's address all the same."""
+    host = host_on(tmp_path).start()
+    with ThreadPoolExecutor() as elsewhere:
+        waiter = elsewhere.submit(chat, host, [{"sleep": 60}])
+        wait_for_running_turn(host)
+        with sqlite3.connect(host.data_dir / "nanohost.sqlite3", isolation_level=None) as database:
+            database.execute("BEGIN IMMEDIATE")
+            assert host.stop(seconds=12) == 0
+            assert waiter.result(timeout=10).status_code == 202
+
+
+def test_it_says_that_it_lives_while_its_database_is_locked(host_on, tmp_path):
+    host = host_on(tmp_path, WEB_THREADS="1").start()
+    with ThreadPoolExecutor() as elsewhere:
+        with sqlite3.connect(host.data_dir / "nanohost.sqlite3", isolation_level=None) as database:
+            database.execute("BEGIN IMMEDIATE")
+            stuck = elsewhere.submit(chat, host, [{"say": "Hello."}])
+            wait_until(lambda: not stuck.done(), seconds=1)
+            assert httpx2.get(f"{host.address}/health/live", timeout=5).json() == {"status": "ok"}
+            database.execute("ROLLBACK")
+        assert stuck.result(timeout=30).status_code == 200
 
 
 def test_those_who_wait_are_let_go_when_it_stops(host_on, tmp_path):
@@ -228,6 +256,9 @@ def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
         ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
         ("NANOHOST_API_KEY", "bad", "NANOHOST_API_KEY makes no sense: An API key looks like nh_<prefix>_<secret>"),
         ("NANOHOST_EXTRA_APPS", "does.not.exist", "NANOHOST_EXTRA_APPS does not load: ModuleNotFoundError"),
+        ("LLM_BASE_URL", "http://127.0.0.1:99999", "LLM_BASE_URL='http://127.0.0.1:99999' makes no sense"),
+        ("ALLOWED_HOSTS", ",", "ALLOWED_HOSTS makes no sense: it names no host"),
+        ("WORKER_DB_THREADS", "100000000", "expected a whole number from 1 to 1000"),
         ("TIME_ZONE", "Mars/Base", "TIME_ZONE='Mars/Base' makes no sense"),
         ("TOOL_TIMEOUT_SECONDS", "nan", "TOOL_TIMEOUT_SECONDS='nan' makes no sense"),
         ("CSRF_TRUSTED_ORIGINS", "example.org", "CSRF_TRUSTED_ORIGINS setting must start with a scheme"),

@@ -2,6 +2,7 @@
 
 import pytest
 from celery import current_app
+from django.db import connection
 
 from conversations import claims
 from conversations.models import Turn, TurnStatus
@@ -131,6 +132,29 @@ def test_when_the_turns_time_is_up_its_open_calls_end_and_the_model_gives_its_be
     turn = advance(turn)
     assert turn.status == TurnStatus.SUCCEEDED
     assert "time limit" in turn.messages.get(role="assistant", tool_calls__isnull=True).content
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL scans small tables, whatever their indexes")
+def test_a_sweep_reads_by_index_and_never_scans(db):
+    """History grows without bound; what a sweep reads must not. Parameters stay bound: literals make other plans."""
+    statements = []
+
+    def note(execute, sql, params, many, context):
+        statements.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        sweep()
+    reads = [(sql, params) for sql, params in statements if sql.startswith("SELECT")]
+    assert {table for table in ("conversations_turn", "tools_toolcall") for sql, _ in reads if table in sql} == {
+        "conversations_turn",
+        "tools_toolcall",
+    }
+    for sql, params in reads:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
+            plan = [str(step[-1]) for step in cursor.fetchall()]
+        assert not [step for step in plan if step.startswith("SCAN")], (sql, plan)
 
 
 def test_a_sweep_rings_for_a_bounded_number(say, monkeypatch):

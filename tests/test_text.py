@@ -11,7 +11,9 @@ anything = st.text(st.characters())
 
 
 @pytest.mark.parametrize(
-    ("text", "stored"), [("a\0b", "a\ufffdb"), ("a\ud800b\udfff", "a\ufffdb\ufffd"), ("\U0001f600 é", "\U0001f600 é")]
+    ("text", "stored"),
+    [("a\0b", "a\ufffdb"), ("a\ud800b\udfff", "a\ufffdb\ufffd"), ("\U0001f600 é", "\U0001f600 é")],
+    ids=["NUL", "lone surrogates", "nothing"],
 )
 def test_what_no_database_stores_is_replaced(text, stored):
     assert storable(text) == stored

@@ -247,7 +247,14 @@ def test_a_childs_environment_holds_no_secret(pool, monkeypatch):
         "DJANGO_SETTINGS_MODULE",
         "DATA_DIR",
         "NANOHOST_EXTRA_APPS",
+        "NANOHOST_TOOL_PROCESS",
     }
+
+
+def test_a_childs_settings_open_neither_the_database_nor_the_hosts_sessions(pool):
+    told = json.loads(do(pool, "reach_for_the_host").text)
+    assert told["database"] == "out of reach"
+    assert told["key"] != django_settings.SECRET_KEY
 
 
 def test_a_declared_secret_is_given_to_its_tool_and_to_no_other(warm_pool, monkeypatch):

@@ -3,13 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 
 from conversations import worker as worker_module
 from conversations.models import Turn, TurnStatus, WaitingFor, Worker
 from conversations.worker import Runtime, forget_dead_workers
-from nanohost.lib.clock import from_now
+from nanohost.lib.clock import Now, from_now
 from tests.scripts import script
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,11 +73,84 @@ def test_a_turn_taken_over_is_let_go_without_a_write(runtime, say):
     assert (Turn.objects.get().fence, status(turn)) == (9, TurnStatus.RUNNING)
 
 
+def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out(runtime, say):
+    """As after a stall of the whole process: the sweeper rings before the heartbeat has renewed the lease."""
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING)
+    Turn.objects.update(lease_until=from_now(-1))
+    runtime.take_turn(turn.pk)
+    until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())
+    until(lambda: runtime._runner.busy == 1)
+    turn.refresh_from_db()
+    assert (turn.fence, turn.attempts, runtime._runner.count) == (1, 0, 1)
+
+
+def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner, conversation):
+    from conversations import inbox
+
+    turns = [say(script({"sleep": 60}))]
+    for _ in range(2):
+        turns.append(say(script({"sleep": 60}), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})))
+    for turn in turns[:2]:
+        runtime.take_turn(turn.pk)
+    until(lambda: runtime._runner.count == 2)
+    Turn.objects.filter(pk=turns[2].pk).update(rung_at=None)
+    swept = Worker.objects.get(name=runtime.name).heartbeat_at
+    until(lambda: Worker.objects.get(name=runtime.name).heartbeat_at > swept + timedelta(seconds=1))
+    assert Turn.objects.get(pk=turns[2].pk).rung_at is None
+
+
+def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, monkeypatch):
+    from conversations import claims
+
+    asked: list[int] = []
+    finish = claims.finish
+
+    def refuse_once(*args: object, **options: object) -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise OperationalError("database is locked")
+        finish(*args, **options)
+
+    monkeypatch.setattr(claims, "finish", refuse_once)
+    turn = say("Hello")
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    turn.refresh_from_db()
+    assert (len(asked), turn.retries) == (2, 0)
+
+
 def test_a_stop_hands_the_turns_back(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take_turn(turn.pk)
     until(lambda: status(turn) == TurnStatus.RUNNING)
     runtime.stop()
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
+
+
+def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, say, monkeypatch):
+    from conversations import claims
+
+    claimed, go_on = threading.Event(), threading.Event()
+    claim = claims.claim
+
+    def slow_claim(*args: object, **options: object) -> object:
+        held = claim(*args, **options)
+        claimed.set()
+        go_on.wait(10)
+        return held
+
+    monkeypatch.setattr(claims, "claim", slow_claim)
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    assert claimed.wait(10)
+    stopping = threading.Thread(target=runtime.stop)
+    stopping.start()
+    until(lambda: runtime._runner._stopping)
+    go_on.set()
+    stopping.join()
     turn.refresh_from_db()
     assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
 

@@ -11,6 +11,7 @@ class ToolsConfig(AppConfig):
 
     def ready(self) -> None:
         autodiscover_modules("agent_tools")
-        # A tool without a schema would break the first turn it is offered in; here it breaks the start.
+        # A tool without a schema would break the first turn it is offered in; here it breaks the start. And once the
+        # schema is made, the registry lets go of the function.
         for tool in registry.registered():
             tool.schema  # noqa: B018 -- made now, and kept

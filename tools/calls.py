@@ -20,7 +20,7 @@ from django.utils import timezone
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.text import storable
 from tools.errors import CallLost
-from tools.models import OPEN_CALL, CallStatus, ToolCall, ToolCallQuerySet
+from tools.models import CallStatus, ToolCall, ToolCallQuerySet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,20 +128,28 @@ def hand_back(call: ToolCall) -> None:
     )
 
 
-def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> int:
-    """End the open calls of turns that no longer want them: those that may have had an effect are UNKNOWN."""
-    started_write = When(status=CallStatus.RUNNING, effects="write", then=Value(CallStatus.UNKNOWN.value))
-    return ToolCall.objects.filter(turn_id__in=turn_ids, status__in=OPEN_CALL).update(
-        status=Case(started_write, default=Value(CallStatus.FAILED.value)),
+def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCall]:
+    """End the open calls of turns that no longer want them: those that may have had an effect are UNKNOWN.
+
+    Returns the calls that this ended; one that ends by itself at the same moment is not among them.
+    """
+    started_write = {"status": CallStatus.RUNNING, "effects": "write"}
+    open_calls = list(ToolCall.objects.open().filter(turn_id__in=turn_ids).values_list("pk", flat=True))
+    if not open_calls:
+        return []
+    ToolCall.objects.open().filter(pk__in=open_calls).update(
+        status=Case(
+            When(**started_write, then=Value(CallStatus.UNKNOWN.value)), default=Value(CallStatus.FAILED.value)
+        ),
         result=Case(
-            When(status=CallStatus.RUNNING, effects="write", then=Value(f"{UNKNOWN_RESULT} ({reason})")),
-            default=Value(f"FAILED: {reason}"),
+            When(**started_write, then=Value(f"{UNKNOWN_RESULT} ({reason})")), default=Value(f"FAILED: {reason}")
         ),
         rule=rule,
         fence=F("fence") + 1,
         ended_at=Now(),
         lease_until=None,
     )
+    return list(ToolCall.objects.filter(pk__in=open_calls, rule=rule))
 
 
 def due_for_a_ring(*, older_than: timedelta, limit: int) -> list[UUID]:

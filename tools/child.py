@@ -1,4 +1,4 @@
-"""The process a tool runs in. Imports no more than a tool needs; knows neither the database nor any key.
+"""The process a tool runs in. Imports no more than a tool needs; is told of no database and of no key.
 
 ``python -m tools.child FD MODULE…`` starts a *nursery*: it imports the tools' modules once and then forks a child for
 each request on the control socket FD, so that a child is warm when it starts (about 1 ms, against 300 for a fresh

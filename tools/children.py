@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,7 +25,8 @@ from tools.child import LENGTH
 
 logger = logging.getLogger(__name__)
 
-# What a child's environment holds besides the secrets its tool declares: enough to find code, and no secret.
+# What a child's environment holds besides the secrets its tool declares: enough to find code, and no secret. The
+# settings know by NANOHOST_TOOL_PROCESS that they are read in one, and then name no database and no key.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "DJANGO_SETTINGS_MODULE", "DATA_DIR", "NANOHOST_EXTRA_APPS")
 
 # How often a running call asks whether it is still wanted, and renews its lease.
@@ -32,6 +34,9 @@ _ASK_SECONDS = 1.0
 
 # How long a nursery may take for anything it is asked, its start included.
 _NURSERY_SECONDS = 10.0
+
+# How long it may take to end its children at a stop, before it is killed itself, which ends them as well.
+_CLOSE_SECONDS = 1.0
 
 # What tells that it was killed, or hangs. Too few descriptors or processes are another matter: it goes on.
 _NURSERY_GONE = (ConnectionError, TimeoutError)
@@ -79,7 +84,9 @@ class _Nursery:
         # One that hangs is as good as gone; the pool waits for it under its lock.
         self._control.settimeout(_NURSERY_SECONDS)
         with theirs:
-            environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            environment = {"NANOHOST_TOOL_PROCESS": "1"} | {
+                name: os.environ[name] for name in _PASSED_ON if name in os.environ
+            }
             self._process = subprocess.Popen(  # noqa: S603 -- our own module, no shell
                 [sys.executable, "-m", "tools.child", str(theirs.fileno()), *registry.modules()],
                 pass_fds=[theirs.fileno()],
@@ -167,7 +174,7 @@ class ChildPool:
     def close(self) -> None:
         """End the nursery and all children now."""
         with self._lock:
-            self._drop_nursery(patience=_NURSERY_SECONDS)
+            self._drop_nursery(patience=_CLOSE_SECONDS)
 
     def run(self, task: Task, *, still_wanted: Callable[[], bool]) -> Answer:
         """Run a task to its end or its deadline; raises :class:`Interrupted` if a shutdown stopped it."""
@@ -250,10 +257,10 @@ class ChildPool:
                 if child.is_fit():
                     return child
                 self._end(child)
-            try:
-                return self._fork()
-            except _NURSERY_GONE:  # a new one takes its place
-                return self._fork()
+            for _ in range(2):
+                with suppress(*_NURSERY_GONE):  # a new one takes its place
+                    return self._fork()
+            return self._fork()
 
     def _fork(self) -> _Child:
         self._nursery = self._nursery or _Nursery()

@@ -9,14 +9,14 @@ have been taken back in between.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 
 from nanohost.lib.logs import about
 from nanohost.lib.text import clip
@@ -31,6 +31,9 @@ from tools.schemas import complaint
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
+
+# Seconds between tries to store an outcome while the database is away; together well within a lease.
+STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 # Deeper than any tool's arguments, shallower than any recursion limit on their way to the tool.
 _MAX_DEPTH = 64
@@ -179,6 +182,12 @@ def record(requested: Sequence[ToolCall]) -> None:
             transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
 
 
+def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> None:
+    """End the open calls of turns that no longer want them; each is audited once that is committed."""
+    for call in calls.end_open(turn_ids, rule=rule, reason=reason):
+        transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
+
+
 def _outcome_of(call: ToolCall) -> Outcome:
     return Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule)
 
@@ -209,9 +218,9 @@ def run(
             return
         began = time.perf_counter()
         try:
-            outcome = _decide_and_run(call, agent_tools(call))
+            outcome = _decide_and_run(call, agent_tools)
             duration_ms = round((time.perf_counter() - began) * 1000)
-            calls.end(call, outcome, duration_ms=duration_ms)
+            _store(call, outcome, duration_ms)
         except Interrupted:
             calls.hand_back(call)
             return
@@ -222,12 +231,26 @@ def run(
         then(call)
 
 
-def _decide_and_run(call: ToolCall, agent_tools: AgentTools) -> Outcome:
+def _store(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
+    """Store an outcome; a database that is away for moments does not lose what is known. The fence makes it safe."""
+    for seconds in STORE_AGAIN:
+        try:
+            return calls.end(call, outcome, duration_ms=duration_ms)
+        except OperationalError as error:
+            logger.warning("an outcome could not be stored (%s); again in %s s", type(error).__name__, seconds)
+            time.sleep(seconds)
+    return calls.end(call, outcome, duration_ms=duration_ms)
+
+
+def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools]) -> Outcome:
     try:
-        tool = admit(call.tool_name, agent_tools=agent_tools)
+        tool = admit(call.tool_name, agent_tools=agent_tools(call))
         arguments = check_arguments(tool, call.arguments)
     except Refused as refusal:
         return refusal.outcome()
+    except DatabaseError as error:  # it has not been started: it may be again, whatever its effects
+        logger.warning("the gate could not decide (%s); the call goes back into the queue", type(error).__name__)
+        raise Interrupted from None
     task = Task(
         module=tool.module,
         qualname=tool.qualname,

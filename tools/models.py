@@ -4,7 +4,6 @@ from typing import Any, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q
 
 from nanohost.lib.ids import new_id
 from tools import registry
@@ -110,8 +109,9 @@ class ToolCall(models.Model):
             models.UniqueConstraint(fields=["turn_id", "position"], name="one_call_a_position"),
         ]
         indexes = [
-            models.Index(fields=["rung_at"], condition=Q(status__in=OPEN_CALL), name="open_calls"),
-            models.Index(fields=["turn_id"], condition=Q(status__in=OPEN_CALL), name="open_calls_of_a_turn"),
+            # Not partial ones: SQLite does not match their conditions against bound parameters.
+            models.Index(fields=["status", "rung_at"], name="calls_by_status"),
+            models.Index(fields=["turn_id", "status"], name="calls_of_a_turn"),
             models.Index(fields=["-created_at"], name="calls_by_time"),
         ]
 

@@ -11,8 +11,8 @@
         \"\"\"
 
 The decorator returns the function unchanged, so its author tests it by calling it. The registry keeps where the
-function is, not the function: only the gate runs tools, in a process of their own. This module imports without
-Django, since those processes import it.
+function is, and the function itself only until its schema is made, at the host's start: only the gate runs tools, in
+processes of their own. Those import this module without Django, and make no schemas.
 """
 
 import inspect
@@ -49,14 +49,18 @@ class RegisteredTool:
     effects: Effects
     timeout: float | None
     secrets: tuple[str, ...]
-    _signature: Callable[..., Any]
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """JSON Schema (2020-12) of the arguments: an object, closed to unknown keys."""
+        """JSON Schema (2020-12) of the arguments: an object, closed to unknown keys. Made once, at the start.
+
+        Raises :class:`ToolDefinitionError` where :func:`tools.schemas.arguments_schema` does.
+        """
         from tools.schemas import arguments_schema
 
-        return arguments_schema(self._signature)
+        schema = arguments_schema(_awaiting_schema[self.name])
+        del _awaiting_schema[self.name]
+        return schema
 
     def as_function(self) -> dict[str, Any]:
         """The tool in OpenAI's ``tools`` format."""
@@ -67,6 +71,10 @@ class RegisteredTool:
 
 
 _tools: dict[str, RegisteredTool] = {}
+
+# The functions whose schema is still to be made. A schema needs types that may stand below the tool in its module, and
+# a tool's process needs no schema, so the decorator makes none; ToolsConfig makes them all, and this is empty.
+_awaiting_schema: dict[str, Callable[..., Any]] = {}
 
 
 def tool(
@@ -116,8 +124,8 @@ def tool(
             effects=effects,
             timeout=timeout,
             secrets=tuple(secrets),
-            _signature=function,
         )
+        _awaiting_schema[tool_name] = function
         return function
 
     return register

@@ -71,6 +71,8 @@ class OpenAIClient:
             response = await self._client.post("/chat/completions", cast_to=httpx2.Response, body=body)
         except openai.OpenAIError as error:
             raise _translated(error) from None
+        except httpx2.InvalidURL:
+            raise errors.LlmUnavailable("LLM_BASE_URL is no address") from None
         return _completion(_parsed(response.content))
 
     async def close(self) -> None:

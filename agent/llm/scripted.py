@@ -10,10 +10,10 @@ after a crash:
         {"fail": "rate_limited", "times": 2, "retryAfter": 1, "say": "…"}  fails twice, then answers
     ]}
 
-``fail`` is one of auth, rate_limited, timeout, context_too_long, content_filter, unavailable, bad_response. How often
-a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}`` once: the tool results so
-far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no sense is answered with a
-sentence that says so.
+``fail`` is one of auth, rate_limited, timeout, context_too_long, content_filter, unavailable, bad_response,
+request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
+once: the tool results so far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no
+sense is answered with a sentence that says so.
 Without a script: a question for the time calls ``time`` if it is offered; everything else is echoed.
 """
 
@@ -41,6 +41,7 @@ _FAILURES: dict[str, type[errors.LlmError]] = {
     "content_filter": errors.LlmContentFiltered,
     "unavailable": errors.LlmUnavailable,
     "bad_response": errors.LlmBadResponse,
+    "request_refused": errors.LlmRequestRefused,
 }
 
 

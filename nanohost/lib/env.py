@@ -39,13 +39,13 @@ def secret(name: str) -> str:
     return value
 
 
-def integer(name: str, default: int, *, minimum: int = 1) -> int:
+def integer(name: str, default: int, *, minimum: int = 1, maximum: int = 2**31) -> int:
     def parse(raw: str) -> int:
-        if (value := int(raw)) < minimum:
+        if not minimum <= (value := int(raw)) <= maximum:
             raise ValueError
         return value
 
-    return _read(name, default, parse, f"a whole number of at least {minimum}")
+    return _read(name, default, parse, f"a whole number from {minimum} to {maximum}")
 
 
 def seconds(name: str, default: float) -> float:
@@ -106,7 +106,8 @@ def path(name: str, default: Path) -> Path:
 def address(name: str, default: str = "") -> str:
     def parse(raw: str) -> str:
         parts = urlsplit(raw)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        # Reading the port raises ValueError for one that is none.
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError
         return raw
 

@@ -1,4 +1,8 @@
-"""uvicorn's HTTP/1.1 with a bound on a request's head: httptools itself gathers a head that never ends, in memory."""
+"""uvicorn's HTTP/1.1 with bounds on a request's head: httptools itself gathers one that never ends, in memory, and
+uvicorn keeps a connection on which none arrives for ever."""
+
+import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -17,9 +21,30 @@ _TOO_LARGE = (
 class BoundedHeads(HttpToolsProtocol):
     """For ``uvicorn.Config(http=…)``."""
 
+    # From the connection's start, or a head's first byte, to the head's end.
+    head_seconds = 30.0
+
     _in_head = False
     _just_begun = False
     _head_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_is_here()
+        self._timer = self.loop.call_later(self.head_seconds, self.transport.close)
+
+    def _head_is_here(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -35,8 +60,10 @@ class BoundedHeads(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head, self._just_begun, self._head_bytes = True, True, 0
+        self._expect_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._head_is_here()
         super().on_headers_complete()

@@ -27,6 +27,11 @@ def about(**subjects: object) -> Iterator[None]:
         yield
 
 
+def also_about(**subjects: object) -> None:
+    """Bind something more for the rest of the surrounding :func:`about`'s task."""
+    structlog.contextvars.bind_contextvars(**{name: str(value) for name, value in subjects.items() if value})
+
+
 class _Redacting(structlog.stdlib.ProcessorFormatter):
     """Redacts the finished line too: an object is turned into text only there, and so is a traceback on a terminal."""
 

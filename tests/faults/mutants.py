@@ -121,7 +121,7 @@ def run_tests(root: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess
     """Run tests of a copy, with this environment's Python and nothing else of it."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "", *tests],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "0", "-m", "", *tests],
         cwd=root,
         env=environment,
         capture_output=True,

@@ -29,8 +29,9 @@ class StoppedHost:
     def __init__(self, data_dir: Path, stop_with: signal.Signals) -> None:
         self.effects, self.looks = data_dir / "effects", data_dir / "looks"
         settings = {"CHAT_WAIT_SECONDS": "0.02", "TOOL_TIMEOUT_SECONDS": "30"}
-        host = Host(data_dir, NANOHOST_EXTRA_APPS="tests.toolbox,tests.faults", **settings).start()
+        host = Host(data_dir, NANOHOST_EXTRA_APPS="tests.toolbox,tests.faults", **settings)
         try:
+            host.start(seconds=120)
             for name in ("append_line", "look"):
                 assert host.manage("tools", "allow", name, "--grant", "FS_WRITE").returncode == 0
             with host.client() as client:
@@ -45,7 +46,7 @@ class StoppedHost:
             printed = host.manage("shell", "-c", ROWS).stdout
             rows = json.loads(printed.split("rows:", 1)[1])
             self.between = {name: rows[turn_id] for name, turn_id in self.turns.items()}
-            host.start()
+            host.start(seconds=120)
             with host.client() as client:
                 _wait(lambda: all(_turn(client, turn_id)["endedAt"] for turn_id in self.turns.values()))
                 self.after = {name: _turn(client, turn_id) for name, turn_id in self.turns.items()}
@@ -77,7 +78,7 @@ def _turn(client: Any, turn_id: str) -> dict[str, Any]:
     return turn
 
 
-def _wait(condition: Any, *, seconds: float = 20) -> None:
+def _wait(condition: Any, *, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not come to that in time"

@@ -19,7 +19,8 @@ from tests.host import Host
 
 # Asynchronous: a client is told 202 almost at once.
 SETTINGS = {"NANOHOST_EXTRA_APPS": "tests.toolbox,tests.faults", "CHAT_WAIT_SECONDS": "0.02"}
-PATIENCE = 40.0
+# Seconds; much longer than anything takes, since the machine may have other work.
+PATIENCE = 120.0
 
 
 @dataclass
@@ -83,20 +84,26 @@ class Torture:
         self.ended: Counter[str] = Counter()
 
     def __enter__(self) -> "Torture":
-        self.host = self._started()
-        for name in ("leave_mark", "look"):
-            assert self.host.manage("tools", "allow", name, "--grant", "FS_WRITE").returncode == 0
+        self.host = self._host()
+        try:
+            self.host.start(seconds=PATIENCE)
+            for name in ("leave_mark", "look"):
+                assert self.host.manage("tools", "allow", name, "--grant", "FS_WRITE").returncode == 0
+        except BaseException:
+            self.host.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.host.kill()
 
-    def _started(self, fault: Point | None = None) -> Host:
-        return Host(self.data_dir, **SETTINGS, **({"FAULT_AT": str(fault)} if fault else {})).start()
+    def _host(self, fault: Point | None = None) -> Host:
+        return Host(self.data_dir, **SETTINGS, **({"FAULT_AT": str(fault)} if fault else {}))
 
     def _restart(self, fault: Point | None = None) -> None:
         self.host.kill()
-        self.host = self._started(fault)
+        self.host = self._host(fault)
+        self.host.start(seconds=PATIENCE)
 
     def round(self, point: Point, *, again: Point | None = None) -> bool:
         """Ask, be killed at the point (and once more while recovering), recover, judge; False if it was not reached."""

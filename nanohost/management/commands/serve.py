@@ -1,10 +1,14 @@
 """``manage.py serve``: web, workers and beat in one process, on a SQLite file, with no server beside it."""
 
 import fcntl
+import os
+import resource
 import secrets
 import signal
 import socket
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -45,7 +49,9 @@ class Command(BaseCommand):
         self.stdout.flush()
         connection.close()
         settings.EMBEDDED = True
-        serve(listener)
+        with suppress(SystemExit):  # uvicorn raises the signal again that it has obeyed
+            serve(listener)
+        leave_soon()
         lock.close()
 
 
@@ -229,6 +235,20 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def leave_soon() -> None:
+    """See to the end of the process, though a thread may still wait for a database that hangs."""
+    ending = threading.Timer(1.0, os._exit, args=(0,))
+    ending.daemon = True
+    ending.start()
+
+
+def allow_many_connections() -> None:
+    """Raise the bound of open files as far as the system lets us: each waiting client is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def serve(listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; the lifespan starts and stops the workers."""
     config = uvicorn.Config(
@@ -238,9 +258,12 @@ def serve(listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=2,
         ws="none",
+        # asyncio accepts as often as this in a row, and logs each time that it has no file left for one.
+        backlog=128,
     )
+    allow_many_connections()
     server = _Server(config)
     server.run(sockets=[listener])
     if not server.started:
