@@ -160,30 +160,36 @@ class Work(RuleBasedStateMachine):
         """What a worker does next: it reads, and then writes what follows from that; see ``TurnRunner``."""
         claim, view = hand.claim, hand.view
         if claim.attempts > MAX_ATTEMPTS:
-            self.store(hand, lambda: claims.fail(claim, code="turn_crashed"))
+            self.write(hand, lambda: claims.fail(claim, code="turn_crashed"))
             return
         if claim.seconds_left() <= 0:
-            self.store(hand, lambda: claims.fail(claim, code="turn_timeout"))
+            self.write(hand, lambda: claims.fail(claim, code="turn_timeout"))
             return
         if view is None:
             self.read(hand)
             return
         step = next_step(view.own, max_rounds=claim.max_rounds)
         if isinstance(step, RunTools):
-            if self.store(hand, lambda: claims.store_results(claim, view)):
+            if self.write(hand, lambda: claims.store_results(claim, view)):
                 self.since_progress[claim.turn_id] = 0
             return
         assert isinstance(step, CallModel)
         if speech == "fail" or (speech == "retry" and view.retries >= MAX_ATTEMPTS):
-            self.store(hand, lambda: claims.fail(claim, code="llm_unavailable"))
+            self.write(hand, lambda: claims.fail(claim, code="llm_unavailable"))
         elif speech == "retry":
-            self.store(hand, lambda: claims.wait_for_retry(claim, seconds=60))
+            self.write(hand, lambda: claims.wait_for_retry(claim, seconds=60))
         elif (completion := spoken(speech)).tool_calls:
             asked = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
             assert isinstance(asked, RunTools)
-            self.store(hand, lambda: claims.store_calls(claim, completion, limit=asked.limit))
+            self.write(hand, lambda: claims.store_calls(claim, completion, limit=asked.limit))
         else:
-            self.store(hand, lambda: claims.finish(claim, completion, reply="the answer"))
+            self.write(hand, lambda: claims.finish(claim, completion, reply="the answer"))
+
+    def write(self, hand: Hand, write: Callable[[], Any]) -> bool:
+        """A write that does not land has its worker see whether the turn is to be cancelled."""
+        if not (landed := self.store(hand, write)):
+            self.end_if_cancelled(hand)
+        return landed
 
     def read(self, hand: Hand) -> None:
         with self.busy(hand), self.between_statements():
@@ -453,8 +459,11 @@ class Work(RuleBasedStateMachine):
 
     def answer_a_turns_ring(self, turn_id: UUID) -> None:
         hand = self.claim(turn_id, "worker-1")
-        while hand and Turn.objects.filter(pk=turn_id, fence=hand.claim.fence, status=TurnStatus.RUNNING).exists():
+        for _ in range(20):
+            if not hand or not Turn.objects.filter(pk=turn_id, fence=hand.claim.fence, status="running").exists():
+                return
             self.step(hand, "answer")
+        raise AssertionError(f"a worker went round and round: {rows_of(turn_id)}")
 
     def answer_a_calls_ring(self, call_id: UUID) -> None:
         if hand := self.start(call_id, "worker-1"):

@@ -86,10 +86,10 @@ MUTANTS = (
         edits=(
             (
                 "tools/gate.py",
-                "            calls.end(call, outcome, duration_ms=duration_ms)\n",
+                "            _store(call, outcome, duration_ms)\n",
                 "            siblings = ToolCall.objects.open().filter(turn_id=call.turn_id).exclude(pk=call.pk)\n"
                 "            siblings = siblings.count()\n"
-                "            calls.end(call, outcome, duration_ms=duration_ms)\n",
+                "            _store(call, outcome, duration_ms)\n",
             ),
             (
                 "tools/gate.py",
