@@ -125,12 +125,23 @@ class Work(RuleBasedStateMachine):
 
     # --- what workers do with turns ----------------------------------------------------------------------------------
 
-    @rule(pick=FIRST, worker=WORKER, speeches=st.lists(SPEECH, max_size=4))
-    def a_worker_takes_a_turn(self, pick: int, worker: str, speeches: list[str]) -> None:
-        """Claims it if it is to be had, and begins to work."""
+    @rule(
+        pick=FIRST,
+        worker=WORKER,
+        speeches=st.lists(SPEECH, max_size=4),
+        rival=st.sampled_from((None, None, None, None, 0, 1)),
+    )
+    def a_worker_takes_a_turn(self, pick: int, worker: str, speeches: list[str], rival: int | None = None) -> None:
+        """Claims it if it is to be had, and begins to work. A rival may take it and let it go again in between."""
         turn = self.some(Turn.objects.filter(status__in=OPEN).order_by("number"), pick)
+        if turn and rival is not None:
+            self.interruption = (rival, lambda: self.take_and_let_go(turn.pk, worker))
         if turn and (hand := self.claim(turn.pk, worker)):
             self.work(hand, speeches)
+
+    def take_and_let_go(self, turn_id: UUID, worker: str) -> None:
+        if hand := self.claim(turn_id, worker):
+            self.store(hand, lambda: claims.hand_back(hand.claim))
 
     def claim(self, turn_id: UUID, worker: str) -> Hand | None:
         with self.between_statements():
@@ -301,7 +312,7 @@ class Work(RuleBasedStateMachine):
 
     @rule(
         at=st.integers(0, 3),
-        what=st.sampled_from(("claim", "claim and let go", "end", "work", "call", "lease", "sweep")),
+        what=st.sampled_from(("claim", "end", "work", "call", "lease", "sweep")),
         pick=FIRST,
         worker=WORKER,
         speech=SPEECH,
@@ -309,15 +320,8 @@ class Work(RuleBasedStateMachine):
     def somebody_will_come_between(self, at: int, what: str, pick: int, worker: str, speech: str) -> None:
         """In the middle of what comes next, before its ``at``-th statement or transaction, this happens."""
 
-        def claim_and_let_go() -> None:
-            if (turn := self.some(Turn.objects.filter(status__in=OPEN).order_by("number"), pick)) and (
-                hand := self.claim(turn.pk, worker)
-            ):
-                self.store(hand, lambda: claims.hand_back(hand.claim))
-
         happens: dict[str, Callable[[], object]] = {
             "claim": lambda: self.a_worker_takes_a_turn(pick, worker, [speech] * at),
-            "claim and let go": claim_and_let_go,
             "end": lambda: self.somebody_ends(pick, at + pick),
             "work": lambda: self.hands and self.a_worker_works(pick % 4, [speech] * 2),
             "call": lambda: self.a_worker_takes_a_call(pick, worker, None),
@@ -409,6 +413,12 @@ class Work(RuleBasedStateMachine):
             turn = by_turn.get(call["turn_id"])
             if turn is None or turn["status"] in FINAL:
                 assert call["status"] not in OPEN_CALL, "an ended turn has an open call"
+            elif turn["status"] == TurnStatus.RUNNING:
+                assert call["status"] not in OPEN_CALL, "a turn is worked on while a call of it is open"
+        results = {(call["turn_id"], call["call_id"]): call["result"] for call in tool_calls}
+        for row in transcript:
+            if row["role"] == "tool":
+                assert row["content"] == results[row["turn_id"], row["tool_call_id"]]
         self.what_ended_stays(turns, transcript, tool_calls)
 
     @staticmethod
