@@ -343,6 +343,6 @@ class OpenAIServer:
 
 if __name__ == "__main__":
     server = OpenAIServer().start(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    print(server.url, flush=True)  # noqa: T201
+    print(server.url, flush=True)  # noqa: T201 -- who started it reads the address
     with suppress(KeyboardInterrupt):
         threading.Event().wait()

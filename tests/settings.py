@@ -10,7 +10,7 @@ for name in ("OPENAI_API_KEY", "LLM_BASE_URL", "LLM_PROVIDER", "LLM_MODELS", "NA
     os.environ.pop(name, None)
 
 from nanohost.settings import *  # noqa: E402, F403
-from nanohost.settings import DATA_DIR, DATABASES  # noqa: E402
+from nanohost.settings import DATA_DIR, DATABASES  # noqa: E402 -- the environment first
 
 # A file: threads share it as they share the real one.
 DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}

@@ -62,7 +62,7 @@ def kill_at_points(data_dir: Path, *, stages: set[str] | None, count: int, capsy
         torture.judge_all()
     with capsys.disabled():
         figures = f"{len(torture.talks)} conversations, {dict(torture.ended)}, {time.monotonic() - began:.0f} s"
-        print(f"kills: {dict(torture.kills)}; never reached: {missed}; {figures}")  # noqa: T201
+        print(f"kills: {dict(torture.kills)}; never reached: {missed}; {figures}")  # noqa: T201 -- how much was tried
 
 
 @pytest.fixture(scope="module", params=[signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
