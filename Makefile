@@ -4,13 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
-.PHONY: run test lint faults lock
+.PHONY: run stack secrets test lint faults bench lock
 
 run: $(VENV)/runtime-installed
 	@exec $(BIN)/python manage.py serve
 
+# The production shape on this machine, with PostgreSQL and Redis; N of each worker.
+N ?= 1
+stack: $(VENV)/runtime-installed
+	@exec $(BIN)/python manage.py stack --workers $(N)
+
+# What docker-compose.yml mounts. The folder is its owner's alone; in it, each container's user may read what it is given.
+secrets:
+	@umask 022 && mkdir -p -m 700 secrets && cd secrets && \
+	random() { LC_ALL=C tr -dc A-Za-z0-9 </dev/urandom | head -c 64; } && \
+	{ [ -s postgres_password ] || random >postgres_password; } && \
+	{ [ -s secret_key ] || random >secret_key; } && \
+	{ [ -s database_url ] || echo "postgresql://nanohost:$$(cat postgres_password)@postgres:5432/nanohost" >database_url; } && \
+	{ [ -e openai_api_key ] || printf %s "$$OPENAI_API_KEY" >openai_api_key; }
+
+# On every shape there are servers for; its last line names those that ran.
 test: $(VENV)/dev-installed lint
-	$(BIN)/python -m pytest
+	@$(BIN)/python -m tests.shapes
 
 lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .
@@ -21,6 +36,10 @@ lint: $(VENV)/dev-installed
 # Every fault at full dose; `make test` has a small one. FAULTS_SEED repeats a run's kills.
 faults: $(VENV)/dev-installed
 	$(BIN)/python -m pytest --numprocesses 0 -m faults
+
+# What a turn costs and how many there are in a second: figures of this machine, in three minutes when it is idle.
+bench: $(VENV)/dev-installed
+	$(BIN)/python -m tests.bench
 
 # Needs uv; writes versions and hashes, and no index's address.
 lock:

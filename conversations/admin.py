@@ -3,12 +3,14 @@
 from datetime import timedelta
 
 from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 
 from conversations.errors import TurnProblem
-from conversations.models import Conversation, Message, Turn, Worker
-from nanohost.lib.admin import KnownValues, ReadOnlyAdmin, ReadOnlyInline, excerpt, link_to, link_to_list
+from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor, Worker
+from nanohost.lib.admin import GrowingAdmin, KnownValues, ReadOnlyAdmin, ReadOnlyInline, excerpt, link_to, link_to_list
 from tools.admin import ToolCallAdmin
 from tools.models import ToolCall
 
@@ -17,15 +19,14 @@ MOST_CALLS = 200
 
 
 @admin.register(Conversation)
-class ConversationAdmin(ReadOnlyAdmin):
+class ConversationAdmin(GrowingAdmin):
     """A transcript with one owner and one agent."""
 
     list_display = ["created_at", "key", "owner", "agent", "updated_at"]
-    list_filter = ["agent", "owner"]
-    list_select_related = ["owner", "agent"]
-    date_hierarchy = "created_at"
-    search_fields = ["id__startswith", "key", "owner__username"]
-    search_help_text = "An id (or its beginning), a key, an owner's name."
+    list_filter = ["created_at", "agent", "owner"]
+    list_prefetch_related = ["owner", "agent"]
+    search_fields = ["id", "key"]
+    search_help_text = "An id (or its beginning), a key."
     fields = ["id", "key", "owner", "agent", "rows", "metadata", "next_seq", "next_turn", "created_at", "updated_at"]
     readonly_fields = ["rows"]
 
@@ -48,6 +49,18 @@ class ErrorFilter(KnownValues):
         return list(TurnProblem.codes)
 
 
+class WaitingForFilter(KnownValues):
+    """By what a turn waits for. Only those that wait are looked at, which are few."""
+
+    title, parameter_name = "waiting for", "waiting_for"
+
+    def values(self) -> list[str]:
+        return list(WaitingFor)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Turn]) -> QuerySet[Turn]:
+        return super().queryset(request, queryset.filter(status=TurnStatus.WAITING) if self.value() else queryset)
+
+
 class MessageInline(ReadOnlyInline):
     """The turn's messages, in the order of the transcript."""
 
@@ -57,18 +70,15 @@ class MessageInline(ReadOnlyInline):
 
 
 @admin.register(Turn)
-class TurnAdmin(ReadOnlyAdmin):
+class TurnAdmin(GrowingAdmin):
     """From what a user said to its answer, or to the reason why there is none."""
 
     list_display = ["created_at", "status", "waiting_for", "error_code", "conversation", "number", "owner", "model"]
     list_display += ["worker", "ended_at"]
-    list_filter = ["status", "waiting_for", ErrorFilter, "cancel_requested", "owner"]
-    list_select_related = ["conversation", "owner"]
-    date_hierarchy = "created_at"
-    search_fields = ["id__startswith", "conversation__id__startswith", "request_id", "worker", "idempotency_key"]
-    search_help_text = (
-        "An id (or its beginning) of a turn or conversation; a request's id; a worker; an idempotency key."
-    )
+    list_filter = ["created_at", "status", WaitingForFilter, ErrorFilter, "owner"]
+    list_prefetch_related = ["conversation", "owner"]
+    search_fields = ["id", "conversation__id", "request_id"]
+    search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "calls"]
     fieldsets = [
@@ -112,18 +122,27 @@ class TurnAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Message)
-class MessageAdmin(ReadOnlyAdmin):
+class MessageAdmin(GrowingAdmin):
     """The transcripts, message by message."""
 
     list_display = ["created_at", "conversation", "seq", "role", "type", "content_begins", "tool_name"]
-    list_filter = ["role", "type"]
-    list_select_related = ["conversation"]
-    date_hierarchy = "created_at"
-    search_fields = ["id__startswith", "conversation__id__startswith", "turn__id__startswith", "content"]
-    search_help_text = "An id (or its beginning) of a message, conversation or turn; words of the message."
+    list_prefetch_related = ["conversation"]
+    ordering = ["-id"]  # the newest first: ids sort by time
+    search_fields = ["id", "conversation__id", "turn__id"]
+    search_help_text = "An id (or its beginning) of a message, conversation or turn; in a conversation's list, words."
     readonly_fields = ["its_conversation", "its_turn"]
     fields = ["id", "its_conversation", "its_turn", "seq", "role", "type", "content", "tool_calls", "tool_call_id"]
     fields += ["tool_name", "created_at"]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
+    ) -> tuple[QuerySet[Message], bool]:
+        """Within one conversation: by words. In everything that was ever said, they would take a look at each."""
+        if "conversation__exact" not in request.GET:
+            return super().get_search_results(request, queryset, search_term)
+        for word in search_term.split():
+            queryset = queryset.filter(content__icontains=word)
+        return queryset, False
 
     @admin.display(description="content")
     def content_begins(self, message: Message) -> str:
@@ -155,7 +174,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description="its turns")
     def turns(self, worker: Worker) -> str:
-        return link_to_list("conversations_turn", "turns it claimed last", worker=worker.name)
+        return link_to_list("conversations_turn", "turns it holds", worker=worker.name, status=TurnStatus.RUNNING)
 
 
 # The tools' own page shows bare ids: that app knows nobody above it.

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Case, DurationField, ExpressionWrapper, F, IntegerField, When
+from django.db.models import Case, DurationField, Exists, ExpressionWrapper, F, IntegerField, When
 from django.db.models.functions import Coalesce, Least
 
 from agent.history import INTERRUPTED
@@ -97,8 +97,14 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
             for offset, (message_id, _) in enumerate(inbox):
                 if Message.objects.filter(pk=message_id, seq=None).update(seq=seq + offset) != 1:
                     raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
+            # An UPDATE that waited for another's commit looks at the turn as it then is, but at its calls as they were
+            # before. If the turn's former worker has stored calls meanwhile, they are open.
+            open_call = Exists(ToolCall.objects.open().filter(turn_id=turn_id))
             time_left = ExpressionWrapper(F("deadline") - Now(), output_field=DurationField())
-            turn = Turn.objects.select_related("conversation__agent").annotate(time_left=time_left).get(pk=turn_id)
+            rows = Turn.objects.select_related("conversation__agent")
+            turn = rows.annotate(time_left=time_left, open_call=open_call).get(pk=turn_id)
+            if turn.open_call:  # type: ignore[attr-defined]  # annotated above
+                raise NotClaimed
     except (NotClaimed, IntegrityError, FenceLost):
         return None
     return Claim(
@@ -138,7 +144,7 @@ def read(claim: Claim) -> View:
         raise FenceLost
     normal = Message.objects.filter(conversation_id=claim.conversation_id, type=Message.Type.NORMAL, seq__isnull=False)
     rows = list(normal.order_by("-seq")[: settings.MEMORY_WINDOW])[::-1]
-    if rows and rows[0].turn_id == claim.turn_id:
+    if len(rows) == settings.MEMORY_WINDOW and rows[0].turn_id == claim.turn_id:
         # The turn alone may fill the window; all of it is needed to decide what comes next.
         rows = list(normal.filter(turn_id=claim.turn_id).order_by("seq"))
     return View(
@@ -230,6 +236,13 @@ def wait_for_retry(claim: Claim, *, seconds: float) -> None:
         rung_at=from_now(seconds),
         lease_until=None,
     ):
+        pass
+
+
+def stand_back(claim: Claim, *, seconds: float) -> None:
+    """Let go of the turn for a while, before anything was done for it."""
+    waits: dict[str, Any] = {"status": TurnStatus.WAITING, "waiting_for": WaitingFor.RETRY, "lease_until": None}
+    with _writing(claim, unless_cancelled=True, run_after=from_now(seconds), rung_at=from_now(seconds), **waits):
         pass
 
 

@@ -1,33 +1,78 @@
 """The doorbell: tells workers to look at a row. The database is the queue; a lost ring costs seconds, not work."""
 
 import logging
+import threading
+import time
 from uuid import UUID
 
 from celery import current_app
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from kombu.exceptions import OperationalError
 
+from conversations.models import Turn, TurnQuerySet
+from nanohost.lib.clock import Now
+from tools.models import ToolCall, ToolCallQuerySet
+
 logger = logging.getLogger(__name__)
+
+# Seconds for which a broker that failed is left alone, so that not every caller waits for it.
+LEFT_ALONE_SECONDS = 5.0
 
 
 def ring_for_turn(turn_id: UUID) -> None:
     """Have a worker look at a turn, once the current transaction has committed."""
-    _after_commit("conversations.tasks.advance_turn", turn_id)
+    _after_commit("conversations.tasks.advance_turn", Turn.objects.open().filter(pk=turn_id), turn_id)
 
 
 def ring_for_call(call_id: UUID) -> None:
     """Have a worker look at a tool call, once the current transaction has committed."""
-    _after_commit("conversations.tasks.run_tool_call", call_id)
+    _after_commit("conversations.tasks.run_tool_call", ToolCall.objects.open().filter(pk=call_id), call_id)
 
 
-def _after_commit(task: str, row_id: UUID) -> None:
+def _after_commit(task: str, row: TurnQuerySet | ToolCallQuerySet, row_id: UUID) -> None:
     # A worker that looks before the commit finds nothing, and nobody would look again until the sweeper does.
-    transaction.on_commit(lambda: _publish(task, row_id))
+    transaction.on_commit(lambda: _publish(task, row, row_id))
 
 
-def _publish(task: str, row_id: UUID) -> None:
+class _Broker:
+    """Whether the broker is worth ringing at. While it is not, one caller at a time finds out whether it is again."""
+
+    def __init__(self) -> None:
+        self._failed_at: float | None = None
+        self._trying = threading.Lock()
+
+    def ring(self, task: str, row_id: UUID) -> bool:
+        """Publish; False if the broker did not take it, or was left alone."""
+        if self._failed_at is None:
+            return self._publish(task, row_id)
+        if time.monotonic() - self._failed_at < LEFT_ALONE_SECONDS or not self._trying.acquire(blocking=False):
+            return False
+        try:
+            return self._publish(task, row_id)
+        finally:
+            self._trying.release()
+
+    def _publish(self, task: str, row_id: UUID) -> bool:
+        try:
+            current_app.send_task(task, (str(row_id),), retry=False)
+        except (OperationalError, OSError) as error:
+            self._failed_at = time.monotonic()
+            logger.warning("the doorbell cannot be reached (%s); workers find what is due by sweeping", error)
+            return False
+        if self._failed_at is not None:
+            logger.info("the doorbell can be reached again")
+            self._failed_at = None
+        return True
+
+
+_broker = _Broker()
+
+
+def _publish(task: str, row: TurnQuerySet | ToolCallQuerySet, row_id: UUID) -> None:
+    if _broker.ring(task, row_id):
+        return
     try:
-        current_app.send_task(task, (str(row_id),), retry=False)
-    except (OperationalError, OSError) as error:
-        # The row is stored; the sweeper rings for it when the broker is back.
-        logger.warning("doorbell unreachable (%s); the sweeper will ring for %s", type(error).__name__, row_id)
+        # Whoever stored it took it for rung for: the next sweep would pass it over.
+        row.exclude(rung_at__gt=Now()).update(rung_at=None)
+    except DatabaseError as error:
+        logger.warning("%s stays marked as rung for (%s); it is swept later", row_id, type(error).__name__)

@@ -8,7 +8,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
-from conversations.models import Worker
+from conversations.models import TOOLS, TURNS, Worker
 
 
 @csrf_exempt
@@ -21,8 +21,15 @@ def live(request: HttpRequest) -> JsonResponse:
 @csrf_exempt
 @require_safe
 def ready(request: HttpRequest) -> JsonResponse:
-    """The database, the doorbell and at least one worker answer; 503 and which one does not, otherwise."""
-    checks = {"database": _passes(_database), "doorbell": _passes(_doorbell), "worker": _passes(_worker)}
+    """The database, the doorbell, a worker of turns and one of tools answer; 503 and which does not, otherwise."""
+    database = _passes(_database)
+    checks = {
+        "database": database,
+        "doorbell": _passes(_doorbell),
+        # Their rows are in the database: without it, whoever asks is not kept waiting for it twice more.
+        "worker": database and _passes(_worker),
+        "toolbox": database and _passes(_toolbox),
+    }
     is_ready = all(checks.values())
     body = {
         "status": "ok" if is_ready else "unavailable",
@@ -45,10 +52,14 @@ def _database() -> bool:
 
 
 def _doorbell() -> bool:
-    with current_app.connection_for_write(connect_timeout=2) as broker:
-        broker.ensure_connection(max_retries=1, timeout=2)
+    with current_app.connection_for_write() as broker:
+        broker.ensure_connection(max_retries=0)
     return True
 
 
 def _worker() -> bool:
-    return Worker.objects.alive().exists()
+    return Worker.objects.alive().working_on(TURNS).exists()
+
+
+def _toolbox() -> bool:
+    return Worker.objects.alive().working_on(TOOLS).exists()

@@ -17,7 +17,10 @@ class Conversation(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     key = models.CharField(max_length=255, help_text="channel:chat_id[:thread], unique for its owner.")
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations")
+    # Without an index of its own, as other foreign keys below: it comes first in another one.
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations", db_index=False
+    )
     agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="conversations")
     next_seq = models.PositiveBigIntegerField(default=1, help_text="The number the next message gets.")
     next_turn = models.PositiveBigIntegerField(default=1, help_text="The number the next turn gets.")
@@ -28,7 +31,11 @@ class Conversation(models.Model):
     class Meta:
         ordering = ["-created_at"]
         constraints = [models.UniqueConstraint(fields=["owner", "key"], name="one_conversation_a_key_and_owner")]
-        indexes = [models.Index(fields=["owner", "-created_at"], name="conversations_of_an_owner")]
+        indexes = [
+            models.Index(fields=["owner", "-created_at"], name="conversations_of_an_owner"),
+            models.Index(fields=["-created_at"], name="conversations_by_time"),
+            models.Index(fields=["key"], name="conversations_by_key"),
+        ]
 
     def __str__(self) -> str:
         return self.key
@@ -88,8 +95,8 @@ class Turn(models.Model):
     """The unit of work and of the queue: from what a user said to its answer, or to a failure people can see."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="turns")
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="turns", db_index=False)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
     number = models.PositiveBigIntegerField(help_text="Its place in the conversation; turns run in this order.")
     status = models.CharField(max_length=9, choices=TurnStatus.choices, default=TurnStatus.QUEUED)
     waiting_for = models.CharField(max_length=8, choices=WaitingFor.choices, blank=True)
@@ -135,10 +142,15 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["owner", "idempotency_key"], name="one_turn_an_idempotency_key_and_owner"),
         ]
         indexes = [
-            # Not partial ones: SQLite does not match their conditions against bound parameters.
             models.Index(fields=["status", "rung_at"], name="turns_by_status"),
+            # PostgreSQL finds the earlier open turns of a long conversation by the second one; without it, it reads all
+            # the earlier ones. SQLite needs the first: it matches no partial index against bound parameters.
             models.Index(fields=["conversation", "status", "number"], name="turns_in_order"),
+            models.Index(fields=["conversation", "number"], condition=Q(status__in=OPEN), name="open_turns_in_order"),
             models.Index(fields=["-created_at"], name="turns_by_time"),
+            # What people look for, with an error's report in hand.
+            models.Index(fields=["request_id"], name="turns_by_request"),
+            models.Index(fields=["error_code", "-created_at"], condition=Q(error_code__gt=""), name="turns_by_error"),
         ]
 
     def __str__(self) -> str:
@@ -172,7 +184,7 @@ class Message(models.Model):
         SUMMARY = "SUMMARY"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages", db_index=False)
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, null=True, related_name="messages")
     seq = models.PositiveBigIntegerField(
         null=True,
@@ -189,7 +201,8 @@ class Message(models.Model):
     objects = MessageQuerySet.as_manager()
 
     class Meta:
-        ordering = ["conversation", "seq"]
+        # By the column: by the relation would be by its own order, which needs all conversations.
+        ordering = ["conversation_id", "seq"]
         constraints = [models.UniqueConstraint(fields=["conversation", "seq"], name="one_message_a_seq")]
 
     def __str__(self) -> str:
@@ -203,6 +216,10 @@ class Message(models.Model):
         return chat | {"tool_calls": self.tool_calls} if self.tool_calls else chat
 
 
+# The queues a worker may work on. Turns are model calls, and tools hold no key: so each has workers of its own.
+TURNS, TOOLS, COMPACTION = "turns", "tools", "compaction"
+
+
 class WorkerQuerySet(models.QuerySet["Worker"]):
     """Look-ups that say what they mean."""
 
@@ -210,14 +227,22 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Workers that have not ended and were heard of within three heartbeats."""
         return self.filter(ended_at=None, heartbeat_at__gt=from_now(-3 * Worker.HEARTBEAT_SECONDS))
 
+    def working_on(self, queue: str) -> Self:
+        """Workers that listen to a queue."""
+        return self.filter(queues__regex=rf"(^|,){queue}(,|$)")
+
 
 class Worker(models.Model):
     """One row a worker process: readiness, and who is dead, are read from it."""
 
-    HEARTBEAT_SECONDS = 5
+    # Three of them fit in a lease, so that one that is late loses no turn.
+    HEARTBEAT_SECONDS = min(5.0, settings.TURN_LEASE_SECONDS / 3)
 
     name = models.CharField(max_length=128, unique=True, help_text="host:pid:start")
     version = models.CharField(max_length=32)
+    queues = models.CharField(
+        max_length=200, db_default="turns,tools", help_text="What it works on, separated by commas."
+    )
     started_at = models.DateTimeField(auto_now_add=True)
     heartbeat_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped cleanly.")

@@ -1,49 +1,49 @@
-"""The sweeper: rings for what nobody was told of, or whose worker is gone. It runs in every worker, and at every start.
+"""The sweeper: finds what nobody was told of, or whose worker is gone. It runs in every worker, and at every start.
 
-It changes nothing but ``rung_at``, except that it ends the open calls of turns whose time is up; so any number of
-sweepers may run, and a ring too many finds nothing to claim.
+What it finds, its own worker takes, without the doorbell: with a broker that is away, work goes on, a sweep later. It
+changes nothing but ``rung_at``, except that it ends the open calls of turns whose time is up; so any number of
+sweepers may run, and what two of them find is claimed once.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Q
 
-from conversations import doorbell
 from conversations.models import Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from tools import calls, gate
 
-# A ring is repeated after this time at the earliest, and a sweep rings for so many rows at most.
-RING_AGAIN = timedelta(seconds=10)
-MOST_RINGS = 200
+# What somebody was told of is left to them for so long, and no longer than what somebody holds; and a sweep finds so
+# many rows at most.
+TOLD_FOR = timedelta(seconds=min(10.0, settings.TURN_LEASE_SECONDS))
+MOST_FOUND = 200
 
 
-def sweep(*, turns_wanted: int = MOST_RINGS, calls_wanted: int = MOST_RINGS) -> int:
-    """Ring for what is due and was not rung for lately; returns how often it rang.
+def due_turns(*, wanted: int = MOST_FOUND) -> Sequence[UUID]:
+    """Turns that are due and that nobody was told of lately, marked as told; no more than a worker has room for.
 
-    A worker asks for as many as it has room for: while it is full, earlier rings wait at the broker, and more of them
-    would only have to be looked at later.
+    While all workers are full, rings wait at the broker, and what is found would only have to wait as well.
     """
     _end_overdue_calls()
-    turns = _turns_due_for_a_ring(min(turns_wanted, MOST_RINGS))
-    for turn_id in turns:
-        doorbell.ring_for_turn(turn_id)
-    open_calls = calls.due_for_a_ring(older_than=RING_AGAIN, limit=min(calls_wanted, MOST_RINGS))
-    for call_id in open_calls:
-        doorbell.ring_for_call(call_id)
-    return len(turns) + len(open_calls)
-
-
-def _turns_due_for_a_ring(limit: int) -> list[UUID]:
-    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-RING_AGAIN.total_seconds()))
-    # An expired lease is rung for at once: its worker was told, and is gone.
+    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-TOLD_FOR.total_seconds()))
+    # An expired lease is found at once: its worker was told, and is gone.
     expired = Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
-    claimable = Turn.objects.claimable().filter(not_told | expired & (Q(rung_at=None) | Q(rung_at__lt=from_now(-1))))
-    due = list(claimable.order_by("rung_at").values_list("pk", flat=True)[:limit])
-    Turn.objects.filter(pk__in=due).update(rung_at=Now())
-    return due
+    due = Turn.objects.claimable().filter(not_told | expired & (Q(rung_at=None) | Q(rung_at__lt=from_now(-1))))
+    with transaction.atomic():
+        # Another sweeper's rows are passed over, which also keeps two from waiting for each other.
+        rows = due.order_by("rung_at").select_for_update(skip_locked=True)
+        found = list(rows.values_list("pk", flat=True)[: min(wanted, MOST_FOUND)])
+        Turn.objects.filter(pk__in=found).update(rung_at=Now())
+    return found
+
+
+def due_calls(*, wanted: int = MOST_FOUND) -> Sequence[UUID]:
+    """Open calls that nobody runs and nobody was told of lately, marked as told."""
+    return calls.due(told_for=TOLD_FOR, limit=min(wanted, MOST_FOUND))
 
 
 def _end_overdue_calls() -> None:
@@ -51,8 +51,8 @@ def _end_overdue_calls() -> None:
     waiting = Turn.objects.filter(
         status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS, deadline__lt=from_now(time_for_last_answer())
     )
-    overdue = list(waiting.values_list("pk", flat=True)[:MOST_RINGS])
-    gate.end_open(overdue, rule="turn_time", reason="the turn's time was up")
+    for turn_id in list(waiting.values_list("pk", flat=True)[:MOST_FOUND]):
+        gate.end_open([turn_id], rule="turn_time", reason="the turn's time was up")
 
 
 def time_for_last_answer() -> float:

@@ -18,7 +18,7 @@ from typing import Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import OperationalError, close_old_connections, connections
+from django.db import OperationalError, connections
 
 from agent import llm
 from agent.errors import LlmBadResponse, LlmError, LlmTimeout
@@ -29,6 +29,7 @@ from conversations import claims, doorbell
 from conversations.claims import Claim, View
 from conversations.errors import FenceLost
 from conversations.sweeper import time_for_last_answer
+from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
 from tools import gate
 
@@ -40,6 +41,11 @@ T = TypeVar("T")
 
 # Seconds before the first retry of a provider's error; doubled each time, and never more than the last figure.
 RETRY_FIRST, RETRY_MOST = 1.0, 60.0
+
+# Turns whose workers died twice are suspects: one of them may be what kills workers, and those who are held beside it
+# die with it each time. So few of them are held at once, and later each alone; for as many seconds they stand back.
+SUSPECTS_AT_MOST = 8
+STAND_BACK = (1.0, 3.0)
 
 # Seconds between tries to store an answer while the database is away.
 STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
@@ -57,8 +63,8 @@ class DatabaseThreads:
         context = contextvars.copy_context()
 
         def call() -> T:
-            close_old_connections()
-            return context.run(function, *args, **kwargs)
+            with borrowed_connection():
+                return context.run(function, *args, **kwargs)
 
         future = asyncio.get_running_loop().run_in_executor(self._executor, call)
         try:
@@ -132,6 +138,9 @@ class TurnRunner:
         claim = await self._database(claims.claim, turn_id, worker=self.worker)
         if claim is None:
             return
+        if not self._may_hold(claim):
+            await self._stand_back(claim)
+            return
         held = self._held[turn_id] = _Held(claim, task)
         with about(requestId=claim.request_id, turn=turn_id, conversation=claim.conversation_id):
             try:
@@ -149,6 +158,24 @@ class TurnRunner:
             finally:
                 if self._held.get(turn_id) is held:
                     del self._held[turn_id]
+
+    def _may_hold(self, claim: Claim) -> bool:
+        """Whether this turn, if it is a suspect, may run beside those that are held."""
+        if claim.attempts < 2 or claim.attempts > settings.TURN_MAX_ATTEMPTS:
+            return True
+        suspects = [claim, *(held.claim for held in self._held.values() if held.claim.attempts >= 2)]
+        alone = any(each.attempts >= min(3, settings.TURN_MAX_ATTEMPTS) for each in suspects)
+        return len(suspects) <= (1 if alone else SUSPECTS_AT_MOST)
+
+    async def _stand_back(self, claim: Claim) -> None:
+        """Leave a suspect to another worker, or to a later moment."""
+        seconds = random.uniform(*STAND_BACK)  # noqa: S311 -- no secret
+        try:
+            await self._database(claims.stand_back, claim, seconds=seconds)
+        except FenceLost:
+            await self._database(claims.cancel_if_asked, claim)
+            return
+        self._ring_in(claim.turn_id, seconds)
 
     async def _run(self, claim: Claim) -> None:
         """Step until the turn waits or ends."""
@@ -256,7 +283,10 @@ class TurnRunner:
         except FenceLost:
             await self._database(claims.cancel_if_asked, claim)
             return
-        timer = asyncio.create_task(self._ring_later(claim.turn_id, seconds))
+        self._ring_in(claim.turn_id, seconds)
+
+    def _ring_in(self, turn_id: UUID, seconds: float) -> None:
+        timer = asyncio.create_task(self._ring_later(turn_id, seconds))
         self._timers.add(timer)
         timer.add_done_callback(self._timers.discard)
 
@@ -298,10 +328,10 @@ class TurnRunner:
             elif held.claim.seconds_left() <= 0:
                 held.end("deadline")
 
-    async def keep(self) -> None:
+    async def keep(self, database: DatabaseThreads) -> None:
         """Every heartbeat: renew the leases of what is held."""
         if self._held:
-            await self._database(claims.keep, [held.claim for held in self._held.values()], worker=self.worker)
+            await database(claims.keep, [held.claim for held in self._held.values()], worker=self.worker)
 
     async def stop(self) -> None:
         """Hand all turns back and wait until that is stored."""

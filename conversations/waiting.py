@@ -29,11 +29,11 @@ from uuid import UUID
 from a2wsgi.wsgi import build_environ
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import close_old_connections
 from django.utils.http import parse_header_parameters
 
 from conversations.answers import Answer, chat_answer, problem_answer
 from conversations.models import Turn
+from nanohost.lib.database import borrowed_connection
 from nanohost.lib.errors import BodyTooLarge, BodyTooSlow, HeadersTooLarge, Problem, UnsupportedMediaType
 from nanohost.lib.ids import request_id
 from nanohost.lib.logs import about, also_about
@@ -121,6 +121,8 @@ class WaitingRoom:
         if scope["path"] == "/health/live" and scope["method"] in ("GET", "HEAD"):
             # Answered without a thread: they may all be waiting for the database, and the process is alive.
             return _as_reply(Answer(status=200, body={"status": "ok"}))
+        if scope["path"] == "/health/ready" and self._draining:
+            return _as_reply(Answer(status=503, body={"status": "unavailable", "checks": {"web": "draining"}}))
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(scope, receive)
@@ -177,9 +179,12 @@ class WaitingRoom:
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: context.run(function, *args, **kwargs)
-        )
+
+        def call() -> T:
+            with borrowed_connection():
+                return context.run(function, *args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
 def _subjects(path: str) -> dict[str, str]:
@@ -275,5 +280,4 @@ def _as_reply(answer: Answer, *, close: bool = False) -> _Reply:
 
 
 def _open_turns(turn_ids: list[UUID]) -> set[UUID]:
-    close_old_connections()
     return set(Turn.objects.open().filter(pk__in=turn_ids).values_list("pk", flat=True))

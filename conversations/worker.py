@@ -1,4 +1,7 @@
-"""A worker process: its event loop of turns, its tools, its heartbeat and its sweeper."""
+"""A worker process: its event loop of turns, its threads of tools, its heartbeat and its sweeper.
+
+Celery's tasks hand over what they are rung for and return at once; how much runs at a time is bounded here.
+"""
 
 import asyncio
 import logging
@@ -6,9 +9,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from functools import cache
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from uuid import UUID
 
 from django.conf import settings
@@ -17,10 +20,11 @@ import nanohost
 from agent import llm
 from agent.models import Agent
 from conversations import doorbell
-from conversations.models import Worker
-from conversations.sweeper import sweep
+from conversations.models import TOOLS, TURNS, Worker
+from conversations.sweeper import due_calls, due_turns
 from conversations.turns import DatabaseThreads, TurnRunner
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.database import borrowed_connection
 from tools import gate
 from tools.gate import AgentTools
 from tools.models import ToolCall
@@ -31,14 +35,19 @@ WATCH_SECONDS = 1.0
 
 
 class Runtime:
-    """What a worker process holds: one, made by :func:`runtime`, started and stopped with the process's workers."""
+    """What a worker process holds: one, made for its queues by :func:`runtime`, started and stopped with the worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, queues: Collection[str] = (TURNS, TOOLS)) -> None:
         self.name = f"{socket.gethostname()[:64]}:{os.getpid()}:{time.time():.0f}"
+        self.queues = sorted(queues)
         self._loop = asyncio.new_event_loop()
         self._database = DatabaseThreads(settings.WORKER_DB_THREADS)
+        # Of its own: behind hundreds of turns that are begun at once, the leases of those that are held would run out.
+        self._heart = DatabaseThreads(1)
         self._runner = TurnRunner(worker=self.name, database=self._database)
-        self._room = threading.Semaphore(settings.WORKER_MAX_TURNS)
+        self._call_threads = ThreadPoolExecutor(settings.TOOL_CONCURRENCY, thread_name_prefix="tools")
+        self._room_for_turns = threading.Semaphore(settings.WORKER_MAX_TURNS)
+        self._room_for_calls = threading.Semaphore(settings.TOOL_CONCURRENCY)
         self._thread = threading.Thread(target=self._live, name="turns", daemon=True)
         self._calling: set[UUID] = set()
         self._stopping = threading.Event()
@@ -47,56 +56,77 @@ class Runtime:
 
     def start(self) -> None:
         """Start the loop; returns once the worker's row is written and the first sweep has begun."""
-        gate.warm_tools()
-        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
+        if TOOLS in self.queues:
+            gate.warm_tools()
+        if TURNS in self.queues:
+            llm.client()  # importing a provider's package takes a third of a second, which the loop must not
         self._thread.start()
         if not self._started.wait(timeout=30):
             raise RuntimeError("the worker did not start within 30 s; the log tells why")
 
+    def wind_down(self) -> None:
+        """Begin nothing more, and tell the tools that run."""
+        self._stopping.set()
+        if TOOLS in self.queues:
+            gate.stop_tools()
+
     def stop(self, *, timeout: float = 6.0) -> None:
         """Hand the turns back, say goodbye, end the loop; a database that hangs is not waited for longer."""
-        self._stopping.set()
+        self.wind_down()
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout)
+        if TOOLS in self.queues:
+            gate.close_tools()
 
-    def take_turn(self, turn_id: UUID) -> None:
-        """Hand a turn to the loop and return at once; waits while the process holds as many turns as it may."""
-        while not self._room.acquire(timeout=0.5):
-            if self._stopping.is_set():
-                return
+    def take_turn(self, turn_id: UUID, *, wait: bool = True) -> None:
+        """Hand a turn to the loop and return at once. While the process holds as many as it may: wait, or leave it."""
+        if self._enters(self._room_for_turns, wait=wait):
+            future = asyncio.run_coroutine_threadsafe(self._runner.advance(turn_id), self._loop)
+            future.add_done_callback(lambda done: self._after(self._room_for_turns, f"turn {turn_id}", done))
+
+    def take_call(self, call_id: UUID, *, wait: bool = True) -> None:
+        """Hand a tool call to a thread and return at once. While as many run as may: wait, or leave it."""
+        if self._enters(self._room_for_calls, wait=wait):
+            self._calling.add(call_id)
+            call = self._call_threads.submit(self._run_call, call_id)
+            call.add_done_callback(lambda done: self._after(self._room_for_calls, f"tool call {call_id}", done))
+
+    def _enters(self, room: threading.Semaphore, *, wait: bool) -> bool:
+        """Take a place; False if there is none or the worker stops: what was rung for is left to others."""
+        while not room.acquire(timeout=0.5 if wait else 0):
+            if self._stopping.is_set() or not wait:
+                return False
         if self._stopping.is_set():
-            self._room.release()
-            return
-        future = asyncio.run_coroutine_threadsafe(self._runner.advance(turn_id), self._loop)
-        future.add_done_callback(lambda done: self._after_turn(turn_id, done))
+            room.release()
+            return False
+        return True
 
-    def take_call(self, call_id: UUID) -> None:
+    def _after(self, room: threading.Semaphore, what: str, done: "Future[None]") -> None:
+        room.release()
+        if not done.cancelled() and (error := done.exception()):
+            # Its lease runs out and it is taken again, here or elsewhere.
+            logger.error("%s was dropped", what, exc_info=error)
+
+    def _run_call(self, call_id: UUID) -> None:
         """Run a tool call in this thread, and ring for its turn when it has ended."""
-        if self._stopping.is_set():
-            return
-        self._calling.add(call_id)
         try:
-            gate.run(
-                call_id,
-                agent_tools=_tools_of_its_agent,
-                worker=self.name,
-                then=lambda call: doorbell.ring_for_turn(call.turn_id),
-            )
+            with borrowed_connection():
+                gate.run(
+                    call_id,
+                    agent_tools=_tools_of_its_agent,
+                    worker=self.name,
+                    then=lambda call: doorbell.ring_for_turn(call.turn_id),
+                )
         finally:
             self._calling.discard(call_id)
-
-    def _after_turn(self, turn_id: UUID, done: "Future[None]") -> None:
-        self._room.release()
-        if not done.cancelled() and (error := done.exception()):
-            # Its lease runs out and the turn is taken again, here or elsewhere.
-            logger.error("turn %s was dropped", turn_id, exc_info=error)
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._serve())
         self._loop.close()
         self._database.close()
+        self._heart.close()
 
     async def _serve(self) -> None:
         await self._database(self._introduce)
@@ -111,6 +141,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*periodic, return_exceptions=True)
         await self._runner.stop()
+        await asyncio.to_thread(self._call_threads.shutdown, cancel_futures=True)
         await self._database(self._say_goodbye)
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
@@ -123,24 +154,31 @@ class Runtime:
             await asyncio.sleep(seconds)
 
     async def _sweep(self) -> None:
-        room_for_turns = settings.WORKER_MAX_TURNS - self._runner.busy
-        room_for_calls = settings.TOOL_CONCURRENCY - len(self._calling)
-        await self._database(sweep, turns_wanted=max(0, room_for_turns), calls_wanted=max(0, room_for_calls))
+        """Take what is due and nobody was told of, as far as there is room."""
+        if TURNS in self.queues and (room := settings.WORKER_MAX_TURNS - self._runner.busy) > 0:
+            for turn_id in await self._database(due_turns, wanted=room):
+                self.take_turn(turn_id, wait=False)
+        if TOOLS in self.queues and (room := settings.TOOL_CONCURRENCY - len(self._calling)) > 0:
+            for call_id in await self._database(due_calls, wanted=room):
+                self.take_call(call_id, wait=False)
 
     async def _beat(self) -> None:
-        await self._runner.keep()
-        await self._database(self._report)
+        await self._runner.keep(self._heart)
+        await self._heart(self._report)
 
     def _introduce(self) -> None:
         Worker.objects.create(
             name=self.name,
             version=nanohost.__version__,
+            queues=",".join(self.queues),
             heartbeat_at=Now(),
             turns_most=settings.WORKER_MAX_TURNS,
         )
 
     def _report(self) -> None:
         Worker.objects.filter(name=self.name).update(heartbeat_at=Now(), turns_held=self._runner.count)
+        if settings.WORKER_ALIVE_FILE:  # for those who watch the process from outside, where there is no port to ask
+            Path(settings.WORKER_ALIVE_FILE).touch()
 
     def _say_goodbye(self) -> None:
         Worker.objects.filter(name=self.name).update(ended_at=Now(), turns_held=0)
@@ -152,10 +190,22 @@ def _tools_of_its_agent(call: ToolCall) -> AgentTools:
     return agent.allowed_tools() if agent else AgentTools(names=frozenset())
 
 
-@cache
+_runtime: Runtime | None = None
+
+
+def start_runtime(queues: Collection[str]) -> Runtime:
+    """Make the process's runtime, for its queues, and start it."""
+    global _runtime
+    _runtime = Runtime(queues)
+    _runtime.start()
+    return _runtime
+
+
 def runtime() -> Runtime:
-    """The process's runtime."""
-    return Runtime()
+    """The process's runtime; raises RuntimeError where none was started."""
+    if _runtime is None:
+        raise RuntimeError("this process is no worker")
+    return _runtime
 
 
 def forget_dead_workers() -> int:

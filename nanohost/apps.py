@@ -10,6 +10,9 @@ class NanohostConfig(AppConfig):
 
     def ready(self) -> None:
         # Whoever rings the doorbell, in whatever process and thread, rings this application's.
+        from nanohost import checks  # noqa: F401 -- registers them
         from nanohost.celery import app
+        from nanohost.lib import logs
 
         app.set_default()
+        logs.log_uncaught()

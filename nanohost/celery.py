@@ -4,8 +4,9 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging, worker_init, worker_shutdown, worker_shutting_down
+from celery.signals import celeryd_init, setup_logging, worker_init, worker_shutdown, worker_shutting_down
 from django.conf import settings
+from django.core.management.base import CommandError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
 
@@ -26,27 +27,44 @@ def _leave_logging_alone(**_: Any) -> None:
     """Django has set logging up; with a receiver here, Celery does not do it over."""
 
 
-@worker_init.connect
-def _start_runtime(**_: Any) -> None:
-    from conversations.worker import runtime
+@celeryd_init.connect
+def _refuse_unknown_queues(conf: Any, options: dict[str, Any], **_: Any) -> None:
+    known = [queue.name for queue in conf.task_queues]
+    if unknown := sorted(set(options.get("queues") or ()) - set(known)):
+        raise SystemExit(f"--queues names no queue: {', '.join(unknown)}; there are: {', '.join(known)}.")
 
-    if not settings.EMBEDDED:  # there, the lifespan starts and stops it
-        runtime().start()
+
+@worker_init.connect
+def _start_runtime(sender: Any, **_: Any) -> None:
+    from conversations.models import TOOLS
+    from conversations.worker import start_runtime
+    from nanohost.preparation import await_database
+
+    if settings.EMBEDDED:  # there, the lifespan starts and stops it
+        return
+    queues = set(sender.app.amqp.queues.consume_from)
+    if TOOLS in queues and len(queues) > 1:
+        raise SystemExit("Tools run in workers of their own, which hold no key: --queues tools, or --queues turns,...")
+    if "thread" not in str(sender.pool_cls):
+        raise SystemExit("Turns live on one event loop a process: --pool threads, which is the default here.")
+    try:
+        await_database()
+    except CommandError as error:
+        raise SystemExit(str(error)) from None
+    start_runtime(queues)
 
 
 @worker_shutting_down.connect
-def _stop_tools(**_: Any) -> None:
-    from tools import gate
+def _wind_down(**_: Any) -> None:
+    from conversations.worker import runtime
 
     if not settings.EMBEDDED:
-        gate.stop_tools()
+        runtime().wind_down()
 
 
 @worker_shutdown.connect
 def _stop_runtime(**_: Any) -> None:
     from conversations.worker import runtime
-    from tools import gate
 
     if not settings.EMBEDDED:
         runtime().stop()
-        gate.close_tools()

@@ -10,15 +10,13 @@ from uuid import UUID
 from celery.beat import Service
 from celery.worker import WorkController
 from celery.worker import state as worker_state
-from django.conf import settings
-from django_celery_beat.schedulers import DatabaseScheduler
 
 from conversations import doorbell
-from conversations.models import Turn, TurnStatus
-from conversations.worker import runtime
+from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus
+from conversations.worker import Runtime, start_runtime
 from nanohost.celery import app, make_app
 from nanohost.lib.clock import from_now
-from tools import gate
+from scheduler.beat import HouseScheduler
 from tools.models import CallStatus, ToolCall
 
 logger = logging.getLogger(__name__)
@@ -33,17 +31,17 @@ class Embedded:
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
         self._beat: Service | None = None
+        self._runtime: Runtime | None = None
 
     def start(self) -> None:
         """Start beat, the workers' runtime, and a Celery worker for each of the queues."""
         expire_leases_of_the_dead()
-        runtime().start()
-        # Turns only pass through their pool, on the way to the event loop; tools stay in theirs while they run.
-        for queue, concurrency in (("turns", 2), ("tools", settings.TOOL_CONCURRENCY)):
-            worker = self._worker(queue, concurrency)
-            self._run(f"worker-{queue}", worker.start)
+        self._runtime = start_runtime((TURNS, TOOLS, COMPACTION))
+        # One each: a full house of tools, whose rings wait in their worker, keeps no turn waiting.
+        for name, queues in (("turns", [TURNS, COMPACTION]), ("tools", [TOOLS])):
+            self._run(f"worker-{name}", self._worker(name, queues).start)
         # At most a second between two looks, so that it also stops within one.
-        self._beat = Service(app, max_interval=1, scheduler_cls=DatabaseScheduler)
+        self._beat = Service(app, max_interval=1, scheduler_cls=HouseScheduler)
         self._run("beat", self._beat.start)
 
     def stop(self) -> None:
@@ -54,12 +52,11 @@ class Embedded:
         # Their loops look up every 2 s only; a last ring, for no row, has them look up now.
         doorbell.ring_for_turn(UUID(int=0))
         doorbell.ring_for_call(UUID(int=0))
-        gate.stop_tools()
         until = time.monotonic() + STOP_SECONDS
-        runtime().stop(timeout=STOP_SECONDS)
+        if self._runtime:
+            self._runtime.stop(timeout=STOP_SECONDS)
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
-        gate.close_tools()
 
     def _run(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -67,12 +64,11 @@ class Embedded:
         self._threads.append(thread)
 
     @staticmethod
-    def _worker(queue: str, concurrency: int) -> Any:
+    def _worker(name: str, queues: list[str]) -> Any:
         return WorkController(
             app=make_app(current=False),
-            hostname=f"{queue}@embedded",
-            queues=[queue],
-            concurrency=concurrency,
+            hostname=f"{name}@embedded",
+            queues=queues,
             pool="threads",
             loglevel=logging.WARNING,
             without_mingle=True,

@@ -2,8 +2,11 @@
 
 import secrets
 from pathlib import Path
+from typing import Any
 
+import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
+from kombu import Queue
 
 from nanohost.lib import env, logs
 
@@ -19,11 +22,24 @@ DATA_DIR = env.path("DATA_DIR", BASE_DIR / "var")
 # `manage.py serve` sets it: web, worker and beat live in one process, started and stopped by the ASGI lifespan.
 EMBEDDED = False
 WEB_THREADS = env.integer("WEB_THREADS", 8, maximum=MOST_THREADS)
+# Asked to stop, a web node says so many seconds that it is not ready, and still serves, before it closes its door.
+WEB_DRAIN_SECONDS = env.integer("WEB_DRAIN_SECONDS", 0, minimum=0, maximum=600)
+WORKER_ALIVE_FILE = env.string("WORKER_ALIVE_FILE")
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
 
+# --- which shape -------------------------------------------------------------------------------------------------
+# Without servers, one process on SQLite; with them, any number of processes.
+DATABASE_URL = env.server("DATABASE_URL", schemes=("postgresql", "postgres"))
+REDIS_URL = env.server("REDIS_URL", schemes=("redis", "rediss"))
+PRODUCTION = bool(DATABASE_URL)
+if bool(DATABASE_URL) != bool(REDIS_URL):
+    raise ImproperlyConfigured(
+        "DATABASE_URL and REDIS_URL go together: set both, or neither for one process without servers."
+    )
+
 # --- models ------------------------------------------------------------------------------------------------------
-OPENAI_API_KEY = env.secret("OPENAI_API_KEY")
+OPENAI_API_KEY = env.key("OPENAI_API_KEY")
 LLM_BASE_URL = env.address("LLM_BASE_URL")
 LLM_PROVIDER = env.choice(
     "LLM_PROVIDER", "openai" if OPENAI_API_KEY or LLM_BASE_URL else "mock", choices=("mock", "openai")
@@ -61,6 +77,7 @@ TURN_LEASE_SECONDS = env.seconds("TURN_LEASE_SECONDS", 30)
 SWEEP_SECONDS = env.seconds("SWEEP_SECONDS", 5)
 WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200, maximum=100_000)
 WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4, maximum=MOST_THREADS)
+DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 10, maximum=MOST_THREADS)
 
 # --- logs --------------------------------------------------------------------------------------------------------
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -89,7 +106,7 @@ def _secret_key() -> str:
         kept = (DATA_DIR / "secret_key").read_text().strip()
     except OSError:
         kept = ""
-    return env.string("SECRET_KEY", kept) or secrets.token_urlsafe(48)
+    return env.secret("SECRET_KEY") or kept or secrets.token_urlsafe(48)
 
 
 SECRET_KEY = _secret_key()
@@ -100,6 +117,16 @@ ROOT_URLCONF = "nanohost.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
+# Browsers and clients come through a proxy that ends TLS. It must set X-Forwarded-Proto, and drop what a client sent.
+HTTPS = env.boolean("HTTPS", PRODUCTION)
+if HTTPS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_SSL_REDIRECT = True
+    SECURE_REDIRECT_EXEMPT = ["^health/"]  # those who probe come without the proxy
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    # Browsers' preload lists take no domain with less than a year: nobody gets a domain onto them by this alone.
+    SECURE_HSTS_SECONDS = 30 * 86_400
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = True
 # The waiting room bounds the body before Django sees it; this bound is for what does not come through it.
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
@@ -149,19 +176,37 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {
-    "default": {
-        "ENGINE": "nanohost.lib.sqlite",
-        "NAME": DATA_DIR / "nanohost.sqlite3",
-        "CONN_MAX_AGE": None,
-        "OPTIONS": {
-            "transaction_mode": "IMMEDIATE",
-            "timeout": 20,
-            # synchronous=FULL: a commit that was answered with 2xx is on the disk, also when the power fails.
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
-        },
-    }
+# Seconds. A worker that is stopped in the middle of a transaction must not hold a row for good; a server that is silent
+# is noticed; a request that gets no connection is told so while its client still waits.
+_POSTGRESQL_OPTIONS: dict[str, Any] = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # milliseconds
+    "options": "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=10s",
+    "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 4},
 }
+
+
+def _postgresql() -> dict[str, Any]:
+    database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL, conn_max_age=0, conn_health_checks=True))
+    database["OPTIONS"] = _POSTGRESQL_OPTIONS | database.get("OPTIONS", {})
+    return database
+
+
+_SQLITE: dict[str, Any] = {
+    "ENGINE": "nanohost.lib.sqlite",
+    "NAME": DATA_DIR / "nanohost.sqlite3",
+    "CONN_MAX_AGE": None,
+    "OPTIONS": {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        # synchronous=FULL: a commit that was answered with 2xx is on the disk, also when the power fails.
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;",
+    },
+}
+DATABASES: dict[str, dict[str, Any]] = {"default": _postgresql() if PRODUCTION else _SQLITE}
 if NANOHOST_TOOL_PROCESS:
     DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
 
@@ -207,15 +252,31 @@ SPECTACULAR_SETTINGS = {
 }
 
 # --- Celery: the database is the queue, the broker a doorbell ----------------------------------------------------
-CELERY_BROKER_URL = "memory://localhost/"
-# The memory transport looks once a second unless told otherwise.
-CELERY_BROKER_TRANSPORT_OPTIONS = {"polling_interval": 0.002}
+CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
+# Whoever rings waits a second at most for a broker that is silent, to connect as well, and does not try twice. The
+# consumers' own blocking reads outlast this.
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
+    {
+        "socket_timeout": 1,
+        "socket_keepalive": True,
+        "health_check_interval": 5,
+        "max_retries": 0,
+        "priority_steps": [0],
+    }
+    if REDIS_URL
+    # The memory transport looks once a second unless told otherwise.
+    else {"polling_interval": 0.002}
+)
+# A connection for each thread that may ring, or they would wait for one another at a broker that is silent.
+CELERY_BROKER_POOL_LIMIT = WEB_THREADS + WORKER_DB_THREADS + TOOL_CONCURRENCY
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # for ever: meanwhile the sweeper works without it
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_EXPIRES = None  # or beat would keep a job that cleans up results there are none of
 CELERY_TASK_STORE_ERRORS_EVEN_IF_IGNORED = False
+CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in ("turns", "tools", "compaction")]
 CELERY_TASK_DEFAULT_QUEUE = "turns"
-CELERY_TASK_CREATE_MISSING_QUEUES = True
+CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {
     "conversations.tasks.advance_turn": {"queue": "turns"},
     "conversations.tasks.run_tool_call": {"queue": "tools"},
@@ -223,11 +284,13 @@ CELERY_TASK_ROUTES = {
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_POOL = "threads"
-CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
-CELERY_WORKER_SEND_TASK_EVENTS = False
+# Rings only pass through; what they ring for runs on the runtime's own loop and threads.
+CELERY_WORKER_CONCURRENCY = 2
+WORKER_EVENTS = env.boolean("WORKER_EVENTS", False)
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = CELERY_WORKER_SEND_TASK_EVENTS = WORKER_EVENTS
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULER = "scheduler.beat:HouseScheduler"
 CELERY_TIMEZONE = TIME_ZONE
 
 # --- logging -----------------------------------------------------------------------------------------------------

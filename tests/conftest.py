@@ -1,19 +1,103 @@
 """What the tests share: three people (an owner, a colleague, an outsider), a running host, real rows."""
 
+import os
+import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from django.db import connection, transaction
+from django.test import TransactionTestCase
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import inbox
 from conversations.models import Conversation, Turn
 from nanohost.lib.text import storable
+from tests import servers, shapes
 from tests.factories import AgentFactory, OwnerFactory
-from tests.host import Host
+from tests.host import Host, environment_of
+from tests.http import start
 from tools import gate
 from tools.models import ToolSetting, sync_settings
+
+# What else than its shape decides on whether a test runs there: see the markers in pyproject.toml.
+NOT_ON = {shapes.EMBEDDED: {"production"}, shapes.PRODUCTION: {"embedded", "shapeless"}}
+# With several processes a file is one's: those that take longest begin.
+FIRST = (
+    *(
+        "test_faults",
+        "test_stack",
+        "test_migrations",
+        "test_readme",
+        "test_state_machine",
+        "test_serve",
+        "test_mutants",
+    ),
+    *("test_query_plans", "test_waiting_room", "test_openai_host", "test_deploy"),
+)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have the run's corner of the servers made, by the process that starts the others."""
+    if shapes.shape() == shapes.PRODUCTION and starts_the_others(session.config):
+        session.config.stash[RUN] = servers.Run(environment_of(Path(os.environ["DATA_DIR"])))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing behind."""
+    if starts_the_others(config):
+        if run := config.stash.get(RUN, None):
+            run.end()
+        shutil.rmtree(os.environ["DATA_DIR"], ignore_errors=True)
+
+
+RUN = pytest.StashKey[servers.Run]()
+
+
+def starts_the_others(config: pytest.Config) -> bool:
+    """Whether this process is the one that was started, and not one that xdist has started to run tests."""
+    return not hasattr(config, "workerinput")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not for this shape, each with its reason; and begin with what takes longest."""
+    left_out = []
+    for item in items:
+        for marker in ("embedded", "production", "shapeless"):
+            for mark in item.iter_markers(marker):
+                if not mark.kwargs.get("reason"):
+                    raise pytest.UsageError(f"{item.nodeid}: {marker} without a reason")
+        if any(counts(item, marker) for marker in NOT_ON[shapes.shape()]):
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    kept = [item for item in items if item not in set(left_out)]
+    items[:] = sorted(kept, key=lambda item: not item.path.name.startswith(FIRST))
+
+
+def counts(item: pytest.Item, marker: str) -> bool:
+    """Whether a test has this marker. Of a shapeless module, those that ask for rows or a host are not meant."""
+    if marker == "shapeless" and {"db", "transactional_db", "host"} & set(getattr(item, "fixturenames", ())):
+        return False
+    return item.get_closest_marker(marker) is not None
+
+
+def delete_rows(test_case: object) -> None:
+    """Undo what a test has committed, table by table; what the migrations made goes too, but for Django's own lists.
+
+    Django would truncate each table, which costs PostgreSQL a new file for each, and then make those lists anew: 40 ms
+    a test on SQLite and 200 on PostgreSQL, against 2 and 4.
+    """
+    lists = {"auth_permission", "django_content_type"}
+    tables = set(connection.introspection.django_table_names(only_existing=True)) - lists
+    # Foreign keys are looked at when the transaction ends.
+    with transaction.atomic(), connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+
+
+TransactionTestCase._fixture_teardown = delete_rows
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,6 +114,35 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     running = Host(tmp_path_factory.mktemp("host")).start()
     yield running
     running.kill()
+
+
+@pytest.fixture(scope="session")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Another that tests share. It waits half a second for an answer, tries a model once more, gives a turn 3 s, offers
+    two models, and logs what is said."""
+    running = Host(
+        tmp_path_factory.mktemp("impatient"),
+        CHAT_WAIT_SECONDS="0.5",
+        TURN_MAX_ATTEMPTS="1",
+        TURN_TIMEOUT_SECONDS="3",
+        LLM_MODELS="gpt-4.1-mini,gpt-4.1",
+        LOG_CONTENT="1",
+    ).start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="module")
+def api(host: Host) -> Iterator[httpx2.Client]:
+    """A client of the shared host's API, with a good key."""
+    with host.client() as api:
+        yield api
+
+
+@pytest.fixture
+def conversation_id(api: httpx2.Client) -> str:
+    """A new conversation in the shared host."""
+    return start(api)
 
 
 @pytest.fixture(autouse=True, scope="session")

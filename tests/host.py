@@ -1,63 +1,131 @@
-"""A running host, started as a user starts it: ``manage.py serve`` in a process of its own."""
+"""A running host, started as a user starts it, on the shape that is tested.
+
+Embedded: ``manage.py serve`` in a process of its own. Production: what a release does, ``manage.py prepare``, and the
+processes of ``PROCESSES``.
+"""
 
 import os
 import re
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
+from psycopg.rows import dict_row
+
+from tests import servers, shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "nh_test1234_0123456789abcdefghij"
 
+CELERY = ("-m", "celery", "-A", "nanohost")
+PROCESSES = {
+    "web": ("manage.py", "web"),
+    "worker": (*CELERY, "worker", "--queues", "turns,compaction"),
+    "toolbox": (*CELERY, "worker", "--queues", "tools"),
+}
+BEAT = {"beat": (*CELERY, "beat")}
+
+# What `manage.py prepare` makes rows of; on production, a host that names none of them starts on a prepared database.
+PREPARED = {
+    "NANOHOST_API_KEY": KEY,
+    "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
+    "NANOHOST_EXTRA_APPS": "tests.toolbox",
+}
+
+
+def environment_of(data_dir: Path) -> dict[str, str]:
+    """The environment of a host that lives in a folder."""
+    own = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(data_dir),
+        "DJANGO_SETTINGS_MODULE": "nanohost.settings",
+        "DATA_DIR": str(data_dir),
+        "PORT": "0",
+        "LOG_FORMAT": "json",
+        **PREPARED,
+    }
+    if shapes.shape() == shapes.EMBEDDED:
+        return own
+    database = servers.database_of(data_dir)
+    return own | {
+        "DJANGO_SETTINGS_MODULE": "tests.production",
+        "DATABASE_URL": servers.url_of(database),
+        "REDIS_URL": shapes.named_servers().redis_url,
+        "TEST_KEYS": f"{database}:",
+        "SECRET_KEY": "of every web node: it signs the sessions",
+        "HTTPS": "false",  # there is no proxy
+    }
+
 
 class Host:
-    """One embedded host on a data directory; may be stopped, killed and started again."""
+    """One host on a data directory; may be stopped, killed and started again.
 
-    def __init__(self, data_dir: Path, **environment: str) -> None:
+    On production ``beat`` has it run as well; embedded, it always does.
+    """
+
+    def __init__(self, data_dir: Path, *, beat: bool = False, **environment: str) -> None:
         self.data_dir = data_dir
         self.log = data_dir / "host.log"
         self.root = ROOT
-        self._environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(data_dir),
-            "DJANGO_SETTINGS_MODULE": "nanohost.settings",
-            "DATA_DIR": str(data_dir),
-            "PORT": "0",
-            "LOG_FORMAT": "json",
-            "NANOHOST_API_KEY": KEY,
-            "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
-            "NANOHOST_EXTRA_APPS": "tests.toolbox",
-            **environment,
-        }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
+        self._production = shapes.shape() == shapes.PRODUCTION
+        self._commands = PROCESSES | (BEAT if beat else {}) if self._production else {"serve": ("manage.py", "serve")}
+        self._environment = environment_of(data_dir) | environment
+        self._prepared = not (self._production and PREPARED.keys() & environment.keys())
 
-    def start(self, *, seconds: float = 30) -> "Host":
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The process that serves HTTP; None before the first start."""
+        return self.processes.get("web" if self._production else "serve")
+
+    def start(self, *, seconds: float = 60) -> "Host":
         """Start it and wait until it is ready."""
+        self._have_database()
         with self.log.open("ab") as log:
             start_of_log = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "serve"], cwd=self.root, env=self._environment, stdout=log, stderr=log
-            )
+            if not self._prepared:
+                ran = self.manage("prepare")
+                log.write((ran.stdout + ran.stderr).encode())
+                log.flush()
+                assert ran.returncode == 0, ran.stderr
+                self._prepared = True
+            for name, command in self._commands.items():
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, *command], cwd=self.root, env=self._environment, stdout=log, stderr=log
+                )
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the host ended with {self.process.returncode}:\n{self.log_text()[-3000:]}")
-            found = re.search(r"Admin +(http://\S+)/admin/", self.log_text()[start_of_log:])
-            if found:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise RuntimeError(f"{name}: the host ended with {process.returncode}:\n{self.log_text()[-3000:]}")
+            printed = self.log_text()[start_of_log:]
+            if found := re.search(r"(?:Admin +|listening on )(http://[^/\s]+)", printed):
                 self.address = found.group(1)
-                try:
-                    if httpx2.get(f"{self.address}/health/ready", timeout=5).status_code == 200:
-                        return self
-                except httpx2.HTTPError:
-                    pass
+                if self._is_ready():
+                    return self
             time.sleep(0.05)
         raise TimeoutError(f"the host was not ready within {seconds} s:\n{self.log_text()[-3000:]}")
+
+    def _is_ready(self) -> bool:
+        try:
+            if httpx2.get(f"{self.address}/health/ready", timeout=5).status_code != 200:
+                return False
+        except httpx2.HTTPError:
+            return False
+        if not self._production:
+            return True
+        # Ready by its own workers: those of a former start, which was killed, count as alive for a while.
+        introduced = {row["name"] for row in self.sql("SELECT name FROM conversations_worker WHERE ended_at IS NULL")}
+        mine = [f"{socket.gethostname()[:64]}:{self.processes[name].pid}:" for name in ("worker", "toolbox")]
+        return all(any(name.startswith(own) for name in introduced) for own in mine)
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -69,6 +137,7 @@ class Host:
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``manage.py`` beside the host, on its data."""
+        self._have_database()
         return subprocess.run(
             [sys.executable, "manage.py", *arguments],
             cwd=self.root,
@@ -78,14 +147,71 @@ class Host:
             timeout=60,
         )
 
-    def kill(self) -> None:
-        """kill -9."""
-        if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+    def _have_database(self) -> None:
+        if self._production:
+            template = "prepared" if self._prepared else "migrated"
+            servers.create(servers.database_of(self.data_dir), template=servers.name_of(template))
 
-    def stop(self, *, seconds: float = 15) -> int:
-        """SIGTERM; returns the exit code."""
+    def sql(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
+        """Do a statement in the host's database, past the host; returns its rows. ``?`` stands for a parameter."""
+        if self._production:
+            with servers.connect(servers.database_of(self.data_dir)) as database:
+                cursor = database.cursor(row_factory=dict_row)
+                cursor.execute(statement.replace("?", "%s"), parameters)
+                return cursor.fetchall() if cursor.description else []
+        database = sqlite3.connect(self.data_dir / "nanohost.sqlite3", timeout=20)
+        try:
+            with database:
+                database.row_factory = sqlite3.Row
+                plain = [value.hex if isinstance(value, UUID) else value for value in parameters]
+                return [dict(row) for row in database.execute(statement, plain)]
+        finally:
+            database.close()
+
+    def everything_stored(self) -> str:
+        """Every row of every table."""
+        if not self._production:
+            with sqlite3.connect(self.data_dir / "nanohost.sqlite3") as database:
+                return "\n".join(database.iterdump())
+        tables = self.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        assert tables
+        return "\n".join(
+            row["text"]
+            for table in tables
+            for row in self.sql(f'SELECT everything::text AS text FROM "{table["table_name"]}" AS everything')
+        )
+
+    def database_connections(self) -> int:
+        """How many connections the process that serves HTTP may have to its database at most, as others see it."""
+        if self._production:
+            (found,) = self.sql("SELECT count(*) - 1 AS n FROM pg_stat_activity WHERE datname = current_database()")
+            return int(found["n"])
+        return sum(name.endswith("nanohost.sqlite3") for name in self.open_files())
+
+    def open_files(self) -> list[str]:
+        """What the process that serves HTTP has open: sockets, pipes, of SQLite a file a connection."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=seconds)
+        opened = []
+        for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            try:
+                opened.append(str(link.readlink()))
+            except FileNotFoundError:
+                continue
+        return opened
+
+    def kill(self) -> None:
+        """kill -9, of every process."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+        for process in self.processes.values():
+            process.wait()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 15) -> int:
+        """Ask every process to stop; returns the exit code, the first that is not 0 if there are several."""
+        assert self.processes
+        for process in self.processes.values():
+            process.send_signal(number)
+        until = time.monotonic() + seconds
+        codes = [process.wait(timeout=max(0.1, until - time.monotonic())) for process in self.processes.values()]
+        return next((code for code in codes if code), 0)

@@ -1,11 +1,11 @@
 """Talking to a running host as its clients do, well-behaved ones and others."""
 
 import socket
-import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import httpx2
 
@@ -61,12 +61,9 @@ def turns_of(host: Host, conversation_id: str) -> list[dict[str, Any]]:
 
 
 def rows(host: Host, query: str, *ids: str) -> list[dict[str, Any]]:
-    """Rows of the host's SQLite file, read-only; ids are given as the API shows them."""
-    with sqlite3.connect(f"file:{host.data_dir}/nanohost.sqlite3?mode=ro", uri=True, timeout=20) as database:
-        database.row_factory = sqlite3.Row
-        found = [dict(row) for row in database.execute(query, [identity.replace("-", "") for identity in ids])]
-    database.close()
-    return found
+    """Rows of the host's database; ids are given as the API shows them, and ids of rows are shown like that."""
+    found = host.sql(query, *[UUID(identity) for identity in ids])
+    return [row | {"id": str(UUID(str(row["id"])))} if row.get("id") else row for row in found]
 
 
 def stored(host: Host) -> tuple[int, ...]:

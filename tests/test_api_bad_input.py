@@ -8,7 +8,6 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -23,16 +22,10 @@ DEEP = 50_000
 
 
 @pytest.fixture(scope="module")
-def client(host: Host) -> Iterator[httpx2.Client]:
-    with host.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def routes(client: httpx2.Client) -> dict[str, tuple[str, str]]:
+def routes(api: httpx2.Client) -> dict[str, tuple[str, str]]:
     """Every route that writes: its method and address."""
-    conversation_id = start(client)
-    turn_id = chat(client, conversation_id, "Hello").json()["turnId"]
+    conversation_id = start(api)
+    turn_id = chat(api, conversation_id, "Hello").json()["turnId"]
     return {
         "create": ("POST", "/conversations"),
         "chat": ("POST", f"/conversations/{conversation_id}/chat"),
@@ -94,9 +87,9 @@ JUNK = NO_JSON | NO_OBJECT | UNKNOWN_FIELD
 
 @pytest.mark.parametrize("route", ["create", "chat", "cancel"])
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK.keys())
-def test_a_body_that_is_no_object_of_ours_is_refused(client, routes, route, body, nothing_stored):
+def test_a_body_that_is_no_object_of_ours_is_refused(api, routes, route, body, nothing_stored):
     method, address = routes[route]
-    answer = client.request(method, address, content=body, headers={"Content-Type": "application/json"})
+    answer = api.request(method, address, content=body, headers={"Content-Type": "application/json"})
     problem(answer, 400, "invalid_request")
 
 
@@ -109,15 +102,15 @@ BAD_CHATS = [
 
 
 @pytest.mark.parametrize("body", BAD_CHATS, ids=json.dumps)
-def test_a_chat_of_wrong_types_is_refused(client, routes, body, nothing_stored):
-    told = problem(client.post(routes["chat"][1], json=body), 400, "invalid_request")
+def test_a_chat_of_wrong_types_is_refused(api, routes, body, nothing_stored):
+    told = problem(api.post(routes["chat"][1], json=body), 400, "invalid_request")
     assert told["errors"]
 
 
-def test_a_chat_without_a_body_is_refused(client, routes, nothing_stored):
-    problem(client.post(routes["chat"][1]), 400, "invalid_request")
+def test_a_chat_without_a_body_is_refused(api, routes, nothing_stored):
+    problem(api.post(routes["chat"][1]), 400, "invalid_request")
     problem(
-        client.post(routes["chat"][1], content=b"", headers={"Content-Type": "application/json"}),
+        api.post(routes["chat"][1], content=b"", headers={"Content-Type": "application/json"}),
         400,
         "invalid_request",
     )
@@ -131,46 +124,42 @@ BAD_CONVERSATIONS = [
 
 
 @pytest.mark.parametrize("body", BAD_CONVERSATIONS, ids=json.dumps)
-def test_a_conversation_of_wrong_types_is_refused(client, body, nothing_stored):
-    problem(client.post("/conversations", json=body), 400, "invalid_request")
+def test_a_conversation_of_wrong_types_is_refused(api, body, nothing_stored):
+    problem(api.post("/conversations", json=body), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("agent", ["nobody", "Default", "' OR 1=1 --", "é", "../default"])
-def test_an_unknown_agent_is_refused(client, agent, nothing_stored):
-    problem(client.post("/conversations", json={"agent": agent}), 400, "unknown_agent")
-    problem(client.get("/tools", params={"agent": agent}), 400, "unknown_agent")
+def test_an_unknown_agent_is_refused(api, agent, nothing_stored):
+    problem(api.post("/conversations", json={"agent": agent}), 400, "unknown_agent")
+    problem(api.get("/tools", params={"agent": agent}), 400, "unknown_agent")
 
 
-def test_an_unknown_model_is_refused(tmp_path: Path):
-    host = Host(tmp_path, LLM_MODELS="gpt-4.1-mini,gpt-4.1").start()
-    try:
-        with host.client() as client:
-            conversation_id = start(client)
-            refused = client.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello", "model": "gpt-9"})
-            assert "gpt-4.1-mini, gpt-4.1" in problem(refused, 400, "unknown_model")["detail"]
-            assert turns_of(host, conversation_id) == []
-            said = client.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello", "model": "gpt-4.1"})
-            assert said.status_code == 200
-    finally:
-        host.kill()
+def test_an_unknown_model_is_refused(impatient):
+    with impatient.client() as api:
+        conversation_id = start(api)
+        refused = api.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello", "model": "gpt-9"})
+        assert "gpt-4.1-mini, gpt-4.1" in problem(refused, 400, "unknown_model")["detail"]
+        assert turns_of(impatient, conversation_id) == []
+        said = api.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello", "model": "gpt-4.1"})
+        assert said.status_code in (200, 202)
 
 
-def test_what_is_odd_but_right_is_kept_as_it_is(client):
+def test_what_is_odd_but_right_is_kept_as_it_is(api):
     metadata = {"": None, "n": 10**400, "x": [1.5, {"é": "\U0001f600"}], "deep": json.loads("[" * 60 + "]" * 60)}
-    conversation_id = client.post("/conversations", json={"metadata": metadata}).json()["conversationId"]
-    assert client.get(f"/conversations/{conversation_id}").json()["metadata"] == metadata
+    conversation_id = api.post("/conversations", json={"metadata": metadata}).json()["conversationId"]
+    assert api.get(f"/conversations/{conversation_id}").json()["metadata"] == metadata
     message = "  \u202e\ufeffé\U0001f600\r\n'; DROP TABLE conversations_turn; --  "
-    chat(client, conversation_id, message)
-    first = client.get(f"/conversations/{conversation_id}/messages").json()["results"][0]
+    chat(api, conversation_id, message)
+    first = api.get(f"/conversations/{conversation_id}/messages").json()["results"][0]
     assert first["content"] == message
 
 
 @pytest.mark.parametrize("route", ["create", "chat", "cancel", "delete"])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_3_mb_are_refused(client, routes, route, chunked, nothing_stored):
+def test_3_mb_are_refused(api, routes, route, chunked, nothing_stored):
     method, address = routes[route]
     content = (b" " * 30_000 for _ in range(THREE_MB // 30_000)) if chunked else b" " * THREE_MB
-    problem(client.request(method, address, content=content), 413, "body_too_large")
+    problem(api.request(method, address, content=content), 413, "body_too_large")
 
 
 def test_who_asks_before_sending_is_told_before_sending(host, routes, nothing_stored):
@@ -189,9 +178,9 @@ def test_who_asks_before_sending_is_told_before_sending(host, routes, nothing_st
         "application/json; charset=" + "a" * 5000,
     ],
 )  # fmt: skip
-def test_anything_but_json_in_utf_8_is_refused(client, routes, route, content_type, nothing_stored):
+def test_anything_but_json_in_utf_8_is_refused(api, routes, route, content_type, nothing_stored):
     method, address = routes[route]
-    answer = client.request(method, address, content=b"{}", headers={"Content-Type": content_type.encode()})
+    answer = api.request(method, address, content=b"{}", headers={"Content-Type": content_type.encode()})
     problem(answer, 415, "unsupported_media_type")
 
 
@@ -199,9 +188,9 @@ JSON_TYPES = [None, "", ";", "APPLICATION/JSON", "application/json; charset=UTF-
 
 
 @pytest.mark.parametrize("content_type", JSON_TYPES)
-def test_json_may_be_called_json_in_several_ways(client, routes, content_type):
+def test_json_may_be_called_json_in_several_ways(api, routes, content_type):
     headers = {} if content_type is None else {"Content-Type": content_type}
-    assert client.post(routes["chat"][1], content='{"message": "é"}', headers=headers).status_code == 200
+    assert api.post(routes["chat"][1], content='{"message": "é"}', headers=headers).status_code == 200
 
 
 # --- headers -----------------------------------------------------------------------------------------------------
@@ -225,48 +214,48 @@ def refused_by_the_server(answer: tuple[int, dict[str, str], bytes]) -> bool:
 
 
 @pytest.mark.parametrize("name", ["evil.example", "", "a, b", "[::1", "127.0.0.1.evil.example", "é", "a" * 5000])
-def test_a_host_that_is_not_ours_is_refused(client, routes, name, nothing_stored):
+def test_a_host_that_is_not_ours_is_refused(api, routes, name, nothing_stored):
     for method, address in [("GET", "/conversations"), routes["chat"]]:
-        problem(client.request(method, address, headers={"Host": name.encode()}), 400, "invalid_request")
+        problem(api.request(method, address, headers={"Host": name.encode()}), 400, "invalid_request")
 
 
-def test_forwarding_headers_do_not_make_links(client, routes):
+def test_forwarding_headers_do_not_make_links(api, routes):
     for _ in range(2):
-        start(client)
+        start(api)
     hostile = {"X-Forwarded-Host": "evil.example", "Forwarded": "host=evil.example", "X-Forwarded-For": "' OR 1=1",
                "X-Forwarded-Proto": "javascript", "X-Original-URL": "/admin/"}  # fmt: skip
-    page = client.get("/conversations?limit=1", headers=hostile)
+    page = api.get("/conversations?limit=1", headers=hostile)
     assert page.status_code == 200
-    assert page.json()["next"].startswith(str(client.base_url).rstrip("/"))
+    assert page.json()["next"].startswith(str(api.base_url).rstrip("/"))
 
 
-def test_a_header_with_an_underscore_is_not_taken_for_ours(host, client, routes):
+def test_a_header_with_an_underscore_is_not_taken_for_ours(host, api, routes):
     shadows = {"X_Request_ID": "shadow", "Content_Type": "text/plain", "Idempotency_Key": "shadow",
                "Content_Length": "1", "X-Request_ID": "shadow"}  # fmt: skip
-    conversation_id = start(client)
+    conversation_id = start(api)
     for _ in range(2):
-        answer = chat(client, conversation_id, "Hello", headers={**shadows, "X-Request-ID": "mine"})
+        answer = chat(api, conversation_id, "Hello", headers={**shadows, "X-Request-ID": "mine"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
     assert len(turns_of(host, conversation_id)) == 2
 
 
-def test_a_client_cannot_have_itself_kept_waiting(client):
-    answer = client.get("/conversations", headers={"X-Nanohost-Await-Turn": UNKNOWN_ID}, timeout=5)
+def test_a_client_cannot_have_itself_kept_waiting(api):
+    answer = api.get("/conversations", headers={"X-Nanohost-Await-Turn": UNKNOWN_ID}, timeout=5)
     assert answer.status_code == 200
     assert "x-nanohost-await-turn" not in answer.headers
 
 
 @pytest.mark.parametrize("value", [b"\xe9\xff", b"a" * 5_000, b"${jndi:ldap://x}", b"%00%0d%0aSet-Cookie: a=b"])
-def test_an_odd_header_does_no_harm(client, value):
+def test_an_odd_header_does_no_harm(api, value):
     headers = dict.fromkeys(("X-Whatever", "User-Agent", "Cookie", "Referer"), value)
-    answer = client.get("/conversations", headers=headers)
+    answer = api.get("/conversations", headers=headers)
     assert answer.status_code == 200
     assert "set-cookie" not in answer.headers
 
 
 @pytest.mark.parametrize("headers", [{"X-Long": "a" * 40_000}, {f"X-{n}": "a" * 100 for n in range(500)}])
-def test_headers_that_are_too_large_are_refused(client, routes, headers, nothing_stored):
-    problem(client.post(routes["chat"][1], json={"message": "Hello"}, headers=headers), 431, "headers_too_large")
+def test_headers_that_are_too_large_are_refused(api, routes, headers, nothing_stored):
+    problem(api.post(routes["chat"][1], json={"message": "Hello"}, headers=headers), 431, "headers_too_large")
 
 
 def test_headers_without_an_end_are_cut_off(host):
@@ -276,14 +265,24 @@ def test_headers_without_an_end_are_cut_off(host):
             send_endlessly(connection)
 
 
-def test_a_connection_on_which_nothing_arrives_is_closed():
+HALF_A_HEAD = b"GET / HTTP/1.1\r\nHost: x"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", HALF_A_HEAD, HALF_A_HEAD + b"\r\n\r\n" + HALF_A_HEAD], ids=["nothing", "half a head", "a second half"]
+)
+def test_a_connection_on_which_nothing_more_arrives_is_closed(sent):
     """In this process, where the bound can be made short."""
     import asyncio
 
     import uvicorn
 
+    async def answer(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 204})
+        await send({"type": "http.response.body"})
+
     async def silent_client() -> bytes:
-        config = uvicorn.Config(lambda *_: None, http=QuickHeads, lifespan="off", log_config=None)
+        config = uvicorn.Config(answer, http=QuickHeads, lifespan="off", log_config=None, timeout_keep_alive=60)
         server = uvicorn.Server(config)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -291,14 +290,14 @@ def test_a_connection_on_which_nothing_arrives_is_closed():
             while not server.started:
                 await asyncio.sleep(0.01)
             reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writer.write(b"GET / HTTP/1.1\r\nHost: x")
+            writer.write(sent)
             said = await asyncio.wait_for(reader.read(), timeout=10)
             writer.close()
             server.should_exit = True
             await serving
             return said
 
-    assert asyncio.run(silent_client()) == b""
+    assert asyncio.run(silent_client()).count(b"HTTP/1.1 204") == sent.count(b"\r\n\r\n")
 
 
 class QuickHeads(BoundedHeads):
@@ -366,14 +365,14 @@ def test_a_chunk_that_lies_is_refused(host, routes, nothing_stored):
     assert refused_by_the_server(raw(host, head(host, "POST", routes["chat"][1], "Transfer-Encoding: chunked") + body))
 
 
-def test_slow_bodies_keep_nobody_else_waiting(host, client):
-    conversation_id = start(client)
+def test_slow_bodies_keep_nobody_else_waiting(host, api):
+    conversation_id = start(api)
     body = b'{"message": "slowly"}'
     slow = [connect(host) for _ in range(30)]
     for connection in slow:
         connection.sendall(head(host, "POST", f"/conversations/{conversation_id}/chat", f"Content-Length: {len(body)}"))
         connection.sendall(body[:5])
-    assert chat(client, conversation_id, "quickly", timeout=5).status_code == 200
+    assert chat(api, conversation_id, "quickly", timeout=5).status_code == 200
     for connection in slow[1:]:
         connection.close()
     slow[0].sendall(body[5:])
@@ -434,8 +433,8 @@ def test_a_hostile_query_is_refused_or_ignored(host, address, query):
 
 
 @pytest.mark.parametrize("agent", ["%ff", "%00", "%F0%9F%98%80", "a" * 5000, ""])
-def test_a_hostile_agent_in_the_query_is_unknown(client, agent):
-    problem(client.get(f"/tools?agent={agent}"), 400, "unknown_agent")
+def test_a_hostile_agent_in_the_query_is_unknown(api, agent):
+    problem(api.get(f"/tools?agent={agent}"), 400, "unknown_agent")
 
 
 @pytest.mark.parametrize("agent", [b"\xff", b"caf\xc3\xa9"])
@@ -443,15 +442,15 @@ def test_a_raw_byte_in_a_query_is_refused_by_the_server(host, agent):
     assert refused_by_the_server(raw(host, head(host, "GET", "/tools?agent=X").replace(b"=X", b"=" + agent)))
 
 
-def test_more_parameters_than_anybody_reads_are_refused(client):
-    problem(client.get("/tools?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
-    problem(client.get("/conversations?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
+def test_more_parameters_than_anybody_reads_are_refused(api):
+    problem(api.get("/tools?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
+    problem(api.get("/conversations?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
-def test_a_method_that_is_not_ours_is_refused(client, routes, method, nothing_stored):
+def test_a_method_that_is_not_ours_is_refused(api, routes, method, nothing_stored):
     for _, address in routes.values():
-        problem(client.request(method, address), 405, "method_not_allowed")
+        problem(api.request(method, address), 405, "method_not_allowed")
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "BREW", "GET\x00", "get"])
@@ -460,14 +459,14 @@ def test_a_method_that_is_none_is_refused(host, method):
     assert status in (400, 404, 405)
 
 
-def test_many_bad_requests_at_once_do_no_harm(host, client, routes):
+def test_many_bad_requests_at_once_do_no_harm(host, api, routes):
     def send(number: int) -> int:
         body = list(JUNK.values())[number % len(JUNK)]
-        return client.post(routes["chat"][1], content=body).status_code
+        return api.post(routes["chat"][1], content=body).status_code
 
     with ThreadPoolExecutor(20) as pool:
         assert set(pool.map(send, range(300))) == {400}
-    assert chat(client, start(client), "still there?").status_code == 200
+    assert chat(api, start(api), "still there?").status_code == 200
 
 
 def test_nothing_of_this_was_a_fault_of_ours(host):

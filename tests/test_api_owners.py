@@ -3,7 +3,6 @@
 The routes are read from the OpenAPI document, so that one that is added is tried too.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -116,11 +115,9 @@ def bad_keys(host: Host) -> dict[str, str | None]:
         with host.client(key) as client:
             assert client.get("/tools").status_code == 200
     assert host.manage("keys", "revoke", keys["revoked"].split("_")[1]).returncode == 0
-    with sqlite3.connect(f"{host.data_dir}/nanohost.sqlite3", timeout=20) as database:
-        prefix = keys["expired"].split("_")[1]
-        database.execute("UPDATE accounts_apikey SET expires_at = '2001-01-01 00:00:00' WHERE prefix = ?", [prefix])
-        database.execute("UPDATE auth_user SET is_active = 0 WHERE username = 'inactive'")
-    database.close()
+    prefix = keys["expired"].split("_")[1]
+    host.sql("UPDATE accounts_apikey SET expires_at = '2001-01-01 00:00:00' WHERE prefix = ?", prefix)
+    host.sql("UPDATE auth_user SET is_active = false WHERE username = 'inactive'")
     return {"none": None, "wrong": KEY[:-1] + "x", "of no prefix": "nh_nobody_0123456789abcdefghij", **keys}
 
 

@@ -10,6 +10,8 @@ from django.apps import apps
 
 from tests.source import ROOT, tracked_files
 
+pytestmark = pytest.mark.shapeless(reason="it reads the source")
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
 # From the top to the bottom, as import-linter has them; a line may hold several modules of one height.

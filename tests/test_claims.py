@@ -1,10 +1,11 @@
 """A worker's hold on a turn: who gets it, what it allows, and when it is over."""
 
+import queue
 import threading
 from uuid import UUID
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
 from conversations import claims, endings, inbox
@@ -13,6 +14,7 @@ from conversations.errors import FenceLost
 from conversations.models import Message, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
 from tests.scripts import script
+from tests.wait import wait_until
 from tests.work import advance, settle
 from tools.models import CallStatus, ToolCall
 
@@ -50,6 +52,48 @@ def test_a_held_turn_is_not_claimed_again(say):
     turn = say("Hello")
     claim(turn)
     assert claims.claim(turn.pk, worker="worker-2") is None
+
+
+@pytest.mark.production(reason="two transactions at once")
+def test_an_heir_that_waits_for_the_storing_of_calls_sees_them(say, tool_settings):
+    """The former worker was late: its lease had run out, but nobody had claimed yet."""
+    tool_settings("time")
+    turn = say("What time is it?")
+    late = claim(turn)
+    expire(turn)
+    heirs: list[Claim | None] = []
+    heirs_pid = queue.Queue[int]()
+
+    def inherit() -> None:
+        try:
+            heirs_pid.put(pid_of_connection())
+            heirs.append(claims.claim(turn.pk, worker="worker-2"))
+        finally:
+            connections.close_all()
+
+    heir = threading.Thread(target=inherit)
+    with transaction.atomic():
+        claims.store_calls(late, ASKS_FOR_TIME, limit=None)
+        heir.start()
+        pid = heirs_pid.get(timeout=20)
+        wait_until(lambda: is_kept_waiting(pid))
+    heir.join()
+    assert heirs == [None]
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for, turn.fence) == (TurnStatus.WAITING, WaitingFor.TOOLS, 1)
+
+
+def pid_of_connection() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def is_kept_waiting(pid: int) -> bool:
+    """Whether that connection waits for a lock of ours."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid() = ANY(pg_blocking_pids(%s))", [pid])
+        return bool(cursor.fetchone()[0])
 
 
 def test_an_unknown_turn_is_not_claimed(db):

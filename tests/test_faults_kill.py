@@ -22,7 +22,10 @@ RECOVERY = [
 ]
 
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.embedded(reason="what dies is the one process; test_faults_production.py has the deaths of many"),
+]
 
 
 def test_six_kills_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

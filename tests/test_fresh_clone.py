@@ -15,7 +15,11 @@ import pytest
 
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.timeout(1200),
+    pytest.mark.embedded(reason="`make run` is the embedded host"),
+]
 
 
 class Newcomer:

@@ -1,22 +1,34 @@
-"""What each guarantee rests on, one test each: a fence, an index, a ring after the commit, a sweeper, a ring a call."""
+"""What each guarantee rests on, one test each: a fence, a lease, an index, a ring after the commit, a sweeper, …"""
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
 
 from agent.llm.base import Completion
-from conversations import claims, doorbell, endings
+from conversations import claims, doorbell, endings, inbox
 from conversations.errors import FenceLost
-from conversations.models import Conversation, Message, Turn, TurnStatus
-from conversations.sweeper import sweep
+from conversations.models import TOOLS, TURNS, Conversation, Message, Turn, TurnStatus
+from conversations.sweeper import due_calls, due_turns
+from conversations.worker import Runtime
 from nanohost.lib.clock import from_now
+from tests import servers
 from tests.faults import doorbell as broker
 from tests.faults.interleave import coming_between
+from tests.host import Host
+from tests.http import chat, start
+from tests.scripts import script
+from tests.wait import wait_until
 from tests.work import advance, run_call
-from tools import calls
+from tools import calls, children
 from tools.models import CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -87,6 +99,24 @@ def test_a_worker_that_claims_a_call_never_holds_anothers_claim(say, tool_settin
         ToolCall.objects.update(status=CallStatus.QUEUED, attempts=0, lease_until=None)
 
 
+# --- the lease ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length(say, tool_settings, monkeypatch, hours):
+    tool_settings("time")
+    waiting, turn = advance(say("What time is it?")), say("Hello")
+    right_now = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: right_now() + timedelta(hours=hours))
+    calls.claim(ToolCall.objects.get(turn_id=waiting.pk).pk, worker="wrong")
+    Turn.objects.filter(pk=waiting.pk).update(status=TurnStatus.SUCCEEDED)
+    claims.claim(turn.pk, worker="wrong")
+    monkeypatch.undo()
+    right_length = {"lease_until__gt": from_now(0), "lease_until__lte": from_now(settings.TURN_LEASE_SECONDS)}
+    assert ToolCall.objects.filter(**right_length).count() == 1
+    assert Turn.objects.filter(**right_length).count() == 1
+
+
 # --- the unique index --------------------------------------------------------------------------------------------
 
 
@@ -138,21 +168,79 @@ def test_a_ring_whose_transaction_fails_is_never_heard(say):
 # --- the sweeper -------------------------------------------------------------------------------------------------
 
 
-def test_the_sweeper_rings_for_a_turn_whose_worker_is_gone(say):
+def a_worker_sweeps(*queues: str) -> None:
+    """A worker of a process of its own starts, whom nobody rings for, and finds what there is."""
+    runtime = Runtime(queues)
+    runtime.start()
+    try:
+        found = ToolCall.objects.open() if queues == (TOOLS,) else Turn.objects.open()
+        wait_until(lambda: not found.all().exists())
+    finally:
+        runtime.stop()
+
+
+def test_the_sweeper_takes_a_turn_whose_worker_is_gone(say):
     turn = say("Hello")
     assert claims.claim(turn.pk, worker="gone")
     broker.purge()
     expire(turn)
-    sweep()
-    assert ("turn", turn.pk) in list(broker.rings())
+    a_worker_sweeps(TURNS, TOOLS)
 
 
-def test_the_sweeper_rings_when_every_ring_was_lost(say):
-    turn = say("Hello")
+def test_the_sweeper_takes_a_turn_when_every_ring_was_lost(say):
+    say("Hello")
     broker.purge()
     Turn.objects.update(rung_at=from_now(-60))
-    sweep()
-    assert list(broker.rings()) == [("turn", turn.pk)]
+    a_worker_sweeps(TURNS, TOOLS)
+
+
+def test_the_sweeper_takes_a_call_when_every_ring_was_lost(say, tool_settings):
+    tool_settings("time")
+    advance(say("What time is it?"))
+    broker.purge()
+    ToolCall.objects.update(rung_at=from_now(-60))
+    # What a call's end rings for, the next sweep would find only after it has counted as told for a while.
+    a_worker_sweeps(TOOLS)
+
+
+@contextmanager
+def locked(rows: QuerySet[Any]) -> Iterator[None]:
+    """Another worker is in the midst of a transaction on these rows."""
+    is_locked, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            assert rows.select_for_update().exists()
+            is_locked.set()
+            go_on.wait(60)
+        connection.close()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert is_locked.wait(20)
+    try:
+        yield
+    finally:
+        go_on.set()
+        holder.join()
+
+
+@pytest.mark.production(reason="on SQLite, transactions that write run one after the other")
+def test_a_sweep_passes_over_what_another_worker_holds(say, tool_settings, owner):
+    tool_settings("time")
+    turns = [
+        say("What time is it?", conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})) for _ in range(4)
+    ]
+    for turn in turns[2:]:
+        advance(turn)
+    held_call, free_call = ToolCall.objects.order_by("created_at")
+    Turn.objects.update(rung_at=None)
+    ToolCall.objects.update(rung_at=None)
+    held = locked(Turn.objects.filter(pk=turns[0].pk)), locked(ToolCall.objects.filter(pk=held_call.pk))
+    with held[0], held[1], transaction.atomic(), connection.cursor() as database:
+        database.execute("SET LOCAL lock_timeout = '2s'")  # before the others' transactions are ended for idleness
+        assert due_turns() == [turns[1].pk]
+        assert due_calls() == [free_call.pk]
 
 
 # --- calls that end side by side ---------------------------------------------------------------------------------
@@ -176,6 +264,64 @@ def test_calls_that_end_side_by_side_ring_for_their_turn(say, tool_settings, tmp
             advance(row_id)
         turn.refresh_from_db()
         assert turn.status == TurnStatus.SUCCEEDED, f"in round {number} nobody rang for the turn"
+
+
+# --- connections -------------------------------------------------------------------------------------------------
+
+
+def connections_in_use() -> int:
+    """How many connections of this process's pool somebody has, this thread aside."""
+    connection.close()
+    pool = connection.pool.get_stats()
+    return pool["pool_size"] - pool["pool_available"]
+
+
+@pytest.mark.production(reason="SQLite has no pool")
+def test_no_connection_is_held_while_a_tool_runs(say, tool_settings, effects, monkeypatch):
+    monkeypatch.setattr(children, "_ASK_SECONDS", 60)
+    tool_settings("look_around")
+    arguments = {"path": str(effects), "seconds": 2}
+    advance(say(script({"call": [{"name": "look_around", "arguments": arguments}]}, {"say": "seen"})))
+    call = ToolCall.objects.get()
+    running = threading.Thread(target=in_threads, args=([lambda: run_call(call)],))
+    running.start()
+    wait_until(effects.exists)
+    in_use = connections_in_use()
+    running.join()
+    call.refresh_from_db()
+    assert (call.status, in_use) == (CallStatus.SUCCESS, 0)
+
+
+@pytest.mark.production(reason="SQLite has no pool")
+def test_no_connection_is_held_while_a_model_is_silent(say):
+    turn = say(script({"sleep": 60}))
+    runtime = Runtime([TURNS])
+    runtime.start()
+    try:
+        runtime.take_turn(turn.pk)
+        wait_until(lambda: Turn.objects.filter(status=TurnStatus.RUNNING).exists())
+        wait_until(lambda: connections_in_use() == 0)
+    finally:
+        runtime.stop()
+
+
+# --- the broker --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.production(reason="what a worker has not acknowledged is Redis's to give back")
+def test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done(tmp_path: Path):
+    """A full worker keeps none: it would come back an hour after the worker's death."""
+    host = Host(tmp_path, WORKER_MAX_TURNS="1", CHAT_WAIT_SECONDS="0.1").start()
+    prefix = f"{servers.database_of(tmp_path)}:"
+    try:
+        with host.client() as client:
+            for _ in range(2):
+                assert chat(client, start(client), script({"sleep": 60})).status_code == 202
+        wait_until(lambda: host.sql("SELECT 1 FROM conversations_turn WHERE status = 'running'"))
+        with servers.broker() as redis:
+            wait_until(lambda: redis.llen(f"{prefix}turns") + redis.hlen(f"{prefix}unacked") == 0)
+    finally:
+        host.kill()
 
 
 def in_threads(deeds: list) -> None:

@@ -11,6 +11,8 @@ from agent import history
 from agent.history import INTERRUPTED, clean
 from tests.openai_server import Broken, check_messages
 
+pytestmark = pytest.mark.shapeless(reason="pure functions")
+
 ROOMY = 100
 
 

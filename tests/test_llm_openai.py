@@ -21,6 +21,8 @@ from tests.openai_server import OpenAIServer, Reply, as_json, call, completion, 
 from tests.work import advance, run_call
 from tools.models import ToolCall
 
+pytestmark = pytest.mark.shapeless(reason="a client of models knows no database; the tests of turns run on both")
+
 KEY = "sk-canary-0123456789"
 PROMPT = "the user's secret words"
 ASKED = ModelRequest(model="model-1", messages=[{"role": "user", "content": PROMPT}])

@@ -19,6 +19,8 @@ from conversations.models import Message, TurnStatus
 from nanohost.lib.text import storable
 from tests.work import settle
 
+pytestmark = pytest.mark.shapeless(reason="a client of models knows no database; the tests of turns run on both")
+
 TIME = {"type": "function", "function": {"name": "time", "description": "", "parameters": {"type": "object"}}}
 
 

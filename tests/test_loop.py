@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step, unanswered_calls
 from tests.host import ROOT
 
+pytestmark = pytest.mark.shapeless(reason="pure functions")
+
 ASKED = {"role": "user", "content": "What time is it?"}
 ANSWERED = {"role": "assistant", "content": "Noon."}
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx2
 import pytest
 
 from tests.host import Host
+from tests.http import eventually
 from tests.openai_server import OpenAIServer, Reply, as_json, completion, failure
 
 CANARY = "sk-canary-51f0a9c2b7"
@@ -173,23 +173,16 @@ def test_content_is_not_logged(openai_host, server):
     assert WORD not in openai_host.log_text()
 
 
-def test_content_is_logged_where_it_is_wanted(tmp_path, server):
-    server.key = ""
-    host = Host(tmp_path, LLM_BASE_URL=server.url, LOG_CONTENT="1").start()
-    try:
-        chat(host, f"Tell me of the {WORD}.")
-        (line,) = [line for line in log_lines(host) if line["event"] == "model call"]
-        assert WORD in line["prompt"]
-        assert WORD in line["answer"]
-    finally:
-        host.kill()
+def test_content_is_logged_where_it_is_wanted(impatient):
+    turn_id = chat(impatient, f"Tell me of the {WORD}.").json()["turnId"]
+    line = eventually(lambda: [line for line in log_lines(impatient) if model_call(line, turn_id)])[0]
+    assert WORD in line["prompt"]
+    assert WORD in line["answer"]
 
 
 def test_a_model_call_is_logged_with_its_sizes(openai_host, server):
     answer = chat(openai_host, "Hello there").json()
-    (line,) = [
-        line for line in log_lines(openai_host) if line["event"] == "model call" and line["turn"] == answer["turnId"]
-    ]
+    (line,) = [line for line in log_lines(openai_host) if model_call(line, answer["turnId"])]
     assert line["conversation"] == answer["conversationId"]
     assert line["requestId"]
     assert (line["provider"], line["messages"], line["answerChars"]) == ("openai", 2, len("You said: Hello there"))
@@ -197,10 +190,13 @@ def test_a_model_call_is_logged_with_its_sizes(openai_host, server):
     assert line["latencyMs"] > 0
 
 
+def model_call(line: dict[str, Any], turn_id: str) -> bool:
+    return line["event"] == "model call" and line["turn"] == turn_id
+
+
 def open_turns(host: Host) -> list[tuple[str, str, int]]:
-    with sqlite3.connect(host.data_dir / "nanohost.sqlite3") as database:
-        open_ones = "SELECT status, waiting_for, retries FROM conversations_turn WHERE ended_at IS NULL"
-        return database.execute(open_ones).fetchall()
+    open_ones = host.sql("SELECT status, waiting_for, retries FROM conversations_turn WHERE ended_at IS NULL")
+    return [(turn["status"], turn["waiting_for"], turn["retries"]) for turn in open_ones]
 
 
 def until_no_turn_is_open(host: Host) -> None:
@@ -212,10 +208,8 @@ def until_no_turn_is_open(host: Host) -> None:
 
 def everything_stored(host: Host) -> str:
     """Every row of every table, and the files beside the database."""
-    with sqlite3.connect(host.data_dir / "nanohost.sqlite3") as database:
-        dump = "\n".join(database.iterdump())
     files = [path for path in Path(host.data_dir).iterdir() if path.is_file()]
-    return dump + "".join(path.read_bytes().decode("latin-1") for path in files)
+    return host.everything_stored() + "".join(path.read_bytes().decode("latin-1") for path in files)
 
 
 def everything_the_admin_shows(host: Host) -> str:

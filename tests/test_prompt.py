@@ -8,6 +8,8 @@ from agent.prompt import DEFAULT_SYSTEM_PROMPT, build_prompt, is_last_word
 from tests.openai_server import check_messages
 from tests.test_history import transcripts, windows
 
+pytestmark = pytest.mark.shapeless(reason="pure functions")
+
 ASKED = {"role": "user", "content": "Hello"}
 
 

@@ -2,8 +2,9 @@
 
 The blocks marked ``bash`` go to one shell, in a copy of the project, as a reader would type them. Replaced are what
 never ends and what would run this suite again: ``[SETTING=…] make run`` is a host that is started with those settings
-on the copy's data (a port of its own stands for 8000, and the key it shows for ``nh_…``), and ``make test`` is looked
-up in the Makefile. A block marked ``json`` is what the commands before it print; ``…`` stands for anything.
+on the copy's data (a port of its own stands for 8000, and the key it shows for ``nh_…``), and ``make test`` and ``make
+stack``, which tests/test_stack.py runs, are looked up in the Makefile. A block marked ``json`` is what the commands
+before it print; ``…`` stands for anything.
 """
 
 import os
@@ -18,6 +19,8 @@ import pytest
 
 from tests.host import Host
 from tests.source import READ_ELSEWHERE, ROOT, read_settings, readers, tracked_files
+
+pytestmark = pytest.mark.shapeless(reason="the README is read once; its first command is the embedded host")
 
 README = (ROOT / "README.md").read_text()
 DONE = "--- the block is done:"
@@ -53,10 +56,12 @@ class Reader:
         if run := re.fullmatch(r"((?:\w+=\S+ )*)make run\n", block):
             self.start(dict(setting.split("=", 1) for setting in run[1].split()))
             return ""
-        if block == "make test\n":
-            assert re.search(r"^test:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        if found := re.fullmatch(r"make (test|stack)(?: N=3)?\n", block):
+            assert re.search(rf"^{found[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
             return ""
-        assert not re.search(r"\bmake\b", block), "a block of its own, so that it can be replaced"
+        assert block == "make secrets\n" or not re.search(r"\bmake\b", block), (
+            "a block of its own, so that it can be replaced"
+        )
         block = block.replace("nh_…", self.key).replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
         self.shell.stdin.write(f"set -e\n{block}\nset +e; echo '{DONE}'\n")
         self.shell.stdin.flush()

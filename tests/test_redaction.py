@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanohost.lib import redaction
 from nanohost.lib.redaction import MASK, redact
+
+pytestmark = pytest.mark.shapeless(reason="pure functions")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,21 @@ def test_the_settings_secrets_are_taken_out_however_they_are_spelt(monkeypatch, 
     for spelling in (secret, json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
         assert secret[:6] not in redact(f"it is {spelling}, they say")
         assert MASK in redact(f"it is {spelling}, they say")
+
+
+@pytest.mark.parametrize("secret", ["plainsecret", "with \"quotes\" \\ and 'more'", "schlüssel-wörter"])
+def test_a_secret_that_no_variable_holds_is_taken_out_once_it_is_remembered(monkeypatch, secret):
+    monkeypatch.setattr(redaction, "_remembered", set())
+    assert redact(f"it is {secret}") == f"it is {secret}"
+    redaction.remember(secret)
+    for spelling in (secret, json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
+        assert MASK in redact(f"it is {spelling}, they say")
+        assert secret[:6] not in redact(f"it is {spelling}, they say")
+
+
+def test_a_secret_that_is_part_of_another_leaves_nothing_of_it(monkeypatch):
+    monkeypatch.setattr(redaction, "_remembered", {"secret-value", "a-secret-value-and-more"})
+    assert redact("it is a-secret-value-and-more.") == f"it is {MASK}."
 
 
 def test_a_value_too_short_for_a_secret_is_left(monkeypatch):

@@ -1,7 +1,5 @@
 """The house's own jobs: rows people toggle, which beat runs in the embedded host."""
 
-import sqlite3
-
 import pytest
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
@@ -68,7 +66,7 @@ PeriodicTask.objects.create(name="witness", task="scheduler.tasks.retention", in
 @pytest.fixture
 def house(tmp_path):
     """A host whose jobs are set before it starts: ``house(code)`` runs the code and starts it."""
-    host = Host(tmp_path)
+    host = Host(tmp_path, beat=True)
 
     def start(code: str) -> Host:
         host.manage("migrate")
@@ -79,16 +77,12 @@ def house(tmp_path):
     host.kill()
 
 
-def query(host: Host, sql: str) -> list[tuple]:
-    with sqlite3.connect(host.data_dir / "nanohost.sqlite3", timeout=20) as database:
-        return database.execute(sql).fetchall()
-
-
 def runs_when_the_old_worker_is_gone(host: Host) -> dict[str, int]:
     """How often beat rang each job by then; it writes its counts down when it stops."""
-    wait_until(lambda: not query(host, "SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
+    wait_until(lambda: not host.sql("SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
     host.stop()
-    return dict(query(host, "SELECT name, total_run_count FROM django_celery_beat_periodictask"))
+    counted = host.sql("SELECT name, total_run_count FROM django_celery_beat_periodictask")
+    return {job["name"]: job["total_run_count"] for job in counted}
 
 
 def test_beat_runs_the_job_in_the_running_host(house):

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from nanohost.lib.text import UNSTORABLE, clip, storable
 
+pytestmark = pytest.mark.shapeless(reason="pure functions")
+
 # Hypothesis leaves lone surrogates out unless it is asked for them.
 anything = st.text(st.characters())
 

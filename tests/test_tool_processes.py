@@ -19,6 +19,8 @@ from tests.wait import wait_until
 from tools.children import Answer, ChildPool, Interrupted, Task
 from tools.models import CallStatus
 
+pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database; the tests of calls run on both")
+
 
 @pytest.fixture
 def pool():
@@ -269,6 +271,35 @@ def test_a_declared_secret_is_given_to_its_tool_and_to_no_other(warm_pool, monke
 def test_a_secret_that_is_not_set_is_the_tools_own_error(warm_pool, monkeypatch):
     monkeypatch.delenv("TOOLBOX_SECRET", raising=False)
     assert do(warm_pool, "tell_secret", secrets=("TOOLBOX_SECRET",)).text == "KeyError: 'TOOLBOX_SECRET'"
+
+
+def test_a_declared_secret_may_stand_in_a_file(warm_pool, monkeypatch, tmp_path):
+    monkeypatch.delenv("TOOLBOX_SECRET", raising=False)
+    (tmp_path / "secret").write_text("a-secret-value\n")
+    monkeypatch.setenv("TOOLBOX_SECRET_FILE", str(tmp_path / "secret"))
+    told = json.loads(do(warm_pool, "tell_secret", secrets=("TOOLBOX_SECRET",)).text)
+    assert told["secret"] == "a-secret-value"
+
+
+@pytest.mark.parametrize("content", [None, b"a-value\xff"], ids=["no file", "no text"])
+def test_a_tool_whose_secret_cannot_be_read_is_not_run(warm_pool, monkeypatch, tmp_path, effects, caplog, content):
+    if content:
+        (tmp_path / "secret").write_bytes(content)
+    monkeypatch.setenv("TOOLBOX_SECRET_FILE", str(tmp_path / "secret"))
+    answer = do(warm_pool, "append_line", path=str(effects), line="one", effects="write", secrets=("TOOLBOX_SECRET",))
+    assert (answer.ok, answer.rule) == (False, "unavailable")
+    assert "it was not run" in answer.text
+    assert not effects.exists()
+    assert "TOOLBOX_SECRET_FILE" in caplog.text
+    assert "a-value" not in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_whose_secret_cannot_be_read_has_failed_though_it_writes(tool_settings, monkeypatch, tmp_path):
+    tool_settings("tell_secret")
+    monkeypatch.setenv("TOOLBOX_SECRET_FILE", str(tmp_path / "missing"))
+    call = run(ask("tell_secret"))
+    assert (call.status, call.rule) == (CallStatus.FAILED, "unavailable")
 
 
 # --- a shutdown --------------------------------------------------------------------------------------------------

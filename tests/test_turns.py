@@ -1,9 +1,14 @@
 """Turns, run by the real runner in the test's own thread."""
 
+import asyncio
+
 import pytest
 
 from agent.models import Agent
+from conversations import inbox
 from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
+from conversations.turns import DatabaseThreads, TurnRunner
+from nanohost.lib.clock import from_now
 from tests.scripts import script
 from tests.work import advance, run_call, settle
 from tools.models import CallStatus, ToolCall
@@ -198,3 +203,27 @@ def test_a_fault_of_ours_is_bounded_and_leaves_a_reason(say, settings, monkeypat
     assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "turn_error")
     assert "a bug" not in turn.error_detail
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(("deaths", "held_at_once"), [(1, 10), (2, 8), (3, 1)])
+def test_turns_whose_workers_died_time_and_again_are_held_apart(say, owner, agent, deaths, held_at_once):
+    talks = [inbox.start_conversation(owner_id=owner.pk, metadata={}) for _ in range(10)]
+    turns = [say(script({"sleep": 60, "say": "at last"}), conversation=talk) for talk in talks]
+    Turn.objects.update(status=TurnStatus.RUNNING, lease_until=from_now(-1), attempts=deaths - 1)
+    asyncio.run(hold(turns, held_at_once))
+    assert set(Turn.objects.values_list("attempts", "waiting_for")) == {(deaths, WaitingFor.RETRY)}
+
+
+async def hold(turns: list[Turn], count: int) -> None:
+    """Have a worker take all of them, and see that it keeps so many and leaves the others waiting."""
+    threads = DatabaseThreads(2)
+    runner = TurnRunner(worker="worker-1", database=threads)
+    taken = [asyncio.create_task(runner.advance(turn.pk)) for turn in turns]
+    waiting = Turn.objects.filter(status=TurnStatus.WAITING).count
+    async with asyncio.timeout(60):
+        while (left := await threads(waiting)) + runner.count < len(turns):
+            await asyncio.sleep(0.01)
+    assert (runner.count, left) == (count, len(turns) - count)
+    await runner.stop()
+    await asyncio.gather(*taken)
+    threads.close()

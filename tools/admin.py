@@ -7,7 +7,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from nanohost.lib.admin import KnownValues, ModelAdmin, ReadOnlyAdmin, excerpt
+from nanohost.lib.admin import GrowingAdmin, KnownValues, ModelAdmin, excerpt
 from tools import gate, registry
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
@@ -133,14 +133,13 @@ class RuleFilter(KnownValues):
 
 
 @admin.register(ToolCall)
-class ToolCallAdmin(ReadOnlyAdmin):
+class ToolCallAdmin(GrowingAdmin):
     """Every call that was asked for, refused ones included. Kept when its conversation is deleted."""
 
     list_display = ["created_at", "tool_name", "status", "rule", "agent", "duration_ms", "result_begins", "turn_id"]
-    list_filter = ["status", ToolFilter, RuleFilter]
-    date_hierarchy = "created_at"
-    search_fields = ["id__startswith", "turn_id__startswith", "conversation_id__startswith", "request_id", "tool_name"]
-    search_help_text = "An id (or its beginning) of a call, turn or conversation; a request's id; a tool's name."
+    list_filter = ["created_at", "status", ToolFilter, RuleFilter]
+    search_fields = ["id", "turn_id", "conversation_id", "tool_name"]
+    search_help_text = "An id (or its beginning) of a call, turn or conversation; a tool's name."
     fieldsets = [
         (None, {"fields": ["id", "tool_name", "status", "rule", "arguments", "result"]}),
         ("Belongs to", {"fields": ["turn_id", "conversation_id", "agent", "request_id", "call_id", "position"]}),

@@ -15,7 +15,6 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
-from django.utils import timezone
 
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.text import storable
@@ -64,11 +63,11 @@ def new_call(
         arguments=arguments,
         arguments_hash=hashlib.sha256(arguments.encode()).hexdigest(),
         effects=effects,
-        rung_at=timezone.now(),
+        rung_at=Now(),
     )
     if refused:
         call.status, call.result, call.rule = refused.status, refused.result, refused.rule
-        call.ended_at, call.duration_ms = timezone.now(), 0
+        call.ended_at, call.duration_ms = Now(), 0
     return call
 
 
@@ -152,15 +151,17 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCa
     return list(ToolCall.objects.filter(pk__in=open_calls, rule=rule))
 
 
-def due_for_a_ring(*, older_than: timedelta, limit: int) -> list[UUID]:
-    """Open calls nobody runs and nobody was told of lately; they are marked as told now."""
-    nobody_runs = Q(status=CallStatus.QUEUED) | Q(status=CallStatus.RUNNING, lease_until__lt=Now())
-    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-older_than.total_seconds()))
-    waiting = list(
-        ToolCall.objects.filter(nobody_runs, not_told).order_by("rung_at").values_list("pk", flat=True)[:limit]
-    )
-    ToolCall.objects.filter(pk__in=waiting).update(rung_at=Now())
-    return waiting
+def due(*, told_for: timedelta, limit: int) -> list[UUID]:
+    """Open calls nobody runs and nobody was told of for as long; they are marked as told now."""
+    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-told_for.total_seconds()))
+    # An expired lease is found at once: its worker was told, and is gone.
+    expired = Q(status=CallStatus.RUNNING, lease_until__lt=Now()) & (not_told | Q(rung_at__lt=from_now(-1)))
+    due = ToolCall.objects.filter(Q(status=CallStatus.QUEUED) & not_told | expired)
+    with transaction.atomic():
+        rows = due.order_by("rung_at").select_for_update(skip_locked=True)
+        found = list(rows.values_list("pk", flat=True)[:limit])
+        ToolCall.objects.filter(pk__in=found).update(rung_at=Now())
+    return found
 
 
 def _held(call: ToolCall) -> ToolCallQuerySet:

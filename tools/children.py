@@ -19,7 +19,9 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
+from nanohost.lib import env
 from tools import registry
 from tools.child import LENGTH
 
@@ -182,12 +184,17 @@ class ChildPool:
             raise Interrupted
         began = time.monotonic()
         try:
+            secrets = {name: value for name in task.secrets if (value := env.raw_secret(name))}
+        except ImproperlyConfigured:
+            logger.exception("a tool's secret cannot be read")
+            return Answer(ok=False, rule="unavailable", text="a secret it declares cannot be read; it was not run")
+        try:
             child = self._take()
         except OSError:
             logger.exception("no process can be started for tools")
             return Answer(ok=False, rule="unavailable", text="no process could be started for it; it was not run")
         try:
-            answer = self._converse(child, task, began, still_wanted)
+            answer = self._converse(child, task, secrets, began, still_wanted)
         except BaseException:
             self._kill(child)
             raise
@@ -198,14 +205,16 @@ class ChildPool:
             self._give_back(child)
         return answer
 
-    def _converse(self, child: _Child, task: Task, began: float, still_wanted: Callable[[], bool]) -> Answer:
+    def _converse(
+        self, child: _Child, task: Task, secrets: dict[str, str], began: float, still_wanted: Callable[[], bool]
+    ) -> Answer:
         """Send the request and read the answer, until the deadline passes or nobody wants it any more."""
         request = {
             "module": task.module,
             "qualname": task.qualname,
             "arguments": task.arguments,
             "outputBytes": task.output_bytes,
-            "secrets": {name: os.environ[name] for name in task.secrets if name in os.environ},
+            "secrets": secrets,
         }
         payload = json.dumps(request).encode()
         # JSON writes a byte as six at worst; more than that is not an answer of tools.child.

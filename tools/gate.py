@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, OperationalError, transaction
+from django.db import DatabaseError, OperationalError, close_old_connections, transaction
 
+from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
 from nanohost.lib.text import clip
 from tools import calls, registry
@@ -260,6 +261,7 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
         secrets=tool.secrets,
         repeatable=tool.effects == "read",
     )
+    close_old_connections()  # none is kept while the tool runs
     answer = pool().run(task, still_wanted=lambda: _still_wanted(call))
     if answer.lost:
         raise CallLost(call.pk)
@@ -272,7 +274,8 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
 
 def _still_wanted(call: ToolCall) -> bool:
     try:
-        return calls.keep(call)
+        with borrowed_connection():
+            return calls.keep(call)
     except DatabaseError:
         # The lease outlasts many of these looks; a tool in mid effect is not killed for a busy database.
         logger.warning("the lease of tool call %s could not be renewed; it is tried again", call.pk, exc_info=True)
@@ -309,5 +312,6 @@ def stop_tools() -> None:
 
 
 def close_tools() -> None:
-    """End the processes tools run in."""
+    """End the processes tools run in; whoever starts again has new ones."""
     pool().close()
+    pool.cache_clear()

@@ -1,11 +1,16 @@
 """What the apps' admin pages share: read-only pages, links between them, and short texts."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.contrib.admin.utils import get_fields_from_path
+from django.core.paginator import Paginator
+from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -30,11 +35,61 @@ class ReadOnly:
         return False
 
 
-class ReadOnlyAdmin(ReadOnly, ModelAdmin):
-    """A read-only page. Its tables grow without end, so that no list counts all of its rows."""
+# A list shows so many rows at most; whoever looks for others has filters and the search.
+MOST_LISTED = 500
 
-    show_full_result_count = False
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # Django's own is not subscriptable
+    """Pages of the first rows: to count all of a table that grows without end is to read all of it."""
+
+    @cached_property
+    def count(self) -> int:
+        """Of rows that are shown."""
+        rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]  # an admin's list is nothing else
+        return rows[:MOST_LISTED].count()
+
+
+class ReadOnlyAdmin(ReadOnly, ModelAdmin):
+    """A read-only page."""
+
     list_per_page = 50
+
+
+class GrowingAdmin(ReadOnlyAdmin):
+    """A read-only page of a table that grows without end: no list counts all of its rows, and the search goes by index.
+
+    ``search_fields`` are ids, found by their beginning, and texts, found as a whole; each has an index.
+    """
+
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    # What belongs to a page's rows is looked up for them; a join tempts the database to read all there is.
+    list_select_related = ()
+    list_prefetch_related: Sequence[str] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related(*self.list_prefetch_related)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Rows in which each of the words is found."""
+        for word in search_term.split():
+            found = Q(pk__in=())
+            for name in self.search_fields:
+                found |= _is(name, get_fields_from_path(self.model, name)[-1], word)
+            queryset = queryset.filter(found)
+        return queryset, False
+
+
+def _is(name: str, field: Any, word: str) -> Q:
+    """The field is the word, or begins with it if it is an id. As a range: a text's beginning would need no index."""
+    if not isinstance(field, UUIDField):
+        return Q(**{name: word})
+    digits = word.replace("-", "").lower()
+    if not re.fullmatch("[0-9a-f]{1,32}", digits):
+        return Q(pk__in=())
+    return Q(**{f"{name}__range": (UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f")))})
 
 
 class ReadOnlyInline(ReadOnly, TabularInline):

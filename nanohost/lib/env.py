@@ -1,7 +1,7 @@
 """Typed readers of environment variables; what makes no sense is refused in one line."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -9,13 +9,16 @@ from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured
 
-from nanohost.lib.redaction import redact
+from nanohost.lib.redaction import redact, remember
 
 T = TypeVar("T")
 
 
 def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
-    raw = os.environ.get(name, "").strip()
+    return _parsed(name, os.environ.get(name, "").strip(), default, parse, expected)
+
+
+def _parsed(name: str, raw: str, default: T, parse: Callable[[str], T], expected: str) -> T:
     if not raw:
         return default
     try:
@@ -32,11 +35,51 @@ def string(name: str, default: str = "") -> str:
 
 
 def secret(name: str) -> str:
-    """A key that travels in a header: an error does not show it."""
-    value = string(name)
+    """A text that nobody may see, from the variable or from the file that ``<name>_FILE`` names."""
+    return _parsed(name, raw_secret(name), "", str, "text")
+
+
+def key(name: str) -> str:
+    """A secret that travels in a header: an error does not show it."""
+    value = secret(name)
     if not (value.isascii() and value.isprintable()) or " " in value:
         raise ImproperlyConfigured(f"{name} makes no sense: expected printable ASCII without blanks.")
     return value
+
+
+def server(name: str, *, schemes: Sequence[str]) -> str:
+    """The URL of a server, a secret since it may hold a password: an error does not show it."""
+    value = secret(name)
+    try:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in schemes or not (parts.hostname or parts.query) or parts.port == 0):
+            raise ValueError
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} makes no sense: expected {schemes[0]}://user:password@host/name.") from None
+    return value
+
+
+def raw_secret(name: str) -> str:
+    """The variable's value, or the content of the file that ``<name>_FILE`` names; "" without either."""
+    value, file = (os.environ.get(variable, "").strip() for variable in (name, f"{name}_FILE"))
+    if value and file:
+        raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; set one.")
+    if not file:
+        return value
+    try:
+        value = Path(file).read_text().strip()
+        if "\0" in value:  # which no variable could hold either
+            raise ValueError
+    except (OSError, UnicodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it holds no text"
+        raise ImproperlyConfigured(f"{name}_FILE={file!r} cannot be read: {reason}.") from None
+    remember(value)
+    return value
+
+
+def inherited(names: Iterable[str]) -> dict[str, str]:
+    """Those variables that are set, as they are, to be passed on to a process."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def integer(name: str, default: int, *, minimum: int = 1, maximum: int = 2**31) -> int:

@@ -8,8 +8,10 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import structlog
@@ -18,6 +20,8 @@ from .redaction import redact
 
 # What moves a terminal's cursor or changes its colours; line feed and tab are left.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -110,3 +114,14 @@ def configure() -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def log_uncaught() -> None:
+    """Log what nobody catches, in whatever thread: Python would print it as it is, with the secrets in it."""
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda thrown: _uncaught(thrown.exc_type, thrown.exc_value, thrown.exc_traceback)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    if error is not None and not issubclass(kind, (KeyboardInterrupt, SystemExit)):
+        logger.critical("nobody caught %s", kind.__name__, exc_info=(kind, error, traceback))

@@ -20,14 +20,22 @@ _SHAPES = re.compile(
 # Settings whose values are secrets whatever they look like.
 _SECRET_SETTINGS = ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
 
+# Secrets that were read from files, which no variable holds.
+_remembered: set[str] = set()
+
 # A shorter value would be found in the midst of words.
 _SHORTEST = 6
 
 
+def remember(secret: str) -> None:
+    """Have :func:`redact` take this value out from now on."""
+    _remembered.add(secret)
+
+
 def redact(text: str) -> str:
     """The text with every known secret, and everything shaped like one, replaced by ``[redacted]``."""
-    for name in _SECRET_SETTINGS:
-        value = os.environ.get(name, "").strip()
+    known = {os.environ.get(name, "").strip() for name in _SECRET_SETTINGS} | _remembered
+    for value in sorted(known, key=len, reverse=True):
         if len(value) >= _SHORTEST:
             for spelling in _spellings(value):
                 text = text.replace(spelling, MASK)

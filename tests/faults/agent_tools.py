@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 
+from tests.faults.ledger import tell
 from tools.registry import tool
 
 
@@ -48,6 +49,54 @@ def look(path: str, mark: str, kill: str = "", host: int = 0, seconds: float = 0
         wait_for_the_end()
     time.sleep(seconds)
     return f"saw {mark}"
+
+
+@tool(effects="write", timeout=30)
+def strike(mark: str, kill: str = "", seconds: float = 0) -> str:
+    """Tell the ledger of an effect.
+
+    Args:
+        mark: Its name; each call has its own.
+        kill: Kill the toolbox "before" the effect, which then never is; "beside" it; or "after" it. ("stored": the
+            toolbox kills itself, once the answer is stored.)
+        seconds: How long it takes before the effect.
+    """
+    time.sleep(seconds)
+    if kill == "before" and kill_toolbox(mark):
+        wait_for_the_end()
+    if kill == "beside":
+        kill_toolbox(mark)
+    tell(os.environ["DATA_DIR"], "effect", mark)
+    if kill == "after" and kill_toolbox(mark):
+        wait_for_the_end()
+    return f"struck {mark}"
+
+
+@tool(effects="read", timeout=30)
+def glance(mark: str, kill: str = "", seconds: float = 0) -> str:
+    """Tell the ledger that somebody looked.
+
+    Args:
+        mark: Its name; each call has its own.
+        kill: Kill the toolbox "during" the first look.
+        seconds: How long it takes.
+    """
+    tell(os.environ["DATA_DIR"], "glance", mark)
+    if kill == "during" and kill_toolbox(mark):
+        wait_for_the_end()
+    time.sleep(seconds)
+    return f"saw {mark}"
+
+
+def kill_toolbox(mark: str) -> bool:
+    """kill -9 of the toolbox this runs for, our parent's parent; False if that was done for this mark already."""
+    toolbox = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    data_dir = os.environ["DATA_DIR"]
+    if b"celery" not in Path(f"/proc/{toolbox}/cmdline").read_bytes() or tell(data_dir, "asked to die", mark):
+        return False
+    tell(data_dir, "died", mark, pid=toolbox)
+    os.kill(toolbox, signal.SIGKILL)
+    return True
 
 
 def kill_host(host: int) -> bool:

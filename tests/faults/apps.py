@@ -8,7 +8,12 @@ class FaultsConfig(AppConfig):
     label = "faults"
 
     def ready(self) -> None:
-        from tests.faults.kill import Fault, install
+        from tests.faults import kill, witness
 
         if point := os.environ.get("FAULT_AT"):
-            install(Fault(point))
+            kill.install(kill.Fault(point))
+        if os.environ.get("FAULT_LEDGER"):
+            witness.watch_models()
+            witness.watch_rings()
+        if shift := os.environ.get("FAULT_CLOCK"):
+            witness.shift_clock(float(shift))

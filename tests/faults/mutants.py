@@ -1,4 +1,4 @@
-"""Five guarantees, each taken out of a copy of the code: the tests named here must then fail, and say why."""
+"""Guarantees, each taken out of a copy of the code: the tests named here must then fail, and say why."""
 
 import os
 import shutil
@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.host import ROOT
+from tests.shapes import EMBEDDED, PRODUCTION
 
 NOT_COPIED = (".venv", ".git", "var", "__pycache__", ".*_cache", ".hypothesis")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """``edits``: file, what stands there exactly once, and what takes its place. ``says``: part of the failure."""
+    """``edits``: file, what stands there exactly once, and what takes its place. ``says``: part of the failure.
+
+    ``shape``: the one on which the loss shows.
+    """
 
     name: str
     edits: tuple[tuple[str, str, str], ...]
     caught_by: tuple[str, ...]
     says: str
+    shape: str = EMBEDDED
 
 
 MUTANTS = (
@@ -36,12 +41,23 @@ MUTANTS = (
         says="DID NOT RAISE FenceLost",
     ),
     Mutant(
+        name="a call's outcome is stored without its fence",
+        edits=(
+            (
+                "tools/calls.py",
+                "ToolCall.objects.filter(pk=call.pk, fence=call.fence, status=CallStatus.RUNNING)",
+                "ToolCall.objects.filter(pk=call.pk)",
+            ),
+        ),
+        caught_by=("tests/test_gate.py::test_an_outcome_that_comes_after_another_does_not_overwrite_it",),
+        says="assert ('SUCCESS', '') == ",
+    ),
+    Mutant(
         name="no unique index",
         edits=(
             (
-                "conversations/migrations/0001_initial.py",
-                """condition=models.Q(("status__in", ("running", "waiting"))),
-                fields=("conversation",),
+                "conversations/migrations/0003_growth.py",
+                """fields=("conversation",),
                 name="one_active_turn_a_conversation",""",
                 """fields=("id",),
                 name="one_active_turn_a_conversation",""",
@@ -54,12 +70,18 @@ MUTANTS = (
         says="DID NOT RAISE IntegrityError",
     ),
     Mutant(
+        name="a turn overtakes the one before it",
+        edits=(("conversations/models.py", "self.due().filter(~Exists(earlier), ", "self.due().filter("),),
+        caught_by=("tests/test_claims.py::test_a_turn_is_not_claimed_while_an_earlier_one_is_open",),
+        says="is None",
+    ),
+    Mutant(
         name="ring before commit",
         edits=(
             (
                 "conversations/doorbell.py",
-                "transaction.on_commit(lambda: _publish(task, row_id))",
-                "_publish(task, row_id)",
+                "transaction.on_commit(lambda: _publish(task, row, row_id))",
+                "_publish(task, row, row_id)",
             ),
         ),
         caught_by=(
@@ -67,6 +89,21 @@ MUTANTS = (
             "tests/test_guarantees.py::test_a_ring_whose_transaction_fails_is_never_heard",
         ),
         says="Left contains one more item: ('turn', UUID(",
+    ),
+    Mutant(
+        name="ack late",
+        edits=(
+            (
+                "nanohost/settings.py",
+                "CELERY_WORKER_PREFETCH_MULTIPLIER = 1\n",
+                "CELERY_WORKER_PREFETCH_MULTIPLIER = 1\nCELERY_TASK_ACKS_LATE = True\n",
+            ),
+        ),
+        caught_by=(
+            "tests/test_guarantees.py::test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
+        ),
+        says="not within 20 s",
+        shape=PRODUCTION,
     ),
     Mutant(
         name="no sweeper",
@@ -77,8 +114,48 @@ MUTANTS = (
                 "",
             ),
         ),
-        caught_by=("tests/test_faults_kill.py::test_a_turn_in_mid_model_call_is_handed_back_at_no_cost[SIGTERM]",),
-        says="it did not come to that in time",
+        caught_by=(
+            "tests/test_guarantees.py::test_the_sweeper_takes_a_turn_whose_worker_is_gone",
+            "tests/test_guarantees.py::test_the_sweeper_takes_a_turn_when_every_ring_was_lost",
+            "tests/test_guarantees.py::test_the_sweeper_takes_a_call_when_every_ring_was_lost",
+        ),
+        says="not within 20 s",
+    ),
+    Mutant(
+        name="sweepers wait for one another",
+        edits=(
+            (
+                "conversations/sweeper.py",
+                "select_for_update(skip_locked=True)",
+                "select_for_update()",
+            ),
+        ),
+        caught_by=("tests/test_guarantees.py::test_a_sweep_passes_over_what_another_worker_holds",),
+        says="lock timeout",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="lease by local clock",
+        edits=(
+            (
+                "nanohost/lib/clock.py",
+                "return ExpressionWrapper(Now() + timedelta(seconds=seconds), output_field=DateTimeField())",
+                "return Value(timezone.now() + timedelta(seconds=seconds), output_field=DateTimeField())",
+            ),
+            (
+                "nanohost/lib/clock.py",
+                "from django.db.models import DateTimeField, ExpressionWrapper\n",
+                "from django.db.models import DateTimeField, Value\nfrom django.utils import timezone\n",
+            ),
+        ),
+        caught_by=("tests/test_guarantees.py::test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length",),
+        says="assert 0 == 1",
+    ),
+    Mutant(
+        name="no heartbeat",
+        edits=(("conversations/worker.py", "        await self._runner.keep(self._heart)\n", ""),),
+        caught_by=("tests/test_worker.py::test_the_heartbeat_renews_leases_and_reports_what_is_held",),
+        says="did not come about in time",
     ),
     Mutant(
         # As READ COMMITTED shows them: siblings that end at the same time have not committed yet when they are counted.
@@ -100,6 +177,110 @@ MUTANTS = (
         caught_by=("tests/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
         says="nobody rang for the turn",
     ),
+    Mutant(
+        name="siblings counted in the transaction that ends the call",
+        edits=(
+            (
+                "tools/gate.py",
+                "            _store(call, outcome, duration_ms)\n",
+                "            with transaction.atomic():\n"
+                "                _store(call, outcome, duration_ms)\n"
+                "                siblings = ToolCall.objects.open().filter(turn_id=call.turn_id).count()\n",
+            ),
+            (
+                "tools/gate.py",
+                "        _audit(call, outcome, duration_ms)\n        then(call)\n",
+                "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
+            ),
+        ),
+        caught_by=("tests/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
+        says="nobody rang for the turn",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="numbers read before they are taken",
+        edits=(
+            (
+                "conversations/inbox.py",
+                """    if mine.update(next_turn=F("next_turn") + 1, updated_at=Now()) != 1:
+        raise NotFound()
+    return mine.values_list("next_turn", flat=True).get() - 1
+""",
+                """    if (number := mine.values_list("next_turn", flat=True).first()) is None:
+        raise NotFound()
+    mine.update(next_turn=number + 1, updated_at=Now())
+    return number
+""",
+            ),
+        ),
+        caught_by=("tests/test_inbox.py::test_concurrent_messages_get_numbers_without_gaps",),
+        says="one_turn_a_number",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="the gate decides only once",
+        edits=(
+            (
+                "tools/gate.py",
+                "        tool = admit(call.tool_name, agent_tools=agent_tools(call))\n        arguments",
+                "        tool = registry.get(call.tool_name)\n        arguments",
+            ),
+        ),
+        caught_by=("tests/test_gate.py::test_what_is_taken_back_before_the_start_is_refused_at_the_start",),
+        says="('SUCCESS', '') == ",
+    ),
+    Mutant(
+        name="what a dead worker started is run again",
+        edits=(
+            (
+                "tools/calls.py",
+                'again = expired & Q(effects="read", attempts__lt=settings.TURN_MAX_ATTEMPTS)',
+                "again = expired & Q(attempts__lt=settings.TURN_MAX_ATTEMPTS)",
+            ),
+        ),
+        caught_by=(
+            "tests/test_gate.py::test_a_call_with_side_effects_whose_worker_died_is_unknown_and_never_run_again",
+        ),
+        says="('SUCCESS', '', 2) == ",
+    ),
+    Mutant(
+        name="an answer is stored once or lost",
+        edits=(("conversations/turns.py", "STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)", "STORE_AGAIN = ()"),),
+        caught_by=("tests/test_worker.py::test_an_answer_outlives_a_database_that_is_away_for_a_moment",),
+        says="['model call', 'model call'] == ['model call']",
+    ),
+    Mutant(
+        name="a connection is held while a tool runs",
+        edits=(("tools/gate.py", "    close_old_connections()  # none is kept while the tool runs\n", ""),),
+        caught_by=("tests/test_guarantees.py::test_no_connection_is_held_while_a_tool_runs",),
+        says="('SUCCESS', 1) == ",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="connections are held while a model is silent",
+        edits=(
+            (
+                "conversations/turns.py",
+                "            with borrowed_connection():\n                return context.run(",
+                "            if True:\n                return context.run(",
+            ),
+        ),
+        caught_by=("tests/test_guarantees.py::test_no_connection_is_held_while_a_model_is_silent",),
+        says="not within 20 s",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="a silent broker is tried again and again",
+        edits=(
+            (
+                "conversations/doorbell.py",
+                "if time.monotonic() - self._failed_at < LEFT_ALONE_SECONDS or not self._trying",
+                "if not self._trying",
+            ),
+        ),
+        caught_by=("tests/test_doorbell.py::test_a_broker_that_never_answers_holds_nobody_up_and_is_then_left_alone",),
+        says="assert 3 == 1",
+    ),
 )
 
 
@@ -117,9 +298,10 @@ def mutate(root: Path, mutant: Mutant) -> None:
         (root / name).write_text(text.replace(old, new))
 
 
-def run_tests(root: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Run tests of a copy, with this environment's Python and nothing else of it."""
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+def run_tests(root: Path, tests: tuple[str, ...], *, shape: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of a copy on a shape, with this environment's Python and servers, and nothing else of it."""
+    passed_on = ("PATH", "HOME", "LANG", "TMPDIR", "TEST_DATABASE_URL", "TEST_REDIS_URL")
+    environment = {name: os.environ[name] for name in passed_on if name in os.environ} | {"TEST_SHAPE": shape}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "0", "-m", "", *tests],
         cwd=root,

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from nanohost.accounts.models import ApiKey
+from nanohost.lib.text import UNSTORABLE
 
 
 class Command(BaseCommand):
@@ -40,7 +41,7 @@ class Command(BaseCommand):
 
     def _owner(self, name: str) -> Any:
         users = get_user_model()
-        if (known := users.objects.filter(username=name).first()) is not None:
+        if not UNSTORABLE.search(name) and (known := users.objects.filter(username=name).first()) is not None:
             return known
         owner = users(username=name)
         owner.set_unusable_password()

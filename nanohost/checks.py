@@ -1,0 +1,25 @@
+"""System checks: what a deployment lacks, each with a number (docs/operations.md)."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+
+from nanohost.lib import env
+
+# What a web node needs and others do not: it refuses to start without.
+WEB = "web"
+
+
+@register(WEB, deploy=True)
+def secret_key_is_given(**_: Any) -> list[CheckMessage]:
+    """All web nodes sign sessions with one key, so none may make its own. Workers and toolboxes sign nothing."""
+    if not settings.PRODUCTION or env.secret("SECRET_KEY"):
+        return []
+    return [
+        Error(
+            "A web node needs SECRET_KEY, or SECRET_KEY_FILE, the same for all: sessions are signed with it.",
+            hint="`make secrets` makes one, for docker-compose.yml.",
+            id="nanohost.E001",
+        )
+    ]

@@ -1,0 +1,154 @@
+"""A database with much in it: what a host has after its first million messages. PostgreSQL only; made in seconds.
+
+200 owners, the first of whom has every fourth of 20,000 conversations; the first conversation has 100,000 messages.
+200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Ids sort by time, as those of the host.
+"""
+
+import time
+from typing import Any
+
+from django.db import connection, transaction
+
+OWNERS, CONVERSATIONS, TURNS = 200, 20_000, 200_000
+MESSAGES_A_TURN, CALLS_A_TURN = 5, 2
+
+# Those that refer to others first: a table that is logged may not refer to one that is not.
+_TABLES = ("conversations_message", "conversations_turn", "conversations_conversation", "tools_toolcall")
+
+# One turn every 150 s, the last one now: about a year. In milliseconds; IMMUTABLE functions of SQL cost nothing.
+_STEP = 150_000
+_SETUP = f"""
+CREATE FUNCTION pg_temp.at(n bigint) RETURNS timestamptz IMMUTABLE LANGUAGE sql AS
+    $$ SELECT to_timestamp((__BEGAN__ + n::bigint * {_STEP}) / 1000.0) $$;
+CREATE FUNCTION pg_temp.id(kind text, n bigint, ms bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
+    $$ SELECT (lpad(to_hex(__BEGAN__ + ms), 12, '0') || '7' || kind || '8' || lpad(to_hex(n), 15, '0'))::uuid $$;
+-- Every tenth turn is the first conversation's, the others go round.
+CREATE FUNCTION pg_temp.of_turn(n bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS
+    $$ SELECT CASE WHEN n % 10 = 0 THEN 1 ELSE 2 + (n - n / 10 - 1) % {CONVERSATIONS - 1} END $$;
+CREATE FUNCTION pg_temp.number(n bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS
+    $$ SELECT CASE WHEN n % 10 = 0 THEN n / 10 ELSE 1 + (n - n / 10 - 1) / {CONVERSATIONS - 1} END $$;
+CREATE FUNCTION pg_temp.owner(conversation bigint) RETURNS bigint IMMUTABLE LANGUAGE sql AS
+    $$ SELECT CASE WHEN conversation % 4 = 1 THEN 1 ELSE 2 + conversation % {OWNERS - 1} END $$;
+CREATE FUNCTION pg_temp.conversation(n bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
+    $$ SELECT pg_temp.id('c00', n, n::bigint * {_STEP * (TURNS // CONVERSATIONS)}) $$;
+CREATE FUNCTION pg_temp.turn(n bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
+    $$ SELECT pg_temp.id('a00', n, n::bigint * {_STEP}) $$;
+
+INSERT INTO auth_user (id, username, password, is_superuser, is_staff, is_active, first_name, last_name, email,
+                       date_joined)
+    SELECT n, 'owner-' || n, '', false, false, true, '', '', '', now() FROM generate_series(1, {OWNERS}) n;
+SELECT setval(pg_get_serial_sequence('auth_user', 'id'), {OWNERS});
+"""
+
+_ROWS = f"""
+INSERT INTO conversations_conversation
+    (id, key, owner_id, agent_id, next_seq, next_turn, metadata, created_at, updated_at)
+    SELECT pg_temp.conversation(n), 'api:' || n, pg_temp.owner(n), (SELECT min(id) FROM agent_agent),
+           CASE WHEN n = 1 THEN {TURNS // 10 * MESSAGES_A_TURN} ELSE 100 END + 1,
+           CASE WHEN n = 1 THEN {TURNS // 10} ELSE 20 END + 1,
+           '{{}}', pg_temp.at(n * {TURNS // CONVERSATIONS}), now()
+    FROM generate_series(1, {CONVERSATIONS}) n;
+
+INSERT INTO conversations_turn
+    (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, idempotency_key, body_hash, fence,
+     worker, deadline, attempts, retries, rung_at, cancel_requested, prompt_tokens, completion_tokens, error_code,
+     error_detail, created_at, started_at, ended_at)
+    SELECT pg_temp.turn(n), pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.owner(pg_temp.of_turn(n)),
+           pg_temp.number(n),
+           CASE WHEN n % 100 < 2 THEN 'failed' WHEN n % 100 = 2 THEN 'cancelled' ELSE 'succeeded' END, '', 'model',
+           md5('request' || n), CASE WHEN n % 2 = 0 THEN 'key-' || n END, md5('body' || n), 2, 'host:1:' || n / 10000,
+           at + interval '10 minutes', 0, 0, at, n % 100 = 2, 900, 80,
+           CASE WHEN n % 1000 = 0 THEN 'turn_timeout' WHEN n % 100 < 2 THEN 'llm_unavailable'
+                WHEN n % 100 = 2 THEN 'turn_cancelled' ELSE '' END,
+           '', at, at, at + interval '9 seconds'
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at);
+
+INSERT INTO conversations_message
+    (id, conversation_id, turn_id, seq, role, type, content, tool_calls, tool_call_id, tool_name, created_at)
+    SELECT pg_temp.id('e00', n * {MESSAGES_A_TURN} + k, n::bigint * {_STEP} + k * 1000),
+           pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.turn(n),
+           (pg_temp.number(n) - 1) * {MESSAGES_A_TURN} + k,
+           CASE WHEN k = 1 THEN 'user' WHEN k IN (2, 5) THEN 'assistant' ELSE 'tool' END, 'NORMAL',
+           repeat('words of a message ', 5), CASE WHEN k = 2 THEN '[]'::jsonb END,
+           CASE WHEN k IN (3, 4) THEN 'call_' || k - 3 ELSE '' END, CASE WHEN k IN (3, 4) THEN 'time' ELSE '' END,
+           at + k * interval '1 second'
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at),
+         generate_series(1, {MESSAGES_A_TURN}) k;
+
+INSERT INTO tools_toolcall
+    (id, conversation_id, turn_id, agent, request_id, call_id, position, tool_name, arguments, arguments_hash, effects,
+     status, rule, result, fence, attempts, worker, rung_at, created_at, started_at, ended_at, duration_ms)
+    SELECT pg_temp.id('d00', n * {CALLS_A_TURN} + k, n::bigint * {_STEP}),
+           pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.turn(n),
+           'default', md5('request' || n), 'call_' || k, k, CASE WHEN n % 5000 = 0 THEN 'append_line' ELSE 'time' END,
+           '{{}}', md5('') || md5(''), 'read', CASE WHEN n % 200 = 0 THEN 'REJECTED' ELSE 'SUCCESS' END,
+           CASE WHEN n % 2000 = 0 THEN 'input_size' WHEN n % 200 = 0 THEN 'not_enabled' ELSE '' END,
+           repeat('result ', 10), 1, 1, 'host:1:1', at, at, at, at, 5
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at),
+         generate_series(0, {CALLS_A_TURN - 1}) k;
+
+-- What is going on: 300 turns queued, 100 run, 80 wait for tools, 20 for a retry, in as many conversations.
+INSERT INTO conversations_turn
+    (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, fence, worker,
+     lease_until, deadline, attempts, retries, run_after, rung_at, cancel_requested, prompt_tokens, completion_tokens,
+     error_code, error_detail, created_at)
+    SELECT pg_temp.turn({TURNS} + n), pg_temp.conversation(1000 + n), pg_temp.owner(1000 + n), 20,
+           CASE WHEN n <= 300 THEN 'queued' WHEN n <= 400 THEN 'running' ELSE 'waiting' END,
+           CASE WHEN n <= 400 THEN '' WHEN n <= 480 THEN 'tools' ELSE 'retry' END,
+           'model', md5('open' || n), md5('body' || n), 1, 'host:1:1',
+           CASE WHEN n BETWEEN 301 AND 400 THEN now() + interval '1 day' END, now() + interval '1 day', 0, 0,
+           CASE WHEN n > 480 THEN now() + interval '1 day' END, now() - n * interval '1 second', false, 0, 0, '', '',
+           now()
+    FROM generate_series(1, 500) n;
+INSERT INTO conversations_message
+    (id, conversation_id, turn_id, seq, role, type, content, tool_call_id, tool_name, created_at)
+    SELECT pg_temp.id('e00', 100000000 + n, ({TURNS} + n) * {_STEP}::bigint),
+           pg_temp.conversation(1000 + n), pg_temp.turn({TURNS} + n),
+           CASE WHEN n > 300 THEN 99 END, 'user', 'NORMAL', 'words', '', '', now()
+    FROM generate_series(1, 500) n;
+INSERT INTO tools_toolcall
+    (id, conversation_id, turn_id, agent, request_id, call_id, position, tool_name, arguments, arguments_hash, effects,
+     status, rule, result, fence, attempts, worker, lease_until, rung_at, created_at)
+    SELECT pg_temp.id('d00', 100000000 + n, ({TURNS} + n) * {_STEP}::bigint),
+           pg_temp.conversation(1000 + n), pg_temp.turn({TURNS} + n),
+           'default', md5('open' || n), 'call_0', 0, 'time', '{{}}', md5('') || md5(''), 'read',
+           CASE WHEN n % 2 = 0 THEN 'QUEUED' ELSE 'RUNNING' END, '', '', 1, 1, 'host:1:1', now() + interval '1 day',
+           now() - interval '1 minute', now()
+    FROM generate_series(401, 480) n;
+"""
+
+
+def fill() -> None:
+    """Fill an empty, migrated database, and have PostgreSQL count what there is."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Nobody checks each foreign key of what is right by construction; and indexes are made when all rows are there.
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        cursor.execute("SET LOCAL maintenance_work_mem = '128MB'")
+        for table in _TABLES:
+            cursor.execute(f"ALTER TABLE {table} SET UNLOGGED")
+        make_again = _drop_indexes(cursor)
+        began = round(time.time() * 1000) - TURNS * _STEP
+        cursor.execute(f"{_SETUP}{_ROWS}{';'.join(make_again)}".replace("__BEGAN__", str(began)))
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
+        cursor.execute(f"VACUUM ANALYZE {', '.join(_TABLES)}, auth_user, agent_agent")
+
+
+def _drop_indexes(cursor: Any) -> list[str]:
+    """Drop all indexes but those of primary keys; returns what makes them again."""
+    cursor.execute(
+        """
+        SELECT format('ALTER TABLE %%s DROP CONSTRAINT %%I', conrelid::regclass, conname),
+               format('ALTER TABLE %%s ADD CONSTRAINT %%I %%s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+        FROM pg_constraint WHERE contype = 'u' AND conrelid = ANY(%s::regclass[])
+        UNION ALL
+        SELECT format('DROP INDEX %%I', indexrelid::regclass), pg_get_indexdef(indexrelid)
+        FROM pg_index WHERE indrelid = ANY(%s::regclass[])
+          AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = indexrelid)
+        """,
+        [list(_TABLES), list(_TABLES)],
+    )
+    drops, makes = zip(*cursor.fetchall(), strict=True)
+    cursor.execute(";".join(drops))
+    return list(makes)

@@ -1,0 +1,257 @@
+"""The production shape on this machine: web nodes, workers, toolboxes and beat, on servers of its own.
+
+Started by the very commands a deployment uses. Whoever is killed is started again, as a service manager would; whoever
+ends in any other way that nobody asked for is remembered, and is a failure.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.faults.ledger import Ledger
+from tests.faults.servers import PostgreSql, Redis
+from tests.host import KEY, ROOT
+
+PATIENCE = 120.0
+LEASE_SECONDS, SWEEP_SECONDS = 3, 1
+# Seconds by which the clocks of workers and toolboxes go wrong, in turn.
+CLOCKS = (600, -600)
+
+_CELERY = ("-m", "celery", "-A", "nanohost")
+_WORKER = (*_CELERY, "worker", "--without-mingle", "--without-gossip", "--without-heartbeat", "--queues")
+COMMANDS = {
+    "web": ("manage.py", "web"),
+    "worker": (*_WORKER, "turns,compaction"),
+    "toolbox": (*_WORKER, "tools"),
+    "beat": (*_CELERY, "beat", "--pidfile="),
+}
+
+
+class Node:
+    """One process, and those that take its place."""
+
+    def __init__(self, kind: str, number: int, root: Path, environment: dict[str, str]) -> None:
+        self.kind, self.name = kind, f"{kind}-{number}"
+        self.log = root / f"{self.name}.log"
+        self.wanted = True
+        self._environment = environment
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._log_begins = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, *COMMANDS[self.kind]], cwd=ROOT, env=self._environment, stdout=log, stderr=log
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def address(self) -> str:
+        """Of a web node, once it says it; "" before."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_begins)
+            found = re.search(rb"listening on (http://\S+)", log.read())
+        return found.group(1).decode() if found else ""
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Cluster:
+    """Servers, a ledger and nodes. ``ended``: who ended with another code than it was asked for.
+
+    ``FAULTS_KEEP`` in the environment leaves the folder with everybody's log and the ledger behind.
+    """
+
+    def __init__(self, *, workers: int, toolboxes: int, most_attempts: int) -> None:
+        # Short: a Unix socket's path has a hundred characters at most.
+        self.root = Path(tempfile.mkdtemp(prefix="nh-faults-"))
+        self.root.chmod(0o755)
+        self.nodes: list[Node] = []
+        self.ended: list[str] = []
+        self._counts = {"worker": workers, "toolbox": toolboxes, "web": 1, "beat": 1}
+        self.most_attempts = most_attempts
+        self._closing = threading.Event()
+        self._lock = threading.RLock()
+        self._numbers = 0
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.ledger = Ledger(self.root)
+            self.postgresql, self.redis = PostgreSql(self.root / "postgresql"), Redis(self.root / "redis")
+            self.postgresql.start()
+            self.redis.start()
+            self.environment = {
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.root),
+                "DJANGO_SETTINGS_MODULE": "nanohost.settings",
+                "DATABASE_URL": self.postgresql.url,
+                "REDIS_URL": self.redis.url,
+                "DATA_DIR": str(self.root),
+                "SECRET_KEY": "of these tests, and long enough to be taken for one: 0123456789",
+                "PORT": "0",
+                "HTTPS": "false",  # there is no proxy
+                "LOG_FORMAT": "json",
+                "LOG_LEVEL": "WARNING",
+                "NANOHOST_API_KEY": KEY,
+                "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
+                "NANOHOST_EXTRA_APPS": "tests.faults",
+                "FAULT_LEDGER": "1",
+                "CHAT_WAIT_SECONDS": "0.02",
+                "TURN_LEASE_SECONDS": str(LEASE_SECONDS),
+                "SWEEP_SECONDS": str(SWEEP_SECONDS),
+                "TURN_MAX_ATTEMPTS": str(self.most_attempts),
+            }
+            self.manage("prepare")
+            with self.postgresql.connect() as database:
+                database.execute("UPDATE tools_toolsetting SET enabled = true WHERE name IN ('strike', 'glance')")
+            for kind, count in self._counts.items():
+                self.scale(kind, count)
+            self.wait_until_ready()
+            self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+            self._supervisor.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        with self._lock:
+            for node in self.nodes:
+                node.wanted = False
+                with suppress(ProcessLookupError):
+                    node.process.send_signal(signal.SIGCONT)
+                    node.process.kill()
+            for node in self.nodes:
+                node.process.wait()
+        for server in (getattr(self, "redis", None), getattr(self, "postgresql", None)):
+            if server is not None and server.process is not None:
+                server.go_on()
+                server.stop(signal.SIGQUIT if server is self.postgresql else signal.SIGKILL)
+        if ledger := getattr(self, "ledger", None):
+            ledger.close()
+        if not os.environ.get("FAULTS_KEEP"):
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def manage(self, *arguments: str) -> str:
+        """Run ``manage.py`` beside the nodes."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def of(self, kind: str) -> list[Node]:
+        """The nodes of a kind."""
+        with self._lock:
+            return [node for node in self.nodes if node.kind == kind and node.wanted]
+
+    def add(self, kind: str) -> Node:
+        """One more node."""
+        with self._lock:
+            self._numbers += 1
+            clock = {"FAULT_CLOCK": str(CLOCKS[self._numbers % len(CLOCKS)])} if kind in ("worker", "toolbox") else {}
+            node = Node(kind, self._numbers, self.root, self.environment | clock)
+            self.nodes.append(node)
+            return node
+
+    def scale(self, kind: str, count: int) -> None:
+        """See that there are so many; those too many are asked to stop, and have stopped when this returns."""
+        while len(self.of(kind)) < count:
+            self.add(kind)
+        for node in self.of(kind)[count:]:
+            self.stop(node)
+
+    def stop(self, node: Node, *, seconds: float = 30) -> float:
+        """SIGTERM; returns after how many seconds it was gone."""
+        with self._lock:
+            node.wanted = False
+        began = time.monotonic()
+        node.process.terminate()
+        code = node.process.wait(timeout=seconds)
+        if code != 0:
+            self.ended.append(f"{node.name} ended with {code} when it was asked to stop")
+        with self._lock:
+            self.nodes.remove(node)
+        return time.monotonic() - began
+
+    def kill(self, pid: int, name: str) -> None:
+        """kill -9 of whoever has that pid, and it is in the ledger before."""
+        self.ledger.tell("died", name, pid=pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def has(self, pid: int) -> bool:
+        """Whether that process is one of ours, and alive."""
+        with self._lock:
+            return any(node.pid == pid and node.process.poll() is None for node in self.nodes)
+
+    def _supervise(self) -> None:
+        while not self._closing.wait(0.05):
+            with self._lock:
+                for node in self.nodes:
+                    if not node.wanted or (code := node.process.poll()) is None:
+                        continue
+                    if code != -signal.SIGKILL:
+                        self.ended.append(f"{node.name} ended with {code}:\n{node.log_text()[-3000:]}")
+                    node.start()
+
+    def wait_until_ready(self) -> None:
+        """Until every node works: the webs say so, and every worker is heard of."""
+        self.wait_for(lambda: all(_is_ready(node.address) for node in self.of("web")), "web nodes")
+        self.wait_for(lambda: {node.pid for kind in ("worker", "toolbox") for node in self.of(kind)} <= self.heard_of())
+
+    def ready(self, kind: str) -> list[int]:
+        """The pids of those workers or toolboxes that are at work."""
+        heard_of = self.heard_of()
+        return [node.pid for node in self.of(kind) if node.process.poll() is None and node.pid in heard_of]
+
+    def heard_of(self) -> set[int]:
+        """The pids of the workers and toolboxes that have introduced themselves, since they started."""
+        with self.postgresql.connect() as database:
+            rows = database.execute("SELECT name FROM conversations_worker WHERE ended_at IS NULL").fetchall()
+        return {int(str(row["name"]).split(":")[1]) for row in rows}
+
+    def wait_for(self, condition: Callable[[], object], what: str = "it", *, seconds: float = PATIENCE) -> Any:
+        """What the condition gives once it is true; with a server away it is not."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                if found := condition():
+                    return found
+            except (httpx2.HTTPError, OSError):
+                pass
+            if time.monotonic() > until:
+                raise AssertionError(f"{what}: not within {seconds} s; see {self.root}\n{self.logs()}")
+            time.sleep(0.02)
+
+    def logs(self) -> str:
+        """The last of what each node said."""
+        return "\n".join(f"--- {node.name}\n{node.log_text()[-1500:]}" for node in self.nodes)
+
+
+def _is_ready(address: str) -> bool:
+    return bool(address) and httpx2.get(f"{address}/health/live", timeout=5).status_code == 200

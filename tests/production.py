@@ -1,0 +1,12 @@
+"""The settings of the production processes that tests start: the project's own, in the tests' corner of a Redis server
+that others may use as well, and without waiting for the disk at each commit: they are killed, the database's machine is
+not."""
+
+import os
+
+from nanohost.settings import *  # noqa: F403
+from nanohost.settings import CELERY_BROKER_TRANSPORT_OPTIONS, DATABASES, PRODUCTION
+
+if PRODUCTION:  # a tool's process is given no server
+    DATABASES["default"]["OPTIONS"]["options"] += " -c synchronous_commit=off"
+    CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"] = os.environ["TEST_KEYS"]

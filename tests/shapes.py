@@ -1,0 +1,97 @@
+"""The two shapes the suite runs on: ``python -m tests.shapes`` runs it on each there is, and says at the end which.
+
+The embedded shape needs nothing. Production needs PostgreSQL and Redis: those that ``TEST_DATABASE_URL`` and
+``TEST_REDIS_URL`` name, or those that answer on this machine's standard ports. ``TEST_SHAPE=production pytest …`` runs
+some tests on it. Where the tests work there, and what they leave alone, is told in :mod:`tests.servers`.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import psycopg
+import redis
+
+EMBEDDED, PRODUCTION = "embedded", "production"
+
+LOCAL_DATABASE = "postgresql://postgres@127.0.0.1:5432/postgres"
+LOCAL_REDIS = "redis://127.0.0.1:6379/15"
+
+
+class NoServer(Exception):
+    """A server that the tests need does not answer; says which, and what it answered instead."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where production's servers are; the URLs may hold passwords."""
+
+    database_url: str
+    redis_url: str
+
+
+def shape() -> str:
+    """The shape this process tests."""
+    wanted = os.environ.get("TEST_SHAPE") or EMBEDDED
+    if wanted not in (EMBEDDED, PRODUCTION):
+        raise ValueError(f"TEST_SHAPE={wanted!r}: it is {EMBEDDED} or {PRODUCTION}")
+    return wanted
+
+
+def named_servers() -> Servers:
+    """The servers the environment names, or else this machine's own."""
+    return Servers(
+        database_url=os.environ.get("TEST_DATABASE_URL") or LOCAL_DATABASE,
+        redis_url=os.environ.get("TEST_REDIS_URL") or LOCAL_REDIS,
+    )
+
+
+def find_servers() -> Servers:
+    """The servers, after seeing that both answer; raises :class:`NoServer`."""
+    found = named_servers()
+    try:
+        with psycopg.connect(found.database_url, connect_timeout=3) as database:
+            (may_create,) = database.execute(
+                "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+            ).fetchone() or (False,)
+    except psycopg.Error as error:
+        raise NoServer(f"PostgreSQL (TEST_DATABASE_URL): {' '.join(str(error).split())}") from None
+    if not may_create:
+        raise NoServer("PostgreSQL (TEST_DATABASE_URL): its user may not create databases")
+    try:
+        with redis.Redis.from_url(found.redis_url, socket_connect_timeout=3, socket_timeout=3) as broker:
+            broker.ping()
+    except (redis.RedisError, OSError) as error:
+        raise NoServer(f"Redis (TEST_REDIS_URL): {' '.join(str(error).split())}") from None
+    return found
+
+
+def run_suite(wanted: str, arguments: list[str]) -> bool:
+    """Run the suite on a shape; whether it passed."""
+    print(f"\n--- shape: {wanted} ---", flush=True)  # noqa: T201 -- a command
+    pytest = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(pytest, env=os.environ | {"TEST_SHAPE": wanted}).returncode == 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the suite on every shape there is; the last line names them. 0 if all passed."""
+    passed = [run_suite(EMBEDDED, arguments)]
+    ran = [EMBEDDED]
+    try:
+        find_servers()
+    except NoServer as missing:
+        print(f"\nproduction is not tested, a server does not answer. {missing}", flush=True)  # noqa: T201
+        # One that was named is wanted; on a machine without servers, their tests are no failure.
+        passed.append(not (os.environ.get("TEST_DATABASE_URL") or os.environ.get("TEST_REDIS_URL")))
+    else:
+        passed.append(run_suite(PRODUCTION, arguments))
+        ran.append(PRODUCTION)
+    if not all(passed):
+        print("\nfailed", flush=True)  # noqa: T201
+    print(f"shapes run: {', '.join(ran)}", flush=True)  # noqa: T201
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

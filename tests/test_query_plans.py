@@ -1,0 +1,595 @@
+"""What the host reads does not grow with what it keeps: the plan of each hot query on a million messages.
+
+Every operation is done once, for real, on PostgreSQL with 1,000,000 messages, 200,000 turns and 400,000 tool calls, and
+each statement it runs is explained where it is run. No table that grows is read from one end to the other, and what is
+read is bounded. Nothing here is timed.
+"""
+
+import inspect
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.test import Client
+from psycopg import sql
+
+from agent.llm.base import Completion, Usage, tool_call
+from conversations import answers, claims, endings, inbox, sweeper, waiting, worker
+from conversations.api import urls
+from conversations.claims import Claim
+from conversations.models import Conversation, Message, Turn, TurnStatus
+from nanohost.accounts.models import ApiKey
+from nanohost.lib.admin import GrowingAdmin
+from tests import bulk, servers
+from tests.plans import Statement, explained
+from tools import calls
+from tools.models import CallStatus, ToolCall, sync_settings
+
+pytestmark = [
+    pytest.mark.production(reason="the plans are PostgreSQL's; tests/test_sweeper.py has those of SQLite"),
+    pytest.mark.timeout(300),
+]
+
+GROW = {model._meta.db_table for model in (Conversation, Turn, Message, ToolCall)}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one statement may read: rows in one step of its plan, and blocks of 8 kB in all."""
+
+    rows: int
+    blocks: int
+
+
+# What was undone before counts as well, until PostgreSQL has cleaned up after it; hence the room.
+HOT = Bound(rows=1_000, blocks=500)
+# Of all that is open, which is 500 turns here, a sweep takes 200 and marks each: 50 blocks a row, with its indexes.
+SWEEP = Bound(rows=3_000, blocks=15_000)
+# A list of the console counts to 500. PostgreSQL walks by time until it has them, or goes by another index, whichever
+# is less: of n rows, some multiple of the root of 500 n.
+CONSOLE = Bound(rows=60_000, blocks=11_000)
+# As long as the conversation is: of one with 100,000 messages, what is searched; of others, what is deleted.
+WHOLE = Bound(rows=150_000, blocks=150_000)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``prepare`` is not looked at; what it returns is."""
+
+    prepare: Callable[[], Callable[[], object]]
+    bound: Bound
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(
+    name: str, bound: Bound = HOT
+) -> Callable[[Callable[[], Callable[[], object]]], Callable[[], Callable[[], object]]]:
+    """Names what is measured: ``module.function``, ``METHOD path``, and a remark behind a comma."""
+
+    def add(prepare: Callable[[], Callable[[], object]]) -> Callable[[], Callable[[], object]]:
+        assert name not in OPERATIONS
+        OPERATIONS[name] = Operation(prepare, bound)
+        return prepare
+
+    return add
+
+
+# --- taking messages in ------------------------------------------------------------------------------------------
+
+
+def the_long_one() -> Conversation:
+    return Conversation.objects.select_related("agent").get(key="api:1")
+
+
+def a_usual_one() -> Conversation:
+    return Conversation.objects.select_related("agent").get(key="api:77")
+
+
+def say(**options: Any) -> Turn:
+    return inbox.receive(conversation=the_long_one(), content="words", request_id="request", **options)
+
+
+@operation("inbox.start_conversation")
+def start_conversation() -> Callable[[], object]:
+    return lambda: inbox.start_conversation(owner_id=1, metadata={})
+
+
+@operation("inbox.receive")
+def receive() -> Callable[[], object]:
+    conversation = the_long_one()
+    return lambda: inbox.receive(conversation=conversation, content="words", request_id="request")
+
+
+@operation("inbox.receive, with an idempotency key")
+def receive_with_key() -> Callable[[], object]:
+    return lambda: say(idempotency_key="fresh")
+
+
+@operation("inbox.receive, again")
+def receive_again() -> Callable[[], object]:
+    say(idempotency_key="again")
+    return lambda: say(idempotency_key="again")
+
+
+# --- a turn's life -----------------------------------------------------------------------------------------------
+
+USAGE = Usage(prompt_tokens=1, completion_tokens=1)
+CALLS = Completion(tool_calls=(tool_call("call_a", "time", "{}"), tool_call("call_b", "time", "{}")), usage=USAGE)
+
+
+def claimed(turn: Turn | None = None) -> Claim:
+    claim = claims.claim((turn or say()).pk, worker="worker")
+    assert claim
+    return claim
+
+
+def waits_for_tools() -> Turn:
+    claim = claimed()
+    assert claims.store_calls(claim, CALLS, limit=None)
+    return Turn.objects.get(pk=claim.turn_id)
+
+
+@operation("claims.claim")
+def claim_fresh() -> Callable[[], object]:
+    turn = say()
+    return lambda: claimed(turn)
+
+
+@operation("claims.claim, after its tools")
+def claim_again() -> Callable[[], object]:
+    turn = waits_for_tools()
+    ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
+    return lambda: claimed(turn)
+
+
+@operation("claims.claim, not its turn")
+def claim_too_early() -> Callable[[], object]:
+    say()
+    turn = say()
+    return lambda: claims.claim(turn.pk, worker="worker")
+
+
+def with_claim(act: Callable[[Claim], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        claim = claimed()
+        say()  # and one is queued behind it
+        return lambda: act(claim)
+
+    return prepare
+
+
+operation("claims.keep")(with_claim(lambda claim: claims.keep([claim], worker="worker")))
+operation("claims.still_held")(with_claim(lambda claim: claims.still_held([claim])))
+operation("claims.read")(with_claim(claims.read))
+operation("claims.store_calls")(with_claim(lambda claim: claims.store_calls(claim, CALLS, limit=None)))
+operation("claims.finish")(with_claim(lambda claim: claims.finish(claim, Completion(usage=USAGE), reply="words")))
+operation("claims.fail")(with_claim(lambda claim: claims.fail(claim, code="turn_error")))
+operation("claims.wait_for_retry")(with_claim(lambda claim: claims.wait_for_retry(claim, seconds=1)))
+operation("claims.stand_back")(with_claim(lambda claim: claims.stand_back(claim, seconds=1)))
+operation("claims.hand_back")(with_claim(claims.hand_back))
+operation("claims.ring_for_next")(with_claim(lambda claim: claims.ring_for_next(claim.conversation_id)))
+
+
+@operation("claims.store_results")
+def store_results() -> Callable[[], object]:
+    turn = waits_for_tools()
+    ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
+    claim = claimed(turn)
+    view = claims.read(claim)
+    return lambda: claims.store_results(claim, view)
+
+
+@operation("claims.cancel_if_asked")
+def cancel_if_asked() -> Callable[[], object]:
+    claim = claimed()
+    Turn.objects.filter(pk=claim.turn_id).update(cancel_requested=True)
+    return lambda: claims.cancel_if_asked(claim)
+
+
+@operation("claims.close_round")
+def close_round() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: claims.close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="")
+
+
+# --- tool calls --------------------------------------------------------------------------------------------------
+
+
+def a_call() -> ToolCall:
+    return ToolCall.objects.filter(turn_id=waits_for_tools().pk).latest("position")
+
+
+def a_running_call() -> ToolCall:
+    call = calls.claim(a_call().pk, worker="worker")
+    assert call
+    return call
+
+
+def with_call(act: Callable[[ToolCall], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        call = a_running_call()
+        return lambda: act(call)
+
+    return prepare
+
+
+@operation("calls.claim")
+def claim_call() -> Callable[[], object]:
+    call = a_call()
+    return lambda: calls.claim(call.pk, worker="worker")
+
+
+operation("calls.keep")(with_call(calls.keep))
+operation("calls.hand_back")(with_call(calls.hand_back))
+operation("calls.end")(
+    with_call(lambda call: calls.end(call, calls.Outcome(status=CallStatus.SUCCESS, result="words"), duration_ms=1))
+)
+operation("calls.end_open")(with_call(lambda call: calls.end_open([call.turn_id], rule="cancelled", reason="")))
+
+
+# --- sweeps, ends, and what the house does -----------------------------------------------------------------------
+
+
+@operation("sweeper.due_turns", SWEEP)
+def due_turns() -> Callable[[], object]:
+    def sweep() -> None:
+        assert len(sweeper.due_turns()) == sweeper.MOST_FOUND
+
+    return sweep
+
+
+@operation("sweeper.due_turns, of which some have no time left", SWEEP)
+def due_turns_with_overdue_calls() -> Callable[[], object]:
+    overdue = Turn.objects.filter(status=TurnStatus.WAITING, waiting_for="tools").values_list("pk", flat=True)[:3]
+    Turn.objects.filter(pk__in=list(overdue)).update(deadline="2020-01-01T00:00Z")
+    return sweeper.due_turns
+
+
+@operation("sweeper.due_calls", SWEEP)
+def due_calls() -> Callable[[], object]:
+    def sweep() -> None:
+        assert len(sweeper.due_calls()) == 40
+
+    return sweep
+
+
+OPERATIONS["calls.due"] = OPERATIONS["sweeper.due_calls"]
+
+
+@operation("endings.cancel_turn, queued")
+def cancel_queued() -> Callable[[], object]:
+    turn = say()
+    return lambda: endings.cancel_turn(turn)
+
+
+@operation("endings.cancel_turn, waiting")
+def cancel_waiting() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: endings.cancel_turn(turn)
+
+
+@operation("endings.cancel_turn, running")
+def cancel_running() -> Callable[[], object]:
+    turn = Turn.objects.get(pk=claimed().turn_id)
+    return lambda: endings.cancel_turn(turn)
+
+
+@operation("endings.cancel_turn, ended")
+def cancel_ended() -> Callable[[], object]:
+    turn = the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).latest("number")
+    return lambda: endings.cancel_turn(turn)
+
+
+@operation("endings.delete_conversation")
+def delete_conversation() -> Callable[[], object]:
+    conversation = a_usual_one()
+    return lambda: endings.delete_conversation(conversation.pk)
+
+
+@operation("an owner is deleted", WHOLE)
+def delete_owner() -> Callable[[], object]:
+    owner = get_user_model().objects.get(username="owner-7")
+    return lambda: owner.delete()
+
+
+@operation("worker.forget_dead_workers")
+def forget_dead_workers() -> Callable[[], object]:
+    return worker.forget_dead_workers
+
+
+@operation("the waiting room looks")
+def waiting_room() -> Callable[[], object]:
+    waited_for = list(Turn.objects.order_by("-created_at").values_list("pk", flat=True)[:20])
+    return lambda: waiting._open_turns(waited_for)
+
+
+# --- the API -----------------------------------------------------------------------------------------------------
+
+KEY = "nh_plans_0123456789abcdefghij"
+
+
+def call_api(method: str, path: str, *, status: int = 200, body: object = None) -> Any:
+    client = Client(headers={"Authorization": f"Bearer {KEY}"})
+    request = {"data": body, "content_type": "application/json"} if body is not None else {}
+    response = getattr(client, method.lower())(f"/api/v1/{path}", secure=True, **request)
+    assert response.status_code == status, response.content
+    return response
+
+
+def on_api(name: str, path: Callable[[], str], **options: Any) -> None:
+    """An operation of the API; ``path`` fills in what its name leaves open."""
+
+    def prepare() -> Callable[[], object]:
+        filled_in = path()
+        return lambda: call_api(name.split(" ")[0], filled_in, **options)
+
+    operation(name)(prepare)
+
+
+def cursor(**position: object) -> str:
+    """As the API makes it: ``p`` is a position, ``r=1`` goes back from it."""
+    return quote(b64encode(urlencode(position).encode()))
+
+
+def a_turn() -> Turn:
+    return the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).order_by("number")[1000]
+
+
+def far_into_the_list() -> str:
+    middle = Conversation.objects.filter(owner=1).order_by("-created_at")[2500]
+    return str(middle.created_at)
+
+
+on_api("POST conversations", lambda: "conversations", body={}, status=201)
+on_api("GET conversations", lambda: "conversations")
+on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")
+on_api("GET conversations, and back", lambda: f"conversations?cursor={cursor(r=1, p=far_into_the_list())}")
+on_api("GET conversations/{}", lambda: f"conversations/{the_long_one().pk}")
+on_api("DELETE conversations/{}", lambda: f"conversations/{a_usual_one().pk}", status=204)
+on_api(
+    "POST conversations/{}/chat", lambda: f"conversations/{the_long_one().pk}/chat", body={"message": "x"}, status=202
+)
+on_api("GET conversations/{}/messages", lambda: f"conversations/{the_long_one().pk}/messages?limit=50")
+on_api(
+    "GET conversations/{}/messages, far down",
+    lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(p=90000)}",
+)
+on_api(
+    "GET conversations/{}/messages, and back",
+    lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(r=1, p=90000)}",
+)
+on_api(
+    "GET conversations/{}/messages, from the end",
+    lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(r=1)}",
+)
+on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")
+on_api("POST turns/{}/cancel", lambda: f"turns/{a_turn().pk}/cancel", body={})
+on_api("GET tools", lambda: "tools")
+
+
+@operation("answers.chat_answer")
+def chat_answer() -> Callable[[], object]:
+    turn = a_turn()
+    return lambda: answers.chat_answer(turn.pk, request_id="request")
+
+
+@operation("GET /health/ready")
+def ready() -> Callable[[], object]:
+    return lambda: Client().get("/health/ready", secure=True)
+
+
+# --- the console -------------------------------------------------------------------------------------------------
+
+
+def growing() -> list[GrowingAdmin]:
+    return [page for model, page in admin.site._registry.items() if model._meta.db_table in GROW]
+
+
+def path_of(page: GrowingAdmin) -> str:
+    return f"/admin/{page.opts.app_label}/{page.opts.model_name}/"
+
+
+def look_at(path: str) -> Any:
+    client = Client()
+    client.force_login(get_user_model().objects.get(username="boss"))
+    response = client.get(path, secure=True)
+    assert response.status_code == 200, path
+    return response
+
+
+def console_paths() -> Iterator[tuple[str, str]]:
+    """Each list, by each filter, by what is searched, and as other pages link to it; each page of a row."""
+    turn, call = a_turn(), ToolCall.objects.order_by("-created_at").first()
+    message = turn.messages.order_by("seq")[0]
+    rows = {Conversation: the_long_one(), Turn: turn, Message: message, ToolCall: call}
+    for page in growing():
+        path, name = path_of(page), page.opts.model_name
+        yield f"{name} list", path
+        yield f"{name} list, its third page", f"{path}?p=3"
+        for part in ("", *(str(turn.pk)[:length] for length in (4, 13, 36)), str(the_long_one().pk), "api:5", "time"):
+            yield f"{name} search {part}", f"{path}?q={part}"
+        yield f"{name} search of two words", f"{path}?q={turn.pk}+{turn.request_id}"
+        changelist = look_at(path).context["cl"]
+        for spec in changelist.filter_specs:
+            choices = [choice["query_string"] for choice in spec.choices(changelist)]
+            # Of tools, rules and owners there are many. The first owner has a quarter of all, the others have little.
+            for choice in choices if len(choices) < 10 else choices[:3]:
+                yield f"{name} filter {choice}", f"{path}{choice}"
+        yield f"{name} page", f"{path}{rows[page.model].pk}/change/"
+    for conversation in (the_long_one(), a_usual_one()):
+        pk = conversation.pk
+        yield f"turns of {conversation}", f"/admin/conversations/turn/?conversation__exact={pk}"
+        yield f"messages of {conversation}", f"/admin/conversations/message/?conversation__exact={pk}"
+        yield f"messages of {conversation} in words", f"/admin/conversations/message/?conversation__exact={pk}&q=found"
+        yield f"calls of {conversation}", f"/admin/tools/toolcall/?conversation_id__exact={pk}"
+    yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
+
+
+# --- the fixture -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def a_million_messages(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The connection leads to a database of its own, with much in it."""
+    tests_own, full = connection.settings_dict["NAME"], servers.name_of("plans")
+    servers.create(full, template=servers.name_of("migrated"))
+    with django_db_blocker.unblock():
+        connect_to(full)
+        try:
+            sync_settings()
+            bulk.fill()
+            owner = get_user_model().objects.get(username="owner-1")
+            ApiKey.objects.register(KEY, owner=owner)
+            get_user_model().objects.create_superuser("boss")
+            yield
+        finally:
+            connect_to(tests_own)
+            with servers.connect() as server:
+                server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(full)))
+
+
+def connect_to(database: str) -> None:
+    connection.close()
+    connection.close_pool()
+    connection.settings_dict["NAME"] = database
+
+
+Seen = Callable[[str], list[Statement]]
+
+
+@pytest.fixture(scope="module")
+def seen(a_million_messages: None) -> Seen:
+    """What an operation ran; it is done once, and undone."""
+    return cache(lambda name: run(OPERATIONS[name].prepare))
+
+
+@pytest.fixture(scope="module")
+def seen_in_console(a_million_messages: None) -> dict[str, list[Statement]]:
+    """What each page of the console ran."""
+    with transaction.atomic():
+        paths = dict(console_paths())
+        transaction.set_rollback(True)
+    return {name: run(lambda path=path: lambda: look_at(path)) for name, path in paths.items()}  # type: ignore[misc]
+
+
+def run(prepare: Callable[[], Callable[[], object]]) -> list[Statement]:
+    with transaction.atomic():
+        act = prepare()
+        with explained() as statements:
+            act()
+        transaction.set_rollback(True)
+    return statements
+
+
+# --- what is held ------------------------------------------------------------------------------------------------
+
+
+def wrong(statement: Statement, bound: Bound) -> list[str]:
+    """What is wrong with a statement."""
+    found = [f"reads all of {table}" for table in sorted(statement.scanned() & GROW)]
+    if (rows := statement.rows()) > bound.rows:
+        found.append(f"takes up {rows} rows, of {bound.rows}")
+    if statement.blocks > bound.blocks:
+        found.append(f"reads {statement.blocks} blocks, of {bound.blocks}")
+    return found
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_goes_by_index_and_reads_little(seen: Seen, name: str) -> None:
+    assert seen(name), "it ran no statement"
+    for statement in seen(name):
+        assert not wrong(statement, OPERATIONS[name].bound), statement
+
+
+def test_the_console_goes_by_index_and_reads_a_bounded_part(seen_in_console: dict[str, list[Statement]]) -> None:
+    failures = []
+    for name, statements in seen_in_console.items():
+        assert statements, name
+        bound = WHOLE if "in words" in name else CONSOLE
+        failures += [(name, found, statement) for statement in statements if (found := wrong(statement, bound))]
+    assert not failures, "\n".join(f"{name}: {', '.join(found)}\n{statement}" for name, found, statement in failures)
+
+
+def test_each_index_is_used_by_something(seen: Seen, seen_in_console: dict[str, list[Statement]]) -> None:
+    """An index costs a write with each row; one that nothing reads by is a loss, unless it keeps something unique."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = ANY(%s::regclass[]) AND NOT indisunique",
+            [sorted(GROW)],
+        )
+        indexes = {name for (name,) in cursor.fetchall()}
+    statements = [each for many in (*map(seen, OPERATIONS), *seen_in_console.values()) for each in many]
+    used = {step["Index Name"] for each in statements for step in each.steps() if "Index Name" in step}
+    assert len(indexes) > 10
+    # No agent is deleted while it has a conversation; whoever tries is told so by this one.
+    assert indexes - used <= {"conversations_conversation_agent_id_e9d60626"}
+
+
+def test_each_foreign_key_has_an_index_to_delete_by(a_million_messages: None) -> None:
+    """What refers to a deleted row is looked for, also by PostgreSQL itself: without one, in all of the table."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT conrelid::regclass::text, attname FROM pg_constraint
+            JOIN pg_attribute ON attrelid = conrelid AND attnum = conkey[1]
+            WHERE contype = 'f' AND NOT EXISTS (
+                SELECT 1 FROM pg_index WHERE indrelid = conrelid AND indkey[0] = conkey[1] AND indpred IS NULL
+            )
+            """
+        )
+        assert cursor.fetchall() == []
+        cursor.execute(
+            "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY(%s)",
+            [sorted(GROW)],
+        )
+        assert cursor.fetchone()[0] >= 6
+
+
+# --- and the list of operations does not rot ---------------------------------------------------------------------
+
+
+def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
+    without_query = {"sweeper.time_for_last_answer", "calls.new_call", "answers.problem_answer"}
+    # The route GET turns/{} is nothing else.
+    elsewhere = {"answers.turn_as_json"}
+    there_are = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in (answers, calls, claims, endings, inbox, sweeper)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    looked_at = {name.split(",")[0] for name in OPERATIONS}
+    assert len(there_are) > 25
+    assert there_are - looked_at == without_query | elsewhere
+
+
+def test_each_route_of_the_api_is_looked_at() -> None:
+    routes = {
+        f"{method.upper()} {re.sub('<uuid:.*?>', '{}', str(pattern.pattern))}"
+        for pattern in urls.urlpatterns
+        for method in ("get", "post", "put", "patch", "delete")
+        if hasattr(pattern.callback.view_class, method)
+    }
+    looked_at = {name.split(",")[0] for name in OPERATIONS}
+    assert len(routes) >= 9
+    assert routes <= looked_at
+
+
+def test_each_list_of_what_grows_is_bounded() -> None:
+    pages = growing()
+    assert {page.model._meta.db_table for page in pages} == GROW
+    for page in pages:
+        assert isinstance(page, GrowingAdmin)
+        # It looks for the first and the last row, and for each month between them, in everything that is listed.
+        assert page.date_hierarchy is None
+        assert not page.show_full_result_count

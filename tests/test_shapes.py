@@ -1,0 +1,52 @@
+"""How the suite chooses its shapes, and that it cleans up behind runs that could not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from psycopg import sql
+
+from tests import servers, shapes
+from tests.host import ROOT
+
+DEAD_RUN = "00000001"
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a developer does: with the servers of this run, and without what it has set."""
+    kept = ("PATH", "HOME", "TEST_DATABASE_URL", "TEST_REDIS_URL")
+    own = {name: os.environ[name] for name in kept if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, env=own | environment, capture_output=True, text=True, timeout=100
+    )
+
+
+def collect(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Start a run that comes to an end before its first test."""
+    return run(*command, "--collect-only", "-p", "no:cacheprovider", "-n", "0", "tests/test_inbox.py", **environment)
+
+
+@pytest.mark.shapeless(reason="it needs servers that are none")
+@pytest.mark.parametrize("named", ["TEST_DATABASE_URL", "TEST_REDIS_URL"])
+def test_a_server_that_is_named_and_does_not_answer_is_a_failure(named):
+    nowhere = {"TEST_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/no", "TEST_REDIS_URL": "redis://127.0.0.1:9/0"}
+    ran = collect("tests.shapes", **{named: nowhere[named]})
+    assert ran.returncode == 1
+    assert "production is not tested" in ran.stdout
+    assert ran.stdout.endswith("\nshapes run: embedded\n")
+
+
+@pytest.mark.production(reason="what is cleaned up is on the servers")
+def test_what_a_killed_run_left_is_removed_and_what_others_have_stays():
+    left, others = f"{servers.PREFIX}{DEAD_RUN}_left", "test_nanohost_of_somebody_else"
+    with servers.connect() as server, servers.broker() as keys:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(left)))
+        keys.set(f"{left}:turns", "1")
+        keys.set(others, "1", ex=60)
+        assert collect("pytest", TEST_SHAPE=shapes.PRODUCTION).returncode == 0
+        databases = {name for (name,) in server.execute("SELECT datname FROM pg_database").fetchall()}
+        assert left not in databases
+        assert servers.name_of("migrated") in databases, "a run that lives was swept away"
+        assert (keys.exists(f"{left}:turns"), keys.exists(others)) == (0, 1)
+        keys.delete(others)

@@ -1,0 +1,122 @@
+"""``celery -A nanohost worker`` in a process of its own: what it refuses, what it waits for, how it comes and goes."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.servers import free_port
+from tests.host import ROOT
+from tests.wait import wait_until
+
+pytestmark = pytest.mark.shapeless(reason="each worker has a database of its own, a file")
+
+CELERY = [sys.executable, "-m", "celery", "-A", "nanohost", "worker"]
+# The same, by somebody who does not wait a minute for the database.
+IMPATIENT = [
+    sys.executable,
+    "-c",
+    "import django; django.setup(); from nanohost import preparation; preparation.DATABASE_PATIENCE = 1.0\n"
+    "from celery.__main__ import main; main()",
+    *CELERY[3:],
+]
+
+
+def environment(data_dir: Path, **more: str) -> dict[str, str]:
+    own = {"PATH": os.environ["PATH"], "DATA_DIR": str(data_dir), "DJANGO_SETTINGS_MODULE": "nanohost.settings"}
+    return own | {"LOG_FORMAT": "json"} | more
+
+
+def refusal(command: list[str], data_dir: Path, *arguments: str, **more: str) -> str:
+    """The one line with which a worker ends that does not start."""
+    ended = subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=environment(data_dir, **more),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "Traceback" not in ended.stderr
+    return ended.stderr.splitlines()[-1]  # Celery says before that it should not be run by root
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a worker: ``start("--queues", "turns")``."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / "worker.log").open("ab") as log:
+            worker = subprocess.Popen(
+                [*CELERY, *arguments], cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log
+            )
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.kill()
+        worker.wait()
+
+
+def prepare(data_dir: Path) -> None:
+    prepared = [sys.executable, "manage.py", "prepare"]
+    subprocess.run(prepared, cwd=ROOT, env=environment(data_dir), check=True, capture_output=True, timeout=60)
+
+
+def workers(data_dir: Path) -> list[tuple[str, bool]]:
+    """The workers that introduced themselves: their queues, and whether they said goodbye."""
+    with sqlite3.connect(data_dir / "nanohost.sqlite3") as database:
+        try:
+            return database.execute("SELECT queues, ended_at IS NOT NULL FROM conversations_worker").fetchall()
+        except sqlite3.OperationalError:
+            return []  # there is no table yet
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--queues", "tools,turns"], "Tools run in workers of their own"),
+        ([], "Tools run in workers of their own"),
+        (["--queues", "turns", "--pool", "solo"], "Turns live on one event loop a process"),
+        (["--queues", "turn"], "--queues names no queue: turn; there are: turns, tools, compaction."),
+    ],
+    ids=["tools and turns", "no queues", "another pool", "no such queue"],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path, arguments, says):
+    assert refusal(CELERY, tmp_path, *arguments).startswith(says)
+    assert not list(tmp_path.iterdir()), "it had not come to the database"
+
+
+def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_asked_to(start, tmp_path):
+    # For Celery, prefork is the word for its default, which is threads here: it means no more than leaving it out.
+    worker = start("--queues", "turns,compaction", "--pool", "prefork")
+    wait_until((tmp_path / "nanohost.sqlite3").exists)  # it has looked, and found nothing
+    prepare(tmp_path)
+    wait_until(lambda: workers(tmp_path))
+    assert workers(tmp_path) == [("compaction,turns", False)]
+    assert Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text() == ""
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=15) == 0
+    assert workers(tmp_path) == [("compaction,turns", True)]
+
+
+def test_a_database_that_is_not_prepared_in_time_is_named_with_what_to_do(tmp_path):
+    said = refusal(IMPATIENT, tmp_path, "--queues", "turns")
+    assert said.startswith("The database is not ready after 1.0 s: it lacks ")
+    assert said.endswith("run: manage.py prepare")
+
+
+def test_a_database_that_does_not_answer_in_time_is_told_without_its_password(tmp_path):
+    urls = {"DATABASE_URL": f"postgresql://user:pass-word@127.0.0.1:{free_port()}/name", "REDIS_URL": "redis://h/0"}
+    said = refusal(IMPATIENT, tmp_path, "--queues", "turns", **urls)
+    assert said.startswith("The database is not ready after 1.0 s: it cannot be used: ")
+    assert "pass-word" not in said
