@@ -35,7 +35,7 @@ lint: $(VENV)/dev-installed
 
 # Every fault at full dose; `make test` has a small one. FAULTS_SEED repeats a run's kills.
 faults: $(VENV)/dev-installed
-	$(BIN)/python -m pytest --numprocesses 0 -m faults
+	@$(BIN)/python -m tests.shapes --numprocesses 0 -m faults
 
 # What a turn costs and how many there are in a second: figures of this machine, in three minutes when it is idle.
 bench: $(VENV)/dev-installed

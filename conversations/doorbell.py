@@ -43,9 +43,10 @@ class _Broker:
 
     def ring(self, task: str, row_id: UUID) -> bool:
         """Publish; False if the broker did not take it, or was left alone."""
-        if self._failed_at is None:
+        failed_at = self._failed_at  # read once: whoever tries at this moment may find that it is back
+        if failed_at is None:
             return self._publish(task, row_id)
-        if time.monotonic() - self._failed_at < LEFT_ALONE_SECONDS or not self._trying.acquire(blocking=False):
+        if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying.acquire(blocking=False):
             return False
         try:
             return self._publish(task, row_id)

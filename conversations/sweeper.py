@@ -5,7 +5,7 @@ changes nothing but ``rung_at``, except that it ends the open calls of turns who
 sweepers may run, and what two of them find is claimed once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,16 +23,19 @@ TOLD_FOR = timedelta(seconds=min(10.0, settings.TURN_LEASE_SECONDS))
 MOST_FOUND = 200
 
 
-def due_turns(*, wanted: int = MOST_FOUND) -> Sequence[UUID]:
+def due_turns(*, wanted: int = MOST_FOUND, held: Collection[UUID] = ()) -> Sequence[UUID]:
     """Turns that are due and that nobody was told of lately, marked as told; no more than a worker has room for.
 
-    While all workers are full, rings wait at the broker, and what is found would only have to wait as well.
+    While all workers are full, rings wait at the broker, and what is found would only have to wait as well. What the
+    asking worker holds, though its lease ran out, is left for others to find.
     """
     _end_overdue_calls()
     not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-TOLD_FOR.total_seconds()))
     # An expired lease is found at once: its worker was told, and is gone.
     expired = Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
     due = Turn.objects.claimable().filter(not_told | expired & (Q(rung_at=None) | Q(rung_at__lt=from_now(-1))))
+    if held:
+        due = due.exclude(pk__in=held)
     with transaction.atomic():
         # Another sweeper's rows are passed over, which also keeps two from waiting for each other.
         rows = due.order_by("rung_at").select_for_update(skip_locked=True)

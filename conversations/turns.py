@@ -123,6 +123,11 @@ class TurnRunner:
         return len(self._held)
 
     @property
+    def held(self) -> list[UUID]:
+        """Which turns are held."""
+        return list(self._held)
+
+    @property
     def busy(self) -> int:
         """How many turns are held or being claimed."""
         return len(self._advancing)
@@ -135,7 +140,11 @@ class TurnRunner:
         task.add_done_callback(self._advancing.discard)
         if turn_id in self._held:
             return  # ours already: its lease ran out while this process was stalled, and the heartbeat renews it
-        claim = await self._database(claims.claim, turn_id, worker=self.worker)
+        try:
+            claim = await self._database(claims.claim, turn_id, worker=self.worker)
+        except OperationalError as error:
+            logger.warning("the turn could not be claimed (%s); a sweep finds it", type(error).__name__)
+            return
         if claim is None:
             return
         if not self._may_hold(claim):
@@ -293,7 +302,10 @@ class TurnRunner:
     async def _ring_later(self, turn_id: UUID, seconds: float) -> None:
         """Ring on time. The sweeper would ring too, but only at its next round; this is lost with the process."""
         await asyncio.sleep(seconds + 0.01)
-        await self._database(doorbell.ring_for_turn, turn_id)
+        try:
+            await self._database(doorbell.ring_for_turn, turn_id)
+        except OperationalError as error:
+            logger.warning("a turn could not be rung for (%s); a sweep finds it", type(error).__name__)
 
     async def _store_ending(self, held: _Held) -> None:
         """A task that was stopped stores what it was stopped for."""

@@ -53,16 +53,19 @@ class Runtime:
         self._stopping = threading.Event()
         self._stop = asyncio.Event()
         self._started = threading.Event()
+        self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Start the loop; returns once the worker's row is written and the first sweep has begun."""
+        """Start the loop; returns once the worker's row is written. Raises RuntimeError if it cannot be."""
         if TOOLS in self.queues:
             gate.warm_tools()
         if TURNS in self.queues:
             llm.client()  # importing a provider's package takes a third of a second, which the loop must not
         self._thread.start()
         if not self._started.wait(timeout=30):
-            raise RuntimeError("the worker did not start within 30 s; the log tells why")
+            raise RuntimeError("its row could not be written within 30 s")
+        if self._failure:
+            raise RuntimeError("its row could not be written") from self._failure
 
     def wind_down(self) -> None:
         """Begin nothing more, and tell the tools that run."""
@@ -123,7 +126,12 @@ class Runtime:
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            logger.exception("the worker's loop has ended")
+            self._failure = error
+            self._started.set()
         self._loop.close()
         self._database.close()
         self._heart.close()
@@ -134,6 +142,7 @@ class Runtime:
         periodic = [
             asyncio.create_task(self._every(WATCH_SECONDS, self._runner.watch)),
             asyncio.create_task(self._every(Worker.HEARTBEAT_SECONDS, self._beat)),
+            asyncio.create_task(self._every(Worker.HEARTBEAT_SECONDS, _show_life)),
             asyncio.create_task(self._every(settings.SWEEP_SECONDS, self._sweep)),
         ]
         await self._stop.wait()
@@ -156,7 +165,7 @@ class Runtime:
     async def _sweep(self) -> None:
         """Take what is due and nobody was told of, as far as there is room."""
         if TURNS in self.queues and (room := settings.WORKER_MAX_TURNS - self._runner.busy) > 0:
-            for turn_id in await self._database(due_turns, wanted=room):
+            for turn_id in await self._database(due_turns, wanted=room, held=self._runner.held):
                 self.take_turn(turn_id, wait=False)
         if TOOLS in self.queues and (room := settings.TOOL_CONCURRENCY - len(self._calling)) > 0:
             for call_id in await self._database(due_calls, wanted=room):
@@ -172,16 +181,21 @@ class Runtime:
             version=nanohost.__version__,
             queues=",".join(self.queues),
             heartbeat_at=Now(),
-            turns_most=settings.WORKER_MAX_TURNS,
+            turns_most=settings.WORKER_MAX_TURNS if TURNS in self.queues else 0,
         )
 
     def _report(self) -> None:
         Worker.objects.filter(name=self.name).update(heartbeat_at=Now(), turns_held=self._runner.count)
-        if settings.WORKER_ALIVE_FILE:  # for those who watch the process from outside, where there is no port to ask
-            Path(settings.WORKER_ALIVE_FILE).touch()
 
     def _say_goodbye(self) -> None:
         Worker.objects.filter(name=self.name).update(ended_at=Now(), turns_held=0)
+
+
+async def _show_life() -> None:
+    """For those who watch the process from outside, where there is no port to ask: its loop goes round. A database that
+    is away is no reason to end a worker, which may hold answers to be stored."""
+    if settings.WORKER_ALIVE_FILE:
+        await asyncio.to_thread(Path(settings.WORKER_ALIVE_FILE).touch)
 
 
 def _tools_of_its_agent(call: ToolCall) -> AgentTools:

@@ -49,9 +49,12 @@ def _start_runtime(sender: Any, **_: Any) -> None:
         raise SystemExit("Turns live on one event loop a process: --pool threads, which is the default here.")
     try:
         await_database()
+        start_runtime(queues)
     except CommandError as error:
         raise SystemExit(str(error)) from None
-    start_runtime(queues)
+    except Exception as error:
+        # Celery would log it, go on, and listen to rings that nobody follows.
+        raise SystemExit(f"The worker could not start: {type(error).__name__}: {error}") from error
 
 
 @worker_shutting_down.connect

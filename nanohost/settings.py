@@ -185,13 +185,17 @@ _POSTGRESQL_OPTIONS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
     "options": "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=10s",
-    "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 4},
+    # By itself the pool tries to reconnect at ever longer intervals, and would be away for twice as long as the server.
+    "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 4, "reconnect_timeout": 2},
 }
 
 
 def _postgresql() -> dict[str, Any]:
     database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL, conn_max_age=0, conn_health_checks=True))
-    database["OPTIONS"] = _POSTGRESQL_OPTIONS | database.get("OPTIONS", {})
+    options = database.get("OPTIONS", {})
+    if not database["NAME"] or "pool" in options:
+        raise ImproperlyConfigured("DATABASE_URL makes no sense: expected a database's name, and no pool of its own.")
+    database["OPTIONS"] = _POSTGRESQL_OPTIONS | options
     return database
 
 
@@ -258,6 +262,7 @@ CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
     {
         "socket_timeout": 1,
+        "socket_connect_timeout": 1,
         "socket_keepalive": True,
         "health_check_interval": 5,
         "max_retries": 0,
@@ -270,6 +275,10 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
 # A connection for each thread that may ring, or they would wait for one another at a broker that is silent.
 CELERY_BROKER_POOL_LIMIT = WEB_THREADS + WORKER_DB_THREADS + TOOL_CONCURRENCY
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Also after an error's reply, such as a demoted replica's: without this, a worker ends at it.
+CELERY_BROKER_CHANNEL_ERROR_RETRY = True
+# Of those acknowledged late, of which there are none; unset, each reconnection would warn of it.
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # for ever: meanwhile the sweeper works without it
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_EXPIRES = None  # or beat would keep a job that cleans up results there are none of

@@ -7,14 +7,16 @@ accepted message ends as it should, every effect happens once at most.
 
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.faults.client import judge, judge_models, percentile, percentiles, recoveries
 from tests.faults.cluster import LEASE_SECONDS, SWEEP_SECONDS, Cluster
 from tests.faults.servers import missing_binaries
-from tests.faults.trials import POINTS, Trial
+from tests.faults.trials import POINTS, Trial, in_threads
 
 SEED = int(os.environ.get("FAULTS_SEED", "") or random.SystemRandom().randrange(10**6))
 
@@ -24,7 +26,6 @@ RECOVERY = LEASE_SECONDS + SWEEP_SECONDS + 5
 pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.shapeless(reason="it brings servers and nodes of its own"),
-    pytest.mark.skipif(bool(missing_binaries()), reason=f"not installed: {', '.join(missing_binaries())}"),
 ]
 full = pytest.mark.faults
 
@@ -32,7 +33,7 @@ full = pytest.mark.faults
 @pytest.fixture(scope="module")
 def small() -> Iterator[Cluster]:
     """The cluster of the small doses."""
-    with Cluster(workers=2, toolboxes=2, most_attempts=3) as cluster:
+    with Cluster(workers=2, toolboxes=2, most_attempts=2) as cluster:
         yield cluster
 
 
@@ -47,6 +48,7 @@ def large() -> Iterator[Cluster]:
 def trial(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Iterator[Trial]:
     """A trial on the small cluster, or on the large one; prints its seed and its figures, and judges at the end."""
     is_full = request.node.get_closest_marker("faults")
+    need_servers(wanted=bool(is_full) or os.environ.get("CI") == "true")
     cluster: Cluster = request.getfixturevalue("large" if is_full else "small")
     with capsys.disabled():
         print(f"\n{request.node.name}: FAULTS_SEED={SEED}")  # noqa: T201 -- to repeat it
@@ -54,9 +56,16 @@ def trial(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) ->
     trial = Trial(cluster, random.Random(SEED))
     yield trial
     ended = judge(cluster)
+    assert len(trial.clients.addresses) > 1, "one web node was asked, and no other"
     with capsys.disabled():
         figures = f"{len(trial.turns)} turns; all so far: {dict(ended)}; answers: {dict(trial.clients.answers)}"
         print(f"{'; '.join(trial.figures)}; {figures}")  # noqa: T201 -- how much was tried
+
+
+def need_servers(*, wanted: bool) -> None:
+    """On a machine without the servers' programs these tests are skipped; where they are wanted, that is a failure."""
+    if missing := missing_binaries():
+        (pytest.fail if wanted else pytest.skip)(f"not installed: {', '.join(missing)}")
 
 
 def judge_recovery(trial: Trial, *, least: int) -> None:
@@ -67,41 +76,47 @@ def judge_recovery(trial: Trial, *, least: int) -> None:
     assert percentile(seconds, 99) <= RECOVERY
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=full)])
+@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=full)])
 def test_workers_killed_in_mid_model_call(trial: Trial, kills: int) -> None:
     trial.kill_workers(kills)
     judge_recovery(trial, least=kills)
 
 
-@pytest.mark.parametrize(("writes", "reads"), [(4, 1), pytest.param(100, 50, marks=full)])
+@pytest.mark.parametrize(("writes", "reads"), [(2, 1), pytest.param(100, 50, marks=full)])
 def test_toolboxes_killed_in_mid_tool(trial: Trial, writes: int, reads: int) -> None:
-    reached = trial.kill_toolboxes(writes, reads)
-    assert reached == {**dict.fromkeys(POINTS, writes // 4), "during": reads}
+    points = trial.rng.sample(POINTS, len(POINTS))  # the small dose reaches two of them
+    wanted = [*(points[number % len(points)] for number in range(writes)), *["during"] * reads]
+    assert trial.kill_toolboxes(wanted) == Counter(wanted)
     trial.judge_effects_at_points()
     judge_recovery(trial, least=writes + reads)
 
 
-@pytest.mark.parametrize("kind", ["worker", "toolbox"])
 @pytest.mark.parametrize("times", [1, pytest.param(25, marks=full)])
-def test_a_node_that_was_stopped_past_its_lease_writes_nothing(trial: Trial, kind: str, times: int) -> None:
-    held = [trial.stop_past_the_lease(kind) for _ in range(times)]
+def test_nodes_that_were_stopped_past_their_lease_write_nothing(trial: Trial, times: int) -> None:
+    held: dict[str, list[int]] = {"worker": [], "toolbox": []}
+
+    def stop(kind: str) -> None:
+        for _ in range(times):
+            held[kind].append(trial.stop_past_the_lease(kind))
+
+    in_threads([partial(stop, kind) for kind in held])
     trial.figures.append(f"held when stopped: {held}")
-    assert all(held)
+    assert all(count for counts in held.values() for count in counts)
 
 
 @pytest.mark.parametrize("how", ["FLUSHALL", "restart", "hang"])
 @pytest.mark.parametrize(
-    ("times", "queued", "seconds"), [(1, 20, 2.0), pytest.param(5, 50, 10.0, marks=full)], ids=["once", "five times"]
+    ("times", "queued", "seconds"), [(1, 10, 2.0), pytest.param(5, 50, 10.0, marks=full)], ids=["once", "five times"]
 )
 def test_redis_is_lost(trial: Trial, how: str, times: int, queued: int, seconds: float) -> None:
     slowest = [trial.lose_redis(how, queued=queued, seconds=seconds) for _ in range(times)]
     trial.figures.append(f"longest time to an answer meanwhile: {max(slowest):.2f} s")
-    assert max(slowest) < 5
+    assert max(slowest) < 5, "an answer waited for Redis"
 
 
 @pytest.mark.faults
 def test_redis_is_away_for_two_minutes(trial: Trial) -> None:
-    assert trial.lose_redis("restart", queued=50, seconds=120) < 5
+    assert trial.lose_redis("restart", queued=50, seconds=120) < 5, "an answer waited for Redis"
 
 
 @pytest.mark.parametrize(
@@ -113,17 +128,17 @@ def test_postgresql_restarts_under_load(trial: Trial, restarts: int, shortest: f
     assert trial.heard_at_once() or trial.heard_at_once()
 
 
-@pytest.mark.parametrize(("times", "most"), [(1, 1), pytest.param(10, None, marks=full)])
-def test_rolling_restarts_fail_no_turn(trial: Trial, times: int, most: int | None) -> None:
+@pytest.mark.parametrize(("times", "most", "talks"), [(1, 1, 4), pytest.param(10, None, 8, marks=full)])
+def test_rolling_restarts_fail_no_turn(trial: Trial, times: int, most: int | None, talks: int) -> None:
     """``most``: so many nodes of a kind; None: all."""
-    with trial.load(clients=4, talks=8):
+    with trial.load(clients=talks // 2, talks=talks):
         longest = max(trial.roll(most) for _ in range(times))
     trial.wait()
     trial.figures.append(f"restarted {times} times, the longest stop {longest:.1f} s")
     assert longest < 15  # 10 on a machine that has nothing else to do
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=full)])
+@pytest.mark.parametrize("count", [120, pytest.param(2000, marks=full)])
 def test_three_workers_claim_what_is_queued(trial: Trial, count: int) -> None:
     trial.cluster.scale("worker", 3)
     trial.cluster.wait_until_ready()
@@ -134,16 +149,17 @@ def test_three_workers_claim_what_is_queued(trial: Trial, count: int) -> None:
     assert len(claims) == 3
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=full)])
+def test_clocks_ten_minutes_apart_steal_no_lease(trial: Trial, times: int) -> None:
+    for _ in range(times):
+        trial.work_past_the_lease()
+    judge_models(trial.cluster, trial.turns)
+
+
+# The last: nobody waits for those that it leaves to be started again.
 @pytest.mark.parametrize("count", [1, pytest.param(5, marks=full)])
 def test_a_turn_that_kills_its_worker_fails_at_its_bound(trial: Trial, count: int) -> None:
     trial.killing_turns(count)
     deaths = trial.deaths_by_poison()
     trial.figures.append(f"workers that each of them killed: {deaths}")
     assert deaths == [trial.cluster.most_attempts + 1] * count
-
-
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=full)])
-def test_clocks_ten_minutes_apart_steal_no_lease(trial: Trial, times: int) -> None:
-    for _ in range(times):
-        trial.work_past_the_lease()
-    judge_models(trial.cluster, trial.turns)

@@ -71,5 +71,5 @@ def test_every_edit_fits_the_code_and_every_test_is_there(mutant: Mutant, tmp_pa
     for name in {name for name, _, _ in mutant.edits}:
         compile((tmp_path / name).read_text(), name, "exec")
     for test in mutant.caught_by:
-        file, _, function = test.partition("::")
+        file, _, function = test.partition("[")[0].partition("::")
         assert re.search(rf"^def {function}\(", (ROOT / file).read_text(), re.MULTILINE), test

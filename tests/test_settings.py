@@ -235,6 +235,12 @@ def test_a_port_that_is_none_is_refused(environment, port):
     assert refusal().startswith("DATABASE_URL makes no sense")
 
 
+@pytest.mark.parametrize("end", ["", "/", "/name?pool=hello"])
+def test_a_database_without_a_name_or_with_a_pool_of_its_own_is_refused(environment, end):
+    environment(DATABASE_URL=f"postgresql://user:pass-word@host{end}", REDIS_URL="redis://h/0")
+    assert refusal() == "DATABASE_URL makes no sense: expected a database's name, and no pool of its own."
+
+
 @pytest.mark.parametrize("name", ["DATABASE_URL", "REDIS_URL"])
 @pytest.mark.parametrize("in_file", [False, True])
 def test_one_server_without_the_other_is_refused(environment, secret_file, name, in_file):

@@ -56,6 +56,15 @@ def test_an_expired_lease_is_found_at_once(say):
     assert sweep() == [turn.pk]
 
 
+def test_an_expired_lease_is_not_found_by_the_worker_that_still_holds_the_turn(say):
+    """It would mark it as told, and so hide it from those who could take it."""
+    turn = say("Hello")
+    claims.claim(turn.pk, worker="worker-1")
+    Turn.objects.update(lease_until=from_now(-1), rung_at=from_now(-2))
+    assert due_turns(held=[turn.pk]) == []
+    assert due_turns() == [turn.pk]
+
+
 def test_a_held_turn_is_left_alone(say):
     claims.claim(say("Hello").pk, worker="worker-1")
     long_ago()

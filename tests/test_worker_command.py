@@ -120,3 +120,18 @@ def test_a_database_that_does_not_answer_in_time_is_told_without_its_password(tm
     said = refusal(IMPATIENT, tmp_path, "--queues", "turns", **urls)
     assert said.startswith("The database is not ready after 1.0 s: it cannot be used: ")
     assert "pass-word" not in said
+
+
+def test_a_worker_that_cannot_start_its_runtime_ends_and_listens_to_no_rings(tmp_path):
+    """Celery logs what a signal's receiver raises, and goes on."""
+    prepare(tmp_path)
+    with sqlite3.connect(tmp_path / "nanohost.sqlite3") as database:
+        database.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON conversations_worker BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        )
+    command = [*CELERY, "--queues", "turns"]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "The worker could not start: RuntimeError: its row could not be written" in ended.stderr

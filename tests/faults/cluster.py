@@ -1,7 +1,8 @@
 """The production shape on this machine: web nodes, workers, toolboxes and beat, on servers of its own.
 
-Started by the very commands a deployment uses. Whoever is killed is started again, as a service manager would; whoever
-ends in any other way that nobody asked for is remembered, and is a failure.
+docker-compose.yml's own services: each node has its service's command, and of what is set here only the variables that
+its service is given. Whoever is killed is started again, as a service manager would; whoever ends in any other way that
+nobody asked for is remembered, and is a failure.
 """
 
 import os
@@ -9,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,8 +20,9 @@ from typing import Any
 
 import httpx2
 
+from nanohost.stack import JOB, Machine, Service, read_services
 from tests.faults.ledger import Ledger
-from tests.faults.servers import PostgreSql, Redis
+from tests.faults.servers import PostgreSql, Redis, leashed
 from tests.host import KEY, ROOT
 
 PATIENCE = 120.0
@@ -29,32 +30,34 @@ LEASE_SECONDS, SWEEP_SECONDS = 3, 1
 # Seconds by which the clocks of workers and toolboxes go wrong, in turn.
 CLOCKS = (600, -600)
 
-_CELERY = ("-m", "celery", "-A", "nanohost")
-_WORKER = (*_CELERY, "worker", "--without-mingle", "--without-gossip", "--without-heartbeat", "--queues")
-COMMANDS = {
-    "web": ("manage.py", "web"),
-    "worker": (*_WORKER, "turns,compaction"),
-    "toolbox": (*_WORKER, "tools"),
-    "beat": (*_CELERY, "beat", "--pidfile="),
+# What a deployment may set, so that its faults come sooner: a service has those that docker-compose.yml gives it.
+SETTINGS = {
+    "NANOHOST_API_KEY": KEY,
+    "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
+    "NANOHOST_EXTRA_APPS": "tests.faults",
+    "LLM_PROVIDER": "mock",
+    "LOG_LEVEL": "WARNING",
+    "CHAT_WAIT_SECONDS": "0.02",
+    "WEB_DRAIN_SECONDS": "1",
+    "TURN_LEASE_SECONDS": str(LEASE_SECONDS),
+    "SWEEP_SECONDS": str(SWEEP_SECONDS),
 }
 
 
 class Node:
     """One process, and those that take its place."""
 
-    def __init__(self, kind: str, number: int, root: Path, environment: dict[str, str]) -> None:
-        self.kind, self.name = kind, f"{kind}-{number}"
+    def __init__(self, service: Service, name: str, root: Path, environment: dict[str, str]) -> None:
+        self.kind, self.name = service.name, name
         self.log = root / f"{self.name}.log"
         self.wanted = True
-        self._environment = environment
+        self._command, self._environment = leashed(service.command), environment
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._log_begins = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, *COMMANDS[self.kind]], cwd=ROOT, env=self._environment, stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
 
     @property
     def pid(self) -> int:
@@ -84,7 +87,7 @@ class Cluster:
         self.root.chmod(0o755)
         self.nodes: list[Node] = []
         self.ended: list[str] = []
-        self._counts = {"worker": workers, "toolbox": toolboxes, "web": 1, "beat": 1}
+        self._counts = {"worker": workers, "toolbox": toolboxes, "web": 2, "beat": 1}
         self.most_attempts = most_attempts
         self._closing = threading.Event()
         self._lock = threading.RLock()
@@ -96,28 +99,17 @@ class Cluster:
             self.postgresql, self.redis = PostgreSql(self.root / "postgresql"), Redis(self.root / "redis")
             self.postgresql.start()
             self.redis.start()
-            self.environment = {
-                "PATH": os.environ["PATH"],
-                "HOME": str(self.root),
-                "DJANGO_SETTINGS_MODULE": "nanohost.settings",
-                "DATABASE_URL": self.postgresql.url,
-                "REDIS_URL": self.redis.url,
-                "DATA_DIR": str(self.root),
-                "SECRET_KEY": "of these tests, and long enough to be taken for one: 0123456789",
-                "PORT": "0",
-                "HTTPS": "false",  # there is no proxy
-                "LOG_FORMAT": "json",
-                "LOG_LEVEL": "WARNING",
-                "NANOHOST_API_KEY": KEY,
-                "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
-                "NANOHOST_EXTRA_APPS": "tests.faults",
-                "FAULT_LEDGER": "1",
-                "CHAT_WAIT_SECONDS": "0.02",
-                "TURN_LEASE_SECONDS": str(LEASE_SECONDS),
-                "SWEEP_SECONDS": str(SWEEP_SECONDS),
-                "TURN_MAX_ATTEMPTS": str(self.most_attempts),
-            }
-            self.manage("prepare")
+            self._services = read_services()
+            self._machine = Machine(
+                folder=self.root,
+                database_url=self.postgresql.url,
+                redis_url=self.redis.url,
+                host="127.0.0.1",
+                port=0,
+            )
+            key = "of these tests, and long enough to be taken for one: 0123456789"
+            self._machine.write_secrets(secret_key=key, openai_api_key="")
+            self._prepare()
             with self.postgresql.connect() as database:
                 database.execute("UPDATE tools_toolsetting SET enabled = true WHERE name IN ('strike', 'glance')")
             for kind, count in self._counts.items():
@@ -149,18 +141,23 @@ class Cluster:
         if not os.environ.get("FAULTS_KEEP"):
             shutil.rmtree(self.root, ignore_errors=True)
 
-    def manage(self, *arguments: str) -> str:
-        """Run ``manage.py`` beside the nodes."""
+    def _environment_of(self, service: Service, name: str) -> dict[str, str]:
+        """What a node is given; and for all of them, where the ledger is, which no deployment has."""
+        settings = SETTINGS | {"TURN_MAX_ATTEMPTS": str(self.most_attempts)}
+        return {
+            **self._machine.environment_of(service, name),
+            **{variable: value for variable, value in settings.items() if variable in service.environment},
+            "DATA_DIR": str(self.root),
+            "FAULT_LEDGER": "1",
+        }
+
+    def _prepare(self) -> None:
+        job = self._services[JOB]
+        environment = self._environment_of(job, JOB)
         done = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
+            leashed(job.command), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
@@ -174,7 +171,8 @@ class Cluster:
         with self._lock:
             self._numbers += 1
             clock = {"FAULT_CLOCK": str(CLOCKS[self._numbers % len(CLOCKS)])} if kind in ("worker", "toolbox") else {}
-            node = Node(kind, self._numbers, self.root, self.environment | clock)
+            service, name = self._services[kind], f"{kind}-{self._numbers}"
+            node = Node(service, name, self.root, self._environment_of(service, name) | clock)
             self.nodes.append(node)
             return node
 

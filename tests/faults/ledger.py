@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.faults.servers import leashed
 from tests.host import ROOT
 
 # In DATA_DIR, which is among the few variables a tool's process is given.
@@ -39,7 +40,8 @@ class Ledger:
         self.entries: list[dict[str, Any]] = []
         self._read_to = 0
         self._reading = threading.Lock()
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.faults.ledger", str(data_dir)], cwd=ROOT)
+        command = leashed([sys.executable, "-m", "tests.faults.ledger", str(data_dir)])
+        self._process = subprocess.Popen(command, cwd=ROOT)
         until = time.monotonic() + 60
         while not (data_dir / SOCKET).exists():
             assert time.monotonic() < until, "the ledger did not start"

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults.servers import leashed
 from tests.host import ROOT
 from tests.shapes import EMBEDDED, PRODUCTION
 
@@ -274,12 +275,74 @@ MUTANTS = (
         edits=(
             (
                 "conversations/doorbell.py",
-                "if time.monotonic() - self._failed_at < LEFT_ALONE_SECONDS or not self._trying",
+                "if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying",
                 "if not self._trying",
             ),
         ),
         caught_by=("tests/test_doorbell.py::test_a_broker_that_never_answers_holds_nobody_up_and_is_then_left_alone",),
         says="assert 3 == 1",
+    ),
+)
+
+
+def _edits_of(name: str) -> tuple[tuple[str, str, str], ...]:
+    return next(mutant.edits for mutant in MUTANTS if mutant.name == name)
+
+
+# Taken out of the whole production shape, on servers of its own: the trials see it too.
+_CLOCK = "from nanohost.lib.clock import Now, from_now\n"
+_TRIALS = "tests/test_faults_production.py::"
+MUTANTS += (
+    Mutant(
+        name="no sweeper, on trial",
+        edits=_edits_of("no sweeper"),
+        caught_by=(f"{_TRIALS}test_redis_is_lost[once-FLUSHALL]",),
+        says="not ended within 60 s",
+    ),
+    Mutant(
+        # Of turns, and as it would be written: taken and looked at by a worker's own clock. Were only the first so, the
+        # worker's own sweep would find, and pass over, what others could have stolen.
+        name="lease by local clock, on trial",
+        edits=(
+            (
+                "conversations/claims.py",
+                "lease_until=from_now(settings.TURN_LEASE_SECONDS),",
+                "lease_until=timezone.now() + timezone.timedelta(seconds=settings.TURN_LEASE_SECONDS),",
+            ),
+            (
+                "conversations/claims.py",
+                "Least(from_now(settings.TURN_LEASE_SECONDS), ",
+                "Least(timezone.now() + timezone.timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
+            ),
+            *(
+                (
+                    file,
+                    "status=TurnStatus.RUNNING, lease_until__lt=Now()",
+                    "status=TurnStatus.RUNNING, lease_until__lt=timezone.now()",
+                )
+                for file in ("conversations/models.py", "conversations/sweeper.py")
+            ),
+            *(
+                (f"conversations/{file}.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}")
+                for file in ("claims", "models", "sweeper")
+            ),
+        ),
+        caught_by=(f"{_TRIALS}test_clocks_ten_minutes_apart_steal_no_lease[1]",),
+        says="two models at once",
+    ),
+    Mutant(
+        name="whoever rings waits for a silent broker, on trial",
+        edits=(("nanohost/settings.py", '        "socket_timeout": 1,\n', ""),),
+        caught_by=(f"{_TRIALS}test_redis_is_lost[once-hang]",),
+        says="an answer waited for Redis",
+    ),
+    Mutant(
+        name="a stop waits for no tool, on trial",
+        edits=(
+            ("tools/children.py", "def stop(self, *, grace: float = 4.0)", "def stop(self, *, grace: float = 0.0)"),
+        ),
+        caught_by=(f"{_TRIALS}test_rolling_restarts_fail_no_turn[1-1-4]",),
+        says="'UNKNOWN', ",
     ),
 )
 
@@ -303,7 +366,7 @@ def run_tests(root: Path, tests: tuple[str, ...], *, shape: str) -> subprocess.C
     passed_on = ("PATH", "HOME", "LANG", "TMPDIR", "TEST_DATABASE_URL", "TEST_REDIS_URL")
     environment = {name: os.environ[name] for name in passed_on if name in os.environ} | {"TEST_SHAPE": shape}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "0", "-m", "", *tests],
+        leashed([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "0", "-m", "", *tests]),
         cwd=root,
         env=environment,
         capture_output=True,

@@ -6,7 +6,9 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +17,21 @@ import redis
 
 # Seconds a server may take to start: this machine may have other work, and PostgreSQL may have to recover.
 PATIENCE = 60.0
+
+# Run before a command, which keeps its pid: Linux kills it when the thread that started it is gone, however that ends.
+# Another user comes first, since whoever changes is let off the leash.
+_LEASH = """
+import ctypes, os, pwd, sys
+linux, user, command = ctypes.CDLL(None), sys.argv[1], sys.argv[2:]
+if user:
+    owner = pwd.getpwnam(user)
+    os.setgroups([])
+    os.setgid(owner.pw_gid)
+    os.setuid(owner.pw_uid)
+try: linux.prctl(1, 9)
+except AttributeError: pass
+os.execvp(command[0], command)
+"""
 
 # Debian keeps PostgreSQL's server programs out of the PATH.
 _POSTGRESQL_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -33,6 +50,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def leashed(command: Sequence[str], *, user: str | None = None) -> list[str]:
+    """The command as one that does not outlive the tests, also when they are killed."""
+    return [sys.executable, "-S", "-c", _LEASH, user or "", *command]
 
 
 class Server:
@@ -106,9 +128,10 @@ class PostgreSql(Server):
         self._user = "postgres" if os.geteuid() == 0 else None
         if self._user:
             shutil.chown(self.directory, self._user)
+        identity = {"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}
         subprocess.run(
             [str(_binary("initdb")), "-D", str(self.directory), "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"],
-            **self._identity(),
+            **identity,
             cwd="/",
             check=True,
             capture_output=True,
@@ -122,19 +145,11 @@ class PostgreSql(Server):
         """A connection of the judge's."""
         return psycopg.connect(self.url, autocommit=True, connect_timeout=5, row_factory=psycopg.rows.dict_row)
 
-    def _identity(self) -> dict[str, object]:
-        return {"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}
-
     def _launch(self) -> subprocess.Popen[bytes]:
         options = [f"--{option}" for option in (*self.OPTIONS, f"port={self.port}")]
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [str(_binary("postgres")), "-D", str(self.directory), *options],
-                **self._identity(),
-                cwd="/",
-                stdout=log,
-                stderr=log,
-            )
+            command = leashed([str(_binary("postgres")), "-D", str(self.directory), *options], user=self._user)
+            return subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
 
     def _answers(self) -> bool:
         try:
@@ -167,9 +182,8 @@ class Redis(Server):
     def _launch(self) -> subprocess.Popen[bytes]:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [str(_binary("redis-server")), *options], cwd=self.directory, stdout=log, stderr=log
-            )
+            command = leashed([str(_binary("redis-server")), *options])
+            return subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=log)
 
     def _answers(self) -> bool:
         try:

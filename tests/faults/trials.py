@@ -96,10 +96,10 @@ class Trial:
             by_pid.setdefault(pid, []).append(name)
         return by_pid
 
-    def kill_toolboxes(self, writes: int, reads: int) -> Counter[str]:
-        """Tools kill their toolboxes: ``writes`` at the four points in turn, ``reads`` while they only look."""
-        wanted = [POINTS[number % len(POINTS)] for number in range(writes)] + ["during"] * reads
-        self.rng.shuffle(wanted)
+    def kill_toolboxes(self, wanted: list[str]) -> Counter[str]:
+        """Tools kill their toolboxes: at one of ``POINTS``, or "during" a look. Returns what was reached."""
+        self.clients.certain = False
+        wanted = self.rng.sample(wanted, len(wanted))
         points: dict[str, str] = {}
 
         def reached() -> Counter[str]:
@@ -220,27 +220,31 @@ class Trial:
         While it is away, what is asked is answered all the same; afterwards a ring is heard at once again.
         """
         talks = [self.clients.talk() for _ in range(queued // 2)]
-        for number in range(queued):
-            self.ask(talks[number % len(talks)], self._mixed(number))
-        self.clients.slowest = 0.0
         away, back = {
             "FLUSHALL": (self.cluster.redis.flush, lambda: None),
             "restart": (partial(self.cluster.redis.stop, signal.SIGKILL), self.cluster.redis.start),
             "hang": (self.cluster.redis.hang, self.cluster.redis.go_on),
         }[how]
-        away()
+        with self._workers_stopped():
+            for number in range(queued):
+                self.ask(talks[number % len(talks)], self._mixed(number))
+            rows = Rows(self.cluster)
+            assert {rows.turns[turn.id]["status"] for turn in self.turns[-queued:]} == {"queued"}
+            with self.cluster.redis.connect() as redis:
+                assert redis.llen("turns") > 0, "there is no ring to lose"
+            self.clients.slowest = 0.0
+            away()
         try:
-            if how != "FLUSHALL":
-                self._ask_for(seconds)
+            self._ask_for(seconds)
         finally:
             back()
-        self.wait()
+        self.wait(seconds=60)
         slowest = self.clients.slowest
         self.cluster.wait_for(self.heard_at_once, "a ring that is heard", seconds=20 + seconds)
         return slowest
 
     def _ask_for(self, seconds: float) -> None:
-        """Go on asking for so long; all of it has to end though nothing rings."""
+        """Go on asking for so long; all of it has to end, though with Redis away nothing rings."""
         until, asked = time.monotonic() + seconds, []
         while time.monotonic() < until:
             asked.append(self.ask(self.clients.talk(), lambda name: thinks(name, 0.1)))
@@ -256,6 +260,7 @@ class Trial:
 
     def restart_postgresql(self, pauses: list[float]) -> None:
         """Stop and start PostgreSQL, in this or that way, after each pause, under load."""
+        self.clients.certain = False  # a toolbox cannot renew a call's lease meanwhile
         ways = [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL]
         with self.load(clients=4, talks=8):
             for number, pause in enumerate(pauses):
@@ -269,7 +274,7 @@ class Trial:
     # --- restarts, claims, clocks ------------------------------------------------------------------------------------
 
     def roll(self, most: int | None = None) -> float:
-        """Stop each node by SIGTERM, one after the other, with others in their places; the longest stop.
+        """Stop each node by SIGTERM, a toolbox in mid tool, with others in their places; the longest stop.
 
         ``most``: so many of a kind only.
         """
@@ -277,7 +282,16 @@ class Trial:
         for node in old:
             self.cluster.add(node.kind)
         self.cluster.wait_until_ready()
-        return max(self.cluster.stop(node) for node in old)
+        longest = 0.0
+        for node in old:
+            if node.kind == "toolbox":
+                self.cluster.wait_for(lambda node=node: self._strikes(node), "a toolbox in mid tool")
+            longest = max(longest, self.cluster.stop(node))
+        return longest
+
+    def _strikes(self, node: Node) -> bool:
+        """Whether it runs a tool with an effect."""
+        return any(call["status"] == "RUNNING" and call["tool_name"] == "strike" for call in self._calls_of(node))
 
     def claim_race(self, count: int) -> None:
         """Queue so many turns while every worker is stopped, then have them go on at once."""
@@ -288,14 +302,8 @@ class Trial:
                 for talk in mine:
                     self.ask(talk, self._quick(number))
 
-        workers = self.cluster.of("worker")
-        for node in workers:
-            node.process.send_signal(signal.SIGSTOP)
-        try:
+        with self._workers_stopped():
             in_threads([lambda mine=talks[part::4]: queue(mine) for part in range(4)])
-        finally:
-            for node in workers:
-                node.process.send_signal(signal.SIGCONT)
         self.wait(seconds=60 + count / 5)
 
     def claims_by_worker(self) -> list[int]:
@@ -304,11 +312,31 @@ class Trial:
         return list(Counter(rows.turns[turn.id]["worker"] for turn in self.turns).values())
 
     def work_past_the_lease(self) -> None:
-        """Models and tools that take longer than a lease."""
-        for number in range(6):
+        """Models and tools that take longer than a lease, until every worker and toolbox has had one."""
+        idle = {node.pid for kind in ("worker", "toolbox") for node in self.cluster.of(kind)}
+        for _ in range(5):
             long = (lambda name: thinks(name, LEASE_SECONDS + 2), lambda name: strikes(name, seconds=LEASE_SECONDS + 2))
-            self.ask(self.clients.talk(), long[number % 2])
-        self.wait()
+            asked = [self.ask(self.clients.talk(), steps) for steps in long for _ in range(4)]
+            self.wait()
+            thinking = {turn.name for turn in asked[:4]}
+            idle -= {entry["pid"] for entry in self.happened("model began") if entry["name"] in thinking}
+            calls = Rows(self.cluster).calls
+            idle -= {int(call["worker"].split(":")[1]) for turn in asked[4:] for call in calls[turn.id]}
+            if not idle:
+                return
+        raise AssertionError(f"they had nothing to hold: {idle}")
+
+    @contextmanager
+    def _workers_stopped(self) -> Iterator[None]:
+        """Nobody takes a turn, until all go on at once."""
+        workers = self.cluster.of("worker")
+        for node in workers:
+            node.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for node in workers:
+                node.process.send_signal(signal.SIGCONT)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -336,7 +364,7 @@ class Trial:
         """Now a model that thinks, now a tool with an effect, now one without."""
         kinds = (
             lambda name: thinks(name, 0.3),
-            lambda name: strikes(name, seconds=0.2),
+            lambda name: strikes(name, seconds=0.4),
             lambda name: glances(name, seconds=0.2),
         )
         return kinds[number % len(kinds)]
