@@ -9,6 +9,7 @@ from tests.faults.servers import missing_binaries
 from tests.host import ROOT
 
 
+@pytest.mark.faults  # with them, for the time it takes
 @pytest.mark.timeout(300)
 @pytest.mark.shapeless(reason="it starts both shapes itself")
 @pytest.mark.skipif(bool(missing_binaries()), reason="it needs PostgreSQL and Redis of its own")

@@ -558,7 +558,7 @@ def run(
 def test_no_order_of_events_breaks_an_invariant(machine: type[Work], capsys: Any) -> None:
     # What fails is not shrunk here, which would take minutes; the failure says how to repeat it, `make faults` shrinks.
     # PostgreSQL takes twice as long for each.
-    sequences = 60 if connection.vendor == "sqlite" else 40
+    sequences = 25 if connection.vendor == "sqlite" else 15
     run(machine, capsys, sequences=sequences, steps=25, phases=(Phase.generate,))
 
 
