@@ -316,3 +316,14 @@ def test_secrets_are_in_no_commit():
         ["git", "check-ignore", "secrets/secret_key", ".env"], cwd=ROOT, capture_output=True, text=True
     )
     assert ran.stdout.split() == ["secrets/secret_key", ".env"]
+
+
+def test_make_stack_takes_the_number_of_workers():
+    said = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "stack", "N=3"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said.splitlines()[-1].endswith("manage.py stack --workers 3")
