@@ -10,9 +10,9 @@ from django.core.wsgi import get_wsgi_application
 
 django_application = get_wsgi_application()
 
-from django.conf import settings  # noqa: E402
+from django.conf import settings  # noqa: E402 -- Django first
 
-from conversations.waiting import Receive, Scope, Send, WaitingRoom  # noqa: E402
+from conversations.waiting import Receive, Scope, Send, WaitingRoom  # noqa: E402 -- Django first
 
 waiting_room = WaitingRoom(django_application)
 

@@ -4,7 +4,7 @@ not."""
 
 import os
 
-from nanohost.settings import *  # noqa: F403
+from nanohost.settings import *  # noqa: F403 -- the settings, and what differs
 from nanohost.settings import CELERY_BROKER_TRANSPORT_OPTIONS, DATABASES, PRODUCTION
 
 if PRODUCTION:  # a tool's process is given no server

@@ -23,7 +23,7 @@ if shapes.shape() == shapes.PRODUCTION:
     os.environ["HTTPS"] = "false"  # there is no proxy
 
 from nanohost.settings import *  # noqa: E402, F403 -- the environment first
-from nanohost.settings import (  # noqa: E402
+from nanohost.settings import (  # noqa: E402 -- the environment first
     CELERY_BROKER_TRANSPORT_OPTIONS,
     DATA_DIR,
     DATABASES,

@@ -81,15 +81,15 @@ def main(arguments: list[str]) -> int:
     try:
         find_servers()
     except NoServer as missing:
-        print(f"\nproduction is not tested, a server does not answer. {missing}", flush=True)  # noqa: T201
+        print(f"\nproduction is not tested, a server does not answer. {missing}", flush=True)  # noqa: T201 -- a command
         # One that was named is wanted; on a machine without servers, their tests are no failure.
         passed.append(not (os.environ.get("TEST_DATABASE_URL") or os.environ.get("TEST_REDIS_URL")))
     else:
         passed.append(run_suite(PRODUCTION, arguments))
         ran.append(PRODUCTION)
     if not all(passed):
-        print("\nfailed", flush=True)  # noqa: T201
-    print(f"shapes run: {', '.join(ran)}", flush=True)  # noqa: T201
+        print("\nfailed", flush=True)  # noqa: T201 -- a command
+    print(f"shapes run: {', '.join(ran)}", flush=True)  # noqa: T201 -- a command
     return 0 if all(passed) else 1
 
 
