@@ -35,7 +35,7 @@ WATCH_SECONDS = 1.0
 
 
 class Runtime:
-    """What a worker process holds: one, made for its queues by :func:`start_runtime`, started and stopped with the worker."""
+    """What a worker process holds: one, made for its queues and started by :func:`start_runtime`."""
 
     def __init__(self, queues: Collection[str] = (TURNS, TOOLS)) -> None:
         self.name = f"{socket.gethostname()[:64]}:{os.getpid()}:{time.time():.0f}"
