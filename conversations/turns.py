@@ -127,11 +127,6 @@ class TurnRunner:
         """Which turns are held."""
         return list(self._held)
 
-    @property
-    def busy(self) -> int:
-        """How many turns are held or being claimed."""
-        return len(self._advancing)
-
     async def advance(self, turn_id: UUID) -> None:
         """Take a turn and run it until it waits or ends; does nothing if it is not to be had."""
         task = asyncio.current_task()

@@ -34,6 +34,27 @@ logger = logging.getLogger(__name__)
 WATCH_SECONDS = 1.0
 
 
+class _Room:
+    """Places for so many things at a time; :attr:`free` of them can be taken now."""
+
+    def __init__(self, places: int) -> None:
+        self.free = places
+        self._changed = threading.Condition()
+
+    def enter(self, *, timeout: float) -> bool:
+        """Take a place; False if none comes free within so many seconds."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.free > 0, timeout):
+                return False
+            self.free -= 1
+            return True
+
+    def leave(self) -> None:
+        with self._changed:
+            self.free += 1
+            self._changed.notify()
+
+
 class Runtime:
     """What a worker process holds: one, made for its queues and started by :func:`start_runtime`."""
 
@@ -46,10 +67,9 @@ class Runtime:
         self._heart = DatabaseThreads(1)
         self._runner = TurnRunner(worker=self.name, database=self._database)
         self._call_threads = ThreadPoolExecutor(settings.TOOL_CONCURRENCY, thread_name_prefix="tools")
-        self._room_for_turns = threading.Semaphore(settings.WORKER_MAX_TURNS)
-        self._room_for_calls = threading.Semaphore(settings.TOOL_CONCURRENCY)
+        self._room_for_turns = _Room(settings.WORKER_MAX_TURNS)
+        self._room_for_calls = _Room(settings.TOOL_CONCURRENCY)
         self._thread = threading.Thread(target=self._live, name="turns", daemon=True)
-        self._calling: set[UUID] = set()
         self._stopping = threading.Event()
         self._stop = asyncio.Event()
         self._started = threading.Event()
@@ -91,38 +111,34 @@ class Runtime:
     def take_call(self, call_id: UUID, *, wait: bool = True) -> None:
         """Hand a tool call to a thread and return at once. While as many run as may: wait, or leave it."""
         if self._enters(self._room_for_calls, wait=wait):
-            self._calling.add(call_id)
             call = self._call_threads.submit(self._run_call, call_id)
             call.add_done_callback(lambda done: self._after(self._room_for_calls, f"tool call {call_id}", done))
 
-    def _enters(self, room: threading.Semaphore, *, wait: bool) -> bool:
+    def _enters(self, room: _Room, *, wait: bool) -> bool:
         """Take a place; False if there is none or the worker stops: what was rung for is left to others."""
-        while not room.acquire(timeout=0.5 if wait else 0):
+        while not room.enter(timeout=0.5 if wait else 0):
             if self._stopping.is_set() or not wait:
                 return False
         if self._stopping.is_set():
-            room.release()
+            room.leave()
             return False
         return True
 
-    def _after(self, room: threading.Semaphore, what: str, done: "Future[None]") -> None:
-        room.release()
+    def _after(self, room: _Room, what: str, done: "Future[None]") -> None:
+        room.leave()
         if not done.cancelled() and (error := done.exception()):
             # Its lease runs out and it is taken again, here or elsewhere.
             logger.error("%s was dropped", what, exc_info=error)
 
     def _run_call(self, call_id: UUID) -> None:
         """Run a tool call in this thread, and ring for its turn when it has ended."""
-        try:
-            with borrowed_connection():
-                gate.run(
-                    call_id,
-                    agent_tools=_tools_of_its_agent,
-                    worker=self.name,
-                    then=lambda call: doorbell.ring_for_turn(call.turn_id),
-                )
-        finally:
-            self._calling.discard(call_id)
+        with borrowed_connection():
+            gate.run(
+                call_id,
+                agent_tools=_tools_of_its_agent,
+                worker=self.name,
+                then=lambda call: doorbell.ring_for_turn(call.turn_id),
+            )
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -164,10 +180,10 @@ class Runtime:
 
     async def _sweep(self) -> None:
         """Take what is due and nobody was told of, as far as there is room."""
-        if TURNS in self.queues and (room := settings.WORKER_MAX_TURNS - self._runner.busy) > 0:
+        if TURNS in self.queues and (room := self._room_for_turns.free):
             for turn_id in await self._database(due_turns, wanted=room, held=self._runner.held):
                 self.take_turn(turn_id, wait=False)
-        if TOOLS in self.queues and (room := settings.TOOL_CONCURRENCY - len(self._calling)) > 0:
+        if TOOLS in self.queues and (room := self._room_for_calls.free):
             for call_id in await self._database(due_calls, wanted=room):
                 self.take_call(call_id, wait=False)
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core import checks
@@ -12,6 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
+from psycopg_pool import PoolTimeout
 
 from nanohost.accounts.errors import MalformedKey
 from nanohost.accounts.models import ApiKey
@@ -61,7 +63,7 @@ def prepare_database() -> tuple[str | None, str | None]:
                 return make_admin(), make_key()
     except DatabaseError as error:
         which = "DATABASE_URL names" if settings.PRODUCTION else f"DATA_DIR {settings.DATA_DIR} holds"
-        raise CommandError(f"The database that {which} cannot be used: {' '.join(str(error).split())}") from None
+        raise CommandError(f"The database that {which} cannot be used: {_reason(error)}") from None
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def await_database() -> None:
             missing = _missing_migrations()
             problem = f"it lacks {', '.join(missing)}; run: manage.py prepare"
         except DatabaseError as error:
-            missing, problem = ["all"], f"it cannot be used: {error}"
+            missing, problem = ["all"], f"it cannot be used: {_reason(error)}"
         finally:
             connection.close()
         if not missing:
@@ -105,6 +107,16 @@ def await_database() -> None:
         if time.monotonic() > until:
             raise CommandError(f"The database is not ready after {DATABASE_PATIENCE} s: {' '.join(problem.split())}")
         time.sleep(0.5)
+
+
+def _reason(error: DatabaseError) -> str:
+    """In one line. A pool that gave up waiting for a connection does not say why it got none: connecting does."""
+    if isinstance(error.__cause__, PoolTimeout):
+        try:
+            connection.Database.connect(**connection.get_connection_params()).close()
+        except psycopg.Error as refused:
+            return " ".join(str(refused).split())
+    return " ".join(str(error).split())
 
 
 def _missing_migrations() -> list[str]:

@@ -191,7 +191,9 @@ _POSTGRESQL_OPTIONS: dict[str, Any] = {
 
 
 def _postgresql() -> dict[str, Any]:
-    database: dict[str, Any] = dict(dj_database_url.parse(DATABASE_URL, conn_max_age=0, conn_health_checks=True))
+    database: dict[str, Any] = dict(
+        dj_database_url.parse(DATABASE_URL, engine="nanohost.lib.postgresql", conn_max_age=0, conn_health_checks=False)
+    )
     options = database.get("OPTIONS", {})
     if not database["NAME"] or "pool" in options:
         raise ImproperlyConfigured("DATABASE_URL makes no sense: expected a database's name, and no pool of its own.")

@@ -101,6 +101,7 @@ def test_a_database_that_does_not_answer_is_told_in_one_line_without_its_passwor
     _, said = ended.communicate(timeout=60)
     assert ended.returncode == 1
     assert said.splitlines()[-1].startswith("CommandError: The database that DATABASE_URL names cannot be used: ")
+    assert "Connection refused" in said.splitlines()[-1]
     assert "Traceback" not in said
     assert "pass-word" not in said
 

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import OperationalError
@@ -98,9 +98,29 @@ def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out
     Turn.objects.update(lease_until=from_now(-1))
     runtime.take_turn(turn.pk)
     until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())
-    until(lambda: runtime._runner.busy == 1)
+    until(lambda: runtime._room_for_turns.free == 1)
     turn.refresh_from_db()
     assert (turn.fence, turn.attempts, runtime._runner.count) == (1, 0, 1)
+
+
+def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
+    """As while the heartbeat is held up: taking it again would use up the room that others need."""
+    from conversations import inbox
+
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    beats = threading.Event()
+    try:
+        asyncio.run_coroutine_threadsafe(runtime._heart(beats.wait), runtime._loop)
+        Turn.objects.filter(pk=turn.pk).update(lease_until=long_ago, rung_at=long_ago)
+        other = say("Hello", conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}))
+        Turn.objects.filter(pk=other.pk).update(rung_at=long_ago + timedelta(days=1))
+        until(lambda: status(other) == TurnStatus.SUCCEEDED)
+        assert Turn.objects.get(pk=turn.pk).rung_at == long_ago
+    finally:
+        beats.set()
 
 
 def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner, conversation):
