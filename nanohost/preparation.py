@@ -113,7 +113,7 @@ def _reason(error: DatabaseError) -> str:
     """In one line. A pool that gave up waiting for a connection does not say why it got none: connecting does."""
     if isinstance(error.__cause__, PoolTimeout):
         try:
-            connection.Database.connect(**connection.get_connection_params()).close()
+            psycopg.connect(**connection.get_connection_params()).close()
         except psycopg.Error as refused:
             return " ".join(str(refused).split())
     return " ".join(str(error).split())
