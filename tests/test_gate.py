@@ -100,6 +100,22 @@ def test_a_tool_nobody_registered_is_refused(db, effects):
     assert_rejected(ask("no_such_tool"), "not_registered", effects)
 
 
+def test_a_name_that_is_nearly_a_tools_is_refused_with_the_tools_it_may_have_meant(allowed, effects):
+    call = ask("append_lines", path=str(effects), line="one")
+    assert_rejected(call, "not_registered", effects)
+    assert json.loads(call.result)["message"].endswith("Did you mean append_line?")
+
+
+def test_no_tool_is_suggested_that_the_agent_may_not_use(allowed, effects):
+    call = ask("append_lines", agent_tools=AgentTools(names=frozenset({"time"})), path=str(effects), line="one")
+    assert "append_line?" not in json.loads(call.result)["message"]
+
+
+def test_arguments_reach_the_tool_as_its_schema_asks_for_them(allowed, effects):
+    call = run(ask("append_line", path=str(effects), line="one", before="0"))
+    assert call.status == CallStatus.SUCCESS
+
+
 def test_a_tool_that_is_gone_when_its_call_starts_is_refused(allowed, effects):
     call = ask("append_line", path=str(effects), line="one")
     ToolCall.objects.update(tool_name="append_line_of_an_earlier_version")

@@ -6,13 +6,14 @@ itself in the outcome. The gate decides when a call is asked for and again when 
 have been taken back in between.
 """
 
+import difflib
 import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -22,22 +23,19 @@ from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
 from nanohost.lib.text import clip
 from tools import calls, registry
+from tools.arguments import Misfit, read_arguments
 from tools.calls import Outcome
 from tools.children import Interrupted, Task, pool
 from tools.errors import CallLost, UnknownTool
 from tools.models import CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
 from tools.registry import RegisteredTool
-from tools.schemas import complaint
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
 
 # Seconds between tries to store an outcome while the database is away; together well within a lease.
 STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
-
-# Deeper than any tool's arguments, shallower than any recursion limit on their way to the tool.
-_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +69,9 @@ def admit(name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetti
     try:
         tool = registry.get(name)
     except UnknownTool:
-        raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.") from None
+        near = difflib.get_close_matches(clip(name, 64), _offered(agent_tools), n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.{hint}") from None
     if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
         raise Refused("not_in_ceiling", f"The tool {name} is outside TOOLS_ALLOWED, the settings' ceiling.")
     setting = decided.get(name) if decided is not None else ToolSetting.objects.filter(name=name).first()
@@ -96,29 +96,9 @@ def check_arguments(tool: RegisteredTool, raw: str) -> dict[str, Any]:
     if size > settings.TOOL_MAX_INPUT_BYTES:
         raise Refused("input_size", f"The arguments have {size} bytes; {settings.TOOL_MAX_INPUT_BYTES} are allowed.")
     try:
-        arguments = json.loads(raw or "{}", parse_constant=_no_constants)
-    except (ValueError, RecursionError) as error:
-        raise Refused("arguments", f"The arguments are not valid JSON: {error}.") from None
-    if _too_deep(arguments):
-        raise Refused("arguments", f"The arguments are nested deeper than {_MAX_DEPTH} levels.")
-    if wrong := complaint(tool.name, tool.schema, arguments):
-        raise Refused("arguments", f"The arguments do not fit the tool's schema: {wrong}.")
-    return arguments  # type: ignore[no-any-return]  # the schema is an object's
-
-
-def _too_deep(arguments: Any) -> bool:
-    """Walks level by level, so that depth costs no stack."""
-    level = [arguments]
-    for _ in range(_MAX_DEPTH):
-        below = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [value for values in below for value in values]
-        if not level:
-            return False
-    return True
-
-
-def _no_constants(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+        return read_arguments(tool.schema, raw)
+    except Misfit as misfit:
+        raise Refused("arguments", str(misfit)) from None
 
 
 def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:
@@ -133,6 +113,10 @@ def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]
         return None
 
     return [(tool, forbidding_rule(tool.name)) for tool in registry.registered()]
+
+
+def _offered(agent_tools: AgentTools) -> list[str]:
+    return [tool.name for tool, forbidden_by in survey(agent_tools=agent_tools) if forbidden_by is None]
 
 
 def request(

@@ -1,13 +1,11 @@
-"""JSON Schemas: made from a function's signature, and held against what a model sent."""
+"""JSON Schemas, made from a function's signature."""
 
 import inspect
 import typing
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import docstring_parser
-import jsonschema
 from pydantic import Field, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
@@ -44,22 +42,3 @@ def arguments_schema(function: Callable[..., Any]) -> dict[str, Any]:
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return schema
-
-
-@lru_cache(maxsize=512)
-def _validator(tool_name: str, schema_text: str) -> jsonschema.Draft202012Validator:
-    import json
-
-    return jsonschema.Draft202012Validator(json.loads(schema_text))
-
-
-def complaint(tool_name: str, schema: dict[str, Any], arguments: Any) -> str | None:
-    """What is wrong with the arguments, in a sentence a model can act on; None if nothing is."""
-    import json
-
-    error = jsonschema.exceptions.best_match(_validator(tool_name, json.dumps(schema)).iter_errors(arguments))
-    if error is None:
-        return None
-    where = ".".join(str(part) for part in error.absolute_path) or "arguments"
-    message = error.message if len(error.message) <= 300 else error.message[:300] + "…"
-    return f"{where}: {message}"

@@ -1,0 +1,200 @@
+"""A model's arguments: what is mended, what is refused, and what the model is told."""
+
+import json
+from datetime import date
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from tools.arguments import MAX_DEPTH, Misfit, read_arguments
+from tools.schemas import arguments_schema
+
+pytestmark = pytest.mark.shapeless(reason="pure functions")
+
+
+class Place(BaseModel):
+    city: str
+    floor: int = 0
+    inside: list["Place"] = []
+
+
+def everything(
+    count: int = 0,
+    share: float = 0,
+    wanted: bool = False,
+    name: str = "",
+    maybe: int | None = None,
+    either: int | str = "",
+    sizes: list[int] = [],  # noqa: B006 -- a signature, which nobody calls
+    place: Place | None = None,
+    extra: dict[str, int] = {},  # noqa: B006 -- as above
+    kind: Literal["a", "b"] = "a",
+    day: date | None = None,
+) -> None:
+    """Do nothing."""
+
+
+SCHEMA = arguments_schema(everything)
+
+
+def read(**arguments: Any) -> dict[str, Any]:
+    return read_arguments(SCHEMA, json.dumps(arguments))
+
+
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(Misfit) as refused:
+        read(**arguments)
+    return str(refused.value).removeprefix("The arguments do not fit the tool's schema: ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        ({"count": "5"}, {"count": 5}),
+        ({"count": "-12"}, {"count": -12}),
+        ({"share": "0.5"}, {"share": 0.5}),
+        ({"share": "3"}, {"share": 3}),
+        ({"wanted": "true"}, {"wanted": True}),
+        ({"maybe": "5"}, {"maybe": 5}),
+        ({"sizes": "[1, 2]"}, {"sizes": [1, 2]}),
+        ({"sizes": ["1", 2]}, {"sizes": [1, 2]}),
+        ({"sizes": '["1"]'}, {"sizes": [1]}),
+        ({"place": '{"city": "Ulm"}'}, {"place": {"city": "Ulm"}}),
+        ({"place": {"city": "5", "floor": "5"}}, {"place": {"city": "5", "floor": 5}}),
+        ({"place": {"city": "Ulm", "inside": '[{"city": "7", "floor": "7"}]'}}, None),
+        ({"extra": {"a": "1"}}, {"extra": {"a": 1}}),
+    ],
+)
+def test_a_text_becomes_what_its_schema_asks_for(sent, taken):
+    assert read(**sent) == (taken or {"place": {"city": "Ulm", "inside": [{"city": "7", "floor": 7}]}})
+
+
+def test_all_arguments_as_one_text_are_read():
+    assert read_arguments(SCHEMA, json.dumps(json.dumps({"count": 5}))) == {"count": 5}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"name": "5"},
+        {"name": "true"},
+        {"name": '{"a": 1}'},
+        {"either": "5"},
+        {"count": 5, "share": 1.5, "wanted": True, "maybe": None},
+        {"place": None},
+    ],
+)
+def test_what_fits_is_left_as_it_is(sent):
+    assert read(**sent) == sent
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"count": "five"},
+        {"count": "5.5"},
+        {"count": "5.0"},
+        {"count": " 5"},
+        {"count": "05"},
+        {"count": "1e3"},
+        {"count": "9" * 5000},
+        {"count": True},
+        {"count": 1.5},
+        {"count": None},
+        {"count": [5]},
+        {"name": 5},
+        {"name": None},
+        {"wanted": 1},
+        {"wanted": "yes"},
+        {"wanted": "True"},
+        {"share": "1e999"},
+        {"share": "NaN"},
+        {"share": "true"},
+        {"maybe": "null"},
+        {"maybe": ""},
+        {"sizes": "1, 2"},
+        {"sizes": 1},
+        {"place": "[]"},
+        {"place": '{"city": 5}'},
+        {"kind": "c"},
+    ],
+)
+def test_nothing_else_is_cast(sent):
+    refusal(**sent)
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({"count": "five"}, 'count: expected integer, got "five" (string).'),
+        ({"maybe": []}, "maybe: expected integer or null, got [] (array)."),
+        ({"kind": "c"}, 'kind: expected one of ["a", "b"], got "c" (string).'),
+        ({"place": {"floor": 1}}, "place: missing: city."),
+        ({"sizes": [1, None]}, "sizes.1: expected integer, got null."),
+        ({"coutn": 5}, 'unknown argument "coutn" (string) (did you mean count?); there are: count, share,'),
+        ({"zzz": 5}, 'unknown argument "zzz" (string); there are: count,'),
+        ({"count": None, "name": 1}, "count: expected integer, got null; name: expected string, got 1 (number)."),
+    ],
+)
+def test_the_model_is_told_what_to_change(sent, told):
+    assert refusal(**sent).startswith(told)
+
+
+def test_what_the_model_is_told_is_bounded():
+    assert len(refusal(count="x" * 10_000, **{f"unknown_{number}": 1 for number in range(1000)})) < 3000
+
+
+def test_a_text_of_json_may_not_hide_depth():
+    deep = "[" * 5_000 + "]" * 5_000
+    assert "expected" in refusal(sizes=deep)
+    nested: Any = {"city": "x"}
+    for _ in range(MAX_DEPTH):
+        nested = {"city": "x", "inside": [nested]}
+    with pytest.raises(Misfit, match=f"deeper than {MAX_DEPTH}"):
+        read(place=nested)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["city", "floor", "inside", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), json_values | json_values.map(json.dumps)))
+def test_whatever_is_read_fits_and_reading_it_again_changes_nothing(sent):
+    try:
+        taken = read(**sent)
+    except Misfit:
+        return
+    assert read(**taken) == taken
+    # Only texts were changed.
+    assert {
+        name: value for name, value in sent.items() if not isinstance(value, str | list | dict)
+    }.items() <= taken.items()
+
+
+def hang(tree: "Tree | Branch | None" = None) -> None:
+    """Do nothing."""
+
+
+class Tree(BaseModel):
+    left: "Tree | Branch | None" = None
+
+
+class Branch(BaseModel):
+    left: "Branch | Tree | None" = None
+    size: int
+
+
+def test_alternatives_in_alternatives_do_not_multiply_the_work():
+    value: Any = {"left": "no"}
+    for _ in range(8):
+        value = {"left": value}
+    with pytest.raises(Misfit):
+        read_arguments(arguments_schema(hang), json.dumps({"tree": value}))
