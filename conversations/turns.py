@@ -235,6 +235,7 @@ class TurnRunner:
                 system_prompt=claim.agent.system_prompt,
                 transcript=view.transcript,
                 window=settings.MEMORY_WINDOW,
+                result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
                 limit=limit,
             ),
             tools=tools,

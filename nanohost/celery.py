@@ -8,6 +8,8 @@ from celery.signals import celeryd_init, setup_logging, worker_init, worker_shut
 from django.conf import settings
 from django.core.management.base import CommandError
 
+from nanohost.lib.redaction import redact
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
 
 
@@ -54,7 +56,7 @@ def _start_runtime(sender: Any, **_: Any) -> None:
         raise SystemExit(str(error)) from None
     except Exception as error:
         # Celery would log it, go on, and listen to rings that nobody follows.
-        raise SystemExit(f"The worker could not start: {type(error).__name__}: {error}") from error
+        raise SystemExit(redact(f"The worker could not start: {type(error).__name__}: {error}")) from error
 
 
 @worker_shutting_down.connect

@@ -19,6 +19,7 @@ from nanohost.accounts.errors import MalformedKey
 from nanohost.accounts.models import ApiKey
 from nanohost.checks import WEB
 from nanohost.lib import env
+from nanohost.lib.redaction import redact
 from scheduler.house import sync_house_jobs
 from tools import registry
 from tools.models import sync_settings
@@ -115,8 +116,8 @@ def _reason(error: DatabaseError) -> str:
         try:
             psycopg.connect(**connection.get_connection_params()).close()
         except psycopg.Error as refused:
-            return " ".join(str(refused).split())
-    return " ".join(str(error).split())
+            return redact(" ".join(str(refused).split()))
+    return redact(" ".join(str(error).split()))
 
 
 def _missing_migrations() -> list[str]:

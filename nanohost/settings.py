@@ -60,6 +60,7 @@ PERMISSIONS_GRANTED = env.words("PERMISSIONS_GRANTED", ["NET_HTTP", "FS_READ", "
 TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
 TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
 TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
+TOOL_RESULT_PROMPT_CHARS = env.integer("TOOL_RESULT_PROMPT_CHARS", 16_000, minimum=100)
 TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MOST_THREADS)
 
 if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
@@ -228,7 +229,7 @@ AUTH_PASSWORD_VALIDATORS = [
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["nanohost.accounts.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_RENDERER_CLASSES": ["nanohost.lib.rest.RedactedJSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["nanohost.lib.rest.StorableJSONParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "nanohost.lib.rest.AlwaysJSON",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -30,7 +30,7 @@ def ask(
     """The model's answer to a message; one that is no text is a script."""
     question = said if isinstance(said, str) else json.dumps({"script": said})
     transcript = [{"role": "user", "content": question}, *since]
-    messages = build_prompt(system_prompt="", transcript=transcript, window=100, limit=limit)
+    messages = build_prompt(system_prompt="", transcript=transcript, window=100, result_chars=1000, limit=limit)
     request = ModelRequest(model="model-1", messages=messages, tools=list(tools))
     return asyncio.run((client or ScriptedClient()).complete(request))
 

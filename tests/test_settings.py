@@ -214,7 +214,7 @@ def test_with_servers_it_is_the_production_shape(environment, database, redis):
     environment(DATABASE_URL=database, REDIS_URL=redis)
     read = read_settings()
     assert read["PRODUCTION"]
-    assert read["DATABASES"]["default"]["ENGINE"] == "django.db.backends.postgresql"
+    assert read["DATABASES"]["default"]["ENGINE"] == "nanohost.lib.postgresql"
     assert read["CELERY_BROKER_URL"] == redis
 
 

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from agent import errors
 from agent.llm.base import MAX_TOOL_CALLS, Completion, ModelRequest, Usage, tool_call
 from agent.loop import ChatMessage
-from agent.prompt import is_last_word
+from agent.prompt import is_last_word, unmarked
 from nanohost.lib.text import storable
 
 LONGEST_SLEEP = 600.0
@@ -73,7 +73,7 @@ class ScriptedClient:
 
 
 def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since: Sequence[ChatMessage]) -> Completion:
-    results = "; ".join(str(message["content"]) for message in since if message["role"] == "tool")
+    results = "; ".join(unmarked(str(message["content"])) for message in since if message["role"] == "tool")
     content = storable(str(step.get("say", "")).replace("{results}", results, 1))
     # Asked for its best answer without tools, a model that does as it is told gives one.
     calls = () if is_last_word(request.messages) else step.get("call", ())

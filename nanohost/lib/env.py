@@ -65,6 +65,7 @@ def raw_secret(name: str) -> str:
     if value and file:
         raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; set one.")
     if not file:
+        remember(value)
         return value
     try:
         value = Path(file).read_text().strip()

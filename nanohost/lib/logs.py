@@ -119,6 +119,7 @@ def configure() -> None:
 def log_uncaught() -> None:
     """Log what nobody catches, in whatever thread: Python would print it as it is, with the secrets in it."""
     sys.excepthook = _uncaught
+    sys.unraisablehook = lambda raised: _uncaught(raised.exc_type, raised.exc_value, raised.exc_traceback)
     threading.excepthook = lambda thrown: _uncaught(thrown.exc_type, thrown.exc_value, thrown.exc_traceback)
 
 

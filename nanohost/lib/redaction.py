@@ -1,4 +1,9 @@
-"""Secrets are taken out of whatever is about to leave the process as text."""
+"""Secrets are taken out of whatever is about to leave the process as text.
+
+One filter serves logs, audit rows, tool results, problems and tracebacks: :func:`redact`. It knows secrets by value
+(this host's own, and those its tools declare) and by shape. What people and models write to each other is theirs, an
+example of a password among it; :func:`redact_known` takes only the values out of that.
+"""
 
 import json
 import os
@@ -6,21 +11,56 @@ import re
 
 MASK = "[redacted]"
 
-# The shapes of secrets this host handles: its own keys, provider keys, bearer tokens, URLs with a password. Each is
-# matched in one pass, without nested repetition: a long line costs time in proportion to its length.
+# The shapes of secrets: of whom they let in. Each is matched without nested repetition: a long line costs time in
+# proportion to its length.
 _SHAPES = re.compile(
     r"""(?x)
-      (?<![A-Za-z0-9])nh_[A-Za-z0-9]{4,}_[A-Za-z0-9_-]{8,}
-    | (?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{8,}
+      # A word that tells by its beginning what it is: this host's keys, providers', code hosts', clouds', payment's.
+      (?<![A-Za-z0-9])(?:
+          nh_[A-Za-z0-9]{4,}_[A-Za-z0-9_-]{8,}
+        | (?:sk|rk|pk|gsk|xai|pplx|r8|hf|lin_api|dop_v1|shpat|npm|pypi)[-_][A-Za-z0-9_-]{16,}
+        | sk-[A-Za-z0-9_-]{8,}
+        | AIza[A-Za-z0-9_-]{30,}
+        | ya29\.[A-Za-z0-9_-]{16,}
+        | gh[pousr]_[A-Za-z0-9]{20,}
+        | github_pat_[A-Za-z0-9_]{20,}
+        | glpat-[A-Za-z0-9_-]{16,}
+        | xox[a-z]-[A-Za-z0-9-]{10,}
+        | xapp-[A-Za-z0-9-]{10,}
+        | (?:AKIA|ASIA)[A-Z0-9]{16}
+        | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
+      )
+    | -----BEGIN\ [A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
+        (?:(?!-----END\ )[\s\S])*
+        (?:-----END\ [A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----)?
     | (?i:(?<=bearer\ )[A-Za-z0-9._~+/=-]{8,})
-    | (?<=://)[^/\s:@"']*:[^/\s@"']+(?=@)
+    | (?i:(?<=basic\ )[A-Za-z0-9+/]{8,}={0,2}(?![A-Za-z0-9+/=\ -]))
+      # Everything between a URL's scheme and its host, if there is a password in it.
+    | (?<=://)[^/\s:@"'<>]*:[^/\s@"'<>]+(?=@)
+    """
+)
+
+# A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
+_NAMED = re.compile(
+    r"""(?xi)
+    (?<![a-z0-9])(?P<name>(?:
+        (?:set-)?cookie | (?:proxy-)?authorization | x-api-key | x-auth-token | x-goog-api-key | api[-_]?key
+      | (?:access|refresh|id|auth|session)[-_]?token | client[-_]?secret | secret[-_]?key | private[-_]?key
+      | password | passwd | pwd
+    )
+    \\{0,3}["']? \s{0,3} [:=] \s{0,3})
+    (?:
+        (?P<quote>\\{1,3}["']) (?:(?!(?P=quote))[^\r\n])+   # in quotes that are escaped, to the next such quote
+      | " (?:\\.|[^"\\\r\n])+ | ' (?:\\.|[^'\\\r\n])+    # in quotes
+      | (?P<scheme>(?:bearer|basic|digest|token)\ )?+ (?!\[redacted\]) [^\s"',;&<>}\])\\]{4,} (?:;\ ?[^\s"';<>}\])\\]+)*
+    )
     """
 )
 
 # Settings whose values are secrets whatever they look like.
 _SECRET_SETTINGS = ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
 
-# Secrets that were read from files, which no variable holds.
+# Secrets that no variable of those holds: read from files, or declared by tools.
 _remembered: set[str] = set()
 
 # A shorter value would be found in the midst of words.
@@ -33,13 +73,24 @@ def remember(secret: str) -> None:
 
 
 def redact(text: str) -> str:
-    """The text with every known secret, and everything shaped like one, replaced by ``[redacted]``."""
+    """The text with every known secret, and everything shaped or named like one, replaced by ``[redacted]``."""
+    return _SHAPES.sub(MASK, _NAMED.sub(_masked, redact_known(text)))
+
+
+def redact_known(text: str) -> str:
+    """The text with every known secret replaced by ``[redacted]``."""
     known = {os.environ.get(name, "").strip() for name in _SECRET_SETTINGS} | _remembered
     for value in sorted(known, key=len, reverse=True):
         if len(value) >= _SHORTEST:
             for spelling in _spellings(value):
                 text = text.replace(spelling, MASK)
-    return _SHAPES.sub(MASK, text)
+    return text
+
+
+def _masked(found: "re.Match[str]") -> str:
+    value = found[0].removeprefix(found["name"])
+    quote = found["quote"] or (value[0] if value[0] in "\"'" else "")
+    return f"{found['name']}{quote}{found['scheme'] or ''}{MASK}"
 
 
 def _spellings(value: str) -> set[str]:

@@ -12,8 +12,10 @@ from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
 
 from nanohost.lib import errors
+from nanohost.lib.redaction import redact, redact_known
 from nanohost.lib.text import UNSTORABLE
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,14 @@ class AlwaysJSON(BaseContentNegotiation):
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
         return renderers[0], renderers[0].media_type
+
+
+class RedactedJSONRenderer(JSONRenderer):
+    """JSON without this host's own secrets, however they came into it."""
+
+    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> Any:
+        body = super().render(data, accepted_media_type, renderer_context)
+        return redact_known(body.decode()).encode()
 
 
 class StorableJSONParser(JSONParser):
@@ -90,7 +100,7 @@ def problem(error: errors.Problem, request_id: str = "") -> dict[str, object]:
         "title": error.title,
         "status": error.status,
         "code": error.code,
-        "detail": error.detail,
+        "detail": redact(error.detail),
         "requestId": request_id,
     }
     return members | error.members
