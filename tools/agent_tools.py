@@ -1,9 +1,27 @@
 """The tools that ship with nanohost."""
 
+import json
+import time as clock
 from datetime import datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
+from tools import bodies
+from tools.http import allowed, fetch
 from tools.registry import tool
+
+# Of the 3 s that http_get has, the client gets a little less, so that its own sentence arrives. Half a second of it is
+# kept for making HTML readable, which may also take what the client did not use, up to a bound.
+_SECONDS = 2.6
+_READABLE_SECONDS = 0.5
+_MOST_READABLE_SECONDS = 1.5
+
+# Bytes read of a body. Half a megabyte of HTML may hold little text.
+_MOST_BYTES = 256 * 1024
+_MOST_HTML_BYTES = 512 * 1024
+
+# Bytes of the text as JSON: with the rest, within TOOL_MAX_OUTPUT_BYTES unless that was lowered.
+_MOST_TEXT_BYTES = 56_000
 
 
 @tool(effects="read")
@@ -20,3 +38,51 @@ def time(timezone: str = "UTC") -> str:
             f"{timezone!r} is not the name of a timezone; use an IANA name such as Europe/Berlin."
         ) from None
     return f"{datetime.now(zone).isoformat(timespec='seconds')} {timezone}"
+
+
+@tool(permissions=["NET_HTTP"], effects="read", timeout=3)
+def http_get(url: str, headers: dict[str, str] | None = None, readable: bool = False) -> dict[str, Any]:
+    """Fetch a public web address with GET. Returns its status, contentType, url (after redirects) and text.
+
+    Any status is a result, also 404 and 500. "cut": true means that the text goes on. Addresses in private networks are
+    refused; the error names the rule.
+
+    Args:
+        url: The address, starting with http:// or https://.
+        headers: Headers to send, such as {"Accept-Language": "de"}. On a redirect to another origin, all but Accept,
+            Accept-Language and User-Agent are left out.
+        readable: Return the text of an HTML page as a reader sees it, without its markup.
+    """
+    end = clock.monotonic() + _SECONDS
+    policy = allowed()  # a process's first call reads the settings for it, which takes 0.2 s
+    answer = fetch(
+        url,
+        headers=headers,
+        seconds=end - clock.monotonic() - (_READABLE_SECONDS if readable else 0),
+        most=_MOST_HTML_BYTES if readable else _MOST_BYTES,
+        cut=True,
+        policy=policy,
+    )
+    text, is_cut = bodies.text_of(answer.body, answer.content_type), answer.is_cut
+    if text is None:
+        size = f"more than {len(answer.body)}" if is_cut else f"{len(answer.body)}"
+        text = f"[not text: {size} bytes of {bodies.media_type(answer.content_type) or 'an unnamed type'}]"
+    elif readable and bodies.is_html(answer.content_type):
+        from tools.readable import beginning  # its parser is large, and few calls need it
+        from tools.readable import readable as as_readable
+
+        is_cut = is_cut or beginning(text) != text
+        made = as_readable(text, seconds=min(end - clock.monotonic(), _MOST_READABLE_SECONDS))
+        text = "[this page takes too long to be made readable; fetch it with readable=false]" if made is None else made
+    shown = _cut(text)
+    result = {"status": answer.status, "contentType": answer.content_type[:200], "url": answer.url}
+    if is_cut or len(shown) < len(text):
+        result["cut"] = True
+    return result | {"text": shown}
+
+
+def _cut(text: str) -> str:
+    """As much of a text as fits into a result."""
+    while (size := len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))) > _MOST_TEXT_BYTES:
+        text = text[: len(text) * _MOST_TEXT_BYTES // size]
+    return text
