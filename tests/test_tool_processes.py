@@ -2,20 +2,27 @@
 
 import json
 import os
+import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from django.conf import settings as django_settings
+from django.test import override_settings
 
 from tests.calls import ask, run
-from tests.host import ROOT
+from tests.host import Host
+from tests.http import chat, start
+from tests.scripts import script
+from tests.stack import descendants_of
 from tests.wait import wait_until
+from tools import child, children
 from tools.children import Answer, ChildPool, Interrupted, Task
 from tools.models import CallStatus
 
@@ -52,7 +59,7 @@ def do(pool, name, *, timeout=20.0, output_bytes=65536, secrets=(), effects="rea
 
 
 def whereabouts(pool):
-    """Of a child: its ``pid``, its ``parent`` (the nursery) and its ``environment``."""
+    """Of a child: its ``pid``, its ``supervisor``, their ``nursery``, and its ``environment``."""
     return json.loads(do(pool, "whereabouts").text)
 
 
@@ -62,6 +69,37 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def holders(path):
+    """The processes that have a file open: it tells what a tool has started from everybody else."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if holds(pid, str(path))]
+
+
+def holds(pid, path):
+    with suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == path:
+                    return True
+    return False
+
+
+@contextmanager
+def neighbours(pool, tmp_path) -> Iterator[None]:
+    """Two calls that go on beside what happens here, and are answered when it is over."""
+    come = [tmp_path / "first-neighbour", tmp_path / "second-neighbour"]
+    with ThreadPoolExecutor(2) as threads:
+        calls = [
+            threads.submit(do, pool, "wait_for", path=str(tmp_path / "over"), come=str(mark), timeout=60)
+            for mark in come
+        ]
+        try:
+            wait_until(lambda: all(mark.exists() for mark in come))
+            yield
+        finally:
+            (tmp_path / "over").touch()
+        assert [call.result().text for call in calls] == ["waited", "waited"]
 
 
 # --- deadlines ---------------------------------------------------------------------------------------------------
@@ -105,6 +143,114 @@ def test_what_is_not_wanted_after_a_long_wait_for_a_process_is_not_begun(warm_po
     assert not effects.exists()
 
 
+def test_there_is_a_second_for_the_end_of_what_is_hard_to_end():
+    assert children._END_SECONDS + child._BURIAL_SECONDS < 1
+
+
+# --- whatever a tool does, it ends, and nobody else does ---------------------------------------------------------
+
+TROUBLE = {
+    "timeout": [
+        *("loop", "hold_the_interpreter", "lock_itself_out", "ignore_signals", "block_signals", "stop_itself"),
+        *("stop_its_supervisor", "flood_its_streams", "promise_more_than_there_is"),
+        *("daemonise_and_loop", "fork_a_crowd", "fork_sessions", "run_away"),
+    ],
+    "crashed": [
+        *("exit_at_once", "fall", "kill_its_supervisor", "kill_its_supervisor_s_group", "terminate_its_supervisor"),
+        *("kill_its_group", "close_all_descriptors", "daemonise_and_vanish", "daemonise_and_exit"),
+        *("daemonise_and_kill_its_supervisor", "close_all_descriptors_and_loop"),
+    ],
+    "output": ["write_garbage", "flood_its_answer", "answer_for_itself"],
+}
+
+
+@pytest.mark.parametrize(("rule", "way"), [(rule, way) for rule, ways in TROUBLE.items() for way in ways])
+def test_a_tool_that_misbehaves_is_ended_with_all_it_started(warm_pool, tmp_path, rule, way):
+    mark = tmp_path / "mark"
+    with neighbours(warm_pool, tmp_path):
+        runs_in = whereabouts(warm_pool)
+        assert do(warm_pool, "misbehave", way=way, path=str(mark), timeout=0.5).rule == rule
+        assert holders(mark) == []
+        assert not alive(runs_in["pid"])
+        assert not alive(runs_in["supervisor"])
+        assert whereabouts(warm_pool)["nursery"] == runs_in["nursery"]
+
+
+LEAVES = ["daemonise", "leave_a_program", "leave_a_stopped_process", "leave_a_zombie", "leave_a_thread"]
+
+
+@pytest.mark.parametrize("way", LEAVES)
+def test_what_a_call_that_ended_well_left_behind_is_ended(warm_pool, tmp_path, way):
+    mark = tmp_path / "mark"
+    with neighbours(warm_pool, tmp_path):
+        runs_in = whereabouts(warm_pool)
+        answer = do(warm_pool, "misbehave", way=way, path=str(mark))
+        assert (answer.ok, answer.left) == (True, True)
+        assert holders(mark) == []
+        assert not alive(runs_in["pid"])
+        assert whereabouts(warm_pool)["nursery"] == runs_in["nursery"]
+
+
+def test_a_fork_that_comes_back_with_a_call_answers_nothing(warm_pool, tmp_path):
+    answer = do(warm_pool, "misbehave", way="come_back_twice", path=str(tmp_path / "mark"))
+    assert (answer.ok, answer.text) == (True, "the process")
+
+
+@pytest.mark.parametrize("way", ["exit_politely", "interrupt"])
+def test_a_tool_that_asks_to_exit_ends_its_call_and_no_more(warm_pool, tmp_path, way):
+    runs_in = whereabouts(warm_pool)
+    with neighbours(warm_pool, tmp_path):
+        assert do(warm_pool, "misbehave", way=way, path=str(tmp_path / "mark")).rule == "raised"
+    assert do(warm_pool, "whereabouts").ok
+    assert alive(runs_in["pid"])
+
+
+def test_what_a_supervisor_is_given_no_time_to_end_the_nursery_ends(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(children, "_END_SECONDS", 0.0)
+    mark = tmp_path / "mark"
+    assert do(pool, "misbehave", way="run_away", path=str(mark), timeout=0.5).rule == "timeout"
+    wait_until(lambda: holders(mark) == [])
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small_pool():
+    """One whose children may have little, so that tests need not eat much, where images of the dead are wanted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    with override_settings(TOOL_MEMORY_MB=192):
+        made = ChildPool()
+        made.start()
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        yield made
+        made.close()
+
+
+HOARDS = ["hoard", "hoard_behind_the_interpreter", "want_too_much_at_once"]
+
+
+@pytest.mark.parametrize("way", HOARDS)
+def test_a_tool_that_eats_memory_is_ended_and_says_so(small_pool, tmp_path, way):
+    with neighbours(small_pool, tmp_path):
+        runs_in = whereabouts(small_pool)
+        answer = do(small_pool, "misbehave", way=way, path=str(tmp_path / "mark"))
+        assert (answer.ok, answer.rule) == (False, "memory")
+        assert "192 MB" in answer.text
+        assert not alive(runs_in["pid"])
+        assert whereabouts(small_pool)["nursery"] == runs_in["nursery"]
+
+
+def test_addresses_that_are_not_used_are_no_memory(small_pool, tmp_path):
+    assert do(small_pool, "misbehave", way="reserve_addresses", path=str(tmp_path / "mark")).text == "true"
+
+
+def test_a_tool_s_death_leaves_no_image_of_its_memory(small_pool, tmp_path):
+    answer = do(small_pool, "misbehave", way="tell_limits", path=str(tmp_path / "mark"))
+    assert json.loads(answer.text) == [192 << 20, 0]
+
+
 # --- what the gate makes of it -----------------------------------------------------------------------------------
 
 
@@ -114,7 +260,21 @@ class TestOutcomes:
         tool_settings("hang")
         call = run(ask("hang"))
         assert (call.status, call.rule) == (CallStatus.FAILED, "timeout")
-        assert 500 <= call.duration_ms < 3000
+        assert call.duration_ms >= 500
+
+    def test_a_read_that_needs_too_much_memory_has_failed_and_says_why(self, tool_settings, tmp_path):
+        tool_settings("misbehave")
+        call = run(ask("misbehave", way="want_too_much_at_once", path=str(tmp_path / "mark")))
+        assert (call.status, call.rule) == (CallStatus.FAILED, "memory")
+        assert call.result == (
+            "FAILED: it needed more memory than the 512 MB a tool's process may have, and was stopped"
+        )
+
+    def test_a_write_that_needs_too_much_memory_is_unknown(self, tool_settings, effects):
+        tool_settings("misbehave_after_effect")
+        call = run(ask("misbehave_after_effect", way="want_too_much_at_once", path=str(effects)))
+        assert (call.status, call.rule) == (CallStatus.UNKNOWN, "memory")
+        assert effects.read_text() == "done\n"
 
     @pytest.mark.parametrize(("name", "rule"), [("hang_after_effect", "timeout"), ("vanish_after_effect", "crashed")])
     def test_what_was_stopped_after_an_effect_is_unknown(self, tool_settings, effects, name, rule):
@@ -142,7 +302,8 @@ class TestOutcomes:
         call = run(ask("flood"))
         limit = django_settings.TOOL_MAX_OUTPUT_BYTES
         assert call.status == CallStatus.SUCCESS
-        assert call.result == "x" * limit + f"\n[cut: {limit} of 50000000 bytes]"
+        note = f"\n[cut: {limit} of 50000000 bytes are kept, the head and the tail]\n"
+        assert call.result == "x" * (limit - limit // 4) + note + "x" * (limit // 4)
 
     def test_a_write_no_process_can_be_started_for_has_failed_since_it_never_ran(
         self, tool_settings, effects, monkeypatch
@@ -180,13 +341,13 @@ def test_a_child_that_died_while_it_was_idle_is_not_given_a_call(warm_pool, effe
 
 def test_a_nursery_that_was_killed_is_replaced(pool):
     before = whereabouts(pool)
-    os.kill(before["parent"], signal.SIGKILL)
+    os.kill(before["nursery"], signal.SIGKILL)
     wait_until(lambda: not alive(before["pid"]))  # it ends with its nursery
-    assert whereabouts(pool)["parent"] != before["parent"]
+    assert whereabouts(pool)["nursery"] != before["nursery"]
 
 
 def test_a_run_in_a_killed_nursery_has_crashed_and_leaves_no_process(pool, effects):
-    nursery = whereabouts(pool)["parent"]
+    nursery = whereabouts(pool)["nursery"]
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(do, pool, "look_around", path=str(effects), seconds=60, timeout=60)
         wait_until(effects.exists)
@@ -202,22 +363,24 @@ def test_a_nursery_that_is_stuck_is_replaced(pool, monkeypatch):
     before = whereabouts(pool)
     os.kill(before["pid"], signal.SIGKILL)
     wait_until(lambda: not alive(before["pid"]))
-    os.kill(before["parent"], signal.SIGSTOP)
-    assert whereabouts(pool)["parent"] != before["parent"]
-    assert not alive(before["parent"])
+    os.kill(before["nursery"], signal.SIGSTOP)
+    assert whereabouts(pool)["nursery"] != before["nursery"]
+    assert not alive(before["nursery"])
 
 
 def test_sigterm_to_every_process_of_the_service_leaves_running_calls_to_the_host(warm_pool, effects):
-    nursery = whereabouts(warm_pool)["parent"]
+    nursery = whereabouts(warm_pool)["nursery"]
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(do, warm_pool, "append_line", path=str(effects), line="one", after=0.3)
         wait_until(effects.exists)
         os.kill(nursery, signal.SIGTERM)
         os.kill(nursery, signal.SIGINT)
         assert running.result(timeout=10).ok
-    child = whereabouts(warm_pool)
-    os.kill(child["pid"], signal.SIGTERM)
-    assert whereabouts(warm_pool) == child
+    idle = whereabouts(warm_pool)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(idle["pid"], number)
+        os.kill(idle["supervisor"], number)
+    assert whereabouts(warm_pool) == idle
 
 
 def test_large_arguments_and_results_pass(warm_pool):
@@ -262,7 +425,7 @@ def test_a_childs_settings_open_neither_the_database_nor_the_hosts_sessions(pool
 def test_a_declared_secret_is_given_to_its_tool_and_to_no_other(warm_pool, monkeypatch):
     monkeypatch.setenv("TOOLBOX_SECRET", "a-secret-value")
     told = json.loads(do(warm_pool, "tell_secret", secrets=("TOOLBOX_SECRET",)).text)
-    assert told["secret"] == "a-secret-value"
+    assert told["secret"] == "a-secret-value"[::-1]
     after = whereabouts(warm_pool)
     assert after["pid"] != told["pid"]
     assert "a-secret-value" not in after["environment"].values()
@@ -278,7 +441,7 @@ def test_a_declared_secret_may_stand_in_a_file(warm_pool, monkeypatch, tmp_path)
     (tmp_path / "secret").write_text("a-secret-value\n")
     monkeypatch.setenv("TOOLBOX_SECRET_FILE", str(tmp_path / "secret"))
     told = json.loads(do(warm_pool, "tell_secret", secrets=("TOOLBOX_SECRET",)).text)
-    assert told["secret"] == "a-secret-value"
+    assert told["secret"] == "a-secret-value"[::-1]
 
 
 @pytest.mark.parametrize("content", [None, b"a-value\xff"], ids=["no file", "no text"])
@@ -339,56 +502,82 @@ def test_no_process_is_left_after_close(pool, effects):
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(do, pool, "look_around", path=str(effects), seconds=60, timeout=60)
         wait_until(effects.exists)
-        idle = whereabouts(pool)
-        busy = children_of(idle["parent"]) - {idle["pid"]}
-        assert len(busy) == 1
+        nursery = whereabouts(pool)["nursery"]
+        everybody = [nursery, *descendants_of(nursery)]
+        assert len(everybody) == 5  # two supervisors, a child that works and one that is idle
         pool.close()
         assert running.result(timeout=10).rule == "crashed"
-    assert [pid for pid in (idle["parent"], idle["pid"], *busy) if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in everybody if Path(f"/proc/{pid}").exists()] == []
 
 
-def children_of(pid):
-    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+@pytest.mark.parametrize("way", ["daemonise_and_loop", "stop_its_supervisor", "run_away"])
+def test_nothing_a_tool_has_started_is_left_after_close(pool, tmp_path, way):
+    mark = tmp_path / "mark"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, pool, "misbehave", way=way, path=str(mark), timeout=60)
+        wait_until(lambda: holders(mark))
+        pool.close()
+        assert holders(mark) == []
+        assert running.result(timeout=10).rule == "crashed"
 
 
 def test_no_descriptor_and_no_zombie_is_left_by_calls_that_die(pool):
-    nursery = whereabouts(pool)["parent"]
+    nursery = whereabouts(pool)["nursery"]
     open_before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         assert do(pool, "vanish").rule == "crashed"
         assert do(pool, "hang", timeout=0.01).rule == "timeout"
     assert len(os.listdir("/proc/self/fd")) <= open_before
-    assert len(children_of(nursery)) == 0
+    assert descendants_of(nursery) == []
 
 
-A_HOST = """
-import json, sys, threading
-import django
-django.setup()
-from tests.test_tool_processes import do, whereabouts
-from tools.children import ChildPool
-pool = ChildPool()
-hangs = threading.Thread(target=do, args=(pool, sys.argv[1]), kwargs={"timeout": 600})
-print(json.dumps(whereabouts(pool)["parent"]), flush=True)
-hangs.start()
-hangs.join()
-"""
+@pytest.mark.parametrize("way", ["daemonise_and_loop", "hold_the_interpreter", "run_away"])
+def test_when_the_nursery_is_killed_all_that_runs_below_it_ends(pool, tmp_path, way):
+    nursery, mark = whereabouts(pool)["nursery"], tmp_path / "mark"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, pool, "misbehave", way=way, path=str(mark), timeout=60)
+        wait_until(lambda: holders(mark))
+        os.kill(nursery, signal.SIGKILL)
+        assert running.result(timeout=10).rule == "crashed"
+    wait_until(lambda: holders(mark) == [])
 
 
-@pytest.mark.parametrize("name", ["hang", "hang_in_c"])
-def test_when_the_host_is_killed_its_processes_end(name):
-    host = subprocess.Popen(
-        [sys.executable, "-c", A_HOST, name], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}
-    )
-    try:
-        nursery = int(host.stdout.readline())
-        wait_until(lambda: children_of(nursery))
-        pids = {nursery, *children_of(nursery)}
-    finally:
-        host.kill()
-        host.wait()
-        host.stdout.close()
-    wait_until(lambda: not any(alive(pid) for pid in pids))
+def test_a_child_dies_with_its_supervisor_whoever_is_left(pool, tmp_path):
+    above, mark = whereabouts(pool), tmp_path / "mark"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(do, pool, "misbehave", way="hold_the_interpreter", path=str(mark), timeout=60)
+        wait_until(lambda: holders(mark))
+        os.kill(above["nursery"], signal.SIGSTOP)
+        os.kill(above["supervisor"], signal.SIGKILL)
+        wait_until(lambda: holders(mark) == [])
+        os.kill(above["nursery"], signal.SIGCONT)
+        assert running.result(timeout=20).rule == "crashed"
+
+
+@pytest.fixture
+def own_host(tmp_path):
+    """A host of the test's own, and the process of it that runs tools: all of it, or the toolbox."""
+    started = Host(tmp_path, CHAT_WAIT_SECONDS="0.1").start()
+    started.sql("UPDATE tools_toolsetting SET enabled = ? WHERE name = 'misbehave_after_effect'", True)
+    yield started, started.processes.get("toolbox", started.process)
+    started.kill()
+
+
+@pytest.mark.django_db(transaction=True)  # on both shapes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to stop", "killed"])
+@pytest.mark.parametrize("way", ["daemonise_and_loop", "hold_the_interpreter"])
+def test_a_host_that_ends_leaves_no_process_of_a_tool_behind(own_host, tmp_path, way, number):
+    host, runs_tools = own_host
+    mark = tmp_path / "mark"
+    call = {"name": "misbehave_after_effect", "arguments": {"way": way, "path": str(mark)}}
+    with host.client() as client:
+        assert chat(client, start(client), script({"call": [call]})).status_code == 202
+    wait_until(lambda: holders(mark), seconds=60)
+    below = descendants_of(runs_tools.pid)
+    assert len(below) >= 3
+    runs_tools.send_signal(number)
+    runs_tools.wait(timeout=20)
+    wait_until(lambda: holders(mark) == [] and not any(alive(pid) for pid in below))
 
 
 def test_an_unused_pool_starts_nothing():

@@ -1,93 +1,149 @@
 """The process a tool runs in. Imports no more than a tool needs; is told of no database and of no key.
 
-``python -m tools.child FD MODULE…`` starts a *nursery*: it imports the tools' modules once and then forks a child for
-each request on the control socket FD, so that a child is warm when it starts (about 1 ms, against 300 for a fresh
-interpreter that sets Django up). It ends, with all its children, when the host's end of the control socket closes:
-also when the host is killed. On Linux, its children end with it when it is killed itself.
+``python -m tools.child FD MEMORY MODULE…`` starts a *nursery*: it imports the tools' modules once and then forks for
+each request on the control socket FD, so that a *child* is warm when it starts (some milliseconds, against 300 for a
+fresh interpreter that sets Django up). Between the two stands a *supervisor*, which ends what its child has started:
 
-Control socket, line by line: ``fork`` with the child's socket attached is answered with the child's pid, or ``0`` if
-there can be none; ``kill PID`` ends a child and all of its process group, and is answered with ``0``.
+    host ─ nursery ┬ supervisor ─ child ─ whatever its tool starts
+                   └ supervisor ─ child
 
-A child's socket carries frames, a length of 4 bytes (big-endian) and JSON: a request
-``{module, qualname, arguments, secrets, outputBytes}`` and an answer ``{ok, text, rule, trace}``.
+A process can leave its parent, its process group and its session, as daemons do. On Linux it is then given to the next
+"subreaper" above it, which is its supervisor; so all that a tool has started stays below that. Whoever is killed, the
+one above or below ends the rest:
+
+- the child ends, or the host asks for it: its supervisor ends all that is below, and itself;
+- the supervisor is killed: the kernel kills the child, and the nursery ends what they leave;
+- the nursery is killed: each supervisor is told by the kernel, and ends as if it had been asked to;
+- the host is killed or closes the control socket: the nursery ends everybody, and itself.
+
+Elsewhere than on Linux a child is ended with its process group, and those who leave it are not found.
+
+Control socket, line by line: ``fork``, with two sockets attached, the child's and the *lifeline*, is answered with the
+supervisor's pid, or ``0`` if there can be none. ``end PID`` asks a supervisor to end, and is answered with ``0`` at
+once; when it has, the lifeline closes, which it alone holds. ``bury PID`` kills what has not ended, and is answered
+with ``1`` if the child had died for want of memory, else with ``0``.
+
+A child's socket carries frames, a length of 4 bytes (big-endian) and JSON: an empty one when it is ready, a request
+``{call, module, qualname, arguments, secrets, outputBytes}`` and an answer ``{call, ok, text, rule, trace, left}``.
+``call`` comes back as it went, so that nothing a tool wrote to the socket is taken for our answer; ``left``: there are
+processes or threads that the call has left behind.
 """
 
 import asyncio
+import ctypes
 import functools
 import gc
 import importlib
 import inspect
 import json
 import os
+import resource
+import select
 import signal
 import socket
 import struct
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from nanohost.lib.redaction import redact, remember
+
 LENGTH = struct.Struct(">I")
 
+# Characters at each end of a result that secrets are looked for in, many times what is kept of it.
+_MOST_REDACTED = 1 << 20
 
-def main(control_fd: int, modules: list[str]) -> None:
-    """Be the nursery until the host goes away."""
+# An exit code that programs do not use by themselves.
+_OUT_OF_MEMORY = 113
+# What tells a supervisor to end. Not SIGTERM, which a service manager sends to every process of a service.
+_END = signal.SIGUSR1
+# linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# Of the memory it may have, what a child must have had for its death by a signal to be blamed on memory.
+_STARVED = 0.8
+# How long the host waits at most while the nursery ends what a supervisor left; it goes on with the rest meanwhile.
+_BURIAL_SECONDS = 0.4
+
+# --- the nursery -------------------------------------------------------------------------------------------------
+
+
+def main(control_fd: int, memory: int, modules: list[str]) -> None:
+    """Be the nursery until the host goes away. ``memory``: what a child may have, in bytes."""
     control = socket.socket(fileno=control_fd)
     # A terminal's Ctrl-C goes to a process group, and a service manager's SIGTERM to every process of a service; here
     # the end of the control socket decides. A handler, unlike SIG_IGN, is not passed on to what a tool starts.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stay)
+    _limit(resource.RLIMIT_CORE, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _import(modules)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as it may be where the host was started, nobody is reaped
     gc.collect()
     gc.freeze()
-    children: set[int] = set()
+    children = children_of(os.getpid())  # supervisors; and what a tool's module started when it was imported
     try:
         # A reset is an end too: the host was killed before it read our last answer.
         with suppress(ConnectionError):
-            _obey(control, children)
+            _obey(control, memory, children)
     finally:
-        for pid in children:
-            end(pid)
+        _end_all(children)
 
 
-def _obey(control: socket.socket, children: set[int]) -> None:
-    """Fork and kill as the host says, until its end of the socket closes."""
+def _obey(control: socket.socket, memory: int, children: set[int]) -> None:
+    """Fork and end as the host says, until its end of the socket closes."""
+    nursery, all_ended = os.getpid(), True
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 64, 1)
+        if not all_ended and not select.select([control], [], [], 0.1)[0]:
+            all_ended = end_descendants(spared=children, seconds=0.1)
+            continue
+        message, fds, _, _ = socket.recv_fds(control, 64, 2)
         if not message:
             return
-        if message.startswith(b"fork"):
-            nursery = os.getpid()
-            try:
-                pid = os.fork()
-            except OSError:  # the system's bound of processes: the children there are go on
-                os.close(fds[0])
-                control.sendall(b"0\n")
-                continue
-            if pid == 0:
-                _be_child(control, nursery, fds[0])
-            os.close(fds[0])
-            children.add(pid)
-            control.sendall(b"%d\n" % pid)
-        else:
-            pid = int(message.split()[1])
-            end(pid)
-            children.discard(pid)
-            control.sendall(b"0\n")
+        order, _, pid = message.decode().partition(" ")
+        answer = 0
+        if order == "fork":
+            if answer := _fork_supervisor(control, fds, memory, nursery):
+                children.add(answer)
+        elif order == "end":
+            _signal(int(pid), _END)
+        else:  # bury
+            _signal(int(pid), signal.SIGKILL)
+            answer = int(os.waitstatus_to_exitcode(os.waitpid(int(pid), 0)[1]) == _OUT_OF_MEMORY)
+            children.discard(int(pid))
+            all_ended = end_descendants(spared=children, seconds=_BURIAL_SECONDS)
+        control.sendall(b"%d\n" % answer)
 
 
-def _be_child(control: socket.socket, nursery: int, fd: int) -> NoReturn:
-    """Serve until the host closes the socket, and never return into the nursery's code."""
+def _fork_supervisor(control: socket.socket, fds: list[int], memory: int, nursery: int) -> int:
+    """The pid of a new child's supervisor; 0 if the system's bound of processes is met: those there are go on."""
     try:
-        control.close()
-        os.setsid()
-        _die_with_parent()
-        if os.getppid() == nursery:
-            os.set_inheritable(fd, False)
-            serve(socket.socket(fileno=fd))
-    finally:
-        os._exit(0)
+        pid = os.fork()
+    except OSError:
+        pid = 0
+    else:
+        if pid == 0:
+            control.close()
+            child_fd, lifeline_fd = fds
+            _be_supervisor(child_fd, lifeline_fd, memory, nursery)
+    for fd in fds:
+        os.close(fd)
+    return pid
+
+
+def _end_all(children: set[int]) -> None:
+    """Have the supervisors end, all at once, and kill what is left. They must not be stopped while they can do so by
+    themselves: if we were killed then, nobody would make them go on."""
+    for pid in children:
+        _signal(pid, _END)
+    until = time.monotonic() + _BURIAL_SECONDS
+    while (left := children & children_of(os.getpid())) and time.monotonic() < until:
+        time.sleep(0.001)
+        _reap(left)
+    end_descendants(seconds=10)
 
 
 def _stay(number: int, frame: object) -> None:
@@ -97,7 +153,7 @@ def _stay(number: int, frame: object) -> None:
 def _import(modules: list[str]) -> None:
     """Import what calls will need. What fails here fails again in the call that needs it, where its reason is told:
     one broken module must not take the others' tools along, and some import only with the secrets they declare."""
-    import pydantic  # noqa: F401 -- a child needs it for each call
+    _binder(_stay)  # pydantic imports its parts when they are used: a quarter of a second that no call should take
 
     if any(not module.startswith("tools.") for module in modules):
         with suppress(Exception):
@@ -109,35 +165,186 @@ def _import(modules: list[str]) -> None:
             importlib.import_module(module)
 
 
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when the nursery is killed: a tool that hangs would never notice."""
+# --- a child's supervisor ----------------------------------------------------------------------------------------
+
+
+def _be_supervisor(child_fd: int, lifeline_fd: int, memory: int, nursery: int) -> NoReturn:
+    """Fork a child, wait for its end, and end all that it started; never return into the nursery's code."""
+    code = 0
+    try:
+        os.setsid()
+        os.set_inheritable(child_fd, False)
+        # Both are waited for, and wait meanwhile.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {_END, signal.SIGCHLD})
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_PDEATHSIG, _END)
+        if os.getppid() == nursery:
+            supervisor, child = os.getpid(), os.fork()
+            if child == 0:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                os.close(lifeline_fd)
+                _be_child(child_fd, memory, supervisor)
+            os.close(child_fd)
+            code = _supervise(child, memory)
+    finally:
+        end_descendants(seconds=10)
+        os._exit(code)
+
+
+def _supervise(child: int, memory: int) -> int:
+    """Wait until the child ends or is to end, and kill its process group; returns what to exit with."""
+    while True:
+        asked_to_end = signal.sigwait({_END, signal.SIGCHLD}) == _END
+        if asked_to_end:
+            _kill_group(child)
+            _signal(child, signal.SIGKILL)  # it may not have made its group yet
+        pid, status, usage = os.wait4(child, 0 if asked_to_end else os.WNOHANG)
+        if pid:
+            break
+        _reap(children_of(os.getpid()) - {child})
+    _kill_group(child)  # whom it left behind, if it died by itself
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    starved = os.WIFSIGNALED(status) and peak >= _STARVED * memory
+    return _OUT_OF_MEMORY if starved or os.waitstatus_to_exitcode(status) == _OUT_OF_MEMORY else 0
+
+
+def _kill_group(number: int) -> None:
+    """Kill a process group, all of it at once: nobody in it can get away by forking."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(number, signal.SIGKILL)
+
+
+# --- ending what a tool has started ------------------------------------------------------------------------------
+
+
+def end_descendants(*, spared: Collection[int] = (), seconds: float) -> bool:
+    """Kill all that is below this process, but for ``spared`` children and theirs; False if so many seconds were too
+    few.
+
+    Each is stopped when it is found, since what is stopped does not fork, and all are killed when no more are found.
+    Those that come up nevertheless become children of ours when their parents die, and are found in the next round.
+    """
+    until = time.monotonic() + seconds
+    while children := children_of(os.getpid()) - set(spared):
+        if time.monotonic() > until:
+            return False
+        stopped: set[int] = set()
+        while _stop(children, stopped) and time.monotonic() < until:
+            pass
+        for pid in stopped:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.001)  # they take a moment to die
+        _reap(children)
+    return True
+
+
+def _stop(pids: set[int], stopped: set[int]) -> bool:
+    """Stop these processes and all below them; whether there were any besides those in ``stopped``, where they go."""
+    found, before = list(pids), len(stopped)
+    seen = set(found)
+    while found:
+        pid = found.pop()
+        if pid not in stopped:
+            _signal(pid, signal.SIGSTOP)
+            stopped.add(pid)
+        below = children_of(pid) - seen
+        seen |= below
+        found += below
+    return len(stopped) > before
+
+
+def children_of(pid: int) -> set[int]:
+    """The children of a process; none if it is gone, or where the kernel does not tell.
+
+    The kernel may pass over some while others exit, but not over all: an empty set is true.
+    """
+    found: set[int] = set()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # a child is its parent's thread's
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file,
+            ):
+                found.update(map(int, file.readall().split()))
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or a setuid program made it somebody else's
+        os.kill(pid, number)
+
+
+def _reap(pids: Collection[int]) -> None:
+    """Take leave of those children of ours that have ended."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _prctl(option: int, value: int) -> None:
+    """Linux's prctl(2); elsewhere there is none, and nothing is done."""
     if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1  # linux/prctl.h
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value))
 
 
-def end(pid: int) -> None:
-    """Kill a child of ours and its process group; it is reaped here alone, so the pid cannot be another's."""
-    for kill in (os.killpg, os.kill):
-        with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+def _limit(what: int, most: int) -> None:
+    """Set a resource limit for good, no higher than it may be."""
+    _, hard = resource.getrlimit(what)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
+
+
+# --- a child -----------------------------------------------------------------------------------------------------
+
+
+def _be_child(fd: int, memory: int, supervisor: int) -> NoReturn:
+    """Serve until the host closes the socket, and never return into the supervisor's code."""
+    code = 0
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == supervisor:
+            # Bounds what is a process's own: heap, stacks of threads, private mappings. RLIMIT_AS would count all that
+            # is mapped, and so forbid what costs nothing.
+            _limit(resource.RLIMIT_DATA, memory)
+            serve(socket.socket(fileno=fd))
+    except MemoryError:
+        code = _OUT_OF_MEMORY
+    finally:
+        os._exit(code)
 
 
 def serve(connection: socket.socket) -> None:
     """Be a child: run one call after another until the host closes the socket."""
+    this = os.getpid()
+    connection.sendall(LENGTH.pack(0))
     while (frame := read_frame(connection)) is not None:
-        answer = run(json.loads(frame))
+        request = json.loads(frame)
+        answer = run(request)
+        if os.getpid() != this:  # a fork that a tool made and that came back with its call
+            return
+        answer |= {"call": request["call"], "left": _has_left_something()}
         payload = json.dumps(answer).encode()
         connection.sendall(LENGTH.pack(len(payload)) + payload)
+
+
+def _has_left_something() -> bool:
+    """Whether there are threads besides this one, or processes besides this one below our supervisor."""
+    if sys.platform != "linux":
+        return threading.active_count() > 1
+    try:
+        if len(os.listdir("/proc/self/task")) > 1:
+            return True
+        return bool(children_of(os.getpid()) | children_of(os.getppid()) - {os.getpid()})
+    except OSError:  # it has left all descriptors open
+        return True
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Run one call and say how it ended; whatever the tool raises is part of the answer."""
     os.environ.update(request["secrets"])
+    for secret in request["secrets"].values():
+        remember(secret)
     try:
         target: Any = importlib.import_module(request["module"])
         for part in request["qualname"].split("."):
@@ -150,6 +357,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
         return {"ok": True, "text": cap(_as_text(result), request["outputBytes"]), "rule": "", "trace": ""}
+    except MemoryError as error:
+        error.__traceback__ = None  # it holds the tool's frames, and they what fills the memory
+        return {"ok": False, "text": "", "rule": "memory", "trace": ""}
     except BaseException as error:  # a tool's sys.exit() ends the call, not the child
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return {"ok": False, "text": cap(text, 2000), "rule": "raised", "trace": cap(traceback.format_exc(), 8000)}
@@ -186,11 +396,17 @@ def _as_text(result: Any) -> str:
 
 
 def cap(text: str, limit: int) -> str:
-    """At most ``limit`` bytes of UTF-8, with a note of what was cut."""
-    raw = text.encode("utf-8", "replace")
+    """The text without secrets, of which half could be left at a cut: its head and its tail, ``limit`` bytes of UTF-8
+    together, with a note of what was cut."""
+    whole = len(text)
+    if len(text) > 2 * _MOST_REDACTED:  # most of a flood is cut anyway, and is not worth the seconds
+        text = text[:_MOST_REDACTED] + text[-_MOST_REDACTED:]
+    raw = redact(text).encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode("utf-8")
-    return f"{raw[:limit].decode('utf-8', 'ignore')}\n[cut: {limit} of {len(raw)} bytes]"
+    tail, size = limit // 4, max(whole, len(raw))
+    cut = f"\n[cut: {limit} of {size} bytes are kept, the head and the tail]\n"
+    return raw[: limit - tail].decode("utf-8", "ignore") + cut + raw[len(raw) - tail :].decode("utf-8", "ignore")
 
 
 def read_frame(connection: socket.socket) -> bytes | None:
@@ -209,4 +425,4 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -89,8 +89,8 @@ def glance(mark: str, kill: str = "", seconds: float = 0) -> str:
 
 
 def kill_toolbox(mark: str) -> bool:
-    """kill -9 of the toolbox this runs for, our parent's parent; False if that was done for this mark already."""
-    toolbox = int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    """kill -9 of the toolbox this runs for; False if that was done for this mark already."""
+    toolbox = runs_for()
     data_dir = os.environ["DATA_DIR"]
     if b"celery" not in Path(f"/proc/{toolbox}/cmdline").read_bytes() or tell(data_dir, "asked to die", mark):
         return False
@@ -99,10 +99,17 @@ def kill_toolbox(mark: str) -> bool:
     return True
 
 
+def runs_for() -> int:
+    """The host: above us are our supervisor, the nursery, and then it."""
+    above = os.getppid()
+    for _ in range(2):
+        above = int(Path(f"/proc/{above}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return above
+
+
 def kill_host(host: int) -> bool:
-    """kill -9 of the host we run for, our parent's parent; False, and nothing killed, if another one runs us by now."""
-    nursery = Path(f"/proc/{os.getppid()}/stat").read_text()
-    if int(nursery.rsplit(")", 1)[1].split()[1]) != host:
+    """kill -9 of the host we run for; False, and nothing killed, if another one runs us by now."""
+    if runs_for() != host:
         return False
     os.kill(host, signal.SIGKILL)
     return True

@@ -105,10 +105,10 @@ def _at_models(fault: Fault) -> None:
 
     complete = ScriptedClient.complete
 
-    async def watched_complete(self: Any, request: Any) -> Any:
+    async def watched_complete(self: Any, request: Any, on_delta: Any = None) -> Any:
         fault.passes("model", "before")
         asyncio.get_running_loop().call_later(0.05, fault.passes, "model", "during")
-        completion = await complete(self, request)
+        completion = await complete(self, request, on_delta)
         fault.passes("model", "after")
         return completion
 

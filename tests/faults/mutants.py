@@ -223,8 +223,8 @@ MUTANTS = (
         edits=(
             (
                 "tools/gate.py",
-                "        tool = admit(call.tool_name, agent_tools=agent_tools(call))\n        arguments",
-                "        tool = registry.get(call.tool_name)\n        arguments",
+                "        tool, setting = admit(call.tool_name, agent_tools=agent_tools(call))\n        arguments",
+                "        tool, setting = registry.get(call.tool_name), ToolSetting()\n        arguments",
             ),
         ),
         caught_by=("tests/test_gate.py::test_what_is_taken_back_before_the_start_is_refused_at_the_start",),

@@ -364,7 +364,7 @@ class Trial:
         """Now a model that thinks, now a tool with an effect, now one without."""
         kinds = (
             lambda name: thinks(name, 0.3),
-            lambda name: strikes(name, seconds=0.4),
+            lambda name: strikes(name, seconds=1.5),  # longer than a worker takes to see that it shall stop
             lambda name: glances(name, seconds=0.2),
         )
         return kinds[number % len(kinds)]

@@ -25,16 +25,16 @@ def watch_models() -> None:
 
     complete = ScriptedClient.complete
 
-    async def watched_complete(self: Any, request: Any) -> Any:
+    async def watched_complete(self: Any, request: Any, on_delta: Any = None) -> Any:
         question = _question(request)
         if question is None:
-            return await complete(self, request)
+            return await complete(self, request, on_delta)
         about = {"pid": os.getpid(), "step": question["step"]}
         await asyncio.to_thread(tell, DATA_DIR, "model began", question["question"], **about)
         if (seconds := question.get("killsAfter")) is not None:
             await asyncio.sleep(seconds)
             die(question["question"])
-        completion = await complete(self, request)
+        completion = await complete(self, request, on_delta)
         await asyncio.to_thread(tell, DATA_DIR, "model ended", question["question"], **about)
         return completion
 

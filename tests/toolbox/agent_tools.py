@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from tests.toolbox import trouble
 from tools.registry import tool
 
 
@@ -126,14 +127,15 @@ def vanish_after_effect(path: str) -> None:
 
 @tool(effects="read")
 def whereabouts() -> dict[str, Any]:
-    """Tell the process it runs in, that process's parent, and all of its environment."""
-    return {"pid": os.getpid(), "parent": os.getppid(), "environment": dict(os.environ)}
+    """Tell the process it runs in, its supervisor, the nursery, and all of its environment."""
+    nursery = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+    return {"pid": os.getpid(), "supervisor": os.getppid(), "nursery": nursery, "environment": dict(os.environ)}
 
 
 @tool(effects="read", secrets=["TOOLBOX_SECRET"])
 def tell_secret() -> dict[str, Any]:
-    """Tell the secret it declares, and the process it runs in."""
-    return {"pid": os.getpid(), "secret": os.environ["TOOLBOX_SECRET"]}
+    """Tell the secret it declares, backwards, and the process it runs in."""
+    return {"pid": os.getpid(), "secret": os.environ["TOOLBOX_SECRET"][::-1]}
 
 
 @tool(effects="read")
@@ -211,3 +213,43 @@ def reach_for_the_host() -> dict[str, str]:
     except ImproperlyConfigured:
         database = "out of reach"
     return {"database": database, "key": settings.SECRET_KEY}
+
+
+@tool(effects="read", timeout=60)
+def wait_for(path: str, come: str) -> str:
+    """Say that it has come, and come back once there is a file: a call that goes on as long as a test wants.
+
+    Args:
+        path: The file it waits for.
+        come: The file it makes when it has come.
+    """
+    Path(come).touch()
+    while not Path(path).exists():
+        time.sleep(0.005)
+    return "waited"
+
+
+@tool(effects="read", timeout=0.5)
+def misbehave(way: str, path: str) -> Any:
+    """Misbehave.
+
+    Args:
+        way: A function of tests/toolbox/trouble.py.
+        path: A file that it holds open, as does all that it starts.
+    """
+    with Path(path).open("w"):
+        return getattr(trouble, way)()
+
+
+@tool(effects="write", timeout=100)
+def misbehave_after_effect(way: str, path: str) -> Any:
+    """Append a line to a file, then misbehave, with the file open.
+
+    Args:
+        way: A function of tests/toolbox/trouble.py.
+        path: The file.
+    """
+    with Path(path).open("a") as file:
+        file.write("done\n")
+        file.flush()
+        return getattr(trouble, way)()
