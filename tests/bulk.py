@@ -76,10 +76,10 @@ INSERT INTO conversations_message
          generate_series(1, {MESSAGES_A_TURN}) k;
 
 INSERT INTO tools_toolcall
-    (id, conversation_id, turn_id, agent, request_id, call_id, position, tool_name, arguments, arguments_hash, effects,
-     status, rule, result, fence, attempts, worker, rung_at, created_at, started_at, ended_at, duration_ms)
+    (id, conversation_id, turn_id, owner_id, agent, request_id, call_id, position, tool_name, arguments, arguments_hash,
+     effects, status, rule, result, fence, attempts, worker, rung_at, created_at, started_at, ended_at, duration_ms)
     SELECT pg_temp.id('d00', n * {CALLS_A_TURN} + k, n::bigint * {_STEP}),
-           pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.turn(n),
+           pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.turn(n), pg_temp.owner(pg_temp.of_turn(n)),
            'default', md5('request' || n), 'call_' || k, k, CASE WHEN n % 5000 = 0 THEN 'append_line' ELSE 'time' END,
            '{{}}', md5('') || md5(''), 'read', CASE WHEN n % 200 = 0 THEN 'REJECTED' ELSE 'SUCCESS' END,
            CASE WHEN n % 2000 = 0 THEN 'input_size' WHEN n % 200 = 0 THEN 'not_enabled' ELSE '' END,
@@ -107,10 +107,10 @@ INSERT INTO conversations_message
            CASE WHEN n > 300 THEN 99 END, 'user', 'NORMAL', 'words', '', '', now()
     FROM generate_series(1, 500) n;
 INSERT INTO tools_toolcall
-    (id, conversation_id, turn_id, agent, request_id, call_id, position, tool_name, arguments, arguments_hash, effects,
-     status, rule, result, fence, attempts, worker, lease_until, rung_at, created_at)
+    (id, conversation_id, turn_id, owner_id, agent, request_id, call_id, position, tool_name, arguments, arguments_hash,
+     effects, status, rule, result, fence, attempts, worker, lease_until, rung_at, created_at)
     SELECT pg_temp.id('d00', 100000000 + n, ({TURNS} + n) * {_STEP}::bigint),
-           pg_temp.conversation(1000 + n), pg_temp.turn({TURNS} + n),
+           pg_temp.conversation(1000 + n), pg_temp.turn({TURNS} + n), pg_temp.owner(1000 + n),
            'default', md5('open' || n), 'call_0', 0, 'time', '{{}}', md5('') || md5(''), 'read',
            CASE WHEN n % 2 = 0 THEN 'QUEUED' ELSE 'RUNNING' END, '', '', 1, 1, 'host:1:1', now() + interval '1 day',
            now() - interval '1 minute', now()

@@ -14,7 +14,7 @@ from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import new_id
 from tests.calls import ask
 from tests.factories import OwnerFactory
-from tools.models import CallStatus, ToolCall, ToolSetting
+from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
 
 pytestmark = pytest.mark.django_db
 
@@ -25,6 +25,7 @@ READ_ONLY = [
     "conversations_message",
     "conversations_worker",
     "tools_toolcall",
+    "tools_settingchange",
     "accounts_apikey",
 ]
 PAGES = [*READ_ONLY, "tools_toolsetting", "agent_agent"]
@@ -72,6 +73,9 @@ def make_rows(number):
         Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
         ApiKey.objects.issue(owner=owner)
         ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)
+        SettingChange.objects.create(
+            tool_name=HOSTILE, changed_by=HOSTILE, before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE}
+        )
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ def rows(db):
 
 def row_of(name):
     app, model = name.split("_")
-    models = (Conversation, Turn, Message, Worker, ToolCall, ApiKey, ToolSetting, Agent)
+    models = (Conversation, Turn, Message, Worker, ToolCall, ApiKey, ToolSetting, SettingChange, Agent)
     (found,) = [each for each in models if each._meta.label_lower == f"{app}.{model}"]
     return found.objects.order_by("-pk").first()
 
@@ -132,7 +136,9 @@ def test_turns_and_calls_are_found_by_the_ids_logs_show(admin_client, rows):
         ("conversations_turn", {"status": "failed"}),
         ("conversations_turn", {"error_code": "turn_timeout"}),
         ("tools_toolcall", {"status": "REJECTED", "rule": "not_enabled", "tool_name": "time"}),
+        ("tools_toolcall", {"rule": "rate:owner"}),
         ("tools_toolcall", {"created_at__year": "2025"}),
+        ("tools_settingchange", {"tool_name": "time"}),
         ("accounts_apikey", {"revoked_at__isnull": "True"}),
     ],
 )
@@ -282,6 +288,64 @@ def test_a_tools_page_shows_what_it_is_and_why_it_may_not_run(admin_client, appe
     assert "No, not_enabled: " in shown
     assert "is never run twice for one call" in shown
     assert shown.count('type="checkbox" name="grants"') == 3
+
+
+def test_a_tools_limits_are_set_and_taken_back(admin_client, append_line):
+    limits = {
+        "timeout_seconds": 0.5,
+        "max_input_bytes": 100,
+        "max_output_bytes": 200,
+        "calls_per_minute_conversation": 3,
+        "calls_per_minute_owner": 30,
+    }
+    for values in (limits, dict.fromkeys(limits, "")):
+        assert save(admin_client, append_line, **values).status_code == 302
+        expected = {name: value or None for name, value in values.items()}
+        assert ToolSetting.objects.filter(pk=append_line.pk).values(*limits).get() == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("timeout_seconds", "0", "greater than or equal to 0.1"),
+        ("timeout_seconds", "601", "less than or equal to 600"),
+        ("timeout_seconds", "nan", "Enter a number."),
+        ("timeout_seconds", "soon", "Enter a number."),
+        ("max_input_bytes", "0", "greater than or equal to 1"),
+        ("max_input_bytes", "101", "TOOL_MAX_INPUT_BYTES, the ceiling, is 100 bytes."),
+        ("max_output_bytes", "201", "TOOL_MAX_OUTPUT_BYTES, the ceiling, is 200 bytes."),
+        ("calls_per_minute_conversation", "0", "greater than or equal to 1"),
+        ("calls_per_minute_owner", "10001", "less than or equal to 10000"),
+        ("calls_per_minute_owner", "1.5", "Enter a whole number."),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused_with_its_reason(
+    admin_client, append_line, settings, field, value, told
+):
+    settings.TOOL_MAX_INPUT_BYTES, settings.TOOL_MAX_OUTPUT_BYTES = 100, 200
+    refused = save(admin_client, append_line, enabled="on", **{field: value})
+    assert (refused.status_code, list(refused.context["adminform"].form.errors)) == (200, [field])
+    assert told in refused.content.decode()
+    append_line.refresh_from_db()
+    assert (append_line.enabled, SettingChange.objects.count()) == (False, 0)
+
+
+def test_a_ceiling_that_was_lowered_keeps_nobody_from_disabling_a_tool(admin_client, append_line, settings):
+    ToolSetting.objects.filter(pk=append_line.pk).update(enabled=True, max_input_bytes=1000)
+    settings.TOOL_MAX_INPUT_BYTES = 100
+    shown = admin_client.get(page("tools_toolsetting", "change", append_line.pk)).content.decode()
+    assert "100 bytes in" in shown
+    assert save(admin_client, append_line, max_input_bytes="1000").status_code == 302
+    append_line.refresh_from_db()
+    assert (append_line.enabled, append_line.max_input_bytes) == (False, 1000)
+
+
+def test_the_limits_in_effect_are_shown(admin_client, append_line, settings):
+    settings.TOOL_TIMEOUT_SECONDS = 3
+    address = page("tools_toolsetting", "change", append_line.pk)
+    assert "3 s · 65536 bytes in, 65536 out" in admin_client.get(address).content.decode()
+    ToolSetting.objects.update(timeout_seconds=7, max_output_bytes=9, calls_per_minute_owner=5)
+    assert "7 s · 65536 bytes in, 9 out · 5 a minute for one owner" in admin_client.get(address).content.decode()
 
 
 def test_selected_tools_are_enabled_and_disabled(admin_client, append_line):

@@ -57,6 +57,8 @@ HARMLESS = (
 )
 # Attributes of a field that say nothing about what its column takes.
 NOT_OF_THE_COLUMN = {
+    "auto_now",
+    "auto_now_add",
     "blank",
     "choices",
     "db_default",

@@ -1,22 +1,27 @@
-"""Tools in the admin: which may run, with which permissions; and every call that was asked for."""
+"""Tools in the admin: which may run, with which permissions and limits; who changed that; every call asked for."""
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db.models import QuerySet
+from django.forms.models import construct_instance
 from django.http import HttpRequest
 
-from nanohost.lib.admin import GrowingAdmin, KnownValues, ModelAdmin, excerpt
+from nanohost.lib.admin import GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list
 from tools import gate, registry
+from tools.changes import FIELDS, changing
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
-from tools.models import ToolCall, ToolSetting
+from tools.models import SettingChange, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE, Permission
 
 
 class ToolSettingForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
-    """Grants as checkboxes."""
+    """Grants as checkboxes; caps within the environment's."""
 
     grants = forms.MultipleChoiceField(
         choices=[(str(each), str(each)) for each in GRANTABLE],
@@ -27,19 +32,36 @@ class ToolSettingForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's ow
 
     class Meta:
         model = ToolSetting
-        fields = ["enabled", "grants"]
+        fields = FIELDS
+
+    def clean_max_input_bytes(self) -> int | None:
+        return self._within("max_input_bytes", "TOOL_MAX_INPUT_BYTES", settings.TOOL_MAX_INPUT_BYTES)
+
+    def clean_max_output_bytes(self) -> int | None:
+        return self._within("max_output_bytes", "TOOL_MAX_OUTPUT_BYTES", settings.TOOL_MAX_OUTPUT_BYTES)
+
+    def _within(self, field: str, ceiling: str, most: int) -> int | None:
+        """The cap; one that was set before the ceiling was lowered stays, and keeps nobody from changing the rest."""
+        cap: int | None = self.cleaned_data[field]
+        if cap is not None and cap > most and field in self.changed_data:
+            raise forms.ValidationError(f"{ceiling}, the ceiling, is {most} bytes.")
+        return cap
 
 
 @admin.register(ToolSetting)
 class ToolSettingAdmin(ModelAdmin):
-    """Which tools may run. A change counts from the next decision of the gate on: at once."""
+    """Which tools may run, and within which limits. A change counts from the next decision of the gate on: at once."""
 
     form = ToolSettingForm
-    list_display = ["name", "enabled", "state", "needs", "granted", "effects"]
+    list_display = ["name", "enabled", "state", "needs", "granted", "effects", "limits"]
     list_filter = ["enabled"]
     search_fields = ["name"]
-    readonly_fields = ["name", "description", "state", "needs", "effects", "defined_in", "updated_at"]
-    fields = ["name", "description", "state", "needs", "effects", "defined_in", "enabled", "grants", "updated_at"]
+    readonly_fields = ["name", "description", "state", "needs", "effects", "defined_in", "limits", "log", "updated_at"]
+    fieldsets = [
+        (None, {"fields": ["name", "description", "state", "needs", "effects", "defined_in", "enabled", "grants"]}),
+        ("Limits", {"fields": ["limits", *FIELDS[2:]]}),
+        ("What was changed", {"fields": ["log", "updated_at"]}),
+    ]
     actions = ["enable", "disable"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -78,6 +100,23 @@ class ToolSettingAdmin(ModelAdmin):
             return "–"
         return "reads only" if tool.effects == "read" else "has side effects: is never run twice for one call"
 
+    @admin.display(description="limits in effect")
+    def limits(self, setting: ToolSetting) -> str:
+        tool = _registered(setting)
+        if tool is None:
+            return "–"
+        rates = (
+            (setting.calls_per_minute_conversation, "conversation"),
+            (setting.calls_per_minute_owner, "owner"),
+        )
+        each = [f"{setting.timeout(tool):g} s", f"{setting.input_bytes()} bytes in, {setting.output_bytes()} out"]
+        each += [f"{calls} a minute for one {of}" for calls, of in rates if calls is not None]
+        return " · ".join(each)
+
+    @admin.display(description="change log")
+    def log(self, setting: ToolSetting) -> str:
+        return link_to_list("tools_settingchange", "its changes: who, when, before, after", tool_name=setting.name)
+
     @admin.display(description="defined in")
     def defined_in(self, setting: ToolSetting) -> str:
         tool = _registered(setting)
@@ -91,10 +130,15 @@ class ToolSettingAdmin(ModelAdmin):
     def disable(self, request: HttpRequest, chosen: QuerySet[ToolSetting]) -> None:
         self._set_enabled(request, chosen, False)
 
+    def save_model(self, request: HttpRequest, obj: ToolSetting, form: Any, change: bool) -> None:
+        with changing(obj.name, by=request.user.get_username()) as setting:
+            # What the form did not change may have been changed meanwhile.
+            construct_instance(form, setting, fields=form.changed_data)
+
     def _set_enabled(self, request: HttpRequest, chosen: QuerySet[ToolSetting], enabled: bool) -> None:
-        for setting in chosen:
-            setting.enabled = enabled
-            setting.save(update_fields=["enabled", "updated_at"])
+        for name in chosen.values_list("name", flat=True):
+            with changing(name, by=request.user.get_username()) as setting:
+                setting.enabled = enabled
             self.log_change(request, setting, "Enabled." if enabled else "Disabled.")
         word = "enabled" if enabled else "disabled"
         self.message_user(request, f"{len(chosen)} tools are {word}.", messages.SUCCESS)
@@ -116,6 +160,22 @@ class ToolFilter(KnownValues):
         return registry.names()
 
 
+@admin.register(SettingChange)
+class SettingChangeAdmin(GrowingAdmin):
+    """Who changed what about a tool, and when."""
+
+    list_display = ["changed_at", "tool_name", "changed_by", "what"]
+    list_filter = [ToolFilter]
+    search_fields = ["tool_name"]
+    search_help_text = "A tool's name."
+    fields = ["tool_name", "changed_at", "changed_by", "before", "after"]
+
+    @admin.display(description="what")
+    def what(self, change: SettingChange) -> str:
+        fields = change.before.items()
+        return "; ".join(f"{name}: {json.dumps(was)} → {json.dumps(change.after.get(name))}" for name, was in fields)
+
+
 class RuleFilter(KnownValues):
     """By the rule that refused it, or what ended it."""
 
@@ -126,7 +186,8 @@ class RuleFilter(KnownValues):
             *("not_registered", "not_in_ceiling", "not_enabled", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in GRANTABLE),
-            *("input_size", "arguments", "limit:tool_rounds", "limit:time", "limit:tokens"),
+            *("input_size", "arguments", "rate:conversation", "rate:owner"),
+            *("limit:tool_rounds", "limit:time", "limit:tokens"),
             *("raised", "timeout", "crashed", "interrupted", "output", "unavailable"),
             *("cancelled", "deleted", "turn_time", "turn_ended"),
         )
@@ -142,7 +203,10 @@ class ToolCallAdmin(GrowingAdmin):
     search_help_text = "An id (or its beginning) of a call, turn or conversation; a tool's name."
     fieldsets = [
         (None, {"fields": ["id", "tool_name", "status", "rule", "arguments", "result"]}),
-        ("Belongs to", {"fields": ["turn_id", "conversation_id", "agent", "request_id", "call_id", "position"]}),
+        (
+            "Belongs to",
+            {"fields": ["turn_id", "conversation_id", "owner_id", "agent", "request_id", "call_id", "position"]},
+        ),
         ("Time", {"fields": ["created_at", "started_at", "ended_at", "duration_ms"]}),
         (
             "How it is run",

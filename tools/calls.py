@@ -17,6 +17,7 @@ from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
 
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.redaction import redact, redact_json
 from nanohost.lib.text import storable
 from tools.errors import CallLost
 from tools.models import CallStatus, ToolCall, ToolCallQuerySet
@@ -42,6 +43,7 @@ def new_call(
     *,
     conversation_id: UUID,
     turn_id: UUID,
+    owner_id: int,
     agent: str,
     request_id: str,
     call_id: str,
@@ -50,25 +52,36 @@ def new_call(
     arguments: str,
     effects: str,
     refused: Outcome | None,
+    rate_limited: bool,
 ) -> ToolCall:
     """An unsaved call: queued, or ended at once if the gate refuses it."""
     call = ToolCall(
         conversation_id=conversation_id,
         turn_id=turn_id,
+        owner_id=owner_id,
         agent=agent,
         request_id=request_id,
         call_id=call_id,
         position=position,
         tool_name=tool_name[:128],
-        arguments=arguments,
+        arguments=redact_json(arguments),
         arguments_hash=hashlib.sha256(arguments.encode()).hexdigest(),
         effects=effects,
         rung_at=Now(),
     )
+    if call.arguments != arguments:
+        call.private_arguments = arguments
+    call.rate_limited = rate_limited
     if refused:
-        call.status, call.result, call.rule = refused.status, refused.result, refused.rule
-        call.ended_at, call.duration_ms = Now(), 0
+        refuse(call, refused)
     return call
+
+
+def refuse(call: ToolCall, refused: Outcome) -> None:
+    """End an unsaved call."""
+    call.status, call.result, call.rule = refused.status, refused.result, refused.rule
+    call.private_arguments = ""
+    call.ended_at, call.duration_ms = Now(), 0
 
 
 def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
@@ -94,6 +107,7 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
             ),
             result=Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
             rule="crashed",
+            private_arguments="",
             fence=F("fence") + 1,
             lease_until=None,
             ended_at=Now(),
@@ -108,16 +122,19 @@ def keep(call: ToolCall) -> bool:
 
 def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
     """Store how a call of ours ended; raises :class:`CallLost` if somebody else ended it or took it over."""
+    result = storable(redact(outcome.result))
     stored = _held(call).update(
         status=outcome.status,
         rule=outcome.rule,
-        result=storable(outcome.result),
+        result=result,
+        private_arguments="",
         duration_ms=duration_ms,
         ended_at=Now(),
         lease_until=None,
     )
     if stored != 1:
         raise CallLost(call.pk)
+    call.status, call.rule, call.result = outcome.status, outcome.rule, result
 
 
 def hand_back(call: ToolCall) -> None:
@@ -144,6 +161,7 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCa
             When(**started_write, then=Value(f"{UNKNOWN_RESULT} ({reason})")), default=Value(f"FAILED: {reason}")
         ),
         rule=rule,
+        private_arguments="",
         fence=F("fence") + 1,
         ended_at=Now(),
         lease_until=None,

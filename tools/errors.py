@@ -11,3 +11,11 @@ class UnknownTool(LookupError):
 
 class CallLost(Exception):
     """The call was ended or taken over by somebody else while it ran: what it did no longer counts."""
+
+
+class UnfitName(ValueError):
+    """What was named cannot be a tool, or an app to write one into; the message says why."""
+
+
+class ToolExists(ValueError):
+    """There is something of that name already; the message says where."""

@@ -1,9 +1,9 @@
 """The gate: the only way to a tool.
 
 A call runs only if the tool is registered, inside the settings' ceiling, enabled in the admin, allowed to this agent,
-granted every permission it declares, and its input fits the size and the schema. The first rule that says no names
-itself in the outcome. The gate decides when a call is asked for and again when it starts, since what was allowed may
-have been taken back in between.
+granted every permission it declares, its input fits the size and the schema, and its rate limits have a place left. The
+first rule that says no names itself in the outcome. The gate decides when a call is asked for and again when it starts,
+since what was allowed may have been taken back in between.
 """
 
 import difflib
@@ -22,11 +22,12 @@ from django.db import DatabaseError, OperationalError, close_old_connections, tr
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
 from nanohost.lib.text import clip
-from tools import calls, registry
+from tools import calls, limits, registry
 from tools.arguments import Misfit, read_arguments
 from tools.calls import Outcome
 from tools.children import Interrupted, Task, pool
 from tools.errors import CallLost, UnknownTool
+from tools.limits import Limit
 from tools.models import CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
 from tools.registry import RegisteredTool
@@ -61,15 +62,18 @@ class Refused(Exception):
         return Outcome(status=CallStatus.REJECTED, result=result, rule=self.rule)
 
 
-def admit(name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None) -> RegisteredTool:
-    """The tool, if this agent may use it now; raises :class:`Refused` by the first rule that says no.
+def admit(
+    name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None
+) -> tuple[RegisteredTool, ToolSetting]:
+    """The tool, if this agent may use it now, and its setting; raises :class:`Refused` by the first rule that says no.
 
     ``decided``: what the admin has decided, by tool, where the caller has read it for many tools at once.
     """
     try:
         tool = registry.get(name)
     except UnknownTool:
-        near = difflib.get_close_matches(clip(name, 64), _offered(agent_tools), n=3)
+        # Whoever has read what is decided looks at many tools, and not for a model that misspelt one.
+        near = difflib.get_close_matches(clip(name, 64), _offered(agent_tools), n=3) if decided is None else []
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.{hint}") from None
     if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
@@ -87,14 +91,14 @@ def admit(name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetti
             )
         if permission not in setting.grants:
             raise Refused(f"permission:{permission}", f"The tool {name} needs {permission}, which it was not granted.")
-    return tool
+    return tool, setting
 
 
-def check_arguments(tool: RegisteredTool, raw: str) -> dict[str, Any]:
+def check_arguments(tool: RegisteredTool, setting: ToolSetting, raw: str) -> dict[str, Any]:
     """The arguments, parsed; raises :class:`Refused` if they are too large, not JSON, or not what the schema says."""
     size = len(raw.encode("utf-8"))
-    if size > settings.TOOL_MAX_INPUT_BYTES:
-        raise Refused("input_size", f"The arguments have {size} bytes; {settings.TOOL_MAX_INPUT_BYTES} are allowed.")
+    if size > (most := setting.input_bytes()):
+        raise Refused("input_size", f"The arguments have {size} bytes; {most} are allowed.")
     try:
         return read_arguments(tool.schema, raw)
     except Misfit as misfit:
@@ -123,6 +127,7 @@ def request(
     *,
     conversation_id: UUID,
     turn_id: UUID,
+    owner_id: int,
     agent: str,
     agent_tools: AgentTools,
     request_id: str,
@@ -136,11 +141,13 @@ def request(
 
     ``refusal`` is a rule of the caller's own that was met before the gate's, such as a turn's limit of rounds.
     """
-    effects, refused = "", refusal
+    effects, refused, rate_limited = "", refusal, False
     try:
         effects = registry.get(tool_name).effects
         if refused is None:
-            check_arguments(admit(tool_name, agent_tools=agent_tools), arguments)
+            tool, setting = admit(tool_name, agent_tools=agent_tools)
+            check_arguments(tool, setting, arguments)
+            rate_limited = setting.rate_limited
     except UnknownTool:
         refused = refused or _refusal_of(tool_name, agent_tools)
     except Refused as met:
@@ -148,6 +155,7 @@ def request(
     return calls.new_call(
         conversation_id=conversation_id,
         turn_id=turn_id,
+        owner_id=owner_id,
         agent=agent,
         request_id=request_id,
         call_id=call_id,
@@ -156,15 +164,26 @@ def request(
         arguments=arguments,
         effects=effects,
         refused=refused.outcome() if refused else None,
+        rate_limited=rate_limited,
     )
 
 
 def record(requested: Sequence[ToolCall]) -> None:
-    """Store requested calls, in the caller's transaction; those refused are audited once it has committed."""
-    ToolCall.objects.bulk_create(requested)
-    for call in requested:
-        if call.ended:
-            transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
+    """Store requested calls, in the caller's transaction; those refused are audited once it has committed.
+
+    Those for which a rate limit has no place left are refused here, where two workers cannot both take the last one.
+    """
+    with transaction.atomic(savepoint=False):
+        for call, limit, free_in in limits.exceeding(requested):
+            calls.refuse(call, _too_many(call, limit, free_in).outcome())
+        ToolCall.objects.bulk_create(requested)
+        for call in requested:
+            if call.ended:
+                transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
+
+
+def _too_many(call: ToolCall, limit: Limit, free_in: float) -> Refused:
+    return Refused(limit.rule, limit.message(call.tool_name, free_in=free_in))
 
 
 def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> None:
@@ -186,12 +205,17 @@ def _refusal_of(name: str, agent_tools: AgentTools) -> Refused:
 
 
 def run(
-    call_id: UUID, *, agent_tools: Callable[[ToolCall], AgentTools], worker: str, then: Callable[[ToolCall], None]
+    call_id: UUID,
+    *,
+    agent_tools: Callable[[ToolCall], AgentTools],
+    worker: str,
+    on_start: Callable[[ToolCall], None],
+    then: Callable[[ToolCall], None],
 ) -> None:
     """Claim a call, run it once, store its outcome, and go on with ``then`` once that is committed.
 
     Does nothing for a call that is not to be had: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
-    call, what its agent may use now.
+    call, what its agent may use now; ``on_start`` is told of it before it runs.
     """
     call = calls.claim(call_id, worker=worker)
     if call is None:
@@ -201,6 +225,7 @@ def run(
             _audit(call, _outcome_of(call), 0)
             then(call)
             return
+        on_start(call)
         began = time.perf_counter()
         try:
             outcome = _decide_and_run(call, agent_tools)
@@ -229,8 +254,10 @@ def _store(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
 
 def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools]) -> Outcome:
     try:
-        tool = admit(call.tool_name, agent_tools=agent_tools(call))
-        arguments = check_arguments(tool, call.arguments)
+        tool, setting = admit(call.tool_name, agent_tools=agent_tools(call))
+        arguments = check_arguments(tool, setting, call.whole_arguments)
+        if setting.rate_limited and (exceeded := limits.exceeded_at_start(call, setting)):
+            raise _too_many(call, *exceeded)
     except Refused as refusal:
         return refusal.outcome()
     except DatabaseError as error:  # it has not been started: it may be again, whatever its effects
@@ -240,8 +267,8 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
         module=tool.module,
         qualname=tool.qualname,
         arguments=arguments,
-        timeout=tool.timeout or settings.TOOL_TIMEOUT_SECONDS,
-        output_bytes=settings.TOOL_MAX_OUTPUT_BYTES,
+        timeout=setting.timeout(tool),
+        output_bytes=setting.output_bytes(),
         secrets=tool.secrets,
         repeatable=tool.effects == "read",
     )
@@ -251,7 +278,7 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
         raise CallLost(call.pk)
     if answer.ok:
         return Outcome(status=CallStatus.SUCCESS, result=answer.text)
-    if answer.rule in ("timeout", "crashed", "interrupted", "output") and tool.effects == "write":
+    if answer.rule in ("timeout", "crashed", "memory", "interrupted", "output") and tool.effects == "write":
         return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({answer.text})", rule=answer.rule)
     return Outcome(status=CallStatus.FAILED, result=f"FAILED: {answer.text}", rule=answer.rule)
 

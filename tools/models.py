@@ -2,12 +2,21 @@
 
 from typing import Any, Self
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from tools import registry
 from tools.permissions import GRANTABLE
+
+# The longest timeout an admin may set, in seconds. A turn has TURN_TIMEOUT_SECONDS, 600 unless set, for all it does.
+MOST_TIMEOUT_SECONDS = 600
+
+# The highest rate limit: so many entries of an index are read to see that it is reached.
+MOST_CALLS_PER_MINUTE = 10_000
 
 
 def validate_grants(grants: Any) -> None:
@@ -27,6 +36,42 @@ class ToolSetting(models.Model):
         validators=[validate_grants],
         help_text="The permissions it is granted; each one it declares is needed.",
     )
+    timeout_seconds = models.FloatField(
+        "timeout",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.1), MaxValueValidator(MOST_TIMEOUT_SECONDS)],
+        help_text=f"In seconds, 0.1 to {MOST_TIMEOUT_SECONDS}; a run that takes longer is stopped. "
+        "Empty: the tool's own, or TOOL_TIMEOUT_SECONDS.",
+    )
+    max_input_bytes = models.PositiveIntegerField(
+        "input cap",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="In bytes; larger arguments are refused. TOOL_MAX_INPUT_BYTES is the ceiling. Empty: that.",
+    )
+    max_output_bytes = models.PositiveIntegerField(
+        "output cap",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="In bytes; the rest of a result is cut. TOOL_MAX_OUTPUT_BYTES is the ceiling. Empty: that.",
+    )
+    calls_per_minute_conversation = models.PositiveIntegerField(
+        "rate limit of a conversation",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS_PER_MINUTE)],
+        help_text="Calls in any 60 seconds; further ones are refused, and do not count. Empty: no limit.",
+    )
+    calls_per_minute_owner = models.PositiveIntegerField(
+        "rate limit of an owner",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS_PER_MINUTE)],
+        help_text="The same, in all conversations of an owner together. Empty: no limit.",
+    )
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -36,12 +81,52 @@ class ToolSetting(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def timeout(self, tool: registry.RegisteredTool) -> float:
+        """Seconds a run may take: the admin's word, else the tool's own, else the settings'."""
+        return self.timeout_seconds or tool.timeout or settings.TOOL_TIMEOUT_SECONDS
+
+    def input_bytes(self) -> int:
+        """Bytes that the arguments of a call may have; the environment's is the ceiling, whenever it was lowered."""
+        return min(self.max_input_bytes or settings.TOOL_MAX_INPUT_BYTES, settings.TOOL_MAX_INPUT_BYTES)
+
+    def output_bytes(self) -> int:
+        """Bytes that are kept of a result; the environment's is the ceiling, whenever it was lowered."""
+        return min(self.max_output_bytes or settings.TOOL_MAX_OUTPUT_BYTES, settings.TOOL_MAX_OUTPUT_BYTES)
+
+    @property
+    def rate_limited(self) -> bool:
+        """Whether calls of the tool are counted before one is let in."""
+        return self.calls_per_minute_conversation is not None or self.calls_per_minute_owner is not None
+
 
 def sync_settings() -> None:
-    """Give each registered tool its row; ``time`` alone starts enabled. What people set is left as it is."""
+    """Give each registered tool its row; ``time`` alone starts enabled. What people set is left as it is.
+
+    The change log begins with what people change: a tool with a fresh row is refused as one without a row is, and that
+    ``time`` starts enabled is the same everywhere.
+    """
     known = set(ToolSetting.objects.values_list("name", flat=True))
     fresh = [ToolSetting(name=name, enabled=name == "time") for name in registry.names() if name not in known]
     ToolSetting.objects.bulk_create(fresh, ignore_conflicts=True)
+
+
+class SettingChange(models.Model):
+    """One change of a tool's settings. The tool stands here by its name, since a log outlives what it is about."""
+
+    tool_name = models.CharField(max_length=64)
+    changed_at = models.DateTimeField(db_default=Now(), editable=False, help_text="By the database's clock.")
+    changed_by = models.CharField(
+        max_length=200, help_text="The name of a user of the admin; or manage.py, and the system's user who ran it."
+    )
+    before = models.JSONField(help_text="What was changed, as it was.")
+    after = models.JSONField(help_text="What was changed, as it was from then on.")
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["tool_name", "-id"], name="changes_of_a_tool")]
+
+    def __str__(self) -> str:
+        return f"{self.tool_name} by {self.changed_by}"
 
 
 class CallStatus(models.TextChoices):
@@ -74,14 +159,20 @@ class ToolCall(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    conversation_id = models.UUIDField(db_index=True)
+    conversation_id = models.UUIDField()
     turn_id = models.UUIDField()
+    owner_id = models.BigIntegerField(
+        null=True, blank=True, help_text="Whose conversation it is. Empty for calls of an earlier version."
+    )
     agent = models.CharField(max_length=64, help_text="Name of the agent.")
     request_id = models.CharField(max_length=64, blank=True)
     call_id = models.CharField(max_length=128, help_text="The model's own id of the call.")
     position = models.PositiveIntegerField(help_text="Its place among the calls of the turn.")
     tool_name = models.CharField(max_length=128, help_text="As the model wrote it.")
-    arguments = models.TextField(help_text="As the model wrote them.")
+    arguments = models.TextField(help_text="As the model wrote them, without secrets.")
+    private_arguments = models.TextField(
+        blank=True, default="", db_default="", editable=False, help_text="With their secrets, until it has ended."
+    )
     arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments, hexadecimal.")
     effects = models.CharField(max_length=5, blank=True, help_text="read or write; empty for a tool nobody registered.")
 
@@ -95,12 +186,16 @@ class ToolCall(models.Model):
     worker = models.CharField(max_length=128, blank=True)
     rung_at = models.DateTimeField(null=True, blank=True, help_text="When a worker was last told of it.")
 
-    created_at = models.DateTimeField(auto_now_add=True)
+    # The database's clock, which rate limits go by, however many machines ask for calls.
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     duration_ms = models.PositiveIntegerField(null=True, blank=True)
 
     objects = ToolCallQuerySet.as_manager()
+
+    # Not stored. Of a call that is asked for: whether its tool had a rate limit when the gate let it in.
+    rate_limited = False
 
     class Meta:
         ordering = ["-created_at"]
@@ -114,10 +209,18 @@ class ToolCall(models.Model):
             # What auditors look for. Few calls meet a rule, and only those are in the second.
             models.Index(fields=["tool_name", "-created_at"], name="calls_by_tool"),
             models.Index(fields=["rule", "-created_at"], condition=models.Q(rule__gt=""), name="calls_by_rule"),
+            # What rate limits count.
+            models.Index(fields=["conversation_id", "-created_at"], name="calls_of_a_conversation"),
+            models.Index(fields=["owner_id", "tool_name", "-created_at"], name="calls_of_an_owner"),
         ]
 
     def __str__(self) -> str:
         return f"{self.tool_name} {self.status}"
+
+    @property
+    def whole_arguments(self) -> str:
+        """What it is run with."""
+        return self.private_arguments or self.arguments
 
     @property
     def ended(self) -> bool:

@@ -1,18 +1,39 @@
-"""``manage.py tools list | allow NAME [--grant PERMISSION] | deny NAME``."""
+"""``manage.py tools list | allow NAME [--grant PERMISSION] | deny NAME | new NAME [--app APP]``."""
 
+import json
+import os
+import pwd
+import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tools import gate, registry
-from tools.models import ToolSetting, sync_settings
+from tools import gate, registry, scaffold
+from tools.changes import changing
+from tools.errors import ToolExists, UnfitName
+from tools.models import sync_settings
 from tools.permissions import GRANTABLE
+
+NEXT = """Wrote {tool}
+  and {test}
+
+Write what {name} does, and test it:
+  {python} -m pytest {test}
+
+Then start the host with it, allow it, and have the scripted model call it by a chat with this body:
+{exports}  {manage} tools allow {name}
+  {body}
+
+docs/tools.md has the rest."""
 
 
 class Command(BaseCommand):
-    """Shows and changes which tools may run."""
+    """Shows and changes which tools may run, and begins new ones."""
 
-    help = "Show and change which tools may run."
+    help = "Show and change which tools may run; begin a new one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -22,9 +43,14 @@ class Command(BaseCommand):
         allow.add_argument("--grant", action="append", default=[], choices=[str(each) for each in GRANTABLE])
         deny = actions.add_parser("deny", help="Disable a tool and take its grants back.")
         deny.add_argument("name")
+        new = actions.add_parser("new", help="Write a new tool and its test into an app of your own.")
+        new.add_argument("name", help="The tool's name: that of a Python function.")
+        new.add_argument("--app", help="Its dotted name; made if there is none. Default: yours, or my_tools.")
+        new.add_argument("--directory", type=Path, help="Where the app stands, or is to. Default: beside manage.py.")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
-        sync_settings()
+        if action != "new":  # which needs no database
+            sync_settings()
         getattr(self, f"_{action}")(options)
 
     def _list(self, options: dict[str, Any]) -> None:
@@ -34,27 +60,63 @@ class Command(BaseCommand):
             self.stdout.write(f"{tool.name}\t{state}\t{needs}\t{tool.effects}s")
 
     def _allow(self, options: dict[str, Any]) -> None:
-        setting = self._setting(options["name"])
-        setting.enabled = True
-        setting.grants = sorted({*setting.grants, *options["grant"]})
-        setting.save()
+        name = _known(options["name"])
+        with changing(name, by=_who()) as setting:
+            setting.enabled = True
+            setting.grants = sorted({*setting.grants, *options["grant"]})
         survey = gate.survey(agent_tools=gate.AgentTools(names=None))
-        forbidden_by = next(rule for tool, rule in survey if tool.name == setting.name)
+        forbidden_by = next(rule for tool, rule in survey if tool.name == name)
         if forbidden_by and forbidden_by.startswith("permission:"):
             missing = forbidden_by.removeprefix("permission:")
-            self.stdout.write(f"{setting.name} is enabled, but needs {missing}: add --grant {missing}.")
+            self.stdout.write(f"{name} is enabled, but needs {missing}: add --grant {missing}.")
         elif forbidden_by:
-            self.stdout.write(f"{setting.name} is enabled, but still forbidden by {forbidden_by}.")
+            self.stdout.write(f"{name} is enabled, but still forbidden by {forbidden_by}.")
         else:
-            self.stdout.write(f"{setting.name} is allowed.")
+            self.stdout.write(f"{name} is allowed.")
 
     def _deny(self, options: dict[str, Any]) -> None:
-        setting = self._setting(options["name"])
-        setting.enabled, setting.grants = False, []
-        setting.save()
-        self.stdout.write(f"{setting.name} is denied.")
+        name = _known(options["name"])
+        with changing(name, by=_who()) as setting:
+            setting.enabled, setting.grants = False, []
+        self.stdout.write(f"{name} is denied.")
 
-    def _setting(self, name: str) -> ToolSetting:
-        if name not in registry.names():
-            raise CommandError(f"There is no tool named {name!r}; there are: {', '.join(registry.names())}.")
-        return ToolSetting.objects.get(name=name)
+    def _new(self, options: dict[str, Any]) -> None:
+        extra, directory = settings.NANOHOST_EXTRA_APPS, options["directory"]
+        app = options["app"] or (extra[0] if len(extra) == 1 else "my_tools")
+        directory = directory.expanduser().resolve() if directory else None
+        try:
+            written = scaffold.new_tool(options["name"], app=app, directory=directory)
+        except (UnfitName, ToolExists) as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            raise CommandError(f"{error.filename or app}: {error.strerror or error}; nothing was written.") from None
+        script = [{"call": [{"name": options["name"], "arguments": {"text": "hello"}}]}, {"say": "{results}"}]
+        exports = {"NANOHOST_EXTRA_APPS": ",".join(dict.fromkeys([*extra, app]))}
+        if directory not in (None, settings.BASE_DIR):
+            exports["PYTHONPATH"] = str(directory)
+        self.stdout.write(
+            NEXT.format(
+                name=options["name"],
+                tool=written.tool,
+                test=shlex.quote(str(written.test)),
+                python=shlex.quote(sys.executable),
+                manage=f"{shlex.quote(sys.executable)} manage.py",
+                exports="".join(f"  export {name}={shlex.quote(value)}\n" for name, value in exports.items()),
+                body=shlex.quote(json.dumps({"message": json.dumps({"script": script})})),
+            )
+        )
+
+
+def _who() -> str:
+    """Whom the change log names. By the process's user: the environment's names are whatever it says."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have a number and no name
+        user = str(os.getuid())
+    return f"manage.py, {user}"
+
+
+def _known(name: str) -> str:
+    if name not in registry.names():
+        raise CommandError(f"There is no tool named {name!r}; there are: {', '.join(registry.names())}.")
+    return name
