@@ -1,7 +1,9 @@
 """A real, strict server of OpenAI's Chat Completions API, on loopback.
 
 It holds every request against the rules of the chat format and answers 400 to one that breaks them, records what it is
-sent, and answers as it is told, request by request. Untold, it follows the protocol of ``agent/llm/scripted.py``.
+sent, and answers as it is told, request by request. Untold, it follows the protocol of ``agent/llm/scripted.py``. What
+it is told by :func:`completion` and what it makes up itself is streamed to who asks for that; other replies go out as
+they are.
 
 ``python -m tests.openai_server [PORT]`` runs it as a process and prints its address.
 """
@@ -16,15 +18,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent import errors
-from agent.llm.base import ModelRequest
+from agent.llm.base import Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 
+USAGE_WANTED = {"include_usage": True}
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -37,7 +40,11 @@ class Broken(Exception):
 
 def check_request(body: Any) -> None:
     """Hold a request against the rules; raises :class:`Broken`. Only what nanohost means to send is known."""
-    _need(isinstance(body, dict) and set(body) <= {"model", "messages", "tools"}, f"unknown keys: {sorted(body)}")
+    known = {"model", "messages", "tools", "stream", "stream_options"}
+    _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
+    _need(body.get("stream", True) is True, "stream must be true, where it is given")
+    _need("stream" in body or "stream_options" not in body, "stream_options without stream")
+    _need(body.get("stream_options", USAGE_WANTED) == USAGE_WANTED, "stream_options has unknown keys")
     _need(isinstance(body.get("model"), str) and body["model"], "model must be a name")
     check_messages(body.get("messages"))
     if "tools" in body:
@@ -110,6 +117,9 @@ def _need(holds: object, otherwise: str) -> None:
         raise Broken(otherwise)
 
 
+EVENT_STREAM = {"Content-Type": "text/event-stream"}
+
+
 # --- what it is told to answer -----------------------------------------------------------------------------------
 
 
@@ -118,11 +128,12 @@ class Reply:
     """An answer, byte by byte. A ``body`` of several parts is sent in chunks, and may be endless."""
 
     status: int = 200
-    body: bytes | Iterable[bytes] = b""
+    body: bytes | Iterable[bytes] | AsyncIterable[bytes] = b""
     headers: dict[str, str] = field(default_factory=dict)
     before: float = 0  # seconds of silence before the first byte
     between: float = 0  # seconds between the parts of the body
-    hang_up: bool = False  # reset the connection instead of answering
+    hang_up: bool = False  # reset the connection instead of answering; after the parts of a body: close it, unfinished
+    answer: Any = None  # what the body says, if it can be streamed as well
 
 
 def completion(
@@ -132,10 +143,13 @@ def completion(
     finish_reason: str = "stop",
     usage: Any = None,
     model: str = "model-1",
+    thought: str = "",
     **how: Any,
 ) -> Reply:
-    """An answer as a model gives it."""
+    """An answer as a model gives it, whole or streamed as the request asks."""
     message = {"role": "assistant", "content": content} | ({"tool_calls": tool_calls} if tool_calls is not None else {})
+    if thought:
+        message["reasoning_content"] = thought
     answer = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -144,7 +158,63 @@ def completion(
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
         "usage": usage if usage is not None else {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
     }
-    return as_json(answer, **how)
+    return as_json(answer, answer=answer, **how)
+
+
+def events(*chunks: Any, **how: Any) -> Reply:
+    """A stream of these, each in a part of its own; text and bytes are sent as they are."""
+    return Reply(body=[event(chunk) for chunk in chunks], headers=EVENT_STREAM, **how)
+
+
+def event(chunk: Any) -> bytes:
+    """One event; of text, its data."""
+    if isinstance(chunk, bytes):
+        return chunk
+    return f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n".encode()
+
+
+def chunk(delta: Any = None, *, finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
+    """A chunk of an answer as OpenAI streams it."""
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "model-1",
+        "choices": [{"index": 0, "delta": {} if delta is None else delta, "finish_reason": finish_reason}],
+        **more,
+    }
+
+
+def in_chunks(answer: dict[str, Any], *, usage: bool) -> list[Any]:
+    """A whole answer as chunks, word by word, and the word that ends it. What is malformed stays so."""
+    (choice,) = answer["choices"]
+    message, model = choice["message"], {"model": answer["model"]}
+    deltas: list[Any] = [{"role": "assistant", "content": ""}]
+    for name in ("reasoning_content", "content"):
+        text = message.get(name)
+        deltas += [
+            {name: piece} for piece in (re.findall(r"\S{1,5000}\s*|\s+", text) if isinstance(text, str) else [text])
+        ]
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        deltas += [{"tool_calls": [piece]} for index, call in enumerate(calls) for piece in call_in_pieces(index, call)]
+    else:
+        deltas.append({"tool_calls": calls})
+    chunks = [chunk(delta, **model) for delta in deltas]
+    chunks.append(chunk(finish_reason=choice["finish_reason"], **model))
+    if usage:
+        chunks.append(chunk(**model) | {"choices": [], "usage": answer["usage"]})
+    return [*chunks, "[DONE]"]
+
+
+def call_in_pieces(index: int, call: Any) -> list[Any]:
+    """A tool call as OpenAI streams it: first the id and the name, then the arguments bit by bit."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return [call | {"index": index} if isinstance(call, dict) else call]
+    head = call | {"index": index, "function": function | {"arguments": ""}}
+    bits = re.findall(r"(?s).{1,5}", function["arguments"])
+    return [head, *({"index": index, "function": {"arguments": bit}} for bit in bits)]
 
 
 def call(name: str, arguments: Any = "{}", call_id: str = "call_1") -> dict[str, Any]:
@@ -275,7 +345,7 @@ class OpenAIServer:
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
         reply = await self._choose(request)
-        if reply.hang_up:
+        if reply.hang_up and not reply.body:
             # With a linger of 0, closing sends a reset.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
@@ -285,14 +355,13 @@ class OpenAIServer:
         length = f"Content-Length: {len(reply.body)}" if whole else "Transfer-Encoding: chunked"
         headers = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items())
         writer.write(f"HTTP/1.1 {reply.status} Status\r\n{headers}{length}\r\n\r\n".encode())
-        parts = (
-            [reply.body[start : start + 65536] for start in range(0, len(reply.body), 65536)] if whole else reply.body
-        )
-        for part in parts:
+        async for part in _parts(reply.body):
             writer.write(part if whole else b"%x\r\n%b\r\n" % (len(part), part))
             request.bytes_sent += len(part)
             await writer.drain()
             await asyncio.sleep(reply.between)
+        if reply.hang_up:
+            raise ConnectionAbortedError
         if not whole:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
@@ -309,36 +378,110 @@ class OpenAIServer:
         except Broken as broken:
             request.broken = str(broken)
             return failure(400, message=str(broken))
-        if self._replies:
-            return self._replies.popleft()
-        return await self._as_scripted(request.body)
+        streams, usage = "stream" in request.body, "stream_options" in request.body
+        if not self._replies:
+            return await (self._streamed_as_scripted if streams else self._as_scripted)(request.body)
+        reply = self._replies.popleft()
+        if streams and reply.answer:
+            as_told = events(*in_chunks(reply.answer, usage=usage))
+            return replace(reply, body=as_told.body, headers=reply.headers | as_told.headers)
+        return reply
 
     async def _as_scripted(self, body: dict[str, Any]) -> Reply:
-        asked = ModelRequest(model=body["model"], messages=body["messages"], tools=body.get("tools", []))
         try:
-            answer = await self._scripted.complete(asked)
+            return as_told(await self._scripted.complete(asked(body)))
         except errors.LlmError as error:
-            wait = {"headers": {"Retry-After": str(error.retry_after)}} if error.retry_after is not None else {}
-            return {
-                "llm_auth": failure(401, "invalid_api_key"),
-                "llm_rate_limited": failure(429, "rate_limit_exceeded", **wait),
-                "llm_timeout": failure(504),
-                "llm_context_too_long": failure(400, "context_length_exceeded"),
-                "llm_content_filter": failure(400, "content_filter"),
-                "llm_unavailable": failure(503, **wait),
-                "llm_bad_response": Reply(body=b"<html>Bad gateway</html>", headers={"Content-Type": "text/html"}),
-            }[error.code]
-        return completion(
-            answer.content or None,
-            tool_calls=list(answer.tool_calls) or None,
-            finish_reason="tool_calls" if answer.tool_calls else "stop",
-            model=answer.model,
-            usage={
-                "prompt_tokens": answer.usage.prompt_tokens,
-                "completion_tokens": answer.usage.completion_tokens,
-                "total_tokens": answer.usage.prompt_tokens + answer.usage.completion_tokens,
-            },
-        )
+            return failed(error)
+
+    async def _streamed_as_scripted(self, body: dict[str, Any]) -> Reply:
+        """The same, while it is made: what fails before the first piece has a status of HTTP."""
+        pieces: asyncio.Queue[Delta | None] = asyncio.Queue()
+        answering = asyncio.ensure_future(self._scripted.complete(asked(body), pieces.put_nowait))
+        answering.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            first = await pieces.get()
+        except asyncio.CancelledError:
+            answering.cancel()
+            raise
+        if first is None and (error := answering.exception()):
+            assert isinstance(error, errors.LlmError), error
+            return failed(error)
+        return Reply(body=self._follow(answering, first, pieces, "stream_options" in body), headers=EVENT_STREAM)
+
+    @staticmethod
+    async def _follow(
+        answering: asyncio.Future[Completion],
+        piece: Delta | None,
+        pieces: asyncio.Queue[Delta | None],
+        usage: bool,
+    ) -> AsyncIterator[bytes]:
+        try:
+            while piece:
+                yield event(
+                    chunk({"reasoning_content": piece.reasoning} if piece.reasoning else {"content": piece.content})
+                )
+                piece = await pieces.get()
+            answer = as_told(await answering).answer
+            answer["choices"][0]["message"] |= {"content": None, "reasoning_content": None}
+            for last in in_chunks(answer, usage=usage):
+                yield event(last)
+        except errors.LlmError as error:
+            # As vLLM and OpenRouter have it: no status of HTTP can say it any more.
+            reply = failed(error)
+            told = json.loads(reply.body)["error"] if reply.body.startswith(b"{") else None
+            yield event({"error": told | {"code": told["code"] or reply.status}}) if told else event("<html>")
+            yield event("[DONE]")
+        finally:
+            answering.cancel()
+
+
+async def _parts(body: Any) -> AsyncIterator[bytes]:
+    if isinstance(body, bytes):
+        body = [body[start : start + 65536] for start in range(0, len(body), 65536)]
+    if isinstance(body, AsyncIterable):
+        async for part in body:
+            yield part
+        return
+    for part in body:
+        yield part
+
+
+# --- the scripted model ------------------------------------------------------------------------------------------
+
+
+def asked(body: dict[str, Any]) -> ModelRequest:
+    return ModelRequest(model=body["model"], messages=body["messages"], tools=body.get("tools", []))
+
+
+def as_told(answer: Completion) -> Reply:
+    """What the scripted model answers."""
+    return completion(
+        answer.content or None,
+        tool_calls=list(answer.tool_calls) or None,
+        finish_reason="tool_calls" if answer.tool_calls else "stop",
+        model=answer.model,
+        thought=answer.reasoning,
+        usage={
+            "prompt_tokens": answer.usage.prompt_tokens,
+            "completion_tokens": answer.usage.completion_tokens,
+            "total_tokens": answer.usage.prompt_tokens + answer.usage.completion_tokens,
+        },
+    )
+
+
+def failed(error: errors.LlmError) -> Reply:
+    """How a provider reports what the scripted model failed with."""
+    wait = {"headers": {"Retry-After": str(error.retry_after)}} if error.retry_after is not None else {}
+    return {
+        "llm_auth": failure(401, "invalid_api_key"),
+        "llm_rate_limited": failure(429, "rate_limit_exceeded", **wait),
+        "llm_timeout": failure(504),
+        "llm_context_too_long": failure(400, "context_length_exceeded"),
+        "llm_content_filter": failure(400, "content_filter"),
+        "llm_unavailable": failure(503, **wait),
+        "llm_bad_response": Reply(body=b"<html>Bad gateway</html>", headers={"Content-Type": "text/html"}),
+        "llm_request_refused": failure(400),
+    }[error.code]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from agent import errors, llm
 from agent.llm import openai as openai_client
-from agent.llm.base import Completion, ModelRequest, Usage
+from agent.llm.base import Completion, ModelRequest, OnDelta, Usage
 from agent.llm.openai import OpenAIClient
 from conversations.models import Turn, TurnStatus, WaitingFor
 from conversations.turns import DatabaseThreads, TurnRunner
@@ -43,16 +43,19 @@ def server(running: OpenAIServer, settings: Any) -> OpenAIServer:
     return running
 
 
-async def asking(*requests: ModelRequest) -> list[Completion]:
+async def asking(*requests: ModelRequest, on_delta: OnDelta | None = None) -> list[Completion]:
     client = OpenAIClient()
     try:
-        return [await client.complete(request) for request in requests]
+        return [await client.complete(request, on_delta) for request in requests]
     finally:
         await client.close()
 
 
-def ask(request: ModelRequest = ASKED) -> Completion:
-    return asyncio.run(asking(request))[0]
+def ask(request: ModelRequest = ASKED, *, streamed: bool = False) -> Completion:
+    return asyncio.run(asking(request, on_delta=[].append if streamed else None))[0]
+
+
+both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 
 
 # --- what is sent ------------------------------------------------------------------------------------------------
@@ -120,26 +123,29 @@ def test_without_an_address_it_is_openais(server, settings, monkeypatch):
 # --- what is answered --------------------------------------------------------------------------------------------
 
 
-def test_text_and_usage(server):
+@both_ways
+def test_text_and_usage(server, streamed):
     server.answer(completion("Good morning."))
     usage = Usage(prompt_tokens=12, completion_tokens=5)
-    assert ask() == Completion(content="Good morning.", model="model-1", usage=usage)
+    assert ask(streamed=streamed) == Completion(content="Good morning.", model="model-1", usage=usage)
 
 
-def test_tool_calls(server):
+@both_ways
+def test_tool_calls(server, streamed):
     server.answer(completion(None, tool_calls=[call("time", '{"timezone": "UTC"}')]))
-    answer = ask()
+    answer = ask(streamed=streamed)
     assert answer.tool_calls == (call("time", '{"timezone": "UTC"}'),)
     assert answer.as_message()["tool_calls"] == [call("time", '{"timezone": "UTC"}')]
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("arguments", "read_as"),
     [("", "{}"), (None, "{}"), ({"timezone": "UTC"}, '{"timezone": "UTC"}'), ("no JSON", "no JSON")],
 )
-def test_arguments_in_the_forms_servers_send(server, arguments, read_as):
+def test_arguments_in_the_forms_servers_send(server, arguments, read_as, streamed):
     server.answer(completion(None, tool_calls=[call("time", arguments)]))
-    assert ask().tool_calls[0]["function"]["arguments"] == read_as
+    assert ask(streamed=streamed).tool_calls[0]["function"]["arguments"] == read_as
 
 
 def test_calls_without_an_id_are_left_for_the_turn_to_name(server):
@@ -148,16 +154,18 @@ def test_calls_without_an_id_are_left_for_the_turn_to_name(server):
     assert [called["id"] for called in ask().tool_calls] == ["", "", "7"]
 
 
-def test_what_no_database_stores_is_replaced(server):
+@both_ways
+def test_what_no_database_stores_is_replaced(server, streamed):
     server.answer(completion("a\x00b\ud800c", tool_calls=[call("t\x00", '{"x": "\ud800"}')]))
-    answer = ask()
+    answer = ask(streamed=streamed)
     assert answer.content == "a\ufffdb\ufffdc"
     assert answer.tool_calls[0]["function"] == {"name": "t\ufffd", "arguments": '{"x": "\ufffd"}'}
 
 
-def test_a_refusal_is_what_the_assistant_said(server):
+@both_ways
+def test_a_refusal_is_what_the_assistant_said(server, streamed):
     server.answer(as_json({"choices": [{"message": {"content": None, "refusal": "I cannot help with that."}}]}))
-    assert ask().content == "I cannot help with that."
+    assert ask(streamed=streamed).content == "I cannot help with that."
 
 
 @pytest.mark.parametrize(
@@ -171,10 +179,11 @@ def test_a_usage_that_makes_no_sense_counts_as_nothing_or_as_a_bad_response(serv
         assert usage == [1]
 
 
-def test_json_is_read_whatever_its_content_type_says(server):
+@both_ways
+def test_json_is_read_whatever_its_content_type_says(server, streamed):
     said = completion("Hello.")
     server.answer(Reply(body=said.body, headers={"Content-Type": "text/plain"}))
-    assert ask().content == "Hello."
+    assert ask(streamed=streamed).content == "Hello."
 
 
 # --- failures ----------------------------------------------------------------------------------------------------
@@ -236,35 +245,40 @@ NO_COMPLETIONS = [
 ]
 
 
+@both_ways
 @pytest.mark.parametrize(("reply", "kind"), [*STATUSES, *((reply, errors.LlmBadResponse) for reply in NO_COMPLETIONS)])
-def test_each_failure_has_its_class_and_nothing_of_the_providers_words(server, reply, kind):
+def test_each_failure_has_its_class_and_nothing_of_the_providers_words(server, reply, kind, streamed):
     server.answer(reply)
     with pytest.raises(errors.LlmError) as raised:
-        ask()
+        ask(streamed=streamed)
     assert type(raised.value) is kind
     told = repr(raised.value) + raised.value.detail
     assert not [word for word in ("canary", "secret", "Words") if word in told]
 
 
-def test_nobody_listens(settings):
+@both_ways
+def test_nobody_listens(settings, streamed):
     settings.LLM_BASE_URL = "http://127.0.0.1:9/v1"
     with pytest.raises(errors.LlmUnavailable):
-        ask()
+        ask(streamed=streamed)
 
 
-def test_a_model_that_is_silent(server, settings):
+@both_ways
+def test_a_model_that_is_silent(server, settings, streamed):
     settings.LLM_TIMEOUT_SECONDS = 0.3
     server.answer(completion(before=30))
     with pytest.raises(errors.LlmTimeout):
-        ask()
+        ask(streamed=streamed)
 
 
-def test_an_answer_cut_by_the_content_filter(server):
+@both_ways
+def test_an_answer_cut_by_the_content_filter(server, streamed):
     server.answer(completion("Half an ans", finish_reason="content_filter"))
     with pytest.raises(errors.LlmContentFiltered):
-        ask()
+        ask(streamed=streamed)
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("given", "understood"),
     [
@@ -279,16 +293,17 @@ def test_an_answer_cut_by_the_content_filter(server):
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after(server, status, given, understood):
+def test_retry_after(server, status, given, understood, streamed):
     server.answer(failure(status, headers={"Retry-After": given}))
     with pytest.raises(errors.LlmError) as raised:
-        ask()
+        ask(streamed=streamed)
     assert raised.value.retry_after == understood
 
 
 # --- bounds ------------------------------------------------------------------------------------------------------
 
 
+@both_ways
 @pytest.mark.parametrize(
     "reply",
     [
@@ -297,21 +312,22 @@ def test_retry_after(server, status, given, understood):
         failure(500, message="x" * 50_000_000),
     ],
 )
-def test_a_huge_answer_is_not_read_to_its_end(server, reply):
+def test_a_huge_answer_is_not_read_to_its_end(server, reply, streamed):
     server.answer(reply)
     with pytest.raises(errors.LlmBadResponse, match="larger"):
-        ask()
+        ask(streamed=streamed)
     server.wait_until(lambda: server.requests[0].disconnected_at)
     # What lies in the sockets' buffers comes on top.
     assert server.requests[0].bytes_sent < openai_client.MAX_RESPONSE_BYTES + 16_000_000
 
 
-def test_cancelling_closes_the_socket(server):
+@both_ways
+def test_cancelling_closes_the_socket(server, streamed):
     server.answer(completion(before=30))
 
     async def cancel() -> float:
         client = OpenAIClient()
-        asking = asyncio.create_task(client.complete(ASKED))
+        asking = asyncio.create_task(client.complete(ASKED, [].append if streamed else None))
         await asyncio.to_thread(server.wait_until, lambda: server.requests)
         asking.cancel()
         cancelled_at = time.monotonic()

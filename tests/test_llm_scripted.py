@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from agent import errors
 from agent.llm import scripted
-from agent.llm.base import MAX_TOOL_CALLS, Completion, ModelRequest
+from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 from agent.loop import Limit
 from agent.prompt import build_prompt
 from conversations.models import Message, TurnStatus
 from nanohost.lib.text import storable
+from tests.scripts import script
 from tests.work import settle
 
 pytestmark = pytest.mark.shapeless(reason="a client of models knows no database; the tests of turns run on both")
@@ -141,6 +142,65 @@ def test_asked_for_its_best_answer_it_calls_no_tools():
     assert ask([step | {"say": ""}], limit=Limit.TIME).content == "I would need tools for that."
 
 
+# --- streamed ----------------------------------------------------------------------------------------------------
+
+
+def stream(*steps: dict[str, Any], client: ScriptedClient | None = None) -> tuple[Completion | None, list[Delta]]:
+    """The answer, none if it fails, and the pieces that were handed over."""
+    pieces: list[Delta] = []
+    request = ModelRequest(model="model-1", messages=[{"role": "user", "content": script(*steps)}])
+    try:
+        return asyncio.run((client or ScriptedClient()).complete(request, pieces.append)), pieces
+    except errors.LlmUnavailable:
+        return None, pieces
+
+
+@pytest.mark.parametrize(
+    ("step", "contents"),
+    [
+        ({"say": "One two"}, ["One two"]),
+        ({"say": "One  two\n three ", "pace": 0}, ["One  ", "two\n ", "three "]),
+        ({"say": " One", "pace": 0}, [" ", "One"]),
+        ({"call": [{"name": "time"}]}, []),
+    ],
+)
+def test_what_it_says_comes_in_one_piece_or_word_by_word(step, contents):
+    answer, pieces = stream(step)
+    assert [piece.content for piece in pieces] == contents
+    whole = ask([step])
+    assert (answer.content, answer.tool_calls) == (whole.content, whole.tool_calls)
+
+
+def test_it_thinks_before_it_speaks():
+    answer, pieces = stream({"think": "Tea or coffee?", "say": "Tea.", "pace": 0})
+    assert [piece.reasoning for piece in pieces] == ["Tea ", "or ", "coffee?", ""]
+    assert pieces[3] == Delta(content="Tea.")
+    assert (answer.reasoning, answer.content) == ("Tea or coffee?", "Tea.")
+
+
+def test_pieces_are_as_far_apart_as_the_script_says():
+    began = time.monotonic()
+    stream({"say": "One two three", "pace": 0.1})
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_step_fails_after_so_many_pieces_as_often_as_it_is_told():
+    client, step = ScriptedClient(), {"say": "One two three", "pace": 0, "fail": "unavailable", "after": 2, "times": 1}
+    answer, pieces = stream(step, client=client)
+    assert (answer, [piece.content for piece in pieces]) == (None, ["One ", "two "])
+    answer, pieces = stream(step, client=client)
+    assert (answer.content, len(pieces)) == ("One two three", 3)
+
+
+def test_a_failure_after_more_pieces_than_there_are_comes_after_the_last():
+    assert stream({"say": "One", "fail": "unavailable", "after": 9}) == (None, [Delta(content="One")])
+
+
+def test_what_fails_in_mid_stream_fails_as_well_when_it_is_not_streamed():
+    with pytest.raises(errors.LlmUnavailable):
+        ask([{"say": "One two", "fail": "unavailable", "after": 1}])
+
+
 # --- scripts that make no sense ----------------------------------------------------------------------------------
 
 SENSELESS = [
@@ -156,6 +216,9 @@ SENSELESS = [
     [{"fail": "auth", "times": "twice"}],
     [{"fail": "rate_limited", "retryAfter": "soon"}],
     [{"say": 7}],
+    [{"think": 7}],
+    [{"say": "One", "pace": "fast"}],
+    [{"fail": "auth", "after": -1}],
     [{"call": "time"}],
     [{"call": ["time"]}],
     [{"call": [{}]}],
@@ -197,7 +260,8 @@ anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3)
 )
 steps = st.dictionaries(
-    st.sampled_from(["say", "call", "fail", "times", "retryAfter"]), anything | st.just([{"name": "time"}])
+    st.sampled_from(["say", "think", "call", "fail", "after", "times", "retryAfter"]),
+    anything | st.just([{"name": "time"}]),
 )
 
 

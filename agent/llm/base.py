@@ -1,6 +1,6 @@
 """What every model client offers. Values only: no Django, no storage."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,9 +36,10 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What a model answered: text, tool calls in the OpenAI chat format, or both."""
+    """What a model answered: text, tool calls in the OpenAI chat format, or both; and what it thought aloud before."""
 
     content: str = ""
+    reasoning: str = ""
     tool_calls: tuple[dict[str, Any], ...] = ()
     model: str = ""
     usage: Usage = Usage()
@@ -49,11 +50,27 @@ class Completion:
         return message | {"tool_calls": list(self.tool_calls)} if self.tool_calls else message
 
 
+@dataclass(frozen=True, kw_only=True)
+class Delta:
+    """A piece of an answer, as it arrives; one of the two is not empty. It can be stored as it is."""
+
+    content: str = ""
+    reasoning: str = ""
+
+
+OnDelta = Callable[[Delta], None]
+
+
 class LlmClient(Protocol):
     """A provider. One client serves all turns of a process; calls run side by side on its event loop."""
 
-    async def complete(self, request: ModelRequest) -> Completion:
-        """Ask the model; raises :class:`agent.errors.LlmError`. Cancelling the call closes its connection."""
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
+        """Ask the model; raises :class:`agent.errors.LlmError`. Cancelling the call closes its connection.
+
+        With ``on_delta`` the answer is streamed: each piece of its text is handed over in order, on the event loop,
+        so the function must be quick. The completion is the same as without; if the call fails, the pieces that came
+        before are worth nothing. What ``on_delta`` raises ends the call, and is raised.
+        """
         ...
 
 

@@ -9,10 +9,12 @@ an address mistyped), the environment's proxies are not used, nor is its OPENAI_
 an error is read for its code and then dropped, since it may quote the key or the prompt.
 """
 
-import json
+import asyncio
 import math
 import re
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx2
@@ -20,25 +22,24 @@ import openai
 from django.conf import settings
 
 from agent import errors
-from agent.llm.base import MAX_TOOL_CALLS, Completion, ModelRequest, Usage, tool_call
-from nanohost.lib.text import storable
+from agent.llm.answers import StreamedAnswer, completion_of, error_of, parsed
+from agent.llm.base import Completion, ModelRequest, OnDelta
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 
 # The longest answers models give, 128,000 tokens, are half a megabyte.
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 
-# A count of tokens above this is no count; the sum of a turn's must fit a 32-bit column.
-MAX_TOKENS = 10_000_000
+# Seconds that the end of a stream may take to arrive after its last event; with it, the connection can be used again.
+DRAIN_SECONDS = 0.1
 
-# The codes of errors that are worth a name. Others are left out: they are the provider's own words.
-_NO_QUOTA = {"insufficient_quota", "billing_hard_limit_reached"}
-_TOO_LONG = {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}
-_FILTERED = {"content_filter", "content_policy_violation"}
-_NAMED = _NO_QUOTA | _TOO_LONG | _FILTERED | {"invalid_api_key", "model_not_found", "rate_limit_exceeded"}
+# What httpx2 raises where a body breaks off; TLS raises errors of its own.
+_BROKEN = (httpx2.RequestError, ssl.SSLError)
 
-# Servers other than OpenAI's say it in words only (vLLM, llama.cpp, Anthropic's).
-_TOO_LONG_IN_WORDS = re.compile(r"context (length|window|size)|(prompt|input) is too long", re.IGNORECASE)
+# An event stream begins with a field's name, a comment or (.NET) a mark of its byte order; JSON with none of these.
+_EVENT_STREAM_BEGINS = (b"d", b"e", b"i", b"r", b":", b"\xef")
+
+_STREAM_OPTIONS = re.compile(rb"stream_options|include_usage")
 
 
 class OpenAIClient:
@@ -62,22 +63,100 @@ class OpenAIClient:
                 follow_redirects=False,
             ),
         )
+        # Whether the server has refused to count the tokens of streams; they count as 0 then.
+        self._refuses_stream_options = False
 
-    async def complete(self, request: ModelRequest) -> Completion:
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
         body: dict[str, Any] = {"model": request.model, "messages": request.messages}
         if request.tools:
             body["tools"] = request.tools
+        if on_delta is None:
+            return completion_of(parsed((await self._post(body)).content))
+        response, answer = await self._post_for_stream(body | {"stream": True}), StreamedAnswer(on_delta)
+        async with aclosing(response), aclosing(_parts(response, answer)) as parts:
+            return await _read(response, parts, answer)
+
+    async def _post_for_stream(self, body: dict[str, Any]) -> httpx2.Response:
+        """The response, its body not read; to be closed."""
+        if self._refuses_stream_options:
+            return await self._post(body, stream=True)
         try:
-            response = await self._client.post("/chat/completions", cast_to=httpx2.Response, body=body)
+            return await self._post(body | {"stream_options": {"include_usage": True}}, stream=True)
+        except _StreamOptionsRefused:
+            response = await self._post(body, stream=True)
+            # Not before it has answered: the first error may have been about something else, and have quoted a prompt.
+            self._refuses_stream_options = True
+            return response
+
+    async def _post(self, body: dict[str, Any], *, stream: bool = False) -> httpx2.Response:
+        try:
+            # For this type the package hands over the response as it is, streamed or not.
+            response: Any = await self._client.post(
+                "/chat/completions",
+                cast_to=httpx2.Response,
+                body=body,
+                stream=stream,
+                stream_cls=openai.AsyncStream[Any],
+            )
+        except openai.APIStatusError as error:
+            if "stream_options" in body and _refuses_stream_options(error):
+                raise _StreamOptionsRefused from None
+            raise _translated(error) from None
         except openai.OpenAIError as error:
             raise _translated(error) from None
         except httpx2.InvalidURL:
             raise errors.LlmUnavailable("LLM_BASE_URL is no address") from None
-        return _completion(_parsed(response.content))
+        except _BROKEN as error:  # in the body of an error, which the package reads unguarded if asked for a stream
+            raise _broken(error) from None
+        assert isinstance(response, httpx2.Response)
+        return response
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+
+class _StreamOptionsRefused(Exception):
+    """The server does not know how to count the tokens of a stream."""
+
+
+async def _parts(response: httpx2.Response, answer: StreamedAnswer) -> AsyncGenerator[bytes]:
+    """The body as it arrives; raises :class:`agent.errors.LlmError` if it breaks off before the answer is finished."""
+    try:
+        async with aclosing(response.aiter_raw()) as parts:
+            async for part in parts:
+                yield part
+    except _BROKEN as error:
+        if not answer.is_finished:
+            raise _broken(error) from None
+
+
+async def _read(response: httpx2.Response, parts: AsyncIterator[bytes], answer: StreamedAnswer) -> Completion:
+    """The answer out of an event stream; or out of JSON, which is what a server sends that does not stream."""
+    begin = b""
+    async for part in parts:
+        if begin := part.lstrip():
+            break
+    if not _is_event_stream(response, begin):
+        return answer.take_whole(b"".join([begin, *[part async for part in parts]]))
+    done = answer.feed(begin)
+    if not done:
+        async for part in parts:
+            if done := answer.feed(part):
+                break
+    if done:
+        with suppress(TimeoutError, errors.LlmError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                async for _ in parts:
+                    pass
+    return answer.finish()
+
+
+def _is_event_stream(response: httpx2.Response, begin: bytes) -> bool:
+    """Told by how the body begins, where that is clear: some servers have the Content-Type wrong."""
+    if begin.startswith(_EVENT_STREAM_BEGINS):
+        return True
+    return response.headers.get("content-type", "").startswith("text/event-stream") and not begin.startswith(b"{")
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
@@ -109,6 +188,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+def _broken(error: Exception) -> errors.LlmError:
+    """What broke a connection, as one of ours."""
+    if isinstance(error, httpx2.TimeoutException):
+        return errors.LlmTimeout("no answer in time")
+    return errors.LlmUnavailable("cannot be reached, or broke off")
+
+
 def _translated(error: openai.OpenAIError) -> errors.LlmError:
     """The package's error as one of ours."""
     if isinstance(error, openai.APITimeoutError):
@@ -117,23 +203,17 @@ def _translated(error: openai.OpenAIError) -> errors.LlmError:
         return errors.LlmUnavailable("cannot be reached, or broke off")
     if not isinstance(error, openai.APIStatusError):
         return errors.LlmBadResponse(type(error).__name__)
-    status = error.status_code
-    codes = {str(error.code), str(error.type)}
-    detail = " ".join([f"HTTP {status}", *sorted(codes & _NAMED)])
-    # Out of quota is a bill to pay, not a wait.
-    if status in (401, 402, 403) or codes & _NO_QUOTA:
-        return errors.LlmAuthError(detail)
-    if status == 429:
-        return errors.LlmRateLimited(detail, retry_after=_retry_after(error))
-    if codes & _TOO_LONG or status == 413 or (status == 400 and _TOO_LONG_IN_WORDS.search(error.message)):
-        return errors.LlmContextTooLong(detail)
-    if codes & _FILTERED:
-        return errors.LlmContentFiltered(detail)
-    if status in (408, 504):
-        return errors.LlmTimeout(detail, retry_after=_retry_after(error))
-    if status in (409, 425) or status >= 500:
-        return errors.LlmUnavailable(detail, retry_after=_retry_after(error))
-    return errors.LlmRequestRefused(detail)
+    return error_of(
+        status=error.status_code,
+        codes={str(error.code), str(error.type)},
+        words=error.message,
+        retry_after=_retry_after(error),
+    )
+
+
+def _refuses_stream_options(error: openai.APIStatusError) -> bool:
+    """Whether the server does not know the option; Mistral's says so with 422, others with 400."""
+    return error.status_code in (400, 422) and bool(_STREAM_OPTIONS.search(error.response.content))
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
@@ -144,50 +224,3 @@ def _retry_after(error: openai.APIStatusError) -> float | None:
     except ValueError:
         return None
     return seconds if seconds > 0 and math.isfinite(seconds) else None
-
-
-def _parsed(body: bytes) -> Any:
-    """The JSON, whatever its Content-Type says; some servers have it wrong."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise errors.LlmBadResponse("not JSON") from None
-
-
-def _completion(answer: Any) -> Completion:
-    try:
-        choice = answer["choices"][0]
-        message = choice["message"]
-        content = message.get("content") or message.get("refusal") or ""
-        if not isinstance(content, str):
-            raise TypeError("content is not text")
-        asked_for = message.get("tool_calls") or ()
-        calls = tuple(
-            tool_call(str(call.get("id") or ""), call["function"]["name"], _arguments(call["function"]))
-            for call in asked_for
-        )
-        usage = answer.get("usage") or {}
-        counted = Usage(
-            prompt_tokens=_tokens(usage.get("prompt_tokens")), completion_tokens=_tokens(usage.get("completion_tokens"))
-        )
-        finish_reason, model = choice.get("finish_reason"), str(answer.get("model") or "")
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise errors.LlmBadResponse(f"not a completion ({type(error).__name__})") from None
-    if finish_reason == "content_filter":
-        raise errors.LlmContentFiltered("the answer was cut by the content filter")
-    if len(calls) > MAX_TOOL_CALLS:
-        raise errors.LlmBadResponse(f"more than {MAX_TOOL_CALLS} tool calls at once")
-    return Completion(content=storable(content), tool_calls=calls, model=storable(model)[:128], usage=counted)
-
-
-def _arguments(function: dict[str, Any]) -> str:
-    """The arguments as JSON text; some servers send the object itself, or nothing where there are none."""
-    arguments = function.get("arguments")
-    if isinstance(arguments, dict):
-        return json.dumps(arguments)
-    return arguments or "{}"
-
-
-def _tokens(count: Any) -> int:
-    """A count of tokens; what is none counts as 0."""
-    return count if isinstance(count, int) and 0 <= count <= MAX_TOKENS else 0

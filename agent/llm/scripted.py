@@ -7,8 +7,13 @@ after a crash:
     {"script": [
         {"call": [{"name": "time", "arguments": {"timezone": "UTC"}}]},    one assistant message with tool calls
         {"sleep": 2, "say": "Done."},                                      an answer, after 2 s (600 at most)
+        {"think": "Tea or coffee?", "say": "Tea.", "pace": 0.1},           word by word, 0.1 s (600 at most) apart
         {"fail": "rate_limited", "times": 2, "retryAfter": 1, "say": "…"}  fails twice, then answers
+        {"fail": "unavailable", "after": 2, "say": "1 2 3", "pace": 0}     fails when two pieces are handed over
     ]}
+
+An answer that is streamed is handed over in pieces: what it thinks, then what it says. Each is one piece, or with a
+``pace`` (0 too) as many as it has words. Not streamed, it takes the same time and fails the same.
 
 ``fail`` is one of auth, rate_limited, timeout, context_too_long, content_filter, unavailable, bad_response,
 request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
@@ -26,7 +31,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agent import errors
-from agent.llm.base import MAX_TOOL_CALLS, Completion, ModelRequest, Usage, tool_call
+from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.loop import ChatMessage
 from agent.prompt import is_last_word, unmarked
 from nanohost.lib.text import storable
@@ -51,7 +56,7 @@ class ScriptedClient:
     def __init__(self) -> None:
         self._failures: Counter[int] = Counter()
 
-    async def complete(self, request: ModelRequest) -> Completion:
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
         """Do the script's next step, or answer in the way of the module's last paragraph."""
         asked = max((index for index, message in enumerate(request.messages) if message["role"] == "user"), default=0)
         question, since = str(request.messages[asked]["content"]), request.messages[asked + 1 :]
@@ -64,12 +69,35 @@ class ScriptedClient:
         else:
             step = {"say": "The script has ended."}
         await asyncio.sleep(min(step.get("sleep", 0), LONGEST_SLEEP))
-        if failure := step.get("fail"):
-            this_step = hash((question, step_number))
-            self._failures[this_step] += 1
-            if self._failures[this_step] <= step.get("times", math.inf):
-                raise _FAILURES[failure]("as scripted", retry_after=step.get("retryAfter"))
-        return _answer(step, step_number, request, since)
+        failure = self._failure(step, this_step=hash((question, step_number)))
+        answer = _answer(step, step_number, request, since)
+        pieces = _pieces(answer, step)
+        for number, piece in enumerate(pieces):
+            if failure and number >= step.get("after", 0):
+                break
+            if number:
+                await asyncio.sleep(min(step.get("pace", 0), LONGEST_SLEEP))
+            if on_delta:
+                on_delta(piece)
+        if failure:
+            raise failure
+        return answer
+
+    def _failure(self, step: dict[str, Any], *, this_step: int) -> errors.LlmError | None:
+        """How the step fails this time."""
+        if not (kind := step.get("fail")):
+            return None
+        self._failures[this_step] += 1
+        if self._failures[this_step] > step.get("times", math.inf):
+            return None
+        return _FAILURES[kind]("as scripted", retry_after=step.get("retryAfter"))
+
+
+def _pieces(answer: Completion, step: dict[str, Any]) -> list[Delta]:
+    """What is handed over, in order."""
+    cut = re.compile(r"\S+\s*|\s+").findall if "pace" in step else lambda text: [text] if text else []
+    thought = [Delta(reasoning=piece) for piece in cut(answer.reasoning)]
+    return thought + [Delta(content=piece) for piece in cut(answer.content)]
 
 
 def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since: Sequence[ChatMessage]) -> Completion:
@@ -79,8 +107,10 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
     calls = () if is_last_word(request.messages) else step.get("call", ())
     if not content and not calls:
         content = "I would need tools for that." if step.get("call") else "There is nothing to say."
+    reasoning = storable(step.get("think", ""))
     return Completion(
         content=content,
+        reasoning=reasoning,
         tool_calls=tuple(
             tool_call(f"call_{step_number}_{index}", call["name"], _json(call.get("arguments", {})))
             for index, call in enumerate(calls)
@@ -88,7 +118,7 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
         model=request.model,
         usage=Usage(
             prompt_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // 4 + 1,
-            completion_tokens=len(content) // 4 + 1,
+            completion_tokens=(len(reasoning) + len(content)) // 4 + 1,
         ),
     )
 
@@ -117,13 +147,14 @@ def _checked(step: Any, step_number: int) -> dict[str, Any]:
 def _complaint(step: Any) -> str:
     if not isinstance(step, dict):
         return "it is no object"
-    if unknown := sorted(set(step) - {"say", "call", "sleep", "fail", "times", "retryAfter"}):
+    if unknown := sorted(set(step) - {"say", "think", "call", "sleep", "pace", "fail", "after", "times", "retryAfter"}):
         return f"there is no {unknown[0]}"
-    for name in ("sleep", "times", "retryAfter"):
+    for name in ("sleep", "pace", "after", "times", "retryAfter"):
         if name in step and not _is_count(step[name]):
             return f"{name} is no number"
-    if not isinstance(step.get("say", ""), str):
-        return "say is no text"
+    for name in ("say", "think"):
+        if not isinstance(step.get(name, ""), str):
+            return f"{name} is no text"
     if "fail" in step and step["fail"] not in list(_FAILURES):
         return f"fail is not one of {', '.join(_FAILURES)}"
     return _complaint_about_calls(step.get("call", []))
