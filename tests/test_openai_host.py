@@ -1,15 +1,14 @@
 """A running host that asks a real OpenAI-compatible server on loopback: whole turns, and what must never leak."""
 
 import json
-import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.exits import everything_stored, everything_the_admin_shows
 from tests.host import Host
 from tests.http import eventually
 from tests.openai_server import OpenAIServer, Reply, as_json, completion, failure
@@ -204,30 +203,3 @@ def until_no_turn_is_open(host: Host) -> None:
     while open_turns(host):
         assert time.monotonic() < until, open_turns(host)
         time.sleep(0.02)
-
-
-def everything_stored(host: Host) -> str:
-    """Every row of every table, and the files beside the database."""
-    files = [path for path in Path(host.data_dir).iterdir() if path.is_file()]
-    return host.everything_stored() + "".join(path.read_bytes().decode("latin-1") for path in files)
-
-
-def everything_the_admin_shows(host: Host) -> str:
-    """The admin's lists, and the pages of what they list."""
-    with httpx2.Client(base_url=host.address, follow_redirects=True, timeout=60) as browser:
-        browser.get("/admin/login/")
-        form = {
-            "username": "admin",
-            "password": "correct horse battery",
-            "csrfmiddlewaretoken": browser.cookies["csrftoken"],
-            "next": "/admin/",
-        }
-        pages = [browser.post("/admin/login/", data=form).text]
-        assert "Log out" in pages[0]
-        seen = {"/admin/", "/admin/logout/"}
-        for _ in range(2):
-            for link in sorted(set(re.findall(r'href="(/admin/[^"?#]+)"', "".join(pages))) - seen):
-                seen.add(link)
-                pages.append(browser.get(link).text)
-        assert [link for link in seen if re.search("/conversations/turn/[0-9a-f-]{36}/", link)]
-        return "".join(pages)

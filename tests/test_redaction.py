@@ -1,6 +1,7 @@
 """Secrets are taken out of whatever leaves the process as text."""
 
 import json
+import re
 import time
 
 import pytest
@@ -30,6 +31,112 @@ def test_what_is_shaped_like_a_secret_is_taken_out(text, left):
     assert redact(text) == left
 
 
+WORDS = [
+    "sk-ant-api03-AbCdEfGh_0123456789",
+    "sk_live_AbCdEfGh0123456789",
+    "gsk_AbCdEfGh0123456789AbCdEfGh",
+    "hf_AbCdEfGh0123456789AbCdEfGh",
+    "xai-AbCdEfGh0123456789AbCdEfGh",
+    "AIzaSyAbCdEfGh0123456789AbCdEfGh0123456",
+    "ya29.AbCdEfGh0123456789AbCdEfGh",
+    "ghp_AbCdEfGh0123456789AbCdEfGh0123456789",
+    "github_pat_AbCdEfGh0123456789_AbCdEfGh",
+    "glpat-AbCdEfGh0123456789ab",
+    "xoxb-012345678901-AbCdEfGh",
+    "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(
+    "form", ["{}", "key={}", "'{}'", '{{"key": "{}"}}', "a {}, b", "<{}>", "x\n{}\ny", "?key={}&x=1"]
+)
+def test_a_providers_key_is_known_by_its_beginning(word, form):
+    assert redact(form.format(word)) == form.format(MASK)
+
+
+HEADERS = [
+    "Cookie: session=abc123; csrftoken=def456",
+    "Set-Cookie: session=abc123; Path=/; HttpOnly",
+    "Authorization: Basic dXNlcjphYmMxMjM=",
+    "Authorization: Bearer abc123abc123",
+    "authorization=Token abc123abc123",
+    "Proxy-Authorization: abc123",
+    "X-Api-Key: abc123",
+    '{"cookie": "session=abc123"}',
+    '{"Authorization": "Bearer abc123 abc123"}',
+    "{'x-api-key': 'abc123'}",
+    '{"headers": "{\\"Authorization\\": \\"Bearer abc123\\"}"}',
+    '{"password": "a\\"bc123abc123"}',
+    "https://example.org/?api_key=abc123&x=1",
+    "https://example.org/?x=1&access_token=abc123",
+    "DB_PASSWORD=abc123",
+    "client_secret: abc123",
+]
+
+
+@pytest.mark.parametrize("text", HEADERS)
+def test_a_field_that_carries_a_secret_is_known_by_its_name(text):
+    left = redact(text)
+    assert MASK in left
+    assert not re.search("abc123|def456|dXNl", left)
+    assert redact(left) == left
+
+
+def test_what_stands_beside_a_secret_is_left():
+    assert redact("https://example.org/?api_key=abc123&x=1") == f"https://example.org/?api_key={MASK}&x=1"
+    assert redact('{"password": "abc123", "user": "me"}') == f'{{"password": "{MASK}", "user": "me"}}'
+    assert json.loads(redact('{"a": {"cookie": "x=abc123"}, "b": 1}')) == {"a": {"cookie": MASK}, "b": 1}
+
+
+@pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "])
+@pytest.mark.parametrize("end", ["-----END {}PRIVATE KEY-----\nand so on", ""])
+def test_a_private_key_is_taken_out_whole_also_when_its_end_is_cut_off(kind, end):
+    key = f"-----BEGIN {kind}PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nMIIE+abc/123==\nabc\n{end.format(kind)}"
+    for text in (key, json.dumps(key)):
+        left = redact(f"before {text}")
+        assert left.startswith("before ")
+        assert "MIIE" not in left
+        assert "abc" not in left
+        assert ("and so on" in left) == bool(end)
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ({"password": 123456, "user": "me"}, {"password": MASK, "user": "me"}),
+        (
+            {"headers": {"Authorization": "Bearer x", "Accept": "*/*"}},
+            {"headers": {"Authorization": MASK, "Accept": "*/*"}},
+        ),
+        ({"X-DB-Password": ["a", "b"]}, {"X-DB-Password": MASK}),
+        ({"text": "sk-0123456789"}, {"text": MASK}),
+        ([["a://b:c@d"]], [[f"a://{MASK}@d"]]),
+        ({"sk-0123456789": 1}, {MASK: 1}),
+        ({"password": None, "cookies": "many"}, {"password": None, "cookies": "many"}),
+    ],
+)
+def test_json_stays_json(value, left):
+    assert json.loads(redaction.redact_json(json.dumps(value))) == left
+
+
+@pytest.mark.parametrize("text", ['{"a":1,  "b": "x"}', "[]", "1", '"ü"', "no json", '{"a": 1'])
+def test_json_without_a_secret_is_left_to_the_letter(text):
+    assert redaction.redact_json(text) == text
+
+
+@pytest.mark.parametrize("text", ['{"a": "sk-0123456789"', "[" * 9000 + '"sk-0123456789"'])
+def test_what_is_no_json_is_text(text):
+    assert MASK in redaction.redact_json(text)
+
+
+def test_what_people_write_to_each_other_loses_only_this_hosts_own_secrets(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "the-secret-value")
+    said = "use postgres://user:password@localhost/db and sk-0123456789"
+    assert redaction.redact_known(f"{said}, the-secret-value") == f"{said}, {MASK}"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -38,6 +145,13 @@ def test_what_is_shaped_like_a_secret_is_taken_out(text, left):
         "a bearer of news",
         "mail to someone@example.org: at 10:30",
         "nh_short",
+        "Cookies are baked at 180 degrees.",
+        "the password is asked for twice",
+        "basic needs of many people",
+        "a token of 5 bytes, tokens: 7, max_tokens=100",
+        "2026-11-21T10:30:00Z, a-b-c-d-e-f-0123456789-0123456789",
+        "550e8400-e29b-41d4-a716-446655440000",
+        "sk-learn",
         "",
     ],
 )
@@ -78,7 +192,21 @@ def test_a_value_too_short_for_a_secret_is_left(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "part", ["a", "://a:b", "://", "nh_aaaa", "nh_aaaa_", "sk-", "bearer ", ":", "@", "://a:", "the quick brown fox "]
+    "part",
+    [
+        *("a", "://a:b", "://", "nh_aaaa", "nh_aaaa_", "sk-", "bearer ", ":", "@", "://a:", "the quick brown fox "),
+        *(
+            "-----BEGIN PRIVATE KEY-----",
+            "-----BEGIN ",
+            "password=",
+            "password: '",
+            'cookie="',
+            "eyJaaaaaaaa.",
+            "sk-a",
+            "\\",
+        ),
+        *("authorization: bearer ", "cookie: a; ", "pwd=\\", "basic a"),
+    ],
 )
 def test_a_long_line_takes_time_in_proportion_to_its_length(part):
     def seconds(length: int) -> float:

@@ -8,6 +8,8 @@ example of a password among it; :func:`redact_known` takes only the values out o
 import json
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 MASK = "[redacted]"
 
@@ -40,15 +42,17 @@ _SHAPES = re.compile(
     """
 )
 
-# A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
-_NAMED = re.compile(
-    r"""(?xi)
-    (?<![a-z0-9])(?P<name>(?:
+_NAMES = r"""(?:
         (?:set-)?cookie | (?:proxy-)?authorization | x-api-key | x-auth-token | x-goog-api-key | api[-_]?key
       | (?:access|refresh|id|auth|session)[-_]?token | client[-_]?secret | secret[-_]?key | private[-_]?key
       | password | passwd | pwd
-    )
-    \\{0,3}["']? \s{0,3} [:=] \s{0,3})
+    )"""
+# A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
+_NAMED = re.compile(
+    rf"""(?xi)
+    (?<![a-z0-9])(?P<name>{_NAMES} \\{{0,3}}["']? \s{{0,3}} [:=] \s{{0,3}})
+    """
+    r"""
     (?:
         (?P<quote>\\{1,3}["']) (?:(?!(?P=quote))[^\r\n])+   # in quotes that are escaped, to the next such quote
       | " (?:\\.|[^"\\\r\n])+ | ' (?:\\.|[^'\\\r\n])+    # in quotes
@@ -56,6 +60,25 @@ _NAMED = re.compile(
     )
     """
 )
+
+_NAME = re.compile(rf"(?xi) (?:.*[^a-z0-9])? {_NAMES}")
+
+# What each match has in it, in small letters, and where the match begins from there, at the earliest and at the latest.
+_NAMED_AT = dict.fromkeys(
+    ("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret", "private", "passw", "pwd"), (-14, 0)
+)
+_SHAPES_AT = {
+    **dict.fromkeys(
+        (
+            *("nh_", "sk-", "sk_", "rk-", "rk_", "pk-", "pk_", "gsk-", "gsk_", "xai-", "xai_", "pplx-", "pplx_"),
+            *("r8-", "r8_", "hf-", "hf_", "lin_api", "dop_v1", "shpat", "npm-", "npm_", "pypi-", "pypi_", "aiza"),
+            *("ya29.", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "xapp-", "akia"),
+            *("asia", "eyj", "-----begin "),
+        ),
+        (0, 0),
+    ),
+    **{before: (len(before), len(before)) for before in ("bearer ", "basic ", "://")},
+}
 
 # Settings whose values are secrets whatever they look like.
 _SECRET_SETTINGS = ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
@@ -74,7 +97,38 @@ def remember(secret: str) -> None:
 
 def redact(text: str) -> str:
     """The text with every known secret, and everything shaped or named like one, replaced by ``[redacted]``."""
-    return _SHAPES.sub(MASK, _NAMED.sub(_masked, redact_known(text)))
+    text = redact_known(text)
+    text = _replaced(text, _NAMED, _NAMED_AT, _masked)
+    return _replaced(text, _SHAPES, _SHAPES_AT, lambda found: MASK)
+
+
+def _replaced(
+    text: str,
+    pattern: "re.Pattern[str]",
+    marks: Mapping[str, tuple[int, int]],
+    replace: Callable[["re.Match[str]"], str],
+) -> str:
+    """``pattern.sub``, but fast: each match has one of a few words in it, and is looked for around these only."""
+    lower = text.lower()
+    if len(lower) != len(text):  # a letter that has no small one of its length
+        return pattern.sub(replace, text)
+    places = sorted((at + first, at + last) for mark, (first, last) in marks.items() for at in _places(lower, mark))
+    parts: list[str] = []
+    done = 0
+    for first, last in places:
+        for begin in range(max(first, done), last + 1):
+            if found := pattern.match(text, begin):
+                parts += text[done:begin], replace(found)
+                done = found.end()
+                break
+    return "".join([*parts, text[done:]]) if parts else text
+
+
+def _places(text: str, mark: str) -> Iterator[int]:
+    at = text.find(mark)
+    while at >= 0:
+        yield at
+        at = text.find(mark, at + 1)
 
 
 def redact_known(text: str) -> str:
@@ -85,6 +139,29 @@ def redact_known(text: str) -> str:
             for spelling in _spellings(value):
                 text = text.replace(spelling, MASK)
     return text
+
+
+def redact_json(text: str) -> str:
+    """:func:`redact` for a text of JSON, which it stays; as it was if there is nothing to take out."""
+    try:
+        value = json.loads(text)
+        redacted = _each_redacted(value)
+    except (ValueError, RecursionError):
+        return redact(text)
+    return text if redacted == value else json.dumps(redacted, ensure_ascii=False)
+
+
+def _each_redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_each_redacted(inner) for inner in value]
+    if isinstance(value, dict):
+        return {
+            redact(name): MASK if inner and _NAME.fullmatch(name) else _each_redacted(inner)
+            for name, inner in value.items()
+        }
+    return value
 
 
 def _masked(found: "re.Match[str]") -> str:

@@ -1,0 +1,35 @@
+"""What a host lets out: all that is stored, and all that the admin shows."""
+
+import re
+from pathlib import Path
+
+import httpx2
+
+from tests.host import Host
+
+
+def everything_stored(host: Host) -> str:
+    """Every row of every table, and the files beside the database."""
+    files = [path for path in Path(host.data_dir).iterdir() if path.is_file()]
+    return host.everything_stored() + "".join(path.read_bytes().decode("latin-1") for path in files)
+
+
+def everything_the_admin_shows(host: Host) -> str:
+    """The admin's lists, and the pages of what they list."""
+    with httpx2.Client(base_url=host.address, follow_redirects=True, timeout=60) as browser:
+        browser.get("/admin/login/")
+        form = {
+            "username": "admin",
+            "password": "correct horse battery",
+            "csrfmiddlewaretoken": browser.cookies["csrftoken"],
+            "next": "/admin/",
+        }
+        pages = [browser.post("/admin/login/", data=form).text]
+        assert "Log out" in pages[0]
+        seen = {"/admin/", "/admin/logout/"}
+        for _ in range(2):
+            for link in sorted(set(re.findall(r'href="(/admin/[^"?#]+)"', "".join(pages))) - seen):
+                seen.add(link)
+                pages.append(browser.get(link).text)
+        assert [link for link in seen if re.search("/conversations/turn/[0-9a-f-]{36}/", link)]
+        return "".join(pages)

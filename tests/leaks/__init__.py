@@ -1,0 +1,1 @@
+"""An app whose code lets secrets out, in every way the tests know."""

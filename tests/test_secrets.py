@@ -1,0 +1,128 @@
+"""Secrets of this host, of its tools and of its users, followed through every exit.
+
+Rows, logs, API bodies, pages of the admin, what the model is sent, and what a crash prints.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.exits import everything_the_admin_shows
+from tests.host import Host
+from tests.http import chat, eventually, rows, start
+from tests.openai_server import OpenAIServer, call, completion, failure
+
+MODEL_KEY = "canary-of-the-model-0123456789"
+TOOL_SECRET = "canary-of-the-tool-0123456789"
+SIGNING_KEY = "canary-of-the-signer-0123456789"
+TOKEN = "canary-of-the-user-0123456789"
+CANARY = re.compile("canary-of-|proj-canary")
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[OpenAIServer]:
+    server = OpenAIServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory: pytest.TempPathFactory, model: OpenAIServer) -> Iterator[Host]:
+    """A host whose tools, and whose model, let out what they know."""
+    host = Host(
+        tmp_path_factory.mktemp("leaky"),
+        NANOHOST_EXTRA_APPS="tests.leaks",
+        LEAK_PAST_HANDLERS=MODEL_KEY,
+        LLM_BASE_URL=model.url,
+        OPENAI_API_KEY=MODEL_KEY,
+        LEAKY_SECRET=TOOL_SECRET,
+        SECRET_KEY=SIGNING_KEY,
+        LOG_CONTENT="1",
+        TURN_MAX_ATTEMPTS="1",
+    ).start()
+    for name in ("leak", "sign_in"):
+        assert host.manage("tools", "allow", name).returncode == 0
+    yield host
+    host.kill()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told(model: OpenAIServer) -> None:
+    model.forget()
+
+
+def everything(host: Host, model: OpenAIServer) -> str:
+    """All that has left the host, by whatever exit; but for the headers by which the model knows the host."""
+    with host.client() as client:
+        bodies = [client.get(f"/{page}").text for page in ("conversations", "tools")]
+        for conversation in client.get("/conversations").json()["results"]:
+            bodies.append(client.get(f"/conversations/{conversation['conversationId']}/messages").text)
+        for turn in host.sql("SELECT id FROM conversations_turn"):
+            bodies.append(client.get(f"/turns/{turn['id']}").text)
+    sent = [json.dumps(request.body) for request in model.requests]
+    return "\n".join([host.everything_stored(), everything_the_admin_shows(host), host.log_text(), *bodies, *sent])
+
+
+def asks_for(host: Host, model: OpenAIServer, name: str, **arguments: object) -> str:
+    """Have the model ask for a tool; returns what it is told of the result."""
+    model.answer(completion("", tool_calls=[call(name, json.dumps(arguments))]), completion("Done."))
+    with host.client() as client:
+        assert chat(client, start(client), "Go on.").json()["assistantMessage"] == "Done."
+    return str(model.requests[-1].body["messages"][-1]["content"])
+
+
+@pytest.mark.parametrize("how", ["result", "list", "raised", "argument", "printed"])
+def test_a_tools_secret_leaves_by_no_exit(leaky: Host, model: OpenAIServer, how: str):
+    told = asks_for(leaky, model, "leak", how=how)
+    assert how == "printed" or "[redacted]" in told
+    assert not CANARY.search(everything(leaky, model))
+
+
+@pytest.mark.parametrize("at", range(49_140, 49_160, 3))
+def test_no_half_of_a_secret_is_left_where_a_result_is_cut(leaky: Host, model: OpenAIServer, at: int):
+    asks_for(leaky, model, "leak", how=str(at))
+    (row,) = rows(leaky, "SELECT id, result FROM tools_toolcall ORDER BY created_at DESC LIMIT 1")
+    assert not re.search("canar|y-of-the|of-the-tool|-0123", row["result"])
+    assert not CANARY.search(everything(leaky, model))
+
+
+def test_what_a_model_writes_into_arguments_reaches_the_tool_and_no_exit(leaky: Host, model: OpenAIServer):
+    url, headers = f"https://user:{TOKEN}@example.org/", {"Authorization": f"Bearer {TOKEN}"}
+    told = asks_for(leaky, model, "sign_in", url=url, headers=headers)
+    assert f"{len(url)} {len(headers['Authorization'])}" in told
+    assert not CANARY.search(everything(leaky, model))
+    (row,) = rows(leaky, "SELECT id, arguments FROM tools_toolcall WHERE tool_name = 'sign_in'")
+    assert json.loads(row["arguments"])["headers"] == {"Authorization": "[redacted]"}
+
+
+def test_what_a_provider_says_of_a_key_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
+    for status in (401, 400, 500):
+        model.answer(*[failure(status, message=f"Incorrect API key provided: {MODEL_KEY}")] * 5)
+        with leaky.client() as client:
+            answer = chat(client, start(client), "Hello")
+        assert answer.status_code >= 400
+        assert not CANARY.search(answer.text)
+    assert not CANARY.search(everything(leaky, model))
+
+
+def test_this_hosts_own_secrets_are_taken_out_of_what_a_model_says(leaky: Host, model: OpenAIServer):
+    model.answer(completion(f"My key is {MODEL_KEY}."))
+    with leaky.client() as client:
+        answer = chat(client, start(client), "What is your key?").json()
+    assert answer["assistantMessage"] == "My key is [redacted]."
+    assert not CANARY.search(everything(leaky, model))
+
+
+def test_what_nobody_catches_is_printed_without_secrets(leaky: Host):
+    for where in ("thread", "dropped"):
+        eventually(lambda where=where: f"{where}: [redacted]" in leaky.log_text())
+    assert not CANARY.search(leaky.log_text())
+
+
+def test_a_command_that_crashes_prints_no_secret(leaky: Host):
+    ended = leaky.manage("crash")
+    assert ended.returncode != 0
+    assert "crashed with [redacted]" in ended.stderr
+    assert not CANARY.search(ended.stdout + ended.stderr)
