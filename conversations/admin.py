@@ -188,7 +188,7 @@ class LinkedToolCallAdmin(ToolCallAdmin):
     list_display = [*ToolCallAdmin.list_display[:-1], "turn"]
     fieldsets = [
         (None, {"fields": ["id", "tool_name", "status", "rule", "arguments", "result"]}),
-        ("Belongs to", {"fields": ["turn", "conversation", "agent", "request_id", "call_id", "position"]}),
+        ("Belongs to", {"fields": ["turn", "conversation", "owner_id", "agent", "request_id", "call_id", "position"]}),
         *ToolCallAdmin.fieldsets[2:],
     ]
     readonly_fields = ["turn", "conversation"]

@@ -1,5 +1,6 @@
 """Turns and messages as the API shows them: in camelCase, as nsbh-spec section 4 names them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -21,20 +22,33 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def turn_as_json(turn: Turn) -> dict[str, Any]:
-    """A turn as ``GET /turns/{id}`` shows it."""
-    return {
-        "turnId": str(turn.pk),
-        "conversationId": str(turn.conversation_id),
-        "status": turn.status,
-        "assistantMessage": _reply_of(turn),
-        "toolCalls": _calls_of(turn),
-        "usage": _usage_of(turn),
-        "error": _error_of(turn),
-        "createdAt": turn.created_at,
-        "startedAt": turn.started_at,
-        "endedAt": turn.ended_at,
-    }
+def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """Turns as ``GET /turns/{id}`` shows them."""
+    replies, calls = _replies_of(turns), _calls_of(turns)
+    return [
+        {
+            "turnId": str(turn.pk),
+            "conversationId": str(turn.conversation_id),
+            "status": turn.status,
+            "assistantMessage": replies.get(turn.pk),
+            "toolCalls": calls[turn.pk],
+            "usage": _usage_of(turn),
+            "error": _error_of(turn),
+            "createdAt": turn.created_at,
+            "startedAt": turn.started_at,
+            "endedAt": turn.ended_at,
+        }
+        for turn in turns
+    ]
+
+
+def accepted(turn: Turn) -> Answer:
+    """What a request is answered with whose turn is not done."""
+    return Answer(
+        status=202,
+        body={"turnId": str(turn.pk), "conversationId": str(turn.conversation_id), "status": turn.status},
+        headers={"Location": f"/api/v1/turns/{turn.pk}"},
+    )
 
 
 def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
@@ -43,17 +57,13 @@ def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
     if turn is None:  # its conversation was deleted while it was waited for
         return problem_answer(NotFound(), request_id)
     if not turn.ended:
-        return Answer(
-            status=202,
-            body={"turnId": str(turn.pk), "conversationId": str(turn.conversation_id), "status": turn.status},
-            headers={"Location": f"/api/v1/turns/{turn.pk}"},
-        )
+        return accepted(turn)
     if turn.status == TurnStatus.SUCCEEDED:
         body = {
             "conversationId": str(turn.conversation_id),
             "turnId": str(turn.pk),
-            "assistantMessage": _reply_of(turn),
-            "toolCalls": _calls_of(turn),
+            "assistantMessage": _replies_of([turn]).get(turn.pk),
+            "toolCalls": _calls_of([turn])[turn.pk],
             "usage": _usage_of(turn),
         }
         return Answer(status=200, body=body)
@@ -68,19 +78,18 @@ def problem_answer(error: Problem, request_id: str) -> Answer:
     )
 
 
-def _reply_of(turn: Turn) -> str | None:
-    if turn.status != TurnStatus.SUCCEEDED:
-        return None
-    spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, tool_calls__isnull=True)
-    return spoken.order_by("-seq").values_list("content", flat=True).first()
+def _replies_of(turns: Sequence[Turn]) -> dict[UUID | None, str]:
+    succeeded = [turn.pk for turn in turns if turn.status == TurnStatus.SUCCEEDED]
+    spoken = Message.objects.filter(turn__in=succeeded, role=Message.Role.ASSISTANT, tool_calls__isnull=True)
+    return dict(spoken.order_by("seq").values_list("turn_id", "content"))
 
 
-def _calls_of(turn: Turn) -> list[dict[str, str]]:
-    rows = ToolCall.objects.filter(turn_id=turn.pk).order_by("position")
-    return [
-        {"toolName": name, "status": status, "result": result}
-        for name, status, result in rows.values_list("tool_name", "status", "result")
-    ]
+def _calls_of(turns: Sequence[Turn]) -> dict[UUID, list[dict[str, str]]]:
+    calls: dict[UUID, list[dict[str, str]]] = {turn.pk: [] for turn in turns}
+    rows = ToolCall.objects.filter(turn_id__in=calls).order_by("position")
+    for turn_id, name, status, result in rows.values_list("turn_id", "tool_name", "status", "result"):
+        calls[turn_id].append({"toolName": name, "status": status, "result": result})
+    return calls
 
 
 def _usage_of(turn: Turn) -> dict[str, int]:

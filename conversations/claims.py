@@ -21,11 +21,13 @@ from agent.history import INTERRUPTED
 from agent.llm.base import Completion, Usage, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
 from agent.models import Agent
-from conversations import doorbell
+from conversations import doorbell, events
 from conversations.errors import FenceLost, NotClaimed
+from conversations.events import tool_events
 from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
+from nanohost.lib.redaction import redact, redact_json
 from tools import gate
 from tools.models import ToolCall
 
@@ -36,6 +38,7 @@ class Claim:
 
     turn_id: UUID
     conversation_id: UUID
+    owner_id: int
     agent: Agent
     model: str
     request_id: str
@@ -110,6 +113,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     return Claim(
         turn_id=turn.pk,
         conversation_id=turn.conversation_id,
+        owner_id=turn.owner_id,
         agent=turn.conversation.agent,
         model=turn.model,
         request_id=turn.request_id,
@@ -161,7 +165,8 @@ def read(claim: Claim) -> View:
 def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) -> bool:
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
-    Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are rung for.
+    Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are rung for. Those of
+    tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is rung for.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
     taken = set(ToolCall.objects.filter(turn_id=claim.turn_id).values_list("call_id", flat=True))
@@ -170,6 +175,7 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
         gate.request(
             conversation_id=claim.conversation_id,
             turn_id=claim.turn_id,
+            owner_id=claim.owner_id,
             agent=claim.agent.name,
             agent_tools=claim.agent.allowed_tools(),
             request_id=claim.request_id,
@@ -188,10 +194,16 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
         else {}
     )
     with _writing(claim, messages=1, unless_cancelled=True, **_used(completion), **waits) as seq:
-        _append(claim, seq, [completion.as_message() | {"tool_calls": list(wanted)}])
+        _append(claim, seq, [completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}])
         gate.record(rows)
-        for row in queued:
-            doorbell.ring_for_call(row.pk)
+        for row in rows:
+            if not row.ended:
+                doorbell.ring_for_call(row.pk)
+            for kind, data in tool_events(row):  # of those that are refused
+                events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
+        if queued and all(row.ended for row in queued):
+            # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
+            doorbell.ring_for_turn(claim.turn_id)
     return bool(queued)
 
 
@@ -207,12 +219,13 @@ def finish(claim: Claim, completion: Completion, *, reply: str) -> None:
     ends = {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()}
     with _writing(claim, messages=1, unless_cancelled=True, **_used(completion), **ends) as seq:
         _append(claim, seq, [{"role": "assistant", "content": reply}])
+        events.publish_end_after_commit(claim.turn_id)
         ring_for_next(claim.conversation_id)
 
 
 def fail(claim: Claim, *, code: str, detail: str = "") -> None:
     """End the turn without an answer: the stable code for programs, the detail for people."""
-    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=detail[:500])
+    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact(detail)[:500])
 
 
 def cancel_if_asked(claim: Claim) -> bool:
@@ -284,6 +297,7 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
         if mine.update(status=status, waiting_for="", lease_until=None, ended_at=Now(), **fields) != 1:
             raise FenceLost
         close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")
+        events.publish_end_after_commit(claim.turn_id)
         ring_for_next(claim.conversation_id)
 
 
@@ -321,6 +335,12 @@ def _used(completion: Completion) -> dict[str, object]:
         "prompt_tokens": F("prompt_tokens") + completion.usage.prompt_tokens,
         "completion_tokens": F("completion_tokens") + completion.usage.completion_tokens,
     }
+
+
+def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
+    """For the transcript; the call itself is run with its arguments whole."""
+    function = call["function"]
+    return call | {"function": function | {"arguments": redact_json(function["arguments"])}}
 
 
 def _append(claim: Claim, seq: int, messages: Sequence[ChatMessage]) -> None:

@@ -1,8 +1,13 @@
-"""The doorbell: tells workers to look at a row. The database is the queue; a lost ring costs seconds, not work."""
+"""The doorbell: tells workers to look at a row. The database is the queue; a lost ring costs seconds, not work.
+
+A ring goes over the broker to whatever worker is free. A process that works on what is rung for, and has room, takes it
+itself: that costs no message, and is what an embedded host always does.
+"""
 
 import logging
 import threading
 import time
+from collections.abc import Callable
 from uuid import UUID
 
 from celery import current_app
@@ -15,18 +20,33 @@ from tools.models import ToolCall, ToolCallQuerySet
 
 logger = logging.getLogger(__name__)
 
+ADVANCE_TURN, RUN_TOOL_CALL = "conversations.tasks.advance_turn", "conversations.tasks.run_tool_call"
+
+# What this process does with a ring itself, by task: it takes the row and returns True, or it has no room.
+_here: dict[str, Callable[[UUID], bool]] = {}
+
 # Seconds for which a broker that failed is left alone, so that not every caller waits for it.
 LEFT_ALONE_SECONDS = 5.0
 
 
 def ring_for_turn(turn_id: UUID) -> None:
     """Have a worker look at a turn, once the current transaction has committed."""
-    _after_commit("conversations.tasks.advance_turn", Turn.objects.open().filter(pk=turn_id), turn_id)
+    _after_commit(ADVANCE_TURN, Turn.objects.open().filter(pk=turn_id), turn_id)
 
 
 def ring_for_call(call_id: UUID) -> None:
     """Have a worker look at a tool call, once the current transaction has committed."""
-    _after_commit("conversations.tasks.run_tool_call", ToolCall.objects.open().filter(pk=call_id), call_id)
+    _after_commit(RUN_TOOL_CALL, ToolCall.objects.open().filter(pk=call_id), call_id)
+
+
+def answer_here(task: str, take: Callable[[UUID], bool]) -> None:
+    """Offer a task's rings to this process first."""
+    _here[task] = take
+
+
+def answer_no_more() -> None:
+    """Have every ring go over the broker."""
+    _here.clear()
 
 
 def _after_commit(task: str, row: TurnQuerySet | ToolCallQuerySet, row_id: UUID) -> None:
@@ -70,7 +90,8 @@ _broker = _Broker()
 
 
 def _publish(task: str, row: TurnQuerySet | ToolCallQuerySet, row_id: UUID) -> None:
-    if _broker.ring(task, row_id):
+    take = _here.get(task)
+    if (take and take(row_id)) or _broker.ring(task, row_id):
         return
     try:
         # Whoever stored it took it for rung for: the next sweep would pass it over.

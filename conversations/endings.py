@@ -5,6 +5,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F
 
+from conversations import events
 from conversations.claims import close_round, ring_for_next
 from conversations.models import OPEN, Conversation, Turn, TurnStatus
 from nanohost.lib.clock import Now
@@ -38,6 +39,7 @@ def _cancel_at_rest(turn: Turn) -> bool:
         )
         if cancelled:
             close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="the turn was cancelled")
+            events.publish_end_after_commit(turn.pk)
             ring_for_next(turn.conversation_id)
     return bool(cancelled)
 
@@ -56,7 +58,8 @@ def delete_conversation(conversation_id: UUID) -> None:
         if conversation is None:
             return
         open_turns = Turn.objects.filter(conversation_id=conversation_id, status__in=OPEN)
-        gate.end_open(
-            list(open_turns.values_list("pk", flat=True)), rule="deleted", reason="the conversation was deleted"
-        )
+        ended = list(open_turns.values_list("pk", flat=True))
+        gate.end_open(ended, rule="deleted", reason="the conversation was deleted")
+        for turn_id in ended:
+            events.publish_end_after_commit(turn_id)
         conversation.delete()

@@ -25,6 +25,12 @@ class UnknownAgent(Problem):
     code, status, title = "unknown_agent", 400, "There is no agent of that name."
 
 
+class ConversationBusy(Problem):
+    """A turn of the conversation is open, and the request would rather not wait behind it."""
+
+    code, status, title = "conversation_busy", 409, "A turn of this conversation has not ended, and onBusy is reject."
+
+
 class IdempotencyConflict(Problem):
     """An idempotency key comes back with another request."""
 

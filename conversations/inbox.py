@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Literal
 from uuid import UUID
 
 from django.conf import settings
@@ -9,12 +10,14 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations import doorbell
-from conversations.errors import IdempotencyConflict, UnknownAgent, UnknownModel
+from conversations import doorbell, endings
+from conversations.errors import ConversationBusy, IdempotencyConflict, UnknownAgent, UnknownModel
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from nanohost.lib.ids import new_id
+
+OnBusy = Literal["enqueue", "reject", "interrupt"]
 
 
 def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: dict[str, object]) -> Conversation:
@@ -29,9 +32,19 @@ def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: d
 
 
 def receive(
-    *, conversation: Conversation, content: str, model: str = "", idempotency_key: str | None = None, request_id: str
+    *,
+    conversation: Conversation,
+    content: str,
+    model: str = "",
+    idempotency_key: str | None = None,
+    request_id: str,
+    turn_id: UUID | None = None,
+    on_busy: OnBusy = "enqueue",
 ) -> Turn:
     """Store a user's message and the turn that will answer it, and ring for it. Returns the turn.
+
+    ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what becomes of it while turns of the
+    conversation are open: it waits behind them, is refused as :class:`ConversationBusy`, or has them cancelled.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
     :class:`IdempotencyConflict`. Raises :class:`UnknownModel`, and :class:`NotFound` if the conversation is deleted
@@ -44,10 +57,14 @@ def receive(
         raise UnknownModel(f"{model!r} is not offered; choose one of {', '.join(settings.LLM_MODELS)}.")
     try:
         with transaction.atomic():
+            number = _take_number(conversation.pk)  # and with it the conversation's lock
+            if on_busy != "enqueue":
+                _make_way(conversation.pk, on_busy)
             turn = Turn.objects.create(
+                id=turn_id or new_id(),
                 conversation=conversation,
                 owner_id=conversation.owner_id,
-                number=_take_number(conversation.pk),
+                number=number,
                 model=model or conversation.agent.model or settings.LLM_MODEL_DEFAULT,
                 request_id=request_id,
                 idempotency_key=idempotency_key,
@@ -62,6 +79,14 @@ def receive(
             return earlier
         raise
     return turn
+
+
+def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
+    busy = list(Turn.objects.open().filter(conversation_id=conversation_id).order_by("-number"))
+    if busy and on_busy == "reject":
+        raise ConversationBusy(turnId=str(busy[-1].pk))
+    for turn in busy:  # the last first, so that none of them starts when one before it ends
+        endings.cancel_turn(turn)
 
 
 def _take_number(conversation_id: UUID) -> int:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -22,15 +22,16 @@ from django.db import OperationalError, connections
 
 from agent import llm
 from agent.errors import LlmBadResponse, LlmError, LlmTimeout
-from agent.llm.base import Completion, ModelRequest
+from agent.llm.base import Completion, Delta, ModelRequest
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from agent.prompt import build_prompt
-from conversations import claims, doorbell
+from conversations import claims, doorbell, events
 from conversations.claims import Claim, View
 from conversations.errors import FenceLost
 from conversations.sweeper import time_for_last_answer
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
+from nanohost.lib.redaction import redact_known
 from tools import gate
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,8 @@ class TurnRunner:
         if not self._may_hold(claim):
             await self._stand_back(claim)
             return
+        if claim.fence == 1:  # later claims go on with it
+            events.publish(turn_id, "turn.started", fence=claim.fence)
         held = self._held[turn_id] = _Held(claim, task)
         with about(requestId=claim.request_id, turn=turn_id, conversation=claim.conversation_id):
             try:
@@ -245,7 +248,7 @@ class TurnRunner:
         completion = Completion()
         try:
             async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
-                completion = await llm.client().complete(request)
+                completion = await llm.client().complete(request, on_delta=_telling(claim, view))
             error = ""
         except TimeoutError:
             error = LlmTimeout.code
@@ -260,6 +263,7 @@ class TurnRunner:
             _log_call(request, completion, error, time.perf_counter() - began)
         if not completion.content.strip() and not completion.tool_calls and not limit:
             raise LlmBadResponse("an empty answer")
+        completion = replace(completion, content=redact_known(completion.content))
         return _without_calls(completion) if limit else completion
 
     async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError) -> None:
@@ -357,6 +361,21 @@ def _offered(claim: Claim) -> list[dict[str, object]]:
     """The tools the model is told of: those the gate would let this agent run now."""
     survey = gate.survey(agent_tools=claim.agent.allowed_tools())
     return [tool.as_function() for tool, forbidden_by in survey if forbidden_by is None]
+
+
+def _telling(claim: Claim, view: View) -> Callable[[Delta], None]:
+    """Tells of the pieces of the answer as they come."""
+    number = sum(message["role"] == "assistant" for message in view.own)
+    offsets = {"reasoning.delta": 0, "message.delta": 0}
+
+    def tell(delta: Delta) -> None:
+        for kind, text in (("reasoning.delta", delta.reasoning), ("message.delta", delta.content)):
+            if text := redact_known(text):
+                data = {"message": number, "offset": offsets[kind], "text": text}
+                events.publish(claim.turn_id, kind, data, fence=claim.fence)
+                offsets[kind] += len(text)
+
+    return tell
 
 
 def _limit_met(claim: Claim, view: View) -> Limit | None:

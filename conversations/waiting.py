@@ -6,24 +6,24 @@ Django's views store and answer at once, as WSGI in a small pool of threads with
 2. has Django answer;
 3. sees by ``AWAIT_HEADER`` that the answer stands for a turn that is not done; then it keeps the client, without a
    thread or a connection, until the turn has ended, the time is up or the client is gone;
-4. sends the finished body.
+4. sends the finished body; or, where ``STREAM_HEADER`` says so, the turn's events as they come.
 
 A client that goes away does not stop its turn.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import io
 import json
 import logging
 import re
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import parse_qsl
 from uuid import UUID
 
 from a2wsgi.wsgi import build_environ
@@ -32,18 +32,25 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.http import parse_header_parameters
 
 from conversations.answers import Answer, chat_answer, problem_answer
+from conversations.events import streams
+from conversations.events.hub import Followed, Hub
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.errors import BodyTooLarge, BodyTooSlow, HeadersTooLarge, Problem, UnsupportedMediaType
-from nanohost.lib.ids import request_id
+from nanohost.lib.ids import new_id, request_id
 from nanohost.lib.logs import about, also_about
+from nanohost.lib.redaction import redact_known
 from nanohost.lib.rest import as_problem
 
 access_log = logging.getLogger("nanohost.request")
 logger = logging.getLogger(__name__)
 
 AWAIT_HEADER = "X-Nanohost-Await-Turn"
-POLL_SECONDS = 0.025
+STREAM_HEADER = "X-Nanohost-Stream"
+# Where a view finds the id that a turn it makes is to have: its end is listened for before it exists.
+TURN_ID = "nanohost.turn_id"
+# A reader that takes nothing for so many seconds is let go; it may come back.
+SLOWEST_READ_SECONDS = 60
 BODY_SECONDS = 60
 # As much as common proxies pass on.
 MAX_HEADER_BYTES = 32 * 1024
@@ -59,125 +66,60 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_OWN_HEADERS = tuple(header.lower().encode() for header in (AWAIT_HEADER, STREAM_HEADER))
+
+CLIENT_GONE = 499  # in the access log, as nginx writes it
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Reply:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    # What the view has told the waiting room.
+    awaits: UUID | None = None
+    streams: bool = False
 
 
 class WaitingRoom:
     """The ASGI application; ``django`` is the WSGI one it stands around."""
 
     def __init__(self, django: Callable[..., Any]) -> None:
-        self._django = django
+        self.django = django
+        self.draining = False
+        self.hub = Hub(still_open=lambda turn_ids: self.in_thread(_open_turns, turn_ids))
         self._threads = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
-        self._waiters: dict[UUID, set[asyncio.Future[None]]] = defaultdict(set)
-        self._looking: asyncio.Task[None] | None = None
-        self._draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         began = time.perf_counter()
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         identity = request_id(given)
+        await self.hub.attach()
         with about(requestId=identity, **_subjects(scope["path"])):
-            reply = await self._reply(scope, receive, identity)
-            if reply is not None:
-                headers = [*reply.headers, (b"x-request-id", identity.encode())]
-                await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-                await send({"type": "http.response.body", "body": reply.body})
+            status = await _Visit(self, scope, receive, send, identity).serve()
             access_log.info(
                 "request",
                 extra={
                     "method": scope["method"],
                     "path": scope["path"],
-                    "status": reply.status if reply else 499,
+                    "status": status,
                     "durationMs": round((time.perf_counter() - began) * 1000, 1),
                 },
             )
 
     def drain(self) -> None:
-        """Let everybody who waits go, each with the address of the turn: the process is about to stop."""
-        self._draining = True
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        """Let everybody who waits go, each with the address of the turn: the process is about to stop. In the
+        loop's thread."""
+        self.draining = True
+        self.hub.wake_all()
 
-    async def _reply(self, scope: Scope, receive: Receive, identity: str) -> _Reply | None:
-        """The reply; None if the client went away first."""
-        try:
-            return await self._serve(scope, receive, identity)
-        except Problem as error:
-            return _as_reply(problem_answer(error, identity), close=True)
-        except Exception as error:
-            logger.exception("request failed outside the views")
-            return _as_reply(problem_answer(as_problem(error), identity), close=True)
+    async def close(self) -> None:
+        """Hear of no turn any more."""
+        await self.hub.detach()
 
-    async def _serve(self, scope: Scope, receive: Receive, identity: str) -> _Reply | None:
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
-            raise HeadersTooLarge(f"The headers may have {MAX_HEADER_BYTES} bytes.")
-        if scope["path"] == "/health/live" and scope["method"] in ("GET", "HEAD"):
-            # Answered without a thread: they may all be waiting for the database, and the process is alive.
-            return _as_reply(Answer(status=200, body={"status": "ok"}))
-        if scope["path"] == "/health/ready" and self._draining:
-            return _as_reply(Answer(status=503, body={"status": "unavailable", "checks": {"web": "draining"}}))
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await _read_body(scope, receive)
-        except TimeoutError:
-            raise BodyTooSlow(f"The body did not arrive within {BODY_SECONDS} s.") from None
-        if body is None:
-            return None
-        reply = await self._in_thread(_call_wsgi, self._django, scope, body, identity)
-        kept = [(name, value) for name, value in reply.headers if name != AWAIT_HEADER.lower().encode()]
-        if len(kept) == len(reply.headers):
-            return reply
-        turn_id = UUID(dict(reply.headers)[AWAIT_HEADER.lower().encode()].decode())
-        also_about(turn=turn_id)
-        if not await self._wait(turn_id, receive):
-            return None
-        if self._draining:  # what Django said still holds, and asks nothing of a database that may hang
-            return _Reply(status=reply.status, headers=kept, body=reply.body)
-        return _as_reply(await self._in_thread(chat_answer, turn_id, request_id=identity))
-
-    async def _wait(self, turn_id: UUID, receive: Receive) -> bool:
-        """Wait until the turn has ended or the time is up; False if the client goes away first."""
-        if self._draining:
-            return True
-        ended = asyncio.get_running_loop().create_future()
-        gone = asyncio.ensure_future(_disconnected(receive))
-        self._waiters[turn_id].add(ended)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        try:
-            await asyncio.wait((ended, gone), timeout=settings.CHAT_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            return not gone.done()
-        finally:
-            gone.cancel()
-            self._waiters[turn_id].discard(ended)
-            if not self._waiters[turn_id]:
-                del self._waiters[turn_id]
-
-    async def _look(self) -> None:
-        """Look at the rows of all turns that are waited for, while there are any."""
-        while self._waiters:
-            await asyncio.sleep(POLL_SECONDS)
-            # Who joins while the rows are read is looked at next time.
-            looked_at = list(self._waiters)
-            try:
-                still_open = await self._in_thread(_open_turns, looked_at)
-            except Exception:
-                logger.exception("the waiting room cannot read turns; it tries again")
-                await asyncio.sleep(1)
-                continue
-            for turn_id in set(looked_at) - still_open:
-                for waiter in self._waiters.get(turn_id, ()):
-                    if not waiter.done():
-                        waiter.set_result(None)
-
-    async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run what needs the database, or Django, in a thread with a kept connection."""
         context = contextvars.copy_context()
 
         def call() -> T:
@@ -185,6 +127,148 @@ class WaitingRoom:
                 return context.run(function, *args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+class _Visit:
+    """One request, from its first byte to the last of its answer."""
+
+    def __init__(self, room: WaitingRoom, scope: Scope, receive: Receive, send: Send, identity: str) -> None:
+        self._room, self._scope, self._receive, self._send = room, scope, receive, send
+        self._identity = identity
+        self._gone: asyncio.Task[None] | None = None
+
+    async def serve(self) -> int:
+        """Answer; returns the status."""
+        try:
+            return await self._serve()
+        except Problem as error:
+            return await self._answer(_as_reply(problem_answer(error, self._identity), close=True))
+        except Exception as error:
+            logger.exception("request failed outside the views")
+            return await self._answer(_as_reply(problem_answer(as_problem(error), self._identity), close=True))
+        finally:
+            if self._gone:
+                self._gone.cancel()
+
+    async def _serve(self) -> int:
+        # The end of a turn that this request makes is listened for before there is the turn: it cannot be missed.
+        turn_id = new_id()
+        with self._room.hub.following(turn_id) if self._scope["method"] == "POST" else nullcontext() as made:
+            reply = await self._from_django(turn_id)
+            if reply is None:
+                return CLIENT_GONE
+            if reply.awaits is None:
+                return await self._answer(reply)
+            also_about(turn=reply.awaits)
+            if made and reply.awaits == turn_id:
+                return await self._keep(reply, turn_id, made, is_new=True)
+        with self._room.hub.following(reply.awaits) as followed:
+            return await self._keep(reply, reply.awaits, followed, is_new=False)
+
+    async def _from_django(self, turn_id: UUID) -> _Reply | None:
+        """What Django answers, or what needs no Django; None if the client went away."""
+        scope = self._scope
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            raise HeadersTooLarge(f"The headers may have {MAX_HEADER_BYTES} bytes.")
+        if scope["path"] == "/health/live" and scope["method"] in ("GET", "HEAD"):
+            # Answered without a thread: they may all be waiting for the database, and the process is alive.
+            return _as_reply(Answer(status=200, body={"status": "ok"}))
+        if scope["path"] == "/health/ready" and self._room.draining:
+            return _as_reply(Answer(status=503, body={"status": "unavailable", "checks": {"web": "draining"}}))
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_body(scope, self._receive)
+        except TimeoutError:
+            raise BodyTooSlow(f"The body did not arrive within {BODY_SECONDS} s.") from None
+        if body is None:
+            return None
+        return await self._room.in_thread(_call_wsgi, self._room.django, scope, body, self._identity, turn_id)
+
+    async def _keep(self, reply: _Reply, turn_id: UUID, followed: Followed, *, is_new: bool) -> int:
+        """Keep the client until its turn has ended, or, for a stream, while it reads."""
+        self._gone = asyncio.ensure_future(_disconnected(self._receive))
+        followed.exists = True
+        if not is_new:
+            self._room.hub.look()  # it may have ended before it was listened for
+        if reply.streams:
+            return await self._stream(reply, turn_id, followed, is_new=is_new)
+        until = time.monotonic() + settings.CHAT_WAIT_SECONDS
+        while not (followed.ended or self._room.draining or self._gone.done()):
+            if (left := until - time.monotonic()) <= 0:
+                break
+            await asyncio.wait((followed.change(), self._gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if self._gone.done():
+            return CLIENT_GONE
+        if self._room.draining and not followed.ended:
+            return await self._answer(reply)  # it still holds, and asks nothing of a database that may hang
+        answer = await self._room.in_thread(chat_answer, turn_id, request_id=self._identity)
+        return await self._answer(_as_reply(answer))
+
+    async def _stream(self, reply: _Reply, turn_id: UUID, followed: Followed, *, is_new: bool) -> int:
+        """Send the turn's events, until it has ended or the client is gone."""
+        assert self._gone
+        last_id = _last_event_id(self._scope)
+        if last_id == streams.LAST:  # it has seen all there is, and shall not come back
+            return await self._answer(_Reply(status=204, headers=[], body=b""))
+        story = None
+        if is_new:
+            told = json.loads(reply.body)
+            queued = {name: told[name] for name in ("turnId", "conversationId")}
+            story = streams.Story(queued=queued, events=[], final=None)
+        events = streams.stream(
+            self._room.hub,
+            turn_id,
+            followed,
+            last_id=last_id,
+            story=story,
+            read=lambda: self._room.in_thread(streams.read_story, turn_id, request_id=self._identity),
+            draining=lambda: self._room.draining,
+        )
+        headers = [*_STREAM_HEADERS, (b"x-request-id", self._identity.encode())]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            while (chunk := await self._unless_gone(anext(events, None))) is not None:
+                async with asyncio.timeout(SLOWEST_READ_SECONDS):
+                    await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            return CLIENT_GONE  # without the end of the body, the server closes the connection
+        finally:
+            await events.aclose()
+        if self._gone.done():
+            return CLIENT_GONE
+        await self._send({"type": "http.response.body", "body": b""})
+        return 200
+
+    async def _unless_gone(self, next_chunk: "Awaitable[bytes | None]") -> bytes | None:
+        """The next part of a stream; None at its end, or if the client goes away first."""
+        assert self._gone
+        coming = asyncio.ensure_future(next_chunk)
+        await asyncio.wait((coming, self._gone), return_when=asyncio.FIRST_COMPLETED)
+        if coming.done():
+            return coming.result()
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        return None
+
+    async def _answer(self, reply: _Reply) -> int:
+        headers = [*reply.headers, (b"x-request-id", self._identity.encode())]
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": reply.body})
+        return reply.status
+
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would keep it back
+]
+
+
+def _last_event_id(scope: Scope) -> str:
+    """From the header that browsers send when they come back, or from the query, for those who cannot send it."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+    return headers.get(b"last-event-id", b"").decode("latin-1").strip() or query.get("last_event_id", "")
 
 
 def _subjects(path: str) -> dict[str, str]:
@@ -217,7 +301,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
 
 async def _drop_rest(receive: Receive) -> None:
     dropped = 0
-    with contextlib.suppress(TimeoutError):
+    with suppress(TimeoutError):
         async with asyncio.timeout(DROPPING_SECONDS):
             while dropped < DROPPED_BYTES:
                 message = await receive()
@@ -231,7 +315,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: str) -> _Reply:
+def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: str, turn_id: UUID) -> _Reply:
     """Have Django answer. Headers with an underscore are dropped: WSGI cannot tell them from those with a hyphen."""
     own = (b"content-length", b"transfer-encoding", b"x-request-id")
     headers = [(name, value) for name, value in scope["headers"] if b"_" not in name and name not in own]
@@ -240,6 +324,7 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
     query = re.sub(rb"[^\x21-\x7e]", lambda found: b"%%%02X" % found.group()[0], scope["query_string"])
     environ = build_environ({**scope, "headers": headers, "query_string": query}, io.BytesIO(body))  # type: ignore[typeddict-item,arg-type]
     _refuse_charset(environ.get("CONTENT_TYPE", ""))
+    environ[TURN_ID] = turn_id  # type: ignore[literal-required]  # WSGI lets servers add what they like
     started: dict[str, Any] = {}
 
     def start_response(status: str, response_headers: list[tuple[str, str]], exc_info: Any = None) -> None:
@@ -254,7 +339,15 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
     finally:
         if hasattr(chunks, "close"):
             chunks.close()
-    return _Reply(status=started["status"], headers=started["headers"], body=content)
+    told = dict(started["headers"])
+    awaited = told.get(_OWN_HEADERS[0])
+    return _Reply(
+        status=started["status"],
+        headers=[(name, value) for name, value in started["headers"] if name not in _OWN_HEADERS],
+        body=content,
+        awaits=UUID(awaited.decode()) if awaited else None,
+        streams=_OWN_HEADERS[1] in told,
+    )
 
 
 def _refuse_charset(content_type: str) -> None:
@@ -268,7 +361,8 @@ def _refuse_charset(content_type: str) -> None:
 
 
 def _as_reply(answer: Answer, *, close: bool = False) -> _Reply:
-    body = json.dumps(answer.body, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(answer.body, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":"))
+    body = redact_known(text).encode()
     headers = {"Content-Type": answer.content_type, **answer.headers, "Content-Length": str(len(body))}
     if close:  # the rest of the body is not read
         headers["Connection"] = "close"

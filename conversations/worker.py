@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from django.conf import settings
 import nanohost
 from agent import llm
 from agent.models import Agent
-from conversations import doorbell
+from conversations import doorbell, events
 from conversations.models import TOOLS, TURNS, Worker
 from conversations.sweeper import due_calls, due_turns
 from conversations.turns import DatabaseThreads, TurnRunner
@@ -86,9 +87,14 @@ class Runtime:
             raise RuntimeError("its row could not be written within 30 s")
         if self._failure:
             raise RuntimeError("its row could not be written") from self._failure
+        if TURNS in self.queues:
+            doorbell.answer_here(doorbell.ADVANCE_TURN, partial(self.take_turn, wait=False))
+        if TOOLS in self.queues:
+            doorbell.answer_here(doorbell.RUN_TOOL_CALL, partial(self.take_call, wait=False))
 
     def wind_down(self) -> None:
         """Begin nothing more, and tell the tools that run."""
+        doorbell.answer_no_more()
         self._stopping.set()
         if TOOLS in self.queues:
             gate.stop_tools()
@@ -99,20 +105,25 @@ class Runtime:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout)
+        events.transport().flush(timeout=1)
         if TOOLS in self.queues:
             gate.close_tools()
 
-    def take_turn(self, turn_id: UUID, *, wait: bool = True) -> None:
-        """Hand a turn to the loop and return at once. While the process holds as many as it may: wait, or leave it."""
-        if self._enters(self._room_for_turns, wait=wait):
+    def take_turn(self, turn_id: UUID, *, wait: bool = True) -> bool:
+        """Hand a turn to the loop and return at once. While the process holds as many as it may: wait, or leave it and
+        return False."""
+        if entered := self._enters(self._room_for_turns, wait=wait):
             future = asyncio.run_coroutine_threadsafe(self._runner.advance(turn_id), self._loop)
             future.add_done_callback(lambda done: self._after(self._room_for_turns, f"turn {turn_id}", done))
+        return entered
 
-    def take_call(self, call_id: UUID, *, wait: bool = True) -> None:
-        """Hand a tool call to a thread and return at once. While as many run as may: wait, or leave it."""
-        if self._enters(self._room_for_calls, wait=wait):
+    def take_call(self, call_id: UUID, *, wait: bool = True) -> bool:
+        """Hand a tool call to a thread and return at once. While as many run as may: wait, or leave it and return
+        False."""
+        if entered := self._enters(self._room_for_calls, wait=wait):
             call = self._call_threads.submit(self._run_call, call_id)
             call.add_done_callback(lambda done: self._after(self._room_for_calls, f"tool call {call_id}", done))
+        return entered
 
     def _enters(self, room: _Room, *, wait: bool) -> bool:
         """Take a place; False if there is none or the worker stops: what was rung for is left to others."""
@@ -137,7 +148,8 @@ class Runtime:
                 call_id,
                 agent_tools=_tools_of_its_agent,
                 worker=self.name,
-                then=lambda call: doorbell.ring_for_turn(call.turn_id),
+                on_start=_tell,
+                then=_go_on,
             )
 
     def _live(self) -> None:
@@ -212,6 +224,17 @@ async def _show_life() -> None:
     is away is no reason to end a worker, which may hold answers to be stored."""
     if settings.WORKER_ALIVE_FILE:
         await asyncio.to_thread(Path(settings.WORKER_ALIVE_FILE).touch)
+
+
+def _tell(call: ToolCall) -> None:
+    """Tell those who follow its turn how far the call is."""
+    kind, data = events.tool_events(call)[-1]
+    events.publish(call.turn_id, kind, data)
+
+
+def _go_on(call: ToolCall) -> None:
+    _tell(call)
+    doorbell.ring_for_turn(call.turn_id)
 
 
 def _tools_of_its_agent(call: ToolCall) -> AgentTools:

@@ -37,6 +37,7 @@ async def _live(receive: Receive, send: Send) -> None:
         await asyncio.to_thread(embedded.start)
     await send({"type": "lifespan.startup.complete"})
     await receive()
+    await waiting_room.close()
     if embedded:
         await asyncio.to_thread(embedded.stop)
     await send({"type": "lifespan.shutdown.complete"})

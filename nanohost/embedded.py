@@ -49,6 +49,8 @@ class Embedded:
         if self._beat:
             self._beat.stop(wait=False)
         worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
+        if self._runtime:
+            self._runtime.wind_down()
         # Their loops look up every 2 s only; a last ring, for no row, has them look up now.
         doorbell.ring_for_turn(UUID(int=0))
         doorbell.ring_for_call(UUID(int=0))

@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
 from nanohost.lib import env, logs
+from tools import addresses
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -62,12 +63,27 @@ TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
 TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
 TOOL_RESULT_PROMPT_CHARS = env.integer("TOOL_RESULT_PROMPT_CHARS", 16_000, minimum=100)
 TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MOST_THREADS)
+# Of each process a tool runs in or starts. Less than the minimum would not hold what is imported.
+TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20)
 
 if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
     raise ImproperlyConfigured(
         f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of NET_HTTP, FS_READ, FS_WRITE"
         " (SHELL is not grantable in this version)."
     )
+
+# What requests to the outside may reach besides public addresses, and by which ports. Never the admin's to change.
+HTTP_ALLOWED_PRIVATE_CIDRS = env.words("HTTP_ALLOWED_PRIVATE_CIDRS")
+HTTP_ALLOWED_PORTS = env.words("HTTP_ALLOWED_PORTS", ["80", "443"])
+
+try:
+    addresses.networks(HTTP_ALLOWED_PRIVATE_CIDRS)
+except ValueError as error:
+    raise ImproperlyConfigured(f"HTTP_ALLOWED_PRIVATE_CIDRS makes no sense: {error}.") from None
+try:
+    addresses.port_numbers(HTTP_ALLOWED_PORTS)
+except ValueError as error:
+    raise ImproperlyConfigured(f"HTTP_ALLOWED_PORTS makes no sense: {error}.") from None
 
 # --- turns -------------------------------------------------------------------------------------------------------
 AGENT_MAX_TOOL_ROUNDS = env.integer("AGENT_MAX_TOOL_ROUNDS", 2, minimum=0)
@@ -304,6 +320,10 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_BEAT_SCHEDULER = "scheduler.beat:HouseScheduler"
 CELERY_TIMEZONE = TIME_ZONE
+
+# --- events: what happens in turns, told to those who wait and read ----------------------------------------------
+EVENTS_TRANSPORT = f"conversations.events.{'redis.RedisTransport' if REDIS_URL else 'local.LocalTransport'}"
+EVENTS_PREFIX = "nanohost:"
 
 # --- logging -----------------------------------------------------------------------------------------------------
 logs.configure()

@@ -312,6 +312,51 @@ def print_latencies(directory: Path, size: Size, production: list[tuple[int, lis
             say(f"chat, {clients} client(s), {shape}", *(f"{cell:.2f}" for cell in cells))
 
 
+def print_calls(size: Size) -> None:
+    """A table of one call of a tool that does next to nothing, side by side: the function itself; in a process that has
+    waited for it; and with such a process ended after it and another made, as for a tool that was given a secret."""
+    from tools.agent_tools import time as function
+    from tools.children import ChildPool, Task
+
+    pool = ChildPool()
+
+    def call(*secrets: str) -> None:
+        task = Task(
+            module="tools.agent_tools",
+            qualname="time",
+            arguments={},
+            timeout=60,
+            output_bytes=65536,
+            secrets=secrets,
+            repeatable=True,
+        )
+        assert pool.run(task, still_wanted=lambda: True).ok
+
+    def call_and_replace() -> None:
+        call("OF_THE_BENCH")
+        pool.start()
+
+    ways: dict[str, Callable[[], object]] = {
+        "a tool, as a function": function,
+        "a tool, in a warm process": call,
+        "a tool, its process ended and replaced": call_and_replace,
+    }
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    try:
+        call()  # it starts the nursery
+        for _ in range(5 * size.requests):
+            for name, do in ways.items():
+                call()  # a process's first call makes what checks its arguments
+                began = time.perf_counter()
+                do()
+                took[name].append(1000 * (time.perf_counter() - began))
+    finally:
+        pool.close()
+    say("", "p50 ms", "p95 ms")
+    for name, each in took.items():
+        say(name, *(f"{cell:.3f}" for cell in (statistics.median(each), statistics.quantiles(each, n=20)[-1])))
+
+
 def say(name: str, *cells: str) -> None:
     print(f"{name:42}" + "".join(f"{cell:>13}" for cell in cells), flush=True)  # noqa: T201 -- a command
 
@@ -329,6 +374,7 @@ def main(arguments: list[str]) -> None:
         directory.chmod(0o755)  # PostgreSQL runs as somebody else
         production = Production(directory, keep)
         print_latencies(directory / "embedded", size, print_turns(production, size))
+        print_calls(size)
 
 
 if __name__ == "__main__":

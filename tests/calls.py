@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from django.db import connections
 
@@ -14,11 +15,20 @@ from tools.models import ToolCall
 EVERY_TOOL = AgentTools(names=None)
 
 
-def ask(tool_name: str, *, agent_tools: AgentTools = EVERY_TOOL, raw: str | None = None, **arguments: Any) -> ToolCall:
+def ask(
+    tool_name: str,
+    *,
+    agent_tools: AgentTools = EVERY_TOOL,
+    raw: str | None = None,
+    conversation_id: UUID | None = None,
+    owner_id: int = 1,
+    **arguments: Any,
+) -> ToolCall:
     """Ask for a call, as a model does; returns its stored row. ``raw``: the arguments as text."""
     call = gate.request(
-        conversation_id=new_id(),
+        conversation_id=conversation_id or new_id(),
         turn_id=new_id(),
+        owner_id=owner_id,
         agent="default",
         agent_tools=agent_tools,
         request_id="request-1",
@@ -39,7 +49,7 @@ def run(
     then: Callable[[ToolCall], None] = lambda ended: None,
 ) -> ToolCall:
     """Run a call, as a worker does; returns the row as it then is."""
-    gate.run(call.pk, agent_tools=lambda claimed: agent_tools, worker=worker, then=then)
+    gate.run(call.pk, agent_tools=lambda claimed: agent_tools, worker=worker, on_start=lambda claimed: None, then=then)
     return ToolCall.objects.get(pk=call.pk)
 
 

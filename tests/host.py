@@ -90,7 +90,7 @@ class Host:
         """Start it and wait until it is ready."""
         self._have_database()
         with self.log.open("ab") as log:
-            start_of_log = log.tell()
+            start_of_log = 0 if self.process and self.process.poll() is None else log.tell()
             if not self._prepared:
                 ran = self.manage("prepare")
                 log.write((ran.stdout + ran.stderr).encode())
@@ -98,6 +98,8 @@ class Host:
                 assert ran.returncode == 0, ran.stderr
                 self._prepared = True
             for name, command in self._commands.items():
+                if name in self.processes and self.processes[name].poll() is None:
+                    continue
                 self.processes[name] = subprocess.Popen(
                     [sys.executable, *command], cwd=self.root, env=self._environment, stdout=log, stderr=log
                 )
@@ -199,13 +201,25 @@ class Host:
                 continue
         return opened
 
-    def kill(self) -> None:
-        """kill -9, of every process."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-        for process in self.processes.values():
-            process.wait()
+    def kill(self, *names: str) -> None:
+        """kill -9, of every process, or of those of these names; embedded, there is one."""
+        named = names if names and self._production else self.processes
+        for name in named:
+            if self.processes[name].poll() is None:
+                self.processes[name].kill()
+        for name in named:
+            self.processes[name].wait()
+
+    def terminate(self) -> None:
+        """Ask the process that serves HTTP to stop, and do not wait for it."""
+        assert self.process
+        self.process.terminate()
+
+    def forget_news(self) -> None:
+        """Lose what Redis keeps of the events of turns."""
+        with servers.broker() as keys:
+            for key in keys.scan_iter(match=f"{self._environment['TEST_KEYS']}turn:*", count=1000):
+                keys.delete(key)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 15) -> int:
         """Ask every process to stop; returns the exit code, the first that is not 0 if there are several."""

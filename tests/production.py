@@ -9,4 +9,4 @@ from nanohost.settings import CELERY_BROKER_TRANSPORT_OPTIONS, DATABASES, PRODUC
 
 if PRODUCTION:  # a tool's process is given no server
     DATABASES["default"]["OPTIONS"]["options"] += " -c synchronous_commit=off"
-    CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"] = os.environ["TEST_KEYS"]
+    CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"] = EVENTS_PREFIX = os.environ["TEST_KEYS"]

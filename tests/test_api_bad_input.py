@@ -29,6 +29,7 @@ def routes(api: httpx2.Client) -> dict[str, tuple[str, str]]:
     return {
         "create": ("POST", "/conversations"),
         "chat": ("POST", f"/conversations/{conversation_id}/chat"),
+        "run": ("POST", f"/conversations/{conversation_id}/turns"),
         "cancel": ("POST", f"/turns/{turn_id}/cancel"),
         "delete": ("DELETE", f"/conversations/{conversation_id}"),
     }
@@ -52,7 +53,7 @@ def test_the_routes_are_all_that_write():
         for method in writing
         if hasattr(route.callback.view_class, method)
     )
-    assert found == [("DELETE", "<uuid"), ("POST", "cancel"), ("POST", "chat"), ("POST", "conversations")]
+    assert found == [("DELETE", "<uuid"), *(("POST", name) for name in ("cancel", "chat", "conversations", "turns"))]
 
 
 # --- bodies ------------------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ BAD_CHATS = [
     *({}, {"model": "m"}, {"message": None}, {"message": 7}, {"message": 1.5}, {"message": True}),
     *({"message": []}, {"message": {}}, {"message": ""}, {"message": " \n\t"}, {"message": "\u2003"}),
     *({"message": "a", "model": value} for value in (None, 7, "", [], {}, True, "m" * 129)),
-    *({"message": "a", "stream": True}, {"message": "a", "conversationId": UNKNOWN_ID}),
+    *({"message": "a", "stream": []}, {"message": "a", "conversationId": UNKNOWN_ID}),
 ]
 
 

@@ -213,6 +213,10 @@ def test_there_is_time_for_a_clean_stop(name):
     assert SERVICES[name]["init"] is True
 
 
+def test_tools_that_fork_without_end_do_not_fill_the_machine_and_have_room_for_their_work():
+    assert 2 * settings.TOOL_CONCURRENCY + 100 <= SERVICES["toolbox"]["pids_limit"] <= 1000
+
+
 @pytest.mark.parametrize("name", ["web", "worker", "toolbox", "beat"])
 def test_who_works_waits_for_the_release_s_preparation(name):
     assert SERVICES[name]["depends_on"] == {

@@ -38,6 +38,7 @@ def backend_of(everybody: threading.Barrier) -> int:
 def backends() -> Iterator[set[int]]:
     """A pool with connections that wait, by their server processes."""
     connection.close()
+    connection.close_pool()  # which may hold what other tests have used
     everybody = threading.Barrier(SIZE)
     yield set(in_threads(lambda: backend_of(everybody), SIZE))
     connection.close_pool()

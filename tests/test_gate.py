@@ -328,7 +328,7 @@ def test_a_call_the_gate_could_not_decide_on_was_not_started_and_goes_back(allow
     def away(claimed):
         raise OperationalError("database is locked")
 
-    gate.run(call.pk, agent_tools=away, worker="worker-1", then=lambda ended: None)
+    gate.run(call.pk, agent_tools=away, worker="worker-1", on_start=lambda claimed: None, then=lambda ended: None)
     call.refresh_from_db()
     assert (call.status, call.attempts) == (CallStatus.QUEUED, 0)
     assert run(call).status == CallStatus.SUCCESS

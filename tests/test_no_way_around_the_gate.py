@@ -153,12 +153,15 @@ ALLOWED = {
     ("tools.child", "os.fork"): "It is the nursery.",
     ("tools.child", "ctypes"): "Asks the kernel to end it with the nursery.",
     ("tools.apps", "'agent_tools'"): "Autodiscovery imports every app's tools, so that they register; it keeps none.",
+    ("tools.scaffold", "'agent_tools'"): "Names the file that it writes a new tool to; it imports nothing.",
     ("tools.management.commands.tools", "getattr"): "One of its own actions, as argparse has them.",
     ("nanohost.accounts.management.commands.keys", "getattr"): "One of its own actions, as argparse has them.",
     ("nanohost.stack", "subprocess"): "Starts web, workers and beat, as docker-compose.yml has them.",
     ("manage", "f_globals"): "Names the module a traceback passed through.",
     ("agent.llm", "importlib.import_module"): "A provider, from the table that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
+    ("conversations.events", "django.utils.module_loading.import_string"): "The transport that the settings name.",
+    ("nanohost.lib.postgresql.base", "pool"): "PostgreSQL's pool of connections.",
 }
 
 

@@ -25,13 +25,15 @@ from agent.llm.base import Completion, Usage, tool_call
 from conversations import answers, claims, endings, inbox, sweeper, waiting, worker
 from conversations.api import urls
 from conversations.claims import Claim
+from conversations.events import streams
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.admin import GrowingAdmin
+from nanohost.lib.ids import new_id
 from tests import bulk, servers
 from tests.plans import Statement, explained
-from tools import calls
-from tools.models import CallStatus, ToolCall, sync_settings
+from tools import calls, limits
+from tools.models import CallStatus, ToolCall, ToolSetting, sync_settings
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's; tests/test_sweeper.py has those of SQLite"),
@@ -237,6 +239,66 @@ operation("calls.end")(
 operation("calls.end_open")(with_call(lambda call: calls.end_open([call.turn_id], rule="cancelled", reason="")))
 
 
+# A busy minute: 200 calls of the owner's among 2,000 of one tool.
+BUSY, OWN, ALLOWED = 2_000, 200, 150
+
+
+def busy_minute() -> ToolSetting:
+    conversation = the_long_one()
+    ToolCall.objects.bulk_create(
+        ToolCall(
+            conversation_id=conversation.pk if number < OWN else new_id(),
+            turn_id=conversation.pk,
+            owner_id=conversation.owner_id if number < OWN else 2 + number % 199,
+            agent="default",
+            call_id=f"busy_{number}",
+            position=1_000_000 + number,
+            tool_name="time",
+            arguments="{}",
+            arguments_hash="0" * 64,
+            status=CallStatus.SUCCESS,
+        )
+        for number in range(BUSY)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE tools_toolcall")
+    ToolSetting.objects.filter(name="time").update(
+        calls_per_minute_conversation=ALLOWED, calls_per_minute_owner=ALLOWED
+    )
+    return ToolSetting.objects.get(name="time")
+
+
+@operation("claims.store_calls, within limits")
+def store_limited_calls() -> Callable[[], object]:
+    busy_minute()
+    claim = claimed()
+    return lambda: claims.store_calls(claim, CALLS, limit=None)
+
+
+@operation("limits.exceeding")
+def exceeding() -> Callable[[], object]:
+    busy_minute()
+    conversation = the_long_one()
+    call = ToolCall(tool_name="time", conversation_id=conversation.pk, owner_id=conversation.owner_id)
+    call.rate_limited = True
+
+    def look() -> None:
+        assert [limit.rule for _, limit, _ in limits.exceeding([call])]
+
+    return look
+
+
+@operation("limits.exceeded_at_start")
+def exceeded_at_start() -> Callable[[], object]:
+    setting = busy_minute()
+    call = ToolCall.objects.filter(owner_id=the_long_one().owner_id).latest("created_at", "pk")
+
+    def look() -> None:
+        assert limits.exceeded_at_start(call, setting)
+
+    return look
+
+
 # --- sweeps, ends, and what the house does -----------------------------------------------------------------------
 
 
@@ -372,6 +434,23 @@ on_api(
     "GET conversations/{}/messages, from the end",
     lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(r=1)}",
 )
+on_api("GET conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns?limit=50")
+on_api(
+    "GET conversations/{}/turns, far down",
+    lambda: f"conversations/{the_long_one().pk}/turns?cursor={cursor(p=a_turn().number)}",
+)
+on_api(
+    "POST conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns", body={"message": "x"}, status=202
+)
+on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)
+
+
+@operation("streams.read_story")
+def read_story() -> Callable[[], object]:
+    turn = a_turn()
+    return lambda: streams.read_story(turn.pk, request_id="request")
+
+
 on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")
 on_api("POST turns/{}/cancel", lambda: f"turns/{a_turn().pk}/cancel", body={})
 on_api("GET tools", lambda: "tools")
@@ -559,12 +638,15 @@ def test_each_foreign_key_has_an_index_to_delete_by(a_million_messages: None) ->
 
 
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
-    without_query = {"sweeper.time_for_last_answer", "calls.new_call", "answers.problem_answer"}
+    without_query = {
+        *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
+        *("limits.limits_of", "answers.accepted", "streams.stream"),
+    }
     # The route GET turns/{} is nothing else.
-    elsewhere = {"answers.turn_as_json"}
+    elsewhere = {"answers.turns_as_json"}
     there_are = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in (answers, calls, claims, endings, inbox, sweeper)
+        for module in (answers, calls, claims, endings, inbox, limits, streams, sweeper)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")
     }

@@ -194,7 +194,7 @@ def test_a_fault_of_ours_is_bounded_and_leaves_a_reason(say, settings, monkeypat
     from agent import llm
 
     class Broken:
-        async def complete(self, request: object) -> None:
+        async def complete(self, request: object, on_delta: object = None) -> None:
             raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(llm, "client", Broken)

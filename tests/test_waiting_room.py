@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from conversations import waiting
+from conversations.events import hub
 from tests import shapes
 from tests.host import KEY, Host
 from tests.http import chat, eventually, start, turns_of
@@ -183,7 +184,7 @@ def test_a_body_past_its_bound_is_refused_wherever_it_is_noticed(settings, more)
 def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(settings, monkeypatch):
     """The one thread there is waits for it."""
     settings.WEB_THREADS = 1
-    monkeypatch.setattr(waiting, "POLL_SECONDS", 60)
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 60)
     is_taken, go_on = threading.Event(), threading.Event()
 
     def django(environ: Any, start_response: Any) -> Any:

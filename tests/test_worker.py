@@ -52,6 +52,19 @@ def test_a_worker_introduces_itself_and_says_goodbye(settings):
     assert Worker.objects.get().ended_at is not None
 
 
+def test_what_is_rung_for_in_a_workers_own_process_it_takes_itself(runtime, say):
+    """Nothing else hears a ring here: there is no consumer of the broker."""
+    turn = say("Hello")
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_a_worker_that_winds_down_takes_nothing_more(runtime, say):
+    runtime.wind_down()
+    turn = say("Hello")
+    runtime.take_turn(turn.pk)
+    assert status(turn) == TurnStatus.QUEUED
+
+
 def test_a_turn_handed_over_is_run(runtime, say):
     turn = say("Hello")
     runtime.take_turn(turn.pk)
@@ -129,8 +142,6 @@ def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner
     turns = [say(script({"sleep": 60}))]
     for _ in range(2):
         turns.append(say(script({"sleep": 60}), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})))
-    for turn in turns[:2]:
-        runtime.take_turn(turn.pk)
     until(lambda: runtime._runner.count == 2)
     Turn.objects.filter(pk=turns[2].pk).update(rung_at=None)
     swept = Worker.objects.get(name=runtime.name).heartbeat_at

@@ -33,6 +33,7 @@ def run_call(call: ToolCall, *, worker: str = "worker-1") -> ToolCall:
         call.pk,
         agent_tools=worker_module._tools_of_its_agent,
         worker=worker,
+        on_start=lambda claimed: None,
         then=lambda ended: doorbell.ring_for_turn(ended.turn_id),
     )
     return ToolCall.objects.get(pk=call.pk)

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DataError
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
 
@@ -41,8 +42,17 @@ def _query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any
     return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
 
 
+def parameter_of(described: dict[str, Any]) -> OpenApiParameter:
+    """The same, for a view that asks for its pages itself."""
+    return OpenApiParameter(described["name"], described["schema"], description=described["description"])
+
+
 class NewestFirst(Pages):
     ordering = ("-created_at", "-id")
+
+
+class NewestTurnsFirst(Pages):
+    ordering = "-number"
 
 
 class InSeqOrder(Pages):

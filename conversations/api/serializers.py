@@ -75,10 +75,23 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
 
 
 class ChatMessageIn(Strict):
-    """Body of POST /conversations/{id}/chat."""
+    """Body of POST /conversations/{id}/turns."""
 
     message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What the user says.")
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
+    onBusy = serializers.ChoiceField(  # noqa: N815 -- the style of the specification's names
+        choices=["enqueue", "reject", "interrupt"],
+        required=False,
+        help_text="While turns of the conversation are open: wait behind them (the default), be refused, cancel them.",
+    )
+
+
+class ChatIn(ChatMessageIn):
+    """Body of POST /conversations/{id}/chat."""
+
+    stream = serializers.BooleanField(
+        required=False, help_text="Answer with the turn's events, as Accept: text/event-stream does."
+    )
 
 
 class UsageView(serializers.Serializer[Any]):
@@ -123,6 +136,12 @@ class TurnView(serializers.Serializer[Any]):
     createdAt = serializers.DateTimeField()  # noqa: N815
     startedAt = serializers.DateTimeField(allow_null=True)  # noqa: N815
     endedAt = serializers.DateTimeField(allow_null=True)  # noqa: N815
+
+
+class TurnPage(serializers.Serializer[Any]):
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+    results = TurnView(many=True)
 
 
 class UpperCase(serializers.ChoiceField):

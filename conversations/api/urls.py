@@ -7,7 +7,9 @@ urlpatterns = [
     path("conversations/<uuid:conversation_id>", views.ConversationDetail.as_view()),
     path("conversations/<uuid:conversation_id>/chat", views.Chat.as_view()),
     path("conversations/<uuid:conversation_id>/messages", views.MessageList.as_view()),
+    path("conversations/<uuid:conversation_id>/turns", views.TurnList.as_view()),
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),
+    path("turns/<uuid:turn_id>/events", views.TurnEvents.as_view()),
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),
     path("tools", views.ToolList.as_view()),
 ]

@@ -13,12 +13,12 @@ from rest_framework.views import APIView
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import endings, inbox
-from conversations.answers import chat_answer, turn_as_json
+from conversations.answers import Answer, accepted, chat_answer, turns_as_json
 from conversations.api import serializers as shapes
-from conversations.api.pages import InSeqOrder, NewestFirst
+from conversations.api.pages import InSeqOrder, NewestFirst, NewestTurnsFirst, parameter_of
 from conversations.errors import UnknownAgent
 from conversations.models import Conversation, Message, Turn
-from conversations.waiting import AWAIT_HEADER
+from conversations.waiting import AWAIT_HEADER, STREAM_HEADER, TURN_ID
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.rest import PROBLEM_TYPE
 from tools import gate
@@ -104,46 +104,119 @@ class ConversationDetail(APIView):
         return Response(status=204)
 
 
+_IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY}$"},
+    OpenApiParameter.HEADER,
+    description="1 to 255 of ASCII, without spaces: the same key and body get the same turn's answer.",
+)
+_PREFER = OpenApiParameter(
+    "Prefer", str, OpenApiParameter.HEADER, description="respond-async: answer at once with 202 and the turn's address."
+)
+_LAST_EVENT_ID = [
+    OpenApiParameter("Last-Event-ID", str, OpenApiParameter.HEADER, description="Go on behind this event."),
+    OpenApiParameter("last_event_id", str, description="The same, for those who cannot send the header."),
+]
+_EVENT = {
+    "type": "object",
+    "description": "One of the events; docs/api.md lists them.",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data", "retry")},
+}
+_EVENTS = {(200, "text/event-stream"): _EVENT}
+
+
 class Chat(APIView):
     """Say something and get the answer."""
 
     @extend_schema(
         operation_id="chat",
-        request=shapes.ChatMessageIn,
-        parameters=[
-            OpenApiParameter(
-                "Idempotency-Key",
-                {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY}$"},
-                OpenApiParameter.HEADER,
-                description="1 to 255 of ASCII, without spaces: the same key and body get the same turn's answer.",
-            )
-        ],
+        request=shapes.ChatIn,
+        parameters=[_IDEMPOTENCY_KEY, _PREFER],
         responses={
-            200: shapes.ChatAnswer,
+            (200, "application/json"): shapes.ChatAnswer,
+            **_EVENTS,
             202: shapes.ChatPending,
             **_problems(404, 409, 422, 502, 504),
         },
     )
-    def post(self, request: Request, conversation_id: UUID) -> Response | JsonResponse:
-        """Store the message and wait for the turn's answer, CHAT_WAIT_SECONDS at most; then 202 and its Location."""
+    def post(self, request: Request, conversation_id: UUID) -> JsonResponse:
+        """Store the message and wait for the turn's answer, CHAT_WAIT_SECONDS at most; then 202 and its Location.
+
+        With ``Accept: text/event-stream`` or ``"stream": true`` the answer is the turn's events, as they come.
+        """
+        conversation = _owned_conversation(request, conversation_id)
+        said = _checked(shapes.ChatIn, request)
+        turn = _received(request, conversation, said)
+        if said.get("stream") or "text/event-stream" in request.headers.get("Accept", ""):
+            return _streamed(turn)
+        if _prefers_no_wait(request):
+            return _as_response(accepted(turn), {"Preference-Applied": "respond-async"})
+        if turn.ended:  # an idempotent repeat
+            return _as_response(chat_answer(turn.pk, request_id=_request_id(request)))
+        return _as_response(accepted(turn), {AWAIT_HEADER: str(turn.pk)})
+
+
+class TurnList(APIView):
+    """The turns of a conversation."""
+
+    @extend_schema(
+        operation_id="createTurn",
+        request=shapes.ChatMessageIn,
+        parameters=[_IDEMPOTENCY_KEY],
+        responses={202: shapes.ChatPending, **_problems(404, 409)},
+    )
+    def post(self, request: Request, conversation_id: UUID) -> JsonResponse:
+        """Store the message, and answer at once with the turn that will answer it, and its Location."""
         conversation = _owned_conversation(request, conversation_id)
         said = _checked(shapes.ChatMessageIn, request)
-        turn = inbox.receive(
-            conversation=conversation,
-            content=said["message"],
-            model=said.get("model", ""),
-            idempotency_key=_idempotency_key(request),
-            request_id=request.META.get("HTTP_X_REQUEST_ID", ""),
-        )
-        if turn.ended:  # an idempotent repeat
-            answer = chat_answer(turn.pk, request_id=request.META.get("HTTP_X_REQUEST_ID", ""))
-            return JsonResponse(
-                answer.body, status=answer.status, content_type=answer.content_type, headers=answer.headers
-            )
-        # The waiting room sees by this header that the answer stands for a turn that is not done.
-        pending = {"turnId": str(turn.pk), "conversationId": str(conversation.pk), "status": turn.status}
-        headers = {"Location": f"/api/v1/turns/{turn.pk}", AWAIT_HEADER: str(turn.pk)}
-        return Response(pending, status=202, headers=headers)
+        return _as_response(accepted(_received(request, conversation, said)))
+
+    @extend_schema(
+        operation_id="listTurns",
+        parameters=[parameter_of(each) for each in NewestTurnsFirst().get_schema_operation_parameters(None)],
+        responses={200: shapes.TurnPage, **_problems(404)},
+    )
+    def get(self, request: Request, conversation_id: UUID) -> Response:
+        """A page of a conversation's turns, the newest first."""
+        conversation = _owned_conversation(request, conversation_id)
+        pages = NewestTurnsFirst()
+        turns = pages.paginate_queryset(Turn.objects.filter(conversation=conversation), request, view=self)
+        return pages.get_paginated_response(turns_as_json(turns))
+
+
+def _received(request: Request, conversation: Conversation, said: dict[str, Any]) -> Turn:
+    return inbox.receive(
+        conversation=conversation,
+        content=said["message"],
+        model=said.get("model", ""),
+        idempotency_key=_idempotency_key(request),
+        request_id=_request_id(request),
+        turn_id=request.META.get(TURN_ID),
+        on_busy=said.get("onBusy", "enqueue"),
+    )
+
+
+def _request_id(request: Request) -> str:
+    return str(request.META.get("HTTP_X_REQUEST_ID", ""))
+
+
+def _as_response(answer: Answer, headers: dict[str, str] | None = None) -> JsonResponse:
+    return JsonResponse(
+        answer.body,
+        status=answer.status,
+        content_type=answer.content_type,
+        headers={**answer.headers, **(headers or {})},
+        json_dumps_params={"ensure_ascii": False},
+    )
+
+
+def _streamed(turn: Turn) -> JsonResponse:
+    """The waiting room sees by these headers that it is to send the turn's events instead."""
+    return _as_response(accepted(turn), {AWAIT_HEADER: str(turn.pk), STREAM_HEADER: "1"})
+
+
+def _prefers_no_wait(request: Request) -> bool:
+    return "respond-async" in re.split(r"[\s,;]+", request.headers.get("Prefer", "").lower())
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -176,7 +249,18 @@ class TurnDetail(APIView):
 
     @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **_problems(404)})
     def get(self, request: Request, turn_id: UUID) -> Response:
-        return Response(turn_as_json(_owned_turn(request, turn_id)))
+        return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
+
+
+class TurnEvents(APIView):
+    """What happens in a turn."""
+
+    @extend_schema(
+        operation_id="followTurn", parameters=_LAST_EVENT_ID, responses={**_EVENTS, 204: None, **_problems(404)}
+    )
+    def get(self, request: Request, turn_id: UUID) -> JsonResponse:
+        """The turn's events from its beginning, or from behind the last one that was seen, to its end."""
+        return _streamed(_owned_turn(request, turn_id))
 
 
 class TurnCancel(APIView):
@@ -190,7 +274,7 @@ class TurnCancel(APIView):
         turn = _owned_turn(request, turn_id)
         _checked(shapes.Nothing, request)
         endings.cancel_turn(turn)
-        return Response(turn_as_json(_owned_turn(request, turn_id)))
+        return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
 
 
 class ToolList(APIView):

@@ -1,0 +1,156 @@
+"""What happens in a turn, told to those who follow it while it happens. The rows are the truth; this is the news.
+
+Workers, toolboxes and web nodes publish; a web node's :class:`~conversations.events.hub.Hub` follows, for all who wait
+there. A transport carries the news: within the process, or over Redis. It may drop some: whoever waits looks at the
+rows as well, and whoever reads is told the whole answer at the end. Publishing never waits and never fails.
+
+The kinds and their data, as readers of a stream see them (docs/api.md):
+
+    turn.queued      {turnId, conversationId}
+    turn.started     {}
+    reasoning.delta  {message, offset, text}     what the model thinks aloud
+    message.delta    {message, offset, text}     a piece of the turn's message of that number, and where in it it stands
+    message.reset    {message}                   its pieces so far are void: a new attempt begins it again
+    tool.started     {callId, toolName}
+    tool.finished    {callId, toolName, status, result}
+    turn.completed | turn.failed | turn.cancelled    what the chat request is answered with; the last one
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils.module_loading import import_string
+
+from tools.models import ToolCall
+
+# A turn's news that are kept for readers who come late or come back; its rows tell what is older.
+MOST_KEPT = 10_000
+KEPT_SECONDS = 300
+
+_ID = re.compile("[0-9]{1,20}-[0-9]{1,20}")
+
+DELTAS = ("message.delta", "reasoning.delta")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One piece of news. ``id`` is ``<n>-<m>``, growing within its turn."""
+
+    id: str
+    kind: str
+    data: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among those of its turn."""
+        return place_of(self.id)
+
+
+def place_of(event_id: str) -> tuple[int, int]:
+    """The place an id stands for; raises ValueError for what is no id."""
+    if not _ID.fullmatch(event_id):
+        raise ValueError("no id of an event")
+    first, second = event_id.split("-")
+    return int(first), int(second)
+
+
+class Follower(Protocol):
+    """Who is told: called on the event loop that it was attached on."""
+
+    def happened(self, turn_id: UUID, event: Event) -> None:
+        """Something happened in a turn that was subscribed to."""
+
+    def ended(self, turn_id: UUID) -> None:
+        """A turn ended, any turn."""
+
+    def missed_some(self) -> None:
+        """News may have been lost until now."""
+
+
+class Transport(Protocol):
+    """Carries news between processes, or within one."""
+
+    def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
+        """Tell of an event, from any thread. One with a fence below the latest that the turn was told of is dropped:
+        it comes from a worker that has lost the turn. The first piece of a message that another fence had begun is
+        preceded by its reset."""
+
+    def publish_end(self, turn_id: UUID) -> None:
+        """Tell that a turn has ended, from any thread."""
+
+    def flush(self, *, timeout: float) -> None:
+        """Return once what was published is on its way, or after so many seconds."""
+
+    async def attach(self, follower: Follower) -> None:
+        """Begin to tell a follower, on the running event loop."""
+
+    async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
+        """Tell the follower of this turn's events from now on; returns those that are kept. Raises OSError."""
+
+    async def unsubscribe(self, turn_id: UUID) -> None:
+        """No longer."""
+
+    async def detach(self) -> None:
+        """Tell the follower nothing more."""
+
+
+@cache
+def transport() -> Transport:
+    """The process's transport."""
+    made: Transport = import_string(settings.EVENTS_TRANSPORT)()
+    return made
+
+
+def publish(turn_id: UUID, kind: str, data: dict[str, Any] | None = None, *, fence: int | None = None) -> None:
+    """Tell of an event at once; ``fence`` is the publisher's hold on the turn, if it has one."""
+    transport().publish(turn_id, kind, data or {}, fence=fence)
+
+
+def publish_after_commit(turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None = None) -> None:
+    """Tell of an event once the current transaction has committed."""
+    transaction.on_commit(partial(publish, turn_id, kind, data, fence=fence))
+
+
+def publish_end_after_commit(turn_id: UUID) -> None:
+    """Tell that a turn has ended once the current transaction has committed."""
+    transaction.on_commit(lambda: transport().publish_end(turn_id))
+
+
+def tool_events(call: ToolCall) -> list[tuple[str, dict[str, Any]]]:
+    """What has happened to a call, as events."""
+    named = {"callId": call.call_id, "toolName": call.tool_name}
+    events: list[tuple[str, dict[str, Any]]] = []
+    if call.started_at:  # those that the gate refused were not
+        events.append(("tool.started", named))
+    if call.ended:
+        events.append(("tool.finished", named | {"status": call.status, "result": call.result}))
+    return events
+
+
+class Attempts:
+    """Of one turn: which fence is the latest, and which message it is in the midst of."""
+
+    __slots__ = ("fence", "message")
+
+    def __init__(self, fence: int = 0, message: int = -1) -> None:
+        self.fence, self.message = fence, message
+
+    def admit(self, kind: str, data: dict[str, Any], fence: int | None) -> list[tuple[str, dict[str, Any]]]:
+        """What is to be told for an event: itself, maybe a reset before it, or nothing."""
+        if fence is None:
+            return [(kind, data)]
+        if fence < self.fence:
+            return []
+        told = [(kind, data)]
+        if kind in DELTAS:
+            if fence > self.fence and data["message"] == self.message:
+                told.insert(0, ("message.reset", {"message": self.message}))
+            self.message = data["message"]
+        self.fence = fence
+        return told

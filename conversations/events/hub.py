@@ -1,0 +1,184 @@
+"""All that a web process waits for: the turns whose end, or whose events, somebody there wants to hear of.
+
+Lives on one event loop. News come from the transport; since it may drop some, the rows of all turns that are waited for
+are looked at every two seconds, and at once when news may have been missed.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+from uuid import UUID
+
+from conversations.events import Event, transport
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+
+
+def as_sse(kind: str, data: object, event_id: str | None = None) -> bytes:
+    """An event in the format of text/event-stream."""
+    head = f"id: {event_id}\n" if event_id else ""
+    return f"{head}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+class Followed:
+    """A turn that somebody waits for, and its events as far as somebody reads them: shared by all its readers."""
+
+    def __init__(self) -> None:
+        # Whether there is a row of it to be looked at.
+        self.exists = False
+        self.ended = False
+        self.followers = 0
+        self.events: list[tuple[Event, bytes]] = []
+        self.loading: asyncio.Task[None] | None = None
+        self._early: list[Event] | None = []
+        self._wakers: set[asyncio.Future[None]] = set()
+
+    def happened(self, event: Event) -> None:
+        """Take an event; those that have come before the kept ones were loaded wait for them."""
+        if self._early is not None:
+            self._early.append(event)
+            return
+        if not self.events or event.place > self.events[-1][0].place:
+            self.events.append((event, as_sse(event.kind, event.data, event.id)))
+            self.wake()
+
+    def load(self) -> None:
+        """From now on, keep what comes until the kept events are :meth:`loaded`."""
+        self._early = self._early or []
+
+    def loaded(self, kept: "list[Event]") -> None:
+        """Take the kept events, then those that came meanwhile."""
+        early, self._early = self._early or [], None
+        for event in (*kept, *early):
+            self.happened(event)
+
+    def wake(self) -> None:
+        """Have everybody who waits look again."""
+        wakers, self._wakers = self._wakers, set()
+        for waker in wakers:
+            if not waker.done():
+                waker.set_result(None)
+
+    def change(self) -> "asyncio.Future[None]":
+        """Done at the next change."""
+        waker = asyncio.get_running_loop().create_future()
+        self._wakers.add(waker)
+        waker.add_done_callback(self._wakers.discard)
+        return waker
+
+
+class Hub:
+    """See the module. ``still_open`` tells which of some turns have not ended, by their rows."""
+
+    def __init__(self, still_open: Callable[[list[UUID]], Awaitable[set[UUID]]]) -> None:
+        self._still_open = still_open
+        self._followed: dict[UUID, Followed] = {}
+        self._attached: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._look_now = asyncio.Event()
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    async def attach(self) -> None:
+        """Begin to hear of turns; later calls change nothing."""
+        if self._attached is None:
+            self._attached = asyncio.create_task(transport().attach(self))
+        if not self._attached.done():
+            await self._attached
+
+    async def detach(self) -> None:
+        """Hear nothing more."""
+        if self._attached:
+            await transport().detach()
+
+    @contextlib.contextmanager
+    def following(self, turn_id: UUID) -> Iterator[Followed]:
+        """Hear of the turn's end, which may not even exist yet."""
+        followed = self._followed.setdefault(turn_id, Followed())
+        followed.followers += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield followed
+        finally:
+            followed.followers -= 1
+            if not followed.followers:
+                del self._followed[turn_id]
+                if followed.loading:
+                    followed.loading.cancel()
+                    self._forget(transport().unsubscribe(turn_id))
+
+    def _forget(self, farewell: Coroutine[Any, Any, None]) -> None:
+        """See to it that it is done, some time."""
+        task = asyncio.create_task(farewell)
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+    async def load(self, turn_id: UUID, followed: Followed) -> None:
+        """Have the turn's events, those that are kept and those to come."""
+        if followed.loading is None:
+            followed.loading = asyncio.create_task(self._load(turn_id, followed))
+        await asyncio.shield(followed.loading)
+
+    def look(self) -> None:
+        """Look at the rows now."""
+        self._look_now.set()
+
+    def wake_all(self) -> None:
+        """Have everybody who waits look again."""
+        for followed in list(self._followed.values()):
+            followed.wake()
+
+    # --- what the transport tells --------------------------------------------------------------------------------
+
+    def happened(self, turn_id: UUID, event: Event) -> None:
+        if followed := self._followed.get(turn_id):
+            followed.happened(event)
+
+    def ended(self, turn_id: UUID) -> None:
+        if followed := self._followed.get(turn_id):
+            followed.ended = True
+            followed.wake()
+
+    def missed_some(self) -> None:
+        for turn_id, followed in self._followed.items():
+            if followed.loading and followed.loading.done():
+                followed.loading = asyncio.create_task(self._load(turn_id, followed))
+        self.look()
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def _load(self, turn_id: UUID, followed: Followed) -> None:
+        followed.load()
+        try:
+            kept = list(await transport().subscribe(turn_id))
+        except OSError as error:
+            logger.warning("the kept events of a turn cannot be read (%s)", error)
+            kept = []
+        followed.loaded(kept)
+
+    async def _look(self) -> None:
+        """Look at the rows of all turns that are waited for, while there are any."""
+        while self._followed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look_now.wait(), LOOK_SECONDS)
+            self._look_now.clear()
+            # Who joins while the rows are read is looked at next time.
+            looked_at = [
+                turn_id for turn_id, followed in self._followed.items() if followed.exists and not followed.ended
+            ]
+            if not looked_at:
+                continue
+            try:
+                still_open = await self._still_open(looked_at)
+            except Exception:
+                logger.exception("the rows of turns that are waited for cannot be read; it is tried again")
+                await asyncio.sleep(1)
+                self.look()
+                continue
+            for turn_id in set(looked_at) - still_open:
+                self.ended(turn_id)

@@ -1,0 +1,90 @@
+"""News within one process: the embedded shape's, whose worker and web share it."""
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from conversations.events import KEPT_SECONDS, MOST_KEPT, Attempts, Event, Follower
+
+# Turns whose news are kept at most.
+MOST_TURNS = 1_000
+
+
+def _tell(turn_id: UUID, event: Event, follower: Follower) -> None:
+    follower.happened(turn_id, event)
+
+
+class _Kept:
+    __slots__ = ("attempts", "events", "touched_at")
+
+    def __init__(self) -> None:
+        self.attempts = Attempts()
+        self.events: deque[Event] = deque(maxlen=MOST_KEPT)
+        self.touched_at = 0.0
+
+
+class LocalTransport:
+    """See :class:`conversations.events.Transport`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The least lately touched first.
+        self._kept: OrderedDict[UUID, _Kept] = OrderedDict()
+        self._subscribed: set[UUID] = set()
+        self._follower: Follower | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last = 0
+
+    def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
+        with self._lock:
+            kept = self._of(turn_id)
+            for each_kind, each_data in kept.attempts.admit(kind, data, fence):
+                # Ids of an earlier start of the host are below these: its news are gone, and none is mistaken for one.
+                self._last = max(self._last + 1, time.time_ns() // 1_000_000)
+                event = Event(f"{self._last}-0", each_kind, each_data)
+                kept.events.append(event)
+                if turn_id in self._subscribed:
+                    self._soon(partial(_tell, turn_id, event))
+
+    def publish_end(self, turn_id: UUID) -> None:
+        self._soon(lambda follower: follower.ended(turn_id))
+
+    def flush(self, *, timeout: float) -> None:
+        """Nothing is on its way."""
+
+    async def attach(self, follower: Follower) -> None:
+        self._follower, self._loop = follower, asyncio.get_running_loop()
+
+    async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
+        with self._lock:
+            self._subscribed.add(turn_id)
+            kept = self._kept.get(turn_id)
+            return list(kept.events) if kept else []
+
+    async def unsubscribe(self, turn_id: UUID) -> None:
+        with self._lock:
+            self._subscribed.discard(turn_id)
+
+    async def detach(self) -> None:
+        self._follower = self._loop = None
+
+    def _soon(self, tell: Callable[[Follower], None]) -> None:
+        follower, loop = self._follower, self._loop
+        if follower and loop and not loop.is_closed():
+            loop.call_soon_threadsafe(tell, follower)
+
+    def _of(self, turn_id: UUID) -> _Kept:
+        now = time.monotonic()
+        kept = self._kept.setdefault(turn_id, _Kept())
+        kept.touched_at = now
+        self._kept.move_to_end(turn_id)
+        oldest = next(iter(self._kept.values()))
+        while len(self._kept) > MOST_TURNS or oldest.touched_at < now - KEPT_SECONDS:
+            self._kept.popitem(last=False)
+            oldest = next(iter(self._kept.values()))
+        return kept

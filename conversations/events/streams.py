@@ -1,0 +1,166 @@
+"""A turn's events as a reader is sent them: from where it left off, live, to the end.
+
+A reader names the last event it has seen. If that is among those kept, it goes on from there, on whatever web node. If
+it is not (the buffer is gone, or never was), it is told ``turn.reset``, and the turn is told again from its rows.
+Either way the last event is made from the rows, and is the same for everybody.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from conversations.answers import chat_answer
+from conversations.events import DELTAS, place_of, tool_events
+from conversations.events.hub import Followed, Hub, as_sse
+from conversations.models import Message, Turn, TurnStatus
+from tools.models import ToolCall
+
+PING_SECONDS = 15.0
+PING = b": ping\n\n"
+# A browser that is cut off comes back after so many milliseconds.
+RETRY = b"retry: 1000\n\n"
+
+# The ids of the first event and of the last, which are told from the rows.
+FIRST, LAST = "0-0", "end"
+
+_FINAL = {
+    TurnStatus.SUCCEEDED: "turn.completed",
+    TurnStatus.FAILED: "turn.failed",
+    TurnStatus.CANCELLED: "turn.cancelled",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """A turn as its rows tell it: its first event, what has happened since, and its last event if it has ended."""
+
+    queued: dict[str, Any]
+    events: list[tuple[str, dict[str, Any]]]
+    final: tuple[str, dict[str, Any]] | None
+
+
+def read_story(turn_id: UUID, *, request_id: str) -> Story:
+    """Read a turn's rows; a turn that was deleted has failed."""
+    turn = Turn.objects.filter(pk=turn_id).first()
+    if turn is None:
+        gone = chat_answer(turn_id, request_id=request_id).body
+        return Story(queued={"turnId": str(turn_id)}, events=[], final=("turn.failed", gone))
+    final = None
+    if turn.ended:
+        final = (_FINAL[TurnStatus(turn.status)], chat_answer(turn_id, request_id=request_id).body)
+    return Story(
+        queued={"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)},
+        events=_events_of(turn) if turn.started_at else [],
+        final=final,
+    )
+
+
+def _events_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
+    events: list[tuple[str, dict[str, Any]]] = [("turn.started", {})]
+    calls = {call.call_id: call for call in ToolCall.objects.filter(turn_id=turn.pk)}
+    spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
+    for number, message in enumerate(spoken):
+        if message.content:
+            events.append(("message.delta", {"message": number, "offset": 0, "text": message.content}))
+        for asked in message.tool_calls or ():
+            if call := calls.get(asked["id"]):
+                events += tool_events(call)
+    return events
+
+
+class _Reader:
+    """What one reader has been told, so that nothing is told twice, and no piece of a message without its beginning."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+        self._messages = 0
+        self._offsets: dict[tuple[str, int], int] = {}
+
+    def retold(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+        """The rows told these."""
+        for kind, data in events:
+            if kind == "message.delta":
+                self._messages = data["message"] + 1
+            else:
+                self._told.add((kind, data.get("callId", "")))
+
+    def admits(self, kind: str, data: dict[str, Any]) -> bool:
+        """Whether it is to be told this."""
+        if kind == "message.reset":
+            self._offsets = {}
+            return bool(data["message"] >= self._messages)
+        if kind in DELTAS:
+            if data["message"] < self._messages:
+                return False
+            place = kind, data["message"]
+            if data["offset"] != self._offsets.get(place, 0):
+                return False  # some were dropped on their way; the last event has the whole answer
+            self._offsets[place] = data["offset"] + len(data["text"])
+            return True
+        return (kind, data.get("callId", "")) not in self._told
+
+
+async def stream(
+    hub: Hub,
+    turn_id: UUID,
+    followed: Followed,
+    *,
+    last_id: str,
+    story: Story | None,
+    read: Callable[[], Awaitable[Story]],
+    draining: Callable[[], bool],
+) -> AsyncGenerator[bytes, None]:
+    """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when the process
+    drains: the reader then comes back, to another.
+
+    ``last_id``: of the last event the reader has seen, or "". ``story``: what the rows say, if that is known.
+    """
+    yield RETRY
+    await hub.load(turn_id, followed)
+    reader = _Reader()
+    story = story or await read()
+    if not last_id:
+        yield as_sse("turn.queued", story.queued, FIRST)
+    index = _place_after(followed, last_id)
+    if index is None and story.events:
+        reader.retold(story.events)
+        retold = [as_sse(kind, data) for kind, data in story.events]
+        yield b"".join([*([] if last_id in ("", FIRST) else [as_sse("turn.reset", {})]), *retold])
+    elif index:
+        for event, _ in followed.events[:index]:  # it was told these before it was cut off
+            reader.admits(event.kind, event.data)
+    index = index or 0
+    while True:
+        news = followed.events[index:]
+        index += len(news)
+        if chunk := b"".join(line for event, line in news if reader.admits(event.kind, event.data)):
+            yield chunk
+            continue
+        if followed.ended and not story.final:
+            story = await read()
+        if story.final:
+            if index < len(followed.events):
+                continue
+            yield as_sse(*story.final, LAST)
+            return
+        if draining():
+            return
+        change = followed.change()
+        await asyncio.wait((change,), timeout=PING_SECONDS)
+        if not change.done():
+            change.cancel()
+            yield PING
+
+
+def _place_after(followed: Followed, last_id: str) -> int | None:
+    """The index of the event after the one of that id; None if the turn's events up to there are not all kept."""
+    events = followed.events
+    if last_id in ("", FIRST):
+        return 0 if events and events[0][0].kind == "turn.started" else None
+    try:
+        place = place_of(last_id)
+    except ValueError:
+        return None
+    return next((index + 1 for index, (event, _) in enumerate(events) if event.place == place), None)
