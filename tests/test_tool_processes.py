@@ -170,9 +170,10 @@ def test_a_tool_that_misbehaves_is_ended_with_all_it_started(warm_pool, tmp_path
     with neighbours(warm_pool, tmp_path):
         runs_in = whereabouts(warm_pool)
         assert do(warm_pool, "misbehave", way=way, path=str(mark), timeout=0.5).rule == rule
-        assert holders(mark) == []
-        assert not alive(runs_in["pid"])
-        assert not alive(runs_in["supervisor"])
+        # At once on a machine that has nothing else to do; what the call could not wait for is ended behind it.
+        wait_until(lambda: holders(mark) == [])
+        wait_until(lambda: not alive(runs_in["pid"]))
+        wait_until(lambda: not alive(runs_in["supervisor"]))
         assert whereabouts(warm_pool)["nursery"] == runs_in["nursery"]
 
 

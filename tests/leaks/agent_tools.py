@@ -8,7 +8,7 @@ from typing import Any
 from tools.registry import tool
 
 
-@tool(effects="read", secrets=["LEAKY_SECRET"])
+@tool(effects="read", secrets=["LEAKY_SECRET"], timeout=30)
 def leak(how: str) -> Any:
     """Let out the secret this tool declares.
 
@@ -33,7 +33,7 @@ def leak(how: str) -> Any:
     return "x" * (int(how) - len(secret) // 2) + secret + "y" * 200_000
 
 
-@tool(effects="write")
+@tool(effects="write", timeout=30)
 def sign_in(url: str, headers: dict[str, str]) -> str:
     """Take what is secret as an argument, as a model may have been told it by its user.
 
