@@ -1,13 +1,22 @@
 """Reading the doorbell: the rings that wait in the broker, and doing what a worker does when it hears one."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import UUID
 
 from celery import current_app
+from kombu.exceptions import OperationalError
 
 
 def purge() -> None:
-    """Lose every ring, as a broker that is restarted does."""
+    """Lose every ring, as a broker that is restarted does. One that is slow to answer is asked again."""
+    for _ in range(10):
+        with suppress(OperationalError):
+            return _purge()
+    return _purge()
+
+
+def _purge() -> None:
     with current_app.connection_for_write() as broker:
         for queue in ("turns", "tools"):
             with broker.SimpleQueue(queue) as rings:
