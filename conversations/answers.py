@@ -9,6 +9,7 @@ from conversations.errors import TurnProblem
 from conversations.models import Message, Turn, TurnStatus
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.rest import PROBLEM_TYPE, problem
+from nanohost.lib.statements import Given, Rows
 from tools.models import ToolCall
 
 
@@ -32,7 +33,7 @@ def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             "status": turn.status,
             "assistantMessage": replies.get(turn.pk),
             "toolCalls": calls[turn.pk],
-            "usage": _usage_of(turn),
+            "usage": usage_of(turn.prompt_tokens, turn.completion_tokens),
             "error": _error_of(turn),
             "createdAt": turn.created_at,
             "startedAt": turn.started_at,
@@ -59,16 +60,29 @@ def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
     if not turn.ended:
         return accepted(turn)
     if turn.status == TurnStatus.SUCCEEDED:
-        body = {
-            "conversationId": str(turn.conversation_id),
-            "turnId": str(turn.pk),
-            "assistantMessage": _replies_of([turn]).get(turn.pk),
-            "toolCalls": _calls_of([turn])[turn.pk],
-            "usage": _usage_of(turn),
-        }
-        return Answer(status=200, body=body)
+        reply, calls = _replies_of([turn]).get(turn.pk), calls_of(turn.pk)
+        usage = usage_of(turn.prompt_tokens, turn.completion_tokens)
+        return Answer(status=200, body=succeeded(turn.conversation_id, turn.pk, reply=reply, calls=calls, usage=usage))
     error = TurnProblem(turn.error_code, turnId=str(turn.pk), conversationId=str(turn.conversation_id))
     return problem_answer(error, request_id)
+
+
+def succeeded(
+    conversation_id: UUID, turn_id: UUID, *, reply: str | None, calls: list[dict[str, str]], usage: dict[str, int]
+) -> dict[str, Any]:
+    """What a chat request is answered with whose turn has succeeded."""
+    return {
+        "conversationId": str(conversation_id),
+        "turnId": str(turn_id),
+        "assistantMessage": reply,
+        "toolCalls": calls,
+        "usage": usage,
+    }
+
+
+def calls_of(turn_id: UUID) -> list[dict[str, str]]:
+    """The turn's tool calls."""
+    return [_call(*row) for _, *row in _calls(turn_id=turn_id)]
 
 
 def problem_answer(error: Problem, request_id: str) -> Answer:
@@ -87,16 +101,25 @@ def _replies_of(turns: Sequence[Turn]) -> dict[UUID | None, str]:
 def _calls_of(turns: Sequence[Turn]) -> dict[UUID, list[dict[str, str]]]:
     calls: dict[UUID, list[dict[str, str]]] = {turn.pk: [] for turn in turns}
     rows = ToolCall.objects.filter(turn_id__in=calls).order_by("position")
-    for turn_id, name, status, result in rows.values_list("turn_id", "tool_name", "status", "result"):
-        calls[turn_id].append({"toolName": name, "status": status, "result": result})
+    for turn_id, *row in rows.values_list(*_CALL):
+        calls[turn_id].append(_call(*row))
     return calls
 
 
-def _usage_of(turn: Turn) -> dict[str, int]:
+_CALL = ("turn_id", "tool_name", "status", "result")
+_calls = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).order_by("position").values_list(*_CALL))
+
+
+def _call(name: str, status: str, result: str) -> dict[str, str]:
+    return {"toolName": name, "status": status, "result": result}
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """Tokens, as the API shows them."""
     return {
-        "promptTokens": turn.prompt_tokens,
-        "completionTokens": turn.completion_tokens,
-        "totalTokens": turn.prompt_tokens + turn.completion_tokens,
+        "promptTokens": prompt_tokens,
+        "completionTokens": completion_tokens,
+        "totalTokens": prompt_tokens + completion_tokens,
     }
 
 

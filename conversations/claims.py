@@ -9,25 +9,38 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Case, DurationField, Exists, ExpressionWrapper, F, IntegerField, When
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    When,
+)
 from django.db.models.functions import Coalesce, Least
+from django.utils import timezone
 
 from agent.history import INTERRUPTED
 from agent.llm.base import Completion, Usage, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
 from agent.models import Agent
-from conversations import doorbell, events
+from conversations import answers, doorbell, events
 from conversations.errors import FenceLost, NotClaimed
 from conversations.events import tool_events
-from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor
+from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor, as_chat
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact, redact_json
+from nanohost.lib.statements import Given, Insert, Rows, Update
 from tools import gate
 from tools.models import ToolCall
 
@@ -68,6 +81,43 @@ class View:
 
 # --- taking hold -------------------------------------------------------------------------------------------------
 
+_inbox = Rows(
+    lambda: (
+        Message.objects.filter(turn_id=Given("turn_id"), seq=None).order_by("pk").values_list("pk", "conversation_id")
+    )
+)
+_claim = Update(
+    lambda: Turn.objects.claimable().filter(pk=Given("turn_id")),
+    lambda: {
+        "status": TurnStatus.RUNNING,
+        "waiting_for": "",
+        "fence": F("fence") + 1,
+        "worker": Given("worker"),
+        "attempts": Case(
+            When(status=TurnStatus.RUNNING, then=F("attempts") + 1), default=F("attempts"), output_field=IntegerField()
+        ),
+        "lease_until": from_now(Given("lease", DurationField())),
+        "deadline": Coalesce("deadline", from_now(Given("timeout", DurationField()))),
+        "started_at": Coalesce("started_at", Now()),
+        "run_after": None,
+    },
+)
+_give_seq = Update(
+    lambda: Message.objects.filter(pk=Given("message_id"), seq=None), lambda: {"seq": Given("seq", BigIntegerField())}
+)
+# An UPDATE that waited for another's commit looks at the turn as it then is, but at its calls as they were before. If
+# the turn's former worker has stored calls meanwhile, they are open.
+_claimed = Rows(
+    lambda: (
+        Turn.objects.select_related("conversation__agent")
+        .annotate(
+            time_left=ExpressionWrapper(F("deadline") - Now(), output_field=DurationField()),
+            open_call=Exists(ToolCall.objects.open().filter(turn_id=Given("turn_id"))),
+        )
+        .filter(pk=Given("turn_id"))
+    )
+)
+
 
 def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     """Take a turn: one short transaction, and None if it is not to be had.
@@ -75,37 +125,18 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     It is to be had if it is due, no earlier turn of its conversation is open, no call of it is open, and no other
     turn of the conversation is active (a unique index). A fresh turn's messages get their place in the transcript.
     """
-    inbox = list(Message.objects.filter(turn_id=turn_id, seq=None).order_by("pk").values_list("pk", "conversation_id"))
-    expired = When(status=TurnStatus.RUNNING, then=F("attempts") + 1)
+    inbox = _inbox(turn_id=turn_id)
     try:
         with transaction.atomic():
             seq = _take_seqs(inbox[0][1], len(inbox)) if inbox else 0
-            won = (
-                Turn.objects.claimable()
-                .filter(pk=turn_id)
-                .update(
-                    status=TurnStatus.RUNNING,
-                    waiting_for="",
-                    fence=F("fence") + 1,
-                    worker=worker,
-                    attempts=Case(expired, default=F("attempts"), output_field=IntegerField()),
-                    lease_until=from_now(settings.TURN_LEASE_SECONDS),
-                    deadline=Coalesce("deadline", from_now(settings.TURN_TIMEOUT_SECONDS)),
-                    started_at=Coalesce("started_at", Now()),
-                    run_after=None,
-                )
-            )
-            if won != 1:
+            lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)
+            timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
+            if _claim(turn_id=turn_id, worker=worker, lease=lease, timeout=timeout) != 1:
                 raise NotClaimed
             for offset, (message_id, _) in enumerate(inbox):
-                if Message.objects.filter(pk=message_id, seq=None).update(seq=seq + offset) != 1:
+                if _give_seq(message_id=message_id, seq=seq + offset) != 1:
                     raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
-            # An UPDATE that waited for another's commit looks at the turn as it then is, but at its calls as they were
-            # before. If the turn's former worker has stored calls meanwhile, they are open.
-            open_call = Exists(ToolCall.objects.open().filter(turn_id=turn_id))
-            time_left = ExpressionWrapper(F("deadline") - Now(), output_field=DurationField())
-            rows = Turn.objects.select_related("conversation__agent")
-            turn = rows.annotate(time_left=time_left, open_call=open_call).get(pk=turn_id)
+            (turn,) = _claimed(turn_id=turn_id)
             if turn.open_call:  # type: ignore[attr-defined]  # annotated above
                 raise NotClaimed
     except (NotClaimed, IntegrityError, FenceLost):
@@ -140,26 +171,80 @@ def still_held(held: Sequence[Claim]) -> dict[UUID, bool]:
 
 # --- reading -----------------------------------------------------------------------------------------------------
 
+_spent = Rows(
+    lambda: _mine(unless_cancelled=True).values_list("prompt_tokens", "completion_tokens", "retries"),
+)
+_FOR_CHAT = ("turn_id", "role", "content", "tool_calls", "tool_call_id")
+
+
+def _normal() -> Any:
+    mine = Message.objects.filter(conversation_id=Given("conversation_id"), seq__isnull=False)
+    return mine.filter(type=Message.Type.NORMAL)
+
+
+@cache
+def _latest(window: int) -> Rows[Any]:
+    return Rows(lambda: _normal().order_by("-seq").values_list(*_FOR_CHAT)[:window])
+
+
+_of_turn = Rows[Any](lambda: _normal().filter(turn_id=Given("turn_id")).order_by("seq").values_list(*_FOR_CHAT))
+
 
 def read(claim: Claim) -> View:
     """What is stored now; raises :class:`FenceLost` if the turn is no longer ours or is to be cancelled."""
-    turn = _mine(claim, unless_cancelled=True).values("prompt_tokens", "completion_tokens", "retries").first()
-    if turn is None:
+    spent = _spent(turn_id=claim.turn_id, fence=claim.fence)
+    if not spent:
         raise FenceLost
-    normal = Message.objects.filter(conversation_id=claim.conversation_id, type=Message.Type.NORMAL, seq__isnull=False)
-    rows = list(normal.order_by("-seq")[: settings.MEMORY_WINDOW])[::-1]
-    if len(rows) == settings.MEMORY_WINDOW and rows[0].turn_id == claim.turn_id:
+    ((prompt_tokens, completion_tokens, retries),) = spent
+    rows = _latest(settings.MEMORY_WINDOW)(conversation_id=claim.conversation_id)[::-1]
+    if len(rows) == settings.MEMORY_WINDOW and rows[0][0] == claim.turn_id:
         # The turn alone may fill the window; all of it is needed to decide what comes next.
-        rows = list(normal.filter(turn_id=claim.turn_id).order_by("seq"))
+        rows = _of_turn(conversation_id=claim.conversation_id, turn_id=claim.turn_id)
     return View(
-        own=[row.as_chat() for row in rows if row.turn_id == claim.turn_id],
-        transcript=[row.as_chat() for row in rows],
-        usage=Usage(prompt_tokens=turn["prompt_tokens"], completion_tokens=turn["completion_tokens"]),
-        retries=turn["retries"],
+        own=[as_chat(*row) for turn_id, *row in rows if turn_id == claim.turn_id],
+        transcript=[as_chat(*row) for _, *row in rows],
+        usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens),
+        retries=retries,
     )
 
 
 # --- storing a step ----------------------------------------------------------------------------------------------
+
+
+def _mine(*, unless_cancelled: bool) -> TurnQuerySet:
+    held = Turn.objects.filter(pk=Given("turn_id"), fence=Given("fence"), status=TurnStatus.RUNNING)
+    return held.filter(cancel_requested=False) if unless_cancelled else held
+
+
+def _held_turn(changes: dict[str, Any], *, unless_cancelled: bool = True, returning: Sequence[str] = ()) -> Update:
+    """An update of a held turn, which passes its fence."""
+    return Update(lambda: _mine(unless_cancelled=unless_cancelled), lambda: changes, returning=returning)
+
+
+# A stored step ends the count of what went wrong before it.
+_PROGRESS: dict[str, Any] = {"attempts": 0, "retries": 0}
+_SPENDING: dict[str, Any] = {
+    **_PROGRESS,
+    "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens", IntegerField()),
+    "completion_tokens": F("completion_tokens") + Given("completion_tokens", IntegerField()),
+}
+_WAITING: dict[str, Any] = {"status": TurnStatus.WAITING, "lease_until": None}
+_LATER: dict[str, Any] = dict.fromkeys(("run_after", "rung_at"), from_now(Given("wait", DurationField())))
+
+_goes_on = _held_turn(_PROGRESS)
+_goes_on_with_refusals = _held_turn(_SPENDING)
+_waits_for_tools = _held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.TOOLS, "rung_at": Now()})
+_succeeds = _held_turn(
+    _SPENDING | {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()},
+    returning=("prompt_tokens", "completion_tokens"),
+)
+_stands_back = _held_turn(_WAITING | _LATER | {"waiting_for": WaitingFor.RETRY})
+_waits_for_retry = _held_turn(
+    _WAITING | _LATER | {"waiting_for": WaitingFor.RETRY, "retries": F("retries") + 1},
+)
+_is_handed_back = _held_turn(
+    _WAITING | {"waiting_for": WaitingFor.RETRY, "run_after": Now(), "rung_at": None}, unless_cancelled=False
+)
 
 
 def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) -> bool:
@@ -169,7 +254,7 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
     tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is rung for.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
-    taken = set(ToolCall.objects.filter(turn_id=claim.turn_id).values_list("call_id", flat=True))
+    taken = {call_id for call_id, _ in _results(turn_id=claim.turn_id)}
     wanted = with_unique_ids(completion.tool_calls, taken=taken, fresh=lambda: f"call_{new_id().hex}")
     rows = [
         gate.request(
@@ -188,12 +273,8 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
         for index, call in enumerate(wanted)
     ]
     queued = [row for row in rows if not row.ended]
-    waits: dict[str, object] = (
-        {"status": TurnStatus.WAITING, "waiting_for": WaitingFor.TOOLS, "lease_until": None, "rung_at": Now()}
-        if queued
-        else {}
-    )
-    with _writing(claim, messages=1, unless_cancelled=True, **_used(completion), **waits) as seq:
+    change = _waits_for_tools if queued else _goes_on_with_refusals
+    with _writing(claim, change, messages=1, **_used(completion)) as seq:
         _append(claim, seq, [completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}])
         gate.record(rows)
         for row in rows:
@@ -210,16 +291,25 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
 def store_results(claim: Claim, view: View) -> None:
     """Answer the calls of the last round with their outcomes, in the order in which they were asked for."""
     unanswered = unanswered_calls(view.own)
-    with _writing(claim, messages=len(unanswered), unless_cancelled=True) as seq:
+    with _writing(claim, _goes_on, messages=len(unanswered)) as seq:
         _append(claim, seq, _results_of(claim.turn_id, unanswered))
 
 
-def finish(claim: Claim, completion: Completion, *, reply: str) -> None:
-    """Reply and status in one transaction; then ring for the conversation's next turn."""
-    ends = {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()}
-    with _writing(claim, messages=1, unless_cancelled=True, **_used(completion), **ends) as seq:
+def finish(claim: Claim, completion: Completion, *, reply: str, has_called: bool = True) -> None:
+    """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
+
+    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told.
+    """
+    with transaction.atomic():
+        seq = _take_seqs(claim.conversation_id, 1)
+        spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion))
+        if not spent:
+            raise FenceLost
         _append(claim, seq, [{"role": "assistant", "content": reply}])
-        events.publish_end_after_commit(claim.turn_id)
+        calls = answers.calls_of(claim.turn_id) if has_called else []
+        usage = answers.usage_of(*spent[0])
+        told = answers.succeeded(claim.conversation_id, claim.turn_id, reply=reply, calls=calls, usage=usage)
+        events.publish_end_after_commit(claim.turn_id, told)
         ring_for_next(claim.conversation_id)
 
 
@@ -239,40 +329,37 @@ def cancel_if_asked(claim: Claim) -> bool:
 
 def wait_for_retry(claim: Claim, *, seconds: float) -> None:
     """Let go of the turn for a while; it stays active, so that nothing of its conversation overtakes it."""
-    with _writing(
-        claim,
-        unless_cancelled=True,
-        status=TurnStatus.WAITING,
-        waiting_for=WaitingFor.RETRY,
-        retries=F("retries") + 1,
-        run_after=from_now(seconds),
-        rung_at=from_now(seconds),
-        lease_until=None,
-    ):
+    with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds)):
         pass
 
 
 def stand_back(claim: Claim, *, seconds: float) -> None:
     """Let go of the turn for a while, before anything was done for it."""
-    waits: dict[str, Any] = {"status": TurnStatus.WAITING, "waiting_for": WaitingFor.RETRY, "lease_until": None}
-    with _writing(claim, unless_cancelled=True, run_after=from_now(seconds), rung_at=from_now(seconds), **waits):
+    with _writing(claim, _stands_back, wait=timedelta(seconds=seconds)):
         pass
 
 
 def hand_back(claim: Claim) -> None:
     """Let go of the turn at a shutdown: whoever comes next takes it, at no cost in attempts."""
-    waits: dict[str, Any] = {"status": TurnStatus.WAITING, "waiting_for": WaitingFor.RETRY, "lease_until": None}
-    with _writing(claim, run_after=Now(), rung_at=None, **waits):
+    with _writing(claim, _is_handed_back):
         doorbell.ring_for_turn(claim.turn_id)
 
 
 # --- ending a turn -----------------------------------------------------------------------------------------------
 
 
+_next = Rows(
+    lambda: (
+        Turn.objects.filter(conversation_id=Given("conversation_id"), status=TurnStatus.QUEUED)
+        .order_by("number")
+        .values_list("pk", flat=True)[:1]
+    )
+)
+
+
 def ring_for_next(conversation_id: UUID) -> None:
     """Ring for the conversation's next queued turn, once the current transaction has committed."""
-    queued = Turn.objects.filter(conversation_id=conversation_id, status=TurnStatus.QUEUED).order_by("number")
-    if next_turn := queued.values_list("pk", flat=True).first():
+    for next_turn in _next(conversation_id=conversation_id):
         doorbell.ring_for_turn(next_turn)
 
 
@@ -293,7 +380,8 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
         # The conversation is locked first: closing the round may append to it.
         _take_seqs(claim.conversation_id, 0)
         # Whoever was told that a turn is being cancelled finds it cancelled.
-        mine = _mine(claim).filter(cancel_requested=status == TurnStatus.CANCELLED)
+        mine = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)
+        mine = mine.filter(cancel_requested=status == TurnStatus.CANCELLED)
         if mine.update(status=status, waiting_for="", lease_until=None, ended_at=Now(), **fields) != 1:
             raise FenceLost
         close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")
@@ -305,36 +393,34 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
 
 
 @contextmanager
-def _writing(claim: Claim, *, messages: int = 0, unless_cancelled: bool = False, **fields: Any) -> Iterator[int]:
+def _writing(claim: Claim, change: Update, *, messages: int = 0, **given: Any) -> Iterator[int]:
     """A transaction of a held turn: takes numbers for ``messages``, passes the fence, and yields the first number."""
     with transaction.atomic():
         seq = _take_seqs(claim.conversation_id, messages) if messages else 0
-        # A stored step ends the count of what went wrong before it.
-        progress = {"attempts": 0, "retries": 0} if messages else {}
-        changes = progress | fields or {"fence": claim.fence}
-        if _mine(claim, unless_cancelled=unless_cancelled).update(**changes) != 1:
+        if change(turn_id=claim.turn_id, fence=claim.fence, **given) != 1:
             raise FenceLost
         yield seq
 
 
-def _mine(claim: Claim, *, unless_cancelled: bool = False) -> TurnQuerySet:
-    held = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)
-    return held.filter(cancel_requested=False) if unless_cancelled else held
+_take = Update(
+    lambda: Conversation.objects.filter(pk=Given("conversation_id")),
+    lambda: {"next_seq": F("next_seq") + Given("count", BigIntegerField()), "updated_at": Now()},
+    returning=("next_seq",),
+)
 
 
 def _take_seqs(conversation_id: UUID, count: int) -> int:
     """Take ``count`` numbers under the conversation's lock and return the first; FenceLost if it was deleted."""
-    mine = Conversation.objects.filter(pk=conversation_id)
-    if mine.update(next_seq=F("next_seq") + count, updated_at=Now()) != 1:
+    taken = _take(conversation_id=conversation_id, count=count)
+    if not taken:
         raise FenceLost
-    return mine.values_list("next_seq", flat=True).get() - count
+    ((next_seq,),) = taken
+    return int(next_seq) - count
 
 
-def _used(completion: Completion) -> dict[str, object]:
-    return {
-        "prompt_tokens": F("prompt_tokens") + completion.usage.prompt_tokens,
-        "completion_tokens": F("completion_tokens") + completion.usage.completion_tokens,
-    }
+def _used(completion: Completion) -> dict[str, int]:
+    usage = completion.usage
+    return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
 
 
 def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
@@ -347,9 +433,18 @@ def _append(claim: Claim, seq: int, messages: Sequence[ChatMessage]) -> None:
     _insert(claim.conversation_id, claim.turn_id, seq, messages)
 
 
+_insert_message = Insert(
+    Message,
+    *("id", "conversation_id", "turn_id", "seq", "role", "content"),
+    *("tool_calls", "tool_call_id", "tool_name", "created_at"),
+    type=Message.Type.NORMAL,
+)
+
+
 def _insert(conversation_id: UUID, turn_id: UUID, seq: int, messages: Sequence[ChatMessage]) -> None:
-    Message.objects.bulk_create(
-        Message(
+    for offset, message in enumerate(messages):
+        _insert_message(
+            id=new_id(),
             conversation_id=conversation_id,
             turn_id=turn_id,
             seq=seq + offset,
@@ -358,13 +453,15 @@ def _insert(conversation_id: UUID, turn_id: UUID, seq: int, messages: Sequence[C
             tool_calls=message.get("tool_calls"),
             tool_call_id=message.get("tool_call_id", ""),
             tool_name=message.get("name", ""),
+            created_at=timezone.now(),
         )
-        for offset, message in enumerate(messages)
-    )
+
+
+_results = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list("call_id", "result"))
 
 
 def _results_of(turn_id: UUID, unanswered: Sequence[dict[str, Any]]) -> list[ChatMessage]:
-    results = dict(ToolCall.objects.filter(turn_id=turn_id).values_list("call_id", "result"))
+    results = dict(_results(turn_id=turn_id))
     return [
         {
             "role": "tool",

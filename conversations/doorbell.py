@@ -31,12 +31,12 @@ LEFT_ALONE_SECONDS = 5.0
 
 def ring_for_turn(turn_id: UUID) -> None:
     """Have a worker look at a turn, once the current transaction has committed."""
-    _after_commit(ADVANCE_TURN, Turn.objects.open().filter(pk=turn_id), turn_id)
+    _after_commit(ADVANCE_TURN, lambda: Turn.objects.open().filter(pk=turn_id), turn_id)
 
 
 def ring_for_call(call_id: UUID) -> None:
     """Have a worker look at a tool call, once the current transaction has committed."""
-    _after_commit(RUN_TOOL_CALL, ToolCall.objects.open().filter(pk=call_id), call_id)
+    _after_commit(RUN_TOOL_CALL, lambda: ToolCall.objects.open().filter(pk=call_id), call_id)
 
 
 def answer_here(task: str, take: Callable[[UUID], bool]) -> None:
@@ -49,7 +49,7 @@ def answer_no_more() -> None:
     _here.clear()
 
 
-def _after_commit(task: str, row: TurnQuerySet | ToolCallQuerySet, row_id: UUID) -> None:
+def _after_commit(task: str, row: Callable[[], TurnQuerySet | ToolCallQuerySet], row_id: UUID) -> None:
     # A worker that looks before the commit finds nothing, and nobody would look again until the sweeper does.
     transaction.on_commit(lambda: _publish(task, row, row_id))
 
@@ -89,12 +89,12 @@ class _Broker:
 _broker = _Broker()
 
 
-def _publish(task: str, row: TurnQuerySet | ToolCallQuerySet, row_id: UUID) -> None:
+def _publish(task: str, row: Callable[[], TurnQuerySet | ToolCallQuerySet], row_id: UUID) -> None:
     take = _here.get(task)
     if (take and take(row_id)) or _broker.ring(task, row_id):
         return
     try:
         # Whoever stored it took it for rung for: the next sweep would pass it over.
-        row.exclude(rung_at__gt=Now()).update(rung_at=None)
+        row().exclude(rung_at__gt=Now()).update(rung_at=None)
     except DatabaseError as error:
         logger.warning("%s stays marked as rung for (%s); it is swept later", row_id, type(error).__name__)

@@ -2,20 +2,22 @@
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import F
+from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import doorbell, endings
 from conversations.errors import ConversationBusy, IdempotencyConflict, UnknownAgent, UnknownModel
-from conversations.models import Conversation, Message, Turn
+from conversations.models import Conversation, Message, Turn, TurnStatus
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from nanohost.lib.ids import new_id
+from nanohost.lib.statements import Given, Insert, Update
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 
@@ -29,6 +31,18 @@ def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: d
     return Conversation.objects.create(
         id=conversation_id, key=f"api:{conversation_id}", owner_id=owner_id, agent=profile, metadata=metadata
     )
+
+
+_insert_turn = Insert(
+    Turn,
+    *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
+    "created_at",
+    status=TurnStatus.QUEUED,
+    rung_at=Now(),
+)
+_insert_message = Insert(
+    Message, "id", "conversation_id", "turn_id", "content", "created_at", role=Message.Role.USER, seq=None
+)
 
 
 def receive(
@@ -60,25 +74,32 @@ def receive(
             number = _take_number(conversation.pk)  # and with it the conversation's lock
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy)
-            turn = Turn.objects.create(
-                id=turn_id or new_id(),
-                conversation=conversation,
-                owner_id=conversation.owner_id,
-                number=number,
-                model=model or conversation.agent.model or settings.LLM_MODEL_DEFAULT,
-                request_id=request_id,
-                idempotency_key=idempotency_key,
-                body_hash=body_hash,
-                rung_at=Now(),
+            stored: dict[str, Any] = {
+                "id": turn_id or new_id(),
+                "conversation_id": conversation.pk,
+                "owner_id": conversation.owner_id,
+                "number": number,
+                "model": model or conversation.agent.model or settings.LLM_MODEL_DEFAULT,
+                "request_id": request_id,
+                "idempotency_key": idempotency_key,
+                "body_hash": body_hash,
+                "created_at": timezone.now(),
+            }
+            _insert_turn(**stored)
+            _insert_message(
+                id=new_id(),
+                conversation_id=conversation.pk,
+                turn_id=stored["id"],
+                content=content,
+                created_at=stored["created_at"],
             )
-            Message.objects.create(conversation=conversation, turn=turn, role=Message.Role.USER, content=content)
-            doorbell.ring_for_turn(turn.pk)
+            doorbell.ring_for_turn(stored["id"])
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
             return earlier
         raise
-    return turn
+    return Turn(**stored)
 
 
 def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
@@ -89,12 +110,20 @@ def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
         endings.cancel_turn(turn)
 
 
+_take = Update(
+    lambda: Conversation.objects.filter(pk=Given("conversation_id")),
+    lambda: {"next_turn": F("next_turn") + 1, "updated_at": Now()},
+    returning=("next_turn",),
+)
+
+
 def _take_number(conversation_id: UUID) -> int:
     """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted."""
-    mine = Conversation.objects.filter(pk=conversation_id)
-    if mine.update(next_turn=F("next_turn") + 1, updated_at=Now()) != 1:
+    taken = _take(conversation_id=conversation_id)
+    if not taken:
         raise NotFound()
-    return mine.values_list("next_turn", flat=True).get() - 1
+    ((next_turn,),) = taken
+    return int(next_turn) - 1
 
 
 def _hash_of(conversation_id: UUID, content: str, model: str) -> str:

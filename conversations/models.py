@@ -210,10 +210,15 @@ class Message(models.Model):
 
     def as_chat(self) -> dict[str, object]:
         """The message in the OpenAI chat format."""
-        if self.role == self.Role.TOOL:
-            return {"role": "tool", "tool_call_id": self.tool_call_id, "content": self.content}
-        chat: dict[str, object] = {"role": self.role, "content": self.content}
-        return chat | {"tool_calls": self.tool_calls} if self.tool_calls else chat
+        return as_chat(self.role, self.content, self.tool_calls, self.tool_call_id)
+
+
+def as_chat(role: str, content: str, tool_calls: object, tool_call_id: str) -> dict[str, object]:
+    """What a message's fields are in the OpenAI chat format."""
+    if role == Message.Role.TOOL:
+        return {"role": "tool", "tool_call_id": tool_call_id, "content": content}
+    chat: dict[str, object] = {"role": role, "content": content}
+    return chat | {"tool_calls": tool_calls} if tool_calls else chat
 
 
 # The queues a worker may work on. Turns are model calls, and tools hold no key: so each has workers of its own.

@@ -137,12 +137,13 @@ class TurnRunner:
         if turn_id in self._held:
             return  # ours already: its lease ran out while this process was stalled, and the heartbeat renews it
         try:
-            claim = await self._database(claims.claim, turn_id, worker=self.worker)
+            taken = await self._database(_take, turn_id, worker=self.worker)
         except OperationalError as error:
             logger.warning("the turn could not be claimed (%s); a sweep finds it", type(error).__name__)
             return
-        if claim is None:
+        if taken is None:
             return
+        claim, outlook = taken
         if not self._may_hold(claim):
             await self._stand_back(claim)
             return
@@ -153,7 +154,7 @@ class TurnRunner:
             try:
                 if self._stopping:
                     held.end("shutdown")
-                await self._run(claim)
+                await self._run(claim, outlook)
             except asyncio.CancelledError:
                 await self._store_ending(held)
             except FenceLost:
@@ -184,39 +185,41 @@ class TurnRunner:
             return
         self._ring_in(claim.turn_id, seconds)
 
-    async def _run(self, claim: Claim) -> None:
+    async def _run(self, claim: Claim, outlook: "_Outlook | None") -> None:
         """Step until the turn waits or ends."""
         if claim.attempts > settings.TURN_MAX_ATTEMPTS:
             detail = f"{claim.attempts} workers in a row died while they ran it."
             await self._database(claims.fail, claim, code="turn_crashed", detail=detail)
             return
-        while await self._step(claim):
-            pass
+        outlook = outlook or await self._database(_look, claim)
+        while outlook:
+            outlook = await self._step(claim, outlook)
 
-    async def _step(self, claim: Claim) -> bool:
-        """One step, stored; False when the turn waits or has ended."""
+    async def _step(self, claim: Claim, outlook: "_Outlook") -> "_Outlook | None":
+        """One step, stored; what the next one is decided on, or None when the turn waits or has ended."""
         if claim.seconds_left() <= 0:
             await self._database(claims.fail, claim, code="turn_timeout")
-            return False
-        view = await self._database(claims.read, claim)
+            return None
+        view = outlook.view
         limit = _limit_met(claim, view)
         step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
-            await self._database(claims.store_results, claim, view)
-            return True
+            return await self._database(_answer_calls, claim, view)
         completion = Completion()
         if isinstance(step, CallModel):
             try:
-                completion = await self._ask(claim, view, step.limit)
+                completion = await self._ask(claim, outlook, step.limit)
             except LlmError as error:
                 await self._give_up_or_wait(claim, view, error)
-                return False
+                return None
             step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
-            return not await self._stored(claims.store_calls, claim, completion, limit=step.limit)
+            waits = await self._stored(claims.store_calls, claim, completion, limit=step.limit)
+            return None if waits else await self._database(_look, claim)
         assert isinstance(step, Finish)
-        await self._stored(claims.finish, claim, completion, reply=step.reply)
-        return False
+        has_called = any("tool_calls" in message for message in view.own)
+        await self._stored(claims.finish, claim, completion, reply=step.reply, has_called=has_called)
+        return None
 
     async def _stored(self, store: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Store what a model answered; it was paid for, so a database that is away for moments does not lose it. The
@@ -229,26 +232,25 @@ class TurnRunner:
                 await asyncio.sleep(seconds)
         return await self._database(store, *args, **kwargs)
 
-    async def _ask(self, claim: Claim, view: View, limit: Limit | None) -> Completion:
+    async def _ask(self, claim: Claim, outlook: "_Outlook", limit: Limit | None) -> Completion:
         """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
-        tools = [] if limit else await self._database(_offered, claim)
         request = ModelRequest(
             model=claim.model,
             messages=build_prompt(
                 system_prompt=claim.agent.system_prompt,
-                transcript=view.transcript,
+                transcript=outlook.view.transcript,
                 window=settings.MEMORY_WINDOW,
                 result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
                 limit=limit,
             ),
-            tools=tools,
+            tools=[] if limit else outlook.tools,
         )
         began = time.perf_counter()
         error = "interrupted"  # cancelled, taken over or handed back
         completion = Completion()
         try:
             async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
-                completion = await llm.client().complete(request, on_delta=_telling(claim, view))
+                completion = await llm.client().complete(request, on_delta=_telling(claim, outlook.view))
             error = ""
         except TimeoutError:
             error = LlmTimeout.code
@@ -357,10 +359,35 @@ class TurnRunner:
             await asyncio.wait(set(self._advancing))
 
 
-def _offered(claim: Claim) -> list[dict[str, object]]:
-    """The tools the model is told of: those the gate would let this agent run now."""
+@dataclass(frozen=True, kw_only=True)
+class _Outlook:
+    """What a step is decided on: what is stored, and the tools the model is told of."""
+
+    view: View
+    tools: list[dict[str, object]]
+
+
+def _take(turn_id: UUID, *, worker: str) -> tuple[Claim, _Outlook | None] | None:
+    """Claim a turn, and look at it while we are at the database."""
+    claim = claims.claim(turn_id, worker=worker)
+    if claim is None:
+        return None
+    try:
+        return claim, _look(claim)
+    except (FenceLost, OperationalError):  # it is to be cancelled, or the database goes away: whoever runs it finds out
+        return claim, None
+
+
+def _look(claim: Claim) -> _Outlook:
+    """The tools the model is told of are those the gate would let this agent run now."""
+    view = claims.read(claim)
     survey = gate.survey(agent_tools=claim.agent.allowed_tools())
-    return [tool.as_function() for tool, forbidden_by in survey if forbidden_by is None]
+    return _Outlook(view=view, tools=[tool.as_function() for tool, forbidden_by in survey if forbidden_by is None])
+
+
+def _answer_calls(claim: Claim, view: View) -> _Outlook:
+    claims.store_results(claim, view)
+    return _look(claim)
 
 
 def _telling(claim: Claim, view: View) -> Callable[[Delta], None]:

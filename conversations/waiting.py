@@ -201,6 +201,8 @@ class _Visit:
             return CLIENT_GONE
         if self._room.draining and not followed.ended:
             return await self._answer(reply)  # it still holds, and asks nothing of a database that may hang
+        if followed.answer:  # it came with the end: what the rows would tell
+            return await self._answer(_as_reply(Answer(status=200, body=followed.answer)))
         answer = await self._room.in_thread(chat_answer, turn_id, request_id=self._identity)
         return await self._answer(_as_reply(answer))
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import uvloop
 from django.conf import settings
 
 import nanohost
@@ -62,7 +63,7 @@ class Runtime:
     def __init__(self, queues: Collection[str] = (TURNS, TOOLS)) -> None:
         self.name = f"{socket.gethostname()[:64]}:{os.getpid()}:{time.time():.0f}"
         self.queues = sorted(queues)
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._database = DatabaseThreads(settings.WORKER_DB_THREADS)
         # Of its own: behind hundreds of turns that are begun at once, the leases of those that are held would run out.
         self._heart = DatabaseThreads(1)

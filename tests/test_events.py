@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 from conversations import events
 from conversations.events import Event, Transport
 from conversations.events.hub import Followed, Hub
-from conversations.events.redis import _joined
+from conversations.events.redis import MOST_TOLD_BYTES, _as_end, _joined
 from nanohost.lib.ids import new_id
 
 
@@ -21,13 +21,13 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[Event] = []
-        self.over: list[UUID] = []
+        self.over: dict[UUID, object] = {}
 
     def happened(self, turn_id: UUID, event: Event) -> None:
         self.heard.append(event)
 
-    def ended(self, turn_id: UUID) -> None:
-        self.over.append(turn_id)
+    def ended(self, turn_id: UUID, answer: object) -> None:
+        self.over[turn_id] = answer
 
     def missed_some(self) -> None:
         pass
@@ -84,7 +84,7 @@ def test_who_has_lost_its_turn_is_not_heard():
         transport.publish(turn_id, "message.delta", piece("new"), fence=2)
         transport.publish(turn_id, "message.delta", piece("er", 3), fence=1)
         transport.publish(turn_id, "message.delta", piece("est", 3), fence=2)
-        transport.publish_end(turn_id)
+        transport.publish_end(turn_id, None)
         await until(lambda: listener.over)
 
     listener = listening(do)
@@ -108,14 +108,16 @@ def test_the_end_of_every_turn_is_heard_and_events_only_of_those_subscribed_to()
 
     async def do(transport, listener, turn_id):
         transport.publish(other, "turn.started", {}, fence=1)
-        transport.publish_end(other)
+        transport.publish_end(other, {"assistantMessage": "Grüße, \u2028 and \n"})
         await until(lambda: other in listener.over)
         assert listener.heard == []
+        assert listener.over[other] == {"assistantMessage": "Grüße, \u2028 and \n"}
         assert [event.kind for event in await transport.subscribe(other)] == ["turn.started"]
         await transport.unsubscribe(other)
         transport.publish(other, "turn.started", {}, fence=2)
-        transport.publish_end(turn_id)
+        transport.publish_end(turn_id, None)
         await until(lambda: turn_id in listener.over)
+        assert listener.over[turn_id] is None
         assert listener.heard == []
 
     listening(do)
@@ -151,9 +153,16 @@ def test_pieces_that_wait_for_redis_become_one():
         (turn_id, "message.delta", piece("lo", 3), 2),
         (turn_id, "message.delta", piece("lo", 3, message=1), 1),
         (turn_id, "message.delta", piece("lo", 4), 1),
-        turn_id,
+        (turn_id, None),
     ):
         assert _joined(first, apart) is None
+
+
+@pytest.mark.shapeless(reason="pure")
+def test_a_long_answer_is_not_told_along_with_the_end():
+    turn_id = new_id()
+    assert _as_end(turn_id, {"assistantMessage": "x" * MOST_TOLD_BYTES}) == turn_id.hex
+    assert _as_end(turn_id, {"assistantMessage": "x"}) == f'{turn_id.hex} {{"assistantMessage":"x"}}'
 
 
 @pytest.mark.shapeless(reason="pure")

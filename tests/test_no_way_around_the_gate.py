@@ -161,6 +161,7 @@ ALLOWED = {
     ("agent.llm", "importlib.import_module"): "A provider, from the table that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
     ("conversations.events", "django.utils.module_loading.import_string"): "The transport that the settings name.",
+    ("nanohost.lib.statements", "vars"): "Fills the fields of a row, whose names are its columns'.",
     ("nanohost.lib.postgresql.base", "pool"): "PostgreSQL's pool of connections.",
 }
 

@@ -456,6 +456,12 @@ on_api("POST turns/{}/cancel", lambda: f"turns/{a_turn().pk}/cancel", body={})
 on_api("GET tools", lambda: "tools")
 
 
+@operation("answers.calls_of")
+def calls_of() -> Callable[[], object]:
+    call = a_call()
+    return lambda: answers.calls_of(call.turn_id)
+
+
 @operation("answers.chat_answer")
 def chat_answer() -> Callable[[], object]:
     turn = a_turn()
@@ -640,7 +646,7 @@ def test_each_foreign_key_has_an_index_to_delete_by(a_million_messages: None) ->
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
-        *("limits.limits_of", "answers.accepted", "streams.stream"),
+        *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {"answers.turns_as_json"}

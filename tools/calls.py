@@ -14,10 +14,11 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, DurationField, F, Q, Value, When
 
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact, redact_json
+from nanohost.lib.statements import Given, Rows, Update
 from nanohost.lib.text import storable
 from tools.errors import CallLost
 from tools.models import CallStatus, ToolCall, ToolCallQuerySet
@@ -84,64 +85,104 @@ def refuse(call: ToolCall, refused: Outcome) -> None:
     call.ended_at, call.duration_ms = Now(), 0
 
 
+def _expired() -> Q:
+    return Q(status=CallStatus.RUNNING, lease_until__lt=Now())
+
+
+def _claimable() -> ToolCallQuerySet:
+    again = _expired() & Q(effects="read", attempts__lt=Given("most_attempts"))
+    return ToolCall.objects.filter(Q(status=CallStatus.QUEUED) | again, pk=Given("id"))
+
+
+_by_reading = When(effects="read", then=Value(CallStatus.FAILED.value))
+_claim = Update(
+    _claimable,
+    lambda: {
+        "status": CallStatus.RUNNING,
+        "fence": F("fence") + 1,
+        "attempts": F("attempts") + 1,
+        "lease_until": from_now(Given("lease", DurationField())),
+        "started_at": Now(),
+        "worker": Given("worker"),
+    },
+)
+_end_crashed = Update(
+    lambda: ToolCall.objects.filter(_expired(), pk=Given("id")),
+    lambda: {
+        "status": Case(_by_reading, default=Value(CallStatus.UNKNOWN.value)),
+        "result": Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
+        "rule": "crashed",
+        "private_arguments": "",
+        "fence": F("fence") + 1,
+        "lease_until": None,
+        "ended_at": Now(),
+    },
+)
+_by_id = Rows(lambda: ToolCall.objects.filter(pk=Given("id")))
+
+
 def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
     """Take a call that waits, or a reading one whose worker is gone; None if it is not to be had.
 
     A call with side effects whose worker is gone is ended as UNKNOWN here, and a reading one that has cost
     ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
     """
-    mine = ToolCall.objects.filter(pk=call_id)
-    expired = Q(status=CallStatus.RUNNING, lease_until__lt=Now())
-    again = expired & Q(effects="read", attempts__lt=settings.TURN_MAX_ATTEMPTS)
+    lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)
     with transaction.atomic():  # so that the row that is read is the one that was written
-        changed = mine.filter(Q(status=CallStatus.QUEUED) | again).update(
-            status=CallStatus.RUNNING,
-            fence=F("fence") + 1,
-            attempts=F("attempts") + 1,
-            lease_until=from_now(settings.TURN_LEASE_SECONDS),
-            started_at=Now(),
-            worker=worker,
-        ) or mine.filter(expired).update(
-            status=Case(
-                When(effects="read", then=Value(CallStatus.FAILED.value)), default=Value(CallStatus.UNKNOWN.value)
-            ),
-            result=Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
-            rule="crashed",
-            private_arguments="",
-            fence=F("fence") + 1,
-            lease_until=None,
-            ended_at=Now(),
-        )
-        return mine.first() if changed else None
+        if _claim(id=call_id, worker=worker, lease=lease, most_attempts=settings.TURN_MAX_ATTEMPTS) or _end_crashed(
+            id=call_id
+        ):
+            (call,) = _by_id(id=call_id)
+            return call
+    return None
+
+
+def _held() -> ToolCallQuerySet:
+    return ToolCall.objects.filter(pk=Given("id"), fence=Given("fence"), status=CallStatus.RUNNING)
+
+
+_keep = Update(_held, lambda: {"lease_until": from_now(Given("lease", DurationField()))})
+_end = Update(
+    _held,
+    lambda: {
+        "status": Given("status"),
+        "rule": Given("rule"),
+        "result": Given("result"),
+        "private_arguments": "",
+        "duration_ms": Given("duration_ms"),
+        "ended_at": Now(),
+        "lease_until": None,
+    },
+)
+_hand_back = Update(
+    _held,
+    lambda: {
+        "status": CallStatus.QUEUED,
+        "lease_until": None,
+        "fence": F("fence") + 1,
+        "attempts": F("attempts") - 1,
+        "rung_at": None,
+    },
+)
 
 
 def keep(call: ToolCall) -> bool:
     """Renew the lease of a running call; False if it is no longer ours to run."""
-    return bool(_held(call).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
+    return bool(_keep(id=call.pk, fence=call.fence, lease=timedelta(seconds=settings.TURN_LEASE_SECONDS)))
 
 
 def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
     """Store how a call of ours ended; raises :class:`CallLost` if somebody else ended it or took it over."""
     result = storable(redact(outcome.result))
-    stored = _held(call).update(
-        status=outcome.status,
-        rule=outcome.rule,
-        result=result,
-        private_arguments="",
-        duration_ms=duration_ms,
-        ended_at=Now(),
-        lease_until=None,
-    )
-    if stored != 1:
+    ends = {"status": outcome.status, "rule": outcome.rule, "result": result, "duration_ms": duration_ms}
+    if _end(id=call.pk, fence=call.fence, **ends) != 1:
         raise CallLost(call.pk)
     call.status, call.rule, call.result = outcome.status, outcome.rule, result
 
 
 def hand_back(call: ToolCall) -> None:
     """Put a call back in the queue that a shutdown interrupted (if it only reads) or kept from starting, at no cost."""
-    _held(call).update(
-        status=CallStatus.QUEUED, lease_until=None, fence=F("fence") + 1, attempts=F("attempts") - 1, rung_at=None
-    )
+    _hand_back(id=call.pk, fence=call.fence)
 
 
 def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCall]:
@@ -180,7 +221,3 @@ def due(*, told_for: timedelta, limit: int) -> list[UUID]:
         found = list(rows.values_list("pk", flat=True)[:limit])
         ToolCall.objects.filter(pk__in=found).update(rung_at=Now())
     return found
-
-
-def _held(call: ToolCall) -> ToolCallQuerySet:
-    return ToolCall.objects.filter(pk=call.pk, fence=call.fence, status=CallStatus.RUNNING)

@@ -21,6 +21,7 @@ from django.db import DatabaseError, OperationalError, close_old_connections, tr
 
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
+from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import clip
 from tools import calls, limits, registry
 from tools.arguments import Misfit, read_arguments
@@ -62,6 +63,10 @@ class Refused(Exception):
         return Outcome(status=CallStatus.REJECTED, result=result, rule=self.rule)
 
 
+_settings = Rows(lambda: ToolSetting.objects.order_by())
+_setting = Rows(lambda: ToolSetting.objects.filter(name=Given("name")))
+
+
 def admit(
     name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None
 ) -> tuple[RegisteredTool, ToolSetting]:
@@ -78,7 +83,7 @@ def admit(
         raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.{hint}") from None
     if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
         raise Refused("not_in_ceiling", f"The tool {name} is outside TOOLS_ALLOWED, the settings' ceiling.")
-    setting = decided.get(name) if decided is not None else ToolSetting.objects.filter(name=name).first()
+    setting = decided.get(name) if decided is not None else next(iter(_setting(name=name)), None)
     if setting is None or not setting.enabled:
         raise Refused("not_enabled", f"The tool {name} is not enabled. An administrator can enable it.")
     if not agent_tools.include(name):
@@ -107,7 +112,7 @@ def check_arguments(tool: RegisteredTool, setting: ToolSetting, raw: str) -> dic
 
 def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:
     """Every registered tool, with the rule that keeps this agent from it, or None if it may use it now."""
-    decided = ToolSetting.objects.in_bulk(field_name="name")
+    decided = {setting.name: setting for setting in _settings()}
 
     def forbidding_rule(name: str) -> str | None:
         try:

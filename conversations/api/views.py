@@ -21,6 +21,7 @@ from conversations.models import Conversation, Message, Turn
 from conversations.waiting import AWAIT_HEADER, STREAM_HEADER, TURN_ID
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.rest import PROBLEM_TYPE
+from nanohost.lib.statements import Given, Rows
 from tools import gate
 
 
@@ -39,18 +40,23 @@ def _owner_id(request: Request) -> int:
     return owner_id
 
 
+_conversation = Rows(
+    lambda: Conversation.objects.select_related("agent").filter(pk=Given("id"), owner_id=Given("owner_id"))
+)
+_turn = Rows(lambda: Turn.objects.filter(pk=Given("id"), owner_id=Given("owner_id")))
+
+
 def _owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
     """The caller's conversation; somebody else's is as unknown as none."""
-    owned = Conversation.objects.select_related("agent").filter(pk=conversation_id, owner=_owner_id(request))
-    if (conversation := owned.first()) is None:
-        raise NotFound("There is no conversation of that id, or it is not yours.")
-    return conversation
+    for conversation in _conversation(id=conversation_id, owner_id=_owner_id(request)):
+        return conversation
+    raise NotFound("There is no conversation of that id, or it is not yours.")
 
 
 def _owned_turn(request: Request, turn_id: UUID) -> Turn:
-    if (turn := Turn.objects.filter(pk=turn_id, owner=_owner_id(request)).first()) is None:
-        raise NotFound("There is no turn of that id, or it is not yours.")
-    return turn
+    for turn in _turn(id=turn_id, owner_id=_owner_id(request)):
+        return turn
+    raise NotFound("There is no turn of that id, or it is not yours.")
 
 
 def _checked(shape: type[shapes.Strict], request: Request) -> dict[str, Any]:

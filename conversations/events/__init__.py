@@ -29,6 +29,9 @@ from django.utils.module_loading import import_string
 
 from tools.models import ToolCall
 
+# What a chat request is answered with whose turn has succeeded.
+Answer = dict[str, Any]
+
 # A turn's news that are kept for readers who come late or come back; its rows tell what is older.
 MOST_KEPT = 10_000
 KEPT_SECONDS = 300
@@ -66,8 +69,8 @@ class Follower(Protocol):
     def happened(self, turn_id: UUID, event: Event) -> None:
         """Something happened in a turn that was subscribed to."""
 
-    def ended(self, turn_id: UUID) -> None:
-        """A turn ended, any turn."""
+    def ended(self, turn_id: UUID, answer: Answer | None) -> None:
+        """A turn ended, any turn; with what the chat request is answered, if that was told."""
 
     def missed_some(self) -> None:
         """News may have been lost until now."""
@@ -81,8 +84,8 @@ class Transport(Protocol):
         it comes from a worker that has lost the turn. The first piece of a message that another fence had begun is
         preceded by its reset."""
 
-    def publish_end(self, turn_id: UUID) -> None:
-        """Tell that a turn has ended, from any thread."""
+    def publish_end(self, turn_id: UUID, answer: Answer | None) -> None:
+        """Tell that a turn has ended, from any thread, and how it succeeded, if that is known."""
 
     def flush(self, *, timeout: float) -> None:
         """Return once what was published is on its way, or after so many seconds."""
@@ -117,9 +120,9 @@ def publish_after_commit(turn_id: UUID, kind: str, data: dict[str, Any], *, fenc
     transaction.on_commit(partial(publish, turn_id, kind, data, fence=fence))
 
 
-def publish_end_after_commit(turn_id: UUID) -> None:
+def publish_end_after_commit(turn_id: UUID, answer: Answer | None = None) -> None:
     """Tell that a turn has ended once the current transaction has committed."""
-    transaction.on_commit(lambda: transport().publish_end(turn_id))
+    transaction.on_commit(lambda: transport().publish_end(turn_id, answer))
 
 
 def tool_events(call: ToolCall) -> list[tuple[str, dict[str, Any]]]:

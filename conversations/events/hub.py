@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 from uuid import UUID
 
-from conversations.events import Event, transport
+from conversations.events import Answer, Event, transport
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ class Followed:
         # Whether there is a row of it to be looked at.
         self.exists = False
         self.ended = False
+        # What the chat request is answered with, if its end was told with it.
+        self.answer: Answer | None = None
         self.followers = 0
         self.events: list[tuple[Event, bytes]] = []
         self.loading: asyncio.Task[None] | None = None
@@ -139,9 +141,9 @@ class Hub:
         if followed := self._followed.get(turn_id):
             followed.happened(event)
 
-    def ended(self, turn_id: UUID) -> None:
+    def ended(self, turn_id: UUID, answer: Answer | None = None) -> None:
         if followed := self._followed.get(turn_id):
-            followed.ended = True
+            followed.ended, followed.answer = True, answer or followed.answer
             followed.wake()
 
     def missed_some(self) -> None:

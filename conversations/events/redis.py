@@ -20,7 +20,7 @@ import redis
 import redis.asyncio
 from django.conf import settings
 
-from conversations.events import DELTAS, KEPT_SECONDS, MOST_KEPT, Event, Follower
+from conversations.events import DELTAS, KEPT_SECONDS, MOST_KEPT, Answer, Event, Follower
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,11 @@ redis.call('EXPIRE', KEYS[1], ARGV[7])
 return 1
 """
 
+# An answer that is longer is not told along with its turn's end: whoever waits for it reads the rows.
+MOST_TOLD_BYTES = 64 * 1024
+
 _Waiting = tuple[UUID, str, dict[str, Any], int | None]
+_Ended = tuple[UUID, Answer | None]
 
 
 class RedisTransport:
@@ -64,7 +68,7 @@ class RedisTransport:
 
     def __init__(self) -> None:
         self._prefix = settings.EVENTS_PREFIX
-        self._waiting: deque[_Waiting | UUID] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[_Waiting | _Ended] = deque(maxlen=MOST_WAITING)
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -82,13 +86,13 @@ class RedisTransport:
     def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
         self._send((turn_id, kind, data, fence))
 
-    def publish_end(self, turn_id: UUID) -> None:
-        self._send(turn_id)
+    def publish_end(self, turn_id: UUID, answer: Answer | None) -> None:
+        self._send((turn_id, answer))
 
     def flush(self, *, timeout: float) -> None:
         self._idle.wait(timeout)
 
-    def _send(self, news: _Waiting | UUID) -> None:
+    def _send(self, news: _Waiting | _Ended) -> None:
         self._idle.clear()
         self._waiting.append(news)
         self._wake.set()
@@ -119,9 +123,9 @@ class RedisTransport:
             if not self._waiting:
                 self._idle.set()
 
-    def _gathered(self) -> list[_Waiting | UUID]:
+    def _gathered(self) -> list[_Waiting | _Ended]:
         """All that waits, with pieces of one message put together."""
-        batch: list[_Waiting | UUID] = []
+        batch: list[_Waiting | _Ended] = []
         for _ in range(len(self._waiting)):
             news = self._waiting.popleft()
             if batch and (joined := _joined(batch[-1], news)):
@@ -130,11 +134,11 @@ class RedisTransport:
                 batch.append(news)
         return batch
 
-    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_Waiting | UUID]) -> None:
+    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_Waiting | _Ended]) -> None:
         with client.pipeline(transaction=False) as pipeline:
             for news in batch:
-                if isinstance(news, UUID):
-                    pipeline.publish(f"{self._prefix}ended", news.hex)
+                if len(news) == 2:
+                    pipeline.publish(f"{self._prefix}ended", _as_end(*news))
                     continue
                 turn_id, kind, data, fence = news
                 key = self._key(turn_id)
@@ -235,7 +239,8 @@ class RedisTransport:
         if what != "message" or self._follower is None:
             return
         if channel == f"{self._prefix}ended":
-            self._follower.ended(UUID(data))
+            turn_id, _, answer = data.partition(" ")
+            self._follower.ended(UUID(turn_id), json.loads(answer) if answer else None)
         else:
             event_id, kind, text = data.split(" ", 2)
             turn_id = UUID(channel.rpartition(":")[2])
@@ -245,9 +250,14 @@ class RedisTransport:
         return f"{self._prefix}turn:{turn_id.hex}"
 
 
-def _joined(before: _Waiting | UUID, after: _Waiting | UUID) -> _Waiting | None:
+def _as_end(turn_id: UUID, answer: Answer | None) -> str:
+    told = json.dumps(answer, ensure_ascii=False, separators=(",", ":")) if answer else ""
+    return f"{turn_id.hex} {told}" if told and len(told.encode()) <= MOST_TOLD_BYTES else turn_id.hex
+
+
+def _joined(before: _Waiting | _Ended, after: _Waiting | _Ended) -> _Waiting | None:
     """Two pieces of one message as one, or None if they are not."""
-    if isinstance(before, UUID) or isinstance(after, UUID):
+    if len(before) == 2 or len(after) == 2:
         return None
     turn_id, kind, data, fence = before
     if kind not in DELTAS or (turn_id, kind, fence) != (after[0], after[1], after[3]):

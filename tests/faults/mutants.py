@@ -34,8 +34,13 @@ MUTANTS = (
         edits=(
             (
                 "conversations/claims.py",
-                "Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)",
-                "Turn.objects.filter(pk=claim.turn_id)",
+                'held = Turn.objects.filter(pk=Given("turn_id"), fence=Given("fence"), status=TurnStatus.RUNNING)',
+                'held = Turn.objects.filter(pk=Given("turn_id"))',
+            ),
+            (
+                "conversations/claims.py",
+                "mine = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)",
+                "mine = Turn.objects.filter(pk=claim.turn_id)",
             ),
         ),
         caught_by=("tests/test_guarantees.py::test_a_worker_that_was_taken_over_writes_nothing",),
@@ -46,8 +51,8 @@ MUTANTS = (
         edits=(
             (
                 "tools/calls.py",
-                "ToolCall.objects.filter(pk=call.pk, fence=call.fence, status=CallStatus.RUNNING)",
-                "ToolCall.objects.filter(pk=call.pk)",
+                'ToolCall.objects.filter(pk=Given("id"), fence=Given("fence"), status=CallStatus.RUNNING)',
+                'ToolCall.objects.filter(pk=Given("id"))',
             ),
         ),
         caught_by=("tests/test_gate.py::test_an_outcome_that_comes_after_another_does_not_overwrite_it",),
@@ -140,13 +145,21 @@ MUTANTS = (
         edits=(
             (
                 "nanohost/lib/clock.py",
-                "return ExpressionWrapper(Now() + timedelta(seconds=seconds), output_field=DateTimeField())",
-                "return Value(timezone.now() + timedelta(seconds=seconds), output_field=DateTimeField())",
+                "return ExpressionWrapper(Now() + after, output_field=DateTimeField())",
+                "return ExpressionWrapper(Here() + after, output_field=DateTimeField())",
             ),
             (
                 "nanohost/lib/clock.py",
-                "from django.db.models import DateTimeField, ExpressionWrapper\n",
-                "from django.db.models import DateTimeField, Value\nfrom django.utils import timezone\n",
+                "\n\ndef from_now(",
+                "\n\nclass Here(Now):\n"
+                "    def as_sqlite(self, compiler, connection, **extra):\n"
+                '        return "%s", [timezone.now().replace(tzinfo=None).isoformat(" ")]\n\n\n'
+                "def from_now(",
+            ),
+            (
+                "nanohost/lib/clock.py",
+                "from django.db.models.functions import Now\n",
+                "from django.db.models.functions import Now\nfrom django.utils import timezone\n",
             ),
         ),
         caught_by=("tests/test_guarantees.py::test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length",),
@@ -203,11 +216,14 @@ MUTANTS = (
         edits=(
             (
                 "conversations/inbox.py",
-                """    if mine.update(next_turn=F("next_turn") + 1, updated_at=Now()) != 1:
+                """    taken = _take(conversation_id=conversation_id)
+    if not taken:
         raise NotFound()
-    return mine.values_list("next_turn", flat=True).get() - 1
+    ((next_turn,),) = taken
+    return int(next_turn) - 1
 """,
-                """    if (number := mine.values_list("next_turn", flat=True).first()) is None:
+                """    mine = Conversation.objects.filter(pk=conversation_id)
+    if (number := mine.values_list("next_turn", flat=True).first()) is None:
         raise NotFound()
     mine.update(next_turn=number + 1, updated_at=Now())
     return number
@@ -235,8 +251,8 @@ MUTANTS = (
         edits=(
             (
                 "tools/calls.py",
-                'again = expired & Q(effects="read", attempts__lt=settings.TURN_MAX_ATTEMPTS)',
-                "again = expired & Q(attempts__lt=settings.TURN_MAX_ATTEMPTS)",
+                'again = _expired() & Q(effects="read", attempts__lt=Given("most_attempts"))',
+                'again = _expired() & Q(attempts__lt=Given("most_attempts"))',
             ),
         ),
         caught_by=(
@@ -306,13 +322,18 @@ MUTANTS += (
         edits=(
             (
                 "conversations/claims.py",
-                "lease_until=from_now(settings.TURN_LEASE_SECONDS),",
-                "lease_until=timezone.now() + timezone.timedelta(seconds=settings.TURN_LEASE_SECONDS),",
+                '"lease_until": from_now(Given("lease", DurationField())),',
+                '"lease_until": Given("lease"),',
+            ),
+            (
+                "conversations/claims.py",
+                "lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)",
+                "lease = timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS)",
             ),
             (
                 "conversations/claims.py",
                 "Least(from_now(settings.TURN_LEASE_SECONDS), ",
-                "Least(timezone.now() + timezone.timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
+                "Least(timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
             ),
             *(
                 (
@@ -324,7 +345,7 @@ MUTANTS += (
             ),
             *(
                 (f"conversations/{file}.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}")
-                for file in ("claims", "models", "sweeper")
+                for file in ("models", "sweeper")
             ),
         ),
         caught_by=(f"{_TRIALS}test_clocks_ten_minutes_apart_steal_no_lease[1]",),

@@ -1,0 +1,197 @@
+"""Statements that the ORM writes once, and that are then executed many times.
+
+To write a statement's SQL takes the ORM five to twenty times as long as the database takes to carry it out, and each
+time it is the same SQL. What every turn does is therefore kept: a query that is built with :class:`Given` for its
+values is written at its first use, and later only executed, through Django's own cursors.
+
+    by_name = Rows(lambda: Agent.objects.filter(name=Given("name")))
+    by_name(name="default")      # a list of Agents
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from django.db import connection, models
+from django.db.models.expressions import Col, Expression
+from django.db.models.query import ModelIterable, get_related_populators
+from django.db.models.sql import InsertQuery, UpdateQuery
+
+T = TypeVar("T")
+
+_populators: Any = get_related_populators  # the stubs are of another version
+
+
+class Given(Expression):
+    """A value that is given at each execution. ``output_field`` is needed where it does not stand beside a column."""
+
+    def __init__(self, name: str, output_field: "models.Field[Any, Any] | None" = None) -> None:
+        super().__init__(output_field=output_field)
+        self.name = name
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
+        return "%s", [self]
+
+
+class _Statement:
+    """The SQL of each kind of database, written at its first use there."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[str, list[Any], Any]] = {}
+        self._writing = threading.Lock()
+
+    def _write(self) -> tuple[str, list[Any], Any]:
+        """The SQL, its parameters with :class:`Given` among them, and what its rows are read with."""
+        raise NotImplementedError
+
+    def _execute(self, cursor: Any, given: dict[str, Any]) -> Any:
+        written = self._written.get(connection.vendor)
+        if written is None:
+            with self._writing:
+                written = self._written[connection.vendor] = self._write()
+        sql, parameters, reading = written
+        cursor.execute(sql, [_prepared(given[each.name]) if isinstance(each, Given) else each for each in parameters])
+        return reading
+
+
+class Rows(_Statement, Generic[T]):
+    """A query. Calling it with its values returns the rows: model instances, or what ``values_list`` makes of them."""
+
+    def __init__(self, query: Callable[[], "models.QuerySet[Any, T]"]) -> None:
+        super().__init__()
+        self._query = query
+
+    def __call__(self, **given: Any) -> list[T]:
+        with connection.cursor() as cursor:
+            read: Callable[[Sequence[Any]], list[T]] = self._execute(cursor, given)
+            rows = cursor.fetchall()
+        return read(rows)
+
+    def _write(self) -> tuple[str, list[Any], Any]:
+        query = self._query()
+        compiler = query.query.get_compiler(using=connection.alias)
+        sql, parameters = compiler.as_sql()
+        converters = compiler.get_converters([column for column, _, _ in compiler.select])
+        as_instances = query._iterable_class is ModelIterable
+        made = _instances(compiler) if as_instances else _values if len(compiler.select) > 1 else _only_values
+
+        def read(rows: Sequence[Any]) -> list[Any]:
+            return made(compiler.apply_converters(rows, converters) if converters else rows)
+
+        return sql, list(parameters), read
+
+
+class Update(_Statement):
+    """An update of rows. Calling it with its values returns how many it has changed; with ``returning``, the names of
+    fields, it returns those of each row instead, as they then are."""
+
+    def __init__(
+        self,
+        rows: Callable[[], "models.QuerySet[Any]"],
+        changes: Callable[[], dict[str, Any]],
+        *,
+        returning: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self._rows, self._changes, self._returning = rows, changes, returning
+
+    def __call__(self, **given: Any) -> Any:
+        with connection.cursor() as cursor:
+            read = self._execute(cursor, given)
+            return read(cursor.fetchall()) if self._returning else cursor.rowcount
+
+    def _write(self) -> tuple[str, list[Any], Any]:
+        rows = self._rows()
+        query: Any = rows.query.chain(UpdateQuery)
+        query.add_update_values(self._changes())
+        compiler = query.get_compiler(using=connection.alias)
+        sql, parameters = compiler.as_sql()
+        fields = [rows.model._meta.get_field(name) for name in self._returning]
+        columns = [Col(rows.model._meta.db_table, field) for field in fields]
+        if columns:
+            sql += " RETURNING " + ", ".join(connection.ops.quote_name(field.column) for field in fields)
+        converters = compiler.get_converters(columns)
+        return sql, list(parameters), lambda found: _values(compiler.apply_converters(found, converters))
+
+
+class Insert(_Statement):
+    """A row. ``constant`` are values that never change; every other field of the model that has no constant default is
+    given at each call, by the name of its attribute."""
+
+    def __init__(self, model: type[models.Model], *given: str, **constant: Any) -> None:
+        super().__init__()
+        self._model, self._given, self._constant = model, given, constant
+
+    def __call__(self, **given: Any) -> None:
+        with connection.cursor() as cursor:
+            self._execute(cursor, given)
+
+    def _write(self) -> tuple[str, list[Any], Any]:
+        fields = [field for field in self._model._meta.concrete_fields if not field.generated]
+        values = self._constant | {name: Given(name) for name in self._given}
+        row = self._model()
+        for field in fields:
+            if field.attname in values:
+                vars(row)[field.attname] = values.pop(field.attname)
+            elif (
+                (field.has_default() and callable(field.default))
+                or getattr(field, "auto_now_add", False)
+                or getattr(field, "auto_now", False)
+            ):
+                raise TypeError(f"{field.attname} of a {self._model.__name__} has another value each time: give it")
+        if values:
+            raise TypeError(f"a {self._model.__name__} has no {', '.join(values)}")
+        query = InsertQuery(self._model)
+        # As it stands here: nothing is filled in at the time the SQL is written.
+        query.insert_values(fields, [row], raw=True)
+        ((sql, parameters),) = query.get_compiler(using=connection.alias).as_sql()
+        return sql, list(parameters), None
+
+
+def _values(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [tuple(row) for row in rows]
+
+
+def _only_values(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [value for (value,) in rows]
+
+
+def _instances(compiler: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    """What Django's own ModelIterable does with rows."""
+    info, alias = compiler.klass_info, connection.alias
+    places = info["select_fields"]
+    first, end = places[0], places[-1] + 1
+    names = [column.target.attname for column, _, _ in compiler.select[first:end]]
+    related = _populators(info, compiler.select, alias)
+    annotated = compiler.annotation_col_map.items()
+
+    def made(rows: Sequence[Any]) -> list[Any]:
+        instances = []
+        for row in rows:
+            instance = info["model"].from_db(alias, names, row[first:end])
+            for populator in related:
+                populator.populate(row, instance)
+            for name, place in annotated:
+                vars(instance)[name] = row[place]
+            instances.append(instance)
+        return instances
+
+    return made
+
+
+def _prepared(value: Any) -> Any:
+    """A value as the database takes it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (dict, list)):
+        return connection.ops.adapt_json_value(value, None)
+    if isinstance(value, UUID):
+        return value if connection.features.has_native_uuid_field else value.hex
+    if isinstance(value, datetime):
+        return connection.ops.adapt_datetimefield_value(value)
+    if isinstance(value, timedelta) and not connection.features.has_native_duration_field:
+        return value // timedelta(microseconds=1)
+    return value

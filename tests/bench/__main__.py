@@ -1,0 +1,52 @@
+"""Measure, and write it to ``benchmarks/RESULTS.md``."""
+
+import argparse
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.bench import growth, hosts, profile, results, speed
+from tests.host import ROOT
+
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+
+
+def main() -> None:
+    """See :mod:`tests.bench`."""
+    parser = argparse.ArgumentParser(prog="tests.bench", description="Measure how fast nanohost is.")
+    parser.add_argument("--quick", action="store_true", help="a few turns only: shows that it works; writes nothing")
+    quick = parser.parse_args().quick
+    size = speed.QUICK if quick else speed.FULL
+    machine = results.machine(load=os.getloadavg()[0])
+    _tell(machine)
+    with tempfile.TemporaryDirectory(prefix="nanohost-bench-") as place, ExitStack() as keep:
+        directory = Path(place)
+        directory.chmod(0o755)  # PostgreSQL runs as somebody else
+        model = keep.enter_context(hosts.model(directory))
+        production = hosts.Production(directory, keep, **hosts.asks(model))
+        with (
+            hosts.embedded(directory / "embedded", **hosts.asks(model)) as embedded,
+            production.running() as processes,
+        ):
+            both = {speed.EMBEDDED: embedded, speed.PRODUCTION: processes}
+            goals = results.goals(speed.Measuring(size, model, both).measure(_tell))
+            _tell(goals)
+            profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 10))
+            _tell(profiles)
+        turns = growth.turns_by_workers(production, workers=(1,) if quick else (1, 2, 4), turns=8 if quick else 300)
+    grown = results.growth(turns)
+    _tell(grown)
+    calls = results.calls(growth.calls_of_a_tool(10 if quick else 1000))
+    _tell(calls)
+    if not quick:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(results.page(machine, goals, profiles, grown, calls))
+
+
+def _tell(what: str) -> None:
+    print(what, flush=True)  # noqa: T201 -- a command
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What was found, as text."""
+
+import os
+import platform
+import statistics
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.bench.speed import DIRECT, GOALS, SHAPES
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown, which can be read on a terminal as well."""
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def goals(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """A table of the goals, what was found for each, and whether it was met."""
+    rows = []
+    for goal in GOALS:
+        measured = found[goal.name]
+        direct = _shown(measured[DIRECT]) if DIRECT in measured else ""
+        for shape in SHAPES:
+            if shape not in goal.bounds:
+                continue
+            met = "met" if goal.is_met(shape, statistics.median(measured[shape])) else "not met"
+            sign = "≥" if goal.at_least else "≤"
+            wanted = f"{sign} {goal.bounds[shape]:g}"
+            rows.append([goal.name, goal.unit, shape, direct, _shown(measured[shape]), wanted, met])
+    return table(["", "unit", "shape", "direct", "median (of rounds: least to most)", "goal", ""], rows)
+
+
+def _shown(values: Sequence[float]) -> str:
+    middle = f"{statistics.median(values):.2f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.2f} to {max(values):.2f})"
+
+
+def machine(*, load: float) -> str:
+    """What it was measured on, and how fast that is at a loop of Python and at writing to its disk."""
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    model = names[0].partition(":")[2].strip() if names else platform.machine()
+    optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    python = f"Python {platform.python_version()}, built {'with' if optimised else 'without'} --enable-optimizations"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return (
+        f"{len(os.sched_getaffinity(0))} cores ({model}), {memory:.0f} GiB; Linux {platform.release()}; {python}.\n"
+        f"Ten million additions in a loop of Python take {_loop():.2f} s. Load before: {load:.1f}.\n"
+    )
+
+
+def _loop() -> float:
+    began, number = time.perf_counter(), 0
+    for each in range(10_000_000):
+        number += each
+    return time.perf_counter() - began
+
+
+def profiles(found: Mapping[str, Sequence[tuple[str, float]]]) -> str:
+    """A table of where the time goes, a column a process."""
+    kinds = sorted({kind for parts in found.values() for kind, _ in parts})
+    shares = {process: dict(parts) for process, parts in found.items()}
+    rows = [[kind, *(f"{100 * shares[process].get(kind, 0):.0f} %" for process in found)] for kind in kinds]
+    rows.sort(key=lambda row: -int(row[1].split()[0]))
+    return table(["", *found], rows)
+
+
+def growth(rows: Sequence[Sequence[str]]) -> str:
+    """A table of turns by the number of workers."""
+    head = ["turn", "workers + toolboxes", "turns/s", "ratio", "worker ms", "toolbox ms", "PostgreSQL ms", "Redis ms"]
+    return table([*head, "statements", "transactions", "log, bytes"], rows)
+
+
+def calls(rows: Sequence[Sequence[str]]) -> str:
+    """A table of a call of a tool."""
+    return table(["a call of a tool", "p50 ms", "p95 ms"], rows)
+
+
+def page(machine: str, goals: str, profiles: str, growth: str, calls: str) -> str:
+    """All of it."""
+    return f"""# What it costs, and how fast it is
+
+Written by `make bench`; run it on your machine. What counts are the ratios: to the model that is asked directly, and of
+one shape to the other, since each round measures all of them one right after the other.
+
+{machine}
+The load generator and the model run on the same cores. The model answers at once, or after a second. "Over the model"
+is what a turn takes beyond what a client that asks the model directly waits for; its own time stands in the column
+"direct". CPU is that of the host's processes, with all they have started, without PostgreSQL's and Redis's.
+
+## Goals
+
+{goals}
+## Where a turn's time goes
+
+Samples of the thread that holds the interpreter, while 16 talk at once, by the kind of code it was in.
+
+{profiles}
+## Growth
+
+Turns of conversations of their own, all stored first and then rung for at once. CPU in milliseconds a turn.
+
+{growth}
+## Calls of tools
+
+{calls}"""

@@ -1,0 +1,125 @@
+"""Statements that are written once do what the ORM does, in either database, with other values each time."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import IntegrityError, connection
+from django.db.models import DurationField, F, IntegerField
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from agent.models import Agent
+from conversations.models import Conversation, Message, Turn
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
+from nanohost.lib.statements import Given, Insert, Rows, Update
+
+pytestmark = pytest.mark.django_db
+
+
+def test_rows_are_those_of_the_values_that_are_given():
+    rows = Rows(lambda: Agent.objects.filter(name=Given("name")))
+    Agent.objects.create(name="other", tools=["time"], every_tool=True)
+    for name in ("other", "default", "other"):
+        (agent,) = rows(name=name)
+        assert vars(agent).keys() == vars(Agent.objects.get(name=name)).keys()
+        assert agent == Agent.objects.get(name=name)
+        assert (agent.tools, agent.created_at) == (
+            Agent.objects.get(name=name).tools,
+            Agent.objects.get(name=name).created_at,
+        )
+    assert rows(name="nobody") == []
+
+
+def test_related_rows_and_annotations_come_along(conversation):
+    rows = Rows(
+        lambda: Conversation.objects.select_related("agent").annotate(next=F("next_seq") + 1).filter(pk=Given("id"))
+    )
+    (found,) = rows(id=conversation.pk)
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        assert (found.agent.name, found.next) == ("default", 2)
+    assert len(asked) == 0
+
+
+def test_values_are_converted_as_the_orm_converts_them(say):
+    turn = say("Hello")
+    rows = Rows(lambda: Turn.objects.filter(pk=Given("id")).values_list("pk", "created_at", "cancel_requested"))
+    assert rows(id=turn.pk) == [Turn.objects.values_list("pk", "created_at", "cancel_requested").get(pk=turn.pk)]
+    ids = Rows(lambda: Turn.objects.filter(created_at__lte=Given("now")).values_list("pk", flat=True))
+    assert ids(now=timezone.now()) == [turn.pk]
+    assert ids(now=timezone.now() - timedelta(days=1)) == []
+
+
+def test_an_update_tells_how_many_it_changed_or_what_they_are_then(say):
+    turn = say("Hello")
+    change = Update(
+        lambda: Turn.objects.filter(pk=Given("id")),
+        lambda: {
+            "fence": F("fence") + Given("more", IntegerField()),
+            "lease_until": from_now(Given("lease", DurationField())),
+            "worker": Given("worker"),
+        },
+    )
+    assert change(id=turn.pk, more=2, lease=timedelta(hours=1), worker="one") == 1
+    assert change(id=new_id(), more=2, lease=timedelta(hours=1), worker="one") == 0
+    assert change(id=turn.pk, more=3, lease=timedelta(minutes=90), worker='it\'s %s \\ "two"') == 1
+    turn.refresh_from_db()
+    assert (turn.fence, turn.worker) == (5, 'it\'s %s \\ "two"')
+    assert timedelta(minutes=85) < turn.lease_until - timezone.now() < timedelta(minutes=95)
+
+    returning = Update(
+        lambda: Turn.objects.filter(pk=Given("id")), lambda: {"fence": F("fence") + 1}, returning=("id", "fence")
+    )
+    assert returning(id=turn.pk) == [(turn.pk, 6)]
+    assert returning(id=new_id()) == []
+
+
+def test_an_insert_makes_the_row_that_the_orm_would(conversation):
+    insert = Insert(
+        Message,
+        "id",
+        "conversation_id",
+        "turn_id",
+        "seq",
+        "content",
+        "tool_calls",
+        "created_at",
+        role=Message.Role.USER,
+    )
+    given = {
+        "conversation_id": conversation.pk,
+        "turn_id": None,
+        "content": '%s, it\'s \\ "so" Grüße',
+        "tool_calls": [{"id": "call", "n": None}],
+        "created_at": timezone.now(),
+    }
+    first, second = new_id(), new_id()
+    insert(id=first, seq=1, **given)
+    insert(id=second, seq=2, **given | {"tool_calls": None})
+    row = Message.objects.get(pk=first)
+    assert {name: getattr(row, name) for name in given} == given
+    assert (row.role, row.type, row.tool_name) == ("user", "NORMAL", "")
+    assert list(Message.objects.filter(tool_calls__isnull=True).values_list("pk", flat=True)) == [second]
+    with pytest.raises(IntegrityError):
+        insert(id=new_id(), seq=2, **given)
+
+
+def test_an_insert_that_would_freeze_a_value_is_refused(conversation):
+    """A default that is called, such as a new id or the time, would be the same in every row."""
+    given = {"conversation_id": conversation.pk, "turn_id": None, "content": "", "created_at": timezone.now()}
+    with pytest.raises(TypeError, match="id of a Message has another value each time"):
+        Insert(Message, *given, role="user")(**given)
+    with pytest.raises(TypeError, match="created_at of a Message has another value each time"):
+        Insert(Message, "id", role="user")(id=new_id())
+    with pytest.raises(TypeError, match="a Message has no colour"):
+        Insert(Message, "id", "created_at", colour="red")(id=new_id(), created_at=Now())
+
+
+def test_the_orm_writes_a_statement_once(say, monkeypatch):
+    turn, written = say("Hello"), []
+    rows = Rows(lambda: written.append(1) or Turn.objects.filter(pk=Given("id")))
+    for _ in range(3):
+        assert rows(id=turn.pk) == [turn]
+    assert written == [1]
