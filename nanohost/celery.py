@@ -47,8 +47,8 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     queues = set(sender.app.amqp.queues.consume_from)
     if TOOLS in queues and len(queues) > 1:
         raise SystemExit("Tools run in workers of their own, which hold no key: --queues tools, or --queues turns,...")
-    if "thread" not in str(sender.pool_cls):
-        raise SystemExit("Turns live on one event loop a process: --pool threads, which is the default here.")
+    if "solo" not in str(sender.pool_cls):
+        raise SystemExit("Turns live on one event loop a process: --pool solo, which is the default here.")
     try:
         await_database()
         start_runtime(queues)

@@ -71,7 +71,7 @@ class Embedded:
             app=make_app(current=False),
             hostname=f"{name}@embedded",
             queues=queues,
-            pool="threads",
+            pool="solo",
             loglevel=logging.WARNING,
             without_mingle=True,
             without_gossip=True,

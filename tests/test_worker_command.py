@@ -86,7 +86,7 @@ def workers(data_dir: Path) -> list[tuple[str, bool]]:
     [
         (["--queues", "tools,turns"], "Tools run in workers of their own"),
         ([], "Tools run in workers of their own"),
-        (["--queues", "turns", "--pool", "solo"], "Turns live on one event loop a process"),
+        (["--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
         (["--queues", "turn"], "--queues names no queue: turn; there are: turns, tools, compaction."),
     ],
     ids=["tools and turns", "no queues", "another pool", "no such queue"],
@@ -97,7 +97,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(tmp_path, arguments, says):
 
 
 def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_asked_to(start, tmp_path):
-    # For Celery, prefork is the word for its default, which is threads here: it means no more than leaving it out.
+    # For Celery, prefork is the word for its default, which is solo here: it means no more than leaving it out.
     worker = start("--queues", "turns,compaction", "--pool", "prefork")
     wait_until((tmp_path / "nanohost.sqlite3").exists)  # it has looked, and found nothing
     prepare(tmp_path)

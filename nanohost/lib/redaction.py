@@ -113,7 +113,10 @@ def _replaced(
     lower = text.lower()
     if len(lower) != len(text):  # a letter that has no small one of its length
         return pattern.sub(replace, text)
-    places = sorted((at + first, at + last) for mark, (first, last) in marks.items() for at in _places(lower, mark))
+    present = [mark for mark in marks if mark in lower]
+    if not present:
+        return text
+    places = sorted((at + marks[mark][0], at + marks[mark][1]) for mark in present for at in _places(lower, mark))
     parts: list[str] = []
     done = 0
     for first, last in places:

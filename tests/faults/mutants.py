@@ -104,6 +104,7 @@ MUTANTS = (
                 "CELERY_WORKER_PREFETCH_MULTIPLIER = 1\n",
                 "CELERY_WORKER_PREFETCH_MULTIPLIER = 1\nCELERY_TASK_ACKS_LATE = True\n",
             ),
+            ("nanohost/settings.py", '"ack_emulation": False,', '"ack_emulation": True,'),
         ),
         caught_by=(
             "tests/test_guarantees.py::test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
