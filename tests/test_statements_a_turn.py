@@ -14,7 +14,7 @@ from conversations.models import Conversation, Message, Turn
 from conversations.turns import _answer_calls, _take
 from nanohost.accounts.models import ApiKey
 from tests.host import KEY
-from tools import calls, gate
+from tools import gate
 from tools.models import ToolCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
