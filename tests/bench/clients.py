@@ -25,14 +25,20 @@ class Client:
         self._at = parts.hostname, parts.port
         self._host = f"{parts.hostname}:{parts.port}"
         self._key = key
-        self._connect()
+        self._socket: socket.socket | None = None
+        self.connect()
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
+        """Connect, or connect anew."""
+        if self._socket:
+            self._socket.close()
         self._socket = socket.create_connection(self._at, timeout=120)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._used_at = time.monotonic()
 
     def close(self) -> None:
+        """Hang up."""
+        assert self._socket
         self._socket.close()
 
     def post(self, path: str, body: Any, *, first: bytes = b"") -> Took:
@@ -43,8 +49,8 @@ class Client:
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         if time.monotonic() - self._used_at > 3:  # servers close what is silent for 5 s
-            self.close()
-            self._connect()
+            self.connect()
+        assert self._socket
         began = time.perf_counter()
         self._socket.sendall(head.encode() + content)
         received, first_at = bytearray(), 0.0

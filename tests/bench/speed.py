@@ -173,8 +173,8 @@ class Measuring:
     def _at_once(self, name: str, count: int, do: Callable[[Any], float]) -> tuple[float, list[float]]:
         """So many clients, each in a thread, all let go at the same moment; seconds until the last is done."""
         askers = [self._asker(name) for _ in range(count)]
-        for asker in askers[: self.size.rounds]:
-            asker.ask(ONE_WORD)
+        for asker in askers:  # the first of many may have been silent for too long
+            asker.connect()
         gate = threading.Barrier(count + 1)
 
         def run(asker: Any) -> float:
