@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -225,3 +226,13 @@ def test_a_secret_is_taken_out_wherever_it_stands(before, after):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OPENAI_API_KEY", "the-secret-value")
         assert "the-secret-value" not in redact(f"{before}the-secret-value{after}")
+
+
+@pytest.mark.parametrize("before", ["\n", "\t", "\r", "\x00", '"', "ü", "‘"])
+@pytest.mark.parametrize("secret", ["sk-0123456789canary", "cookie: id=canary", "password=canary", "X-Api-Key: canary"])
+def test_a_secret_at_the_beginning_of_a_line_is_known_in_json_too(before, secret):
+    """A tool's result is often JSON, and the page within it has many lines."""
+    text = f"the page:{before}{secret}"
+    for written in (json.dumps({"text": text}), json.dumps([json.dumps(text)]), repr(text), quote(text)):
+        if "canary" in written:
+            assert "canary" not in redact(written)

@@ -14,12 +14,18 @@ from typing import Any
 
 MASK = "[redacted]"
 
+# Where a word begins: also behind a line feed that JSON writes as \n, and behind %22 in a URL.
+_BEGINS = r"""(?:
+        (?<![A-Za-z0-9]) | (?<=\\[abfnrtv0]) | (?<=\\u[0-9A-Fa-f]{4}) | (?<=\\x[0-9A-Fa-f]{2}) | (?<=%[0-9A-Fa-f]{2})
+    )"""
+
 # The shapes of secrets: of whom they let in. Each is matched without nested repetition: a long line costs time in
 # proportion to its length.
 _SHAPES = re.compile(
-    r"""(?x)
+    rf"(?x) {_BEGINS}"
+    r"""
       # A word that tells by its beginning what it is: this host's keys, providers', code hosts', clouds', payment's.
-      (?<![A-Za-z0-9])(?:
+      (?:
           nh_[A-Za-z0-9]{4,}_[A-Za-z0-9_-]{8,}
         | (?:sk|rk|pk|gsk|xai|pplx|r8|hf|lin_api|dop_v1|shpat|npm|pypi)[-_][A-Za-z0-9_-]{16,}
         | sk-[A-Za-z0-9_-]{8,}
@@ -51,7 +57,7 @@ _NAMES = r"""(?:
 # A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
 _NAMED = re.compile(
     rf"""(?xi)
-    (?<![a-z0-9])(?P<name>{_NAMES} \\{{0,3}}["']? \s{{0,3}} [:=] \s{{0,3}})
+    {_BEGINS} (?P<name>{_NAMES} \\{{0,3}}["']? \s{{0,3}} (?:[:=]|%3[ad]) (?:\s|%20){{0,3}})
     """
     r"""
     (?:
@@ -65,9 +71,10 @@ _NAMED = re.compile(
 _NAME = re.compile(rf"(?xi) (?:.*[^a-z0-9])? {_NAMES}")
 
 # What each match has in it, in small letters, and where the match begins from there, at the earliest and at the latest.
-_NAMED_AT = dict.fromkeys(
-    ("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret", "private", "passw", "pwd"), (-14, 0)
-)
+_NAMED_AT = {
+    **dict.fromkeys(("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret"), (-8, 0)),
+    **dict.fromkeys(("private", "passw", "pwd"), (0, 0)),
+}
 _SHAPES_AT = {
     **dict.fromkeys(
         (
