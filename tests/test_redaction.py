@@ -236,3 +236,18 @@ def test_a_secret_at_the_beginning_of_a_line_is_known_in_json_too(before, secret
     for written in (json.dumps({"text": text}), json.dumps([json.dumps(text)]), repr(text), quote(text)):
         if "canary" in written:
             assert "canary" not in redact(written)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"password": "canary", "password": ""}',
+        '{"a": "sk-0123456789canary", "a": "x"}',
+        '[{"a": {"sk-0123456789canary": 1}, "a": 2}]',
+        '{"headers": [["Cookie", "id=canary"], ["Accept", "*/*"]]}',
+    ],
+)
+def test_json_hides_no_secret_behind_a_second_key_or_in_a_list_of_headers(text):
+    left = redaction.redact_json(text)
+    assert "canary" not in left
+    assert isinstance(json.loads(left), (dict, list))

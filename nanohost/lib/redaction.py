@@ -162,19 +162,30 @@ def _all_spellings(secrets: frozenset[str | None]) -> list[str]:
 
 
 def redact_json(text: str) -> str:
-    """:func:`redact` for a text of JSON, which it stays; as it was if there is nothing to take out."""
+    """:func:`redact` for a text of JSON, which it stays; as it was if there is nothing to take out. Of keys that stand
+    twice in an object, the last is left: what another says would be seen by nobody here, and still be written down."""
+    is_whole = True
+
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal is_whole
+        found = dict(pairs)
+        is_whole = is_whole and len(found) == len(pairs)
+        return found
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=as_dict)
         redacted = _each_redacted(value)
     except (ValueError, RecursionError):
         return redact(text)
-    return text if redacted == value else json.dumps(redacted, ensure_ascii=False)
+    return text if redacted == value and is_whole else json.dumps(redacted, ensure_ascii=False)
 
 
 def _each_redacted(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
+        if len(value) == 2 and isinstance(value[0], str) and value[1] and _NAME.fullmatch(value[0]):
+            return [redact(value[0]), MASK]  # a header, as lists of them have it
         return [_each_redacted(inner) for inner in value]
     if isinstance(value, dict):
         return {
