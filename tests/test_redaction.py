@@ -251,3 +251,70 @@ def test_json_hides_no_secret_behind_a_second_key_or_in_a_list_of_headers(text):
     left = redaction.redact_json(text)
     assert "canary" not in left
     assert isinstance(json.loads(left), (dict, list))
+
+
+MORE_SPELLINGS = [
+    "Authorization: ApiKey canary-0123",
+    "Authorization: Negotiate canary-0123",
+    "Authorization: Bearer\tcanary-0123",
+    "Authorization: Bearer: canary-0123",
+    'Authorization: Digest username="x", response="canary-0123"',
+    "Authorization: AWS4-HMAC-SHA256 Credential=x/y, SignedHeaders=host, Signature=canary-0123",
+    'Cookie: a="b c"; id=canary-0123',
+    "Cookie: a=b; id='canary-0123'",
+    "Cookie: a=b&c=canary-0123",
+    "Set-Cookie: a=b; Path=/, id=canary-0123",
+    "[('cookie', 'id=canary-0123'), ('accept', '*/*')]",
+    "[(b'authorization', b'canary-0123')]",
+    "{b'cookie': b'id=canary-0123'}",
+    '{"text": "[[\\"Cookie\\", \\"id=canary-0123\\"]]"}',
+    "Bearer  canary-0123",
+    "Bearer\ncanary-0123",
+    "http://user:a@canary-0123@example.org/",
+    r'{"url": "http:\/\/user:canary-0123@example.org\/"}',
+    "AWS_SECRET_ACCESS_KEY=canary-0123",
+    "PGPASSWORD=canary-0123",
+    '{"dbPassword": "canary-0123"}',
+    '{"api_token": "canary-0123"}',
+    "Private-Token: canary-0123",
+    "X-Vault-Token: canary-0123",
+    "nvapi-canary0123456789_AbCd",
+    "csk-canary0123456789AbCdEfGh",
+]
+
+
+@pytest.mark.parametrize("text", MORE_SPELLINGS)
+def test_a_credential_is_taken_out_whole_however_it_is_written(text):
+    left = redact(f"before {text}")
+    assert "canary" not in left
+    assert left.startswith("before ")
+    assert redact(left) == left
+    assert "canary" not in redaction.redact_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["milk", "cookie", "eggs"]',
+        '["cookie", "milk", "eggs"]',
+        "two cookies, a cookie, and a password",
+        "http://example.org:8080/a?b=c and me@example.org",
+        "he passwords nobody; max_token: 1234",
+    ],
+)
+def test_what_only_sounds_like_a_credential_is_left(text):
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "part", ["cookie: a='", 'cookie: a="b";', "[('cookie', '", "authorization: x ", "a@", ":\\/\\/a:"]
+)
+def test_a_long_line_of_headers_takes_time_in_proportion_to_its_length(part):
+    def seconds(length: int) -> float:
+        line = "://a:" + (part * length)[:length]
+        began = time.process_time()
+        redact(line)
+        return time.process_time() - began
+
+    # Ten times the length: a quadratic pattern would take a hundred times as long.
+    assert min(seconds(500_000) for _ in range(2)) < 40 * max(0.01, min(seconds(50_000) for _ in range(3)))

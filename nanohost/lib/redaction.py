@@ -27,7 +27,7 @@ _SHAPES = re.compile(
       # A word that tells by its beginning what it is: this host's keys, providers', code hosts', clouds', payment's.
       (?:
           nh_[A-Za-z0-9]{4,}_[A-Za-z0-9_-]{8,}
-        | (?:sk|rk|pk|gsk|xai|pplx|r8|hf|lin_api|dop_v1|shpat|npm|pypi)[-_][A-Za-z0-9_-]{16,}
+        | (?:sk|rk|pk|gsk|csk|xai|nvapi|pplx|r8|hf|tgp_v1|whsec|lin_api|dop_v1|shpat|npm|pypi)[-_][A-Za-z0-9_-]{16,}
         | sk-[A-Za-z0-9_-]{8,}
         | AIza[A-Za-z0-9_-]{30,}
         | ya29\.[A-Za-z0-9_-]{16,}
@@ -42,50 +42,83 @@ _SHAPES = re.compile(
     | -----BEGIN\ [A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
         (?:(?!-----END\ )[\s\S])*
         (?:-----END\ [A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----)?
-    | (?i:(?<=bearer\ )[A-Za-z0-9._~+/=-]{8,})
+    | (?i:(?<=bearer\s)\s{0,3}[A-Za-z0-9._~+/=-]{8,})
     | (?i:(?<=basic\ )[A-Za-z0-9+/]{8,}={0,2}(?![A-Za-z0-9+/=\ -]))
       # Everything between a URL's scheme and its host, if there is a password in it.
-    | (?<=://)[^/\s:@"'<>]*:[^/\s@"'<>]+(?=@)
+    | (?:(?<=://)|(?<=:\\/\\/))[^/\s:@"'<>]*:[^/\s"'<>]+(?=@)
     """
 )
 
-_NAMES = r"""(?:
-        (?:set-)?cookie | (?:proxy-)?authorization | x-api-key | x-auth-token | x-goog-api-key | api[-_]?key
-      | (?:access|refresh|id|auth|session)[-_]?token | client[-_]?secret | secret[-_]?key | private[-_]?key
+_HEADERS = "(?: (?:set-)?cookie | (?:proxy-)?authorization )"
+_FIELDS = r"""(?:
+        x-api-key | x-auth-token | x-goog-api-key | api[-_]?key | client[-_]?secret | secret[-_]?(?:access[-_]?)?key
+      | (?:access|refresh|id|auth|session|api|private|security|vault)[-_]?token | private[-_]?key
       | password | passwd | pwd
     )"""
 # A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
 _NAMED = re.compile(
     rf"""(?xi)
-    {_BEGINS} (?P<name>{_NAMES} \\{{0,3}}["']? \s{{0,3}} (?:[:=]|%3[ad]) (?:\s|%20){{0,3}})
+    (?:(?P<listed>(?<=[(\[]["']) | (?<=[(\[]b["']) | (?<=[(\[]\\["'])) | {_BEGINS} | (?=passw))
+    (?P<name>
+        (?:(?P<header>{_HEADERS}) | {_FIELDS})
+        (?:
+            \\{{0,3}}["']? \s{{0,3}} (?:[:=]|%3[ad]) (?:\s|%20){{0,3}} (?:b(?=["']))?
+          | (?(listed) (?P<pair>\\?["'],\ ?b?(?=\\?["'])) | (?!))
+        )
+    )
     """
     r"""
     (?:
         (?P<quote>\\{1,3}["']) (?:(?!(?P=quote))[^\r\n])+   # in quotes that are escaped, to the next such quote
       | " (?:\\.|[^"\\\r\n])+ | ' (?:\\.|[^'\\\r\n])+    # in quotes
-      | (?P<scheme>(?:bearer|basic|digest|token)\ )?+ (?!\[redacted\]) [^\s"',;&<>}\])\\]{4,} (?:;\ ?[^\s"';<>}\])\\]+)*
+      | (?P<scheme>(?:bearer|basic|digest|token)[\ \t]{1,3})?+ (?!\[redacted\])
+        (?(header)
+            (?:[a-z][a-z0-9-]{2,30}:?[\ \t]{1,3})?+   # another scheme
+            (?=[^\s"']\S{3}) PART (?: (?:;\ ?|,(?=[^\s"',;=]+=)|,\ (?=[^\s"',;=]+=)) PART )*
+          | [^\s"',;&<>}\])\\]{4,} (?:;\ ?[^\s"';<>}\])\\]+)*
+        )
     )
-    """
+    (?(pair) (?=\\?["']\s?[)\]]))   # of two things in a list, no more
+    """.replace("PART", r"""[^\s"',;<>}\])\\]+ (?:(?<==)(?:"[^"\r\n]*" | '[^'\r\n]*'))?""")
 )
 
-_NAME = re.compile(rf"(?xi) (?:.*[^a-z0-9])? {_NAMES}")
+_NAME = re.compile(rf"(?xi) (?:.*[^a-z0-9])? (?:{_HEADERS} | {_FIELDS}) | .*passw(?:or)?d")
 
 # What each match has in it, in small letters, and where the match begins from there, at the earliest and at the latest.
 _NAMED_AT = {
-    **dict.fromkeys(("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret"), (-8, 0)),
+    **dict.fromkeys(("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret"), (-9, 0)),
     **dict.fromkeys(("private", "passw", "pwd"), (0, 0)),
 }
 _SHAPES_AT = {
     **dict.fromkeys(
         (
             *("nh_", "sk-", "sk_", "rk-", "rk_", "pk-", "pk_", "gsk-", "gsk_", "xai-", "xai_", "pplx-", "pplx_"),
-            *("r8-", "r8_", "hf-", "hf_", "lin_api", "dop_v1", "shpat", "npm-", "npm_", "pypi-", "pypi_", "aiza"),
+            *(
+                "r8-",
+                "r8_",
+                "nvapi",
+                "whsec",
+                "hf-",
+                "hf_",
+                "lin_api",
+                "dop_v1",
+                "tgp_v1",
+                "csk-",
+                "csk_",
+                "shpat",
+                "npm-",
+                "npm_",
+                "pypi-",
+                "pypi_",
+                "aiza",
+            ),
             *("ya29.", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "xapp-", "akia"),
             *("asia", "eyj", "-----begin "),
         ),
         (0, 0),
     ),
-    **{before: (len(before), len(before)) for before in ("bearer ", "basic ", "://")},
+    **{before: (len(before), len(before)) for before in ("basic ", "://", ":\\/\\/")},
+    "bearer": (7, 7),
 }
 
 # Settings whose values are secrets whatever they look like.
