@@ -318,3 +318,9 @@ def test_a_long_line_of_headers_takes_time_in_proportion_to_its_length(part):
 
     # Ten times the length: a quadratic pattern would take a hundred times as long.
     assert min(seconds(500_000) for _ in range(2)) < 40 * max(0.01, min(seconds(50_000) for _ in range(3)))
+
+
+def test_a_known_secret_is_taken_out_of_urls_too(monkeypatch):
+    monkeypatch.setattr(redaction, "_remembered", {"pass+word/ü canary"})
+    for written in (quote("pass+word/ü canary"), quote("pass+word/ü canary", safe=""), "pass%2Bword%2F%C3%BC+canary"):
+        assert redact(f"GET /?x={written}&y=1") == f"GET /?x={MASK}&y=1"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 MASK = "[redacted]"
 
@@ -235,5 +236,6 @@ def _masked(found: "re.Match[str]") -> str:
 
 
 def _spellings(value: str) -> set[str]:
-    """A secret with a quote or an umlaut in it is spelt otherwise in JSON and in Python's ``repr``."""
-    return {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    """A secret with a quote or an umlaut in it is spelt otherwise in JSON, in Python's ``repr`` and in URLs."""
+    in_python = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    return {value, *in_python, quote(value), quote(value, safe=""), quote_plus(value)}
