@@ -1,9 +1,11 @@
 """A model's arguments: what is mended, what is refused, and what the model is told."""
 
 import json
+import time
 from datetime import date
 from typing import Any, Literal
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,3 +200,74 @@ def test_alternatives_in_alternatives_do_not_multiply_the_work():
         value = {"left": value}
     with pytest.raises(Misfit):
         read_arguments(arguments_schema(hang), json.dumps({"tree": value}))
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e999", "1" + "0" * 5000])
+@pytest.mark.parametrize("form", ['{{"share": {}}}', '{{"share": "{}"}}', '{{"sizes": [{}]}}', '{{"count": {}}}'])
+def test_a_number_beyond_all_numbers_is_refused(number, form):
+    with pytest.raises(Misfit):
+        read_arguments(SCHEMA, form.format(number))
+
+
+@pytest.mark.parametrize("text", ["5 ", " 5", "\n5", "0x5", "05", "+5", "5.", "1_0", "", "½", "٥"])
+def test_a_text_that_is_no_number_to_the_letter_stays_a_text(text):
+    assert "share: expected number" in refusal(share=text)
+    assert "count: expected integer" in refusal(count=text)
+
+
+@pytest.mark.parametrize("raw", ['{"count": 1, "count": 2}', '{"place": {"city": "Ulm", "floor": 1, "city": "Bonn"}}'])
+def test_a_key_that_stands_twice_is_refused(raw):
+    with pytest.raises(Misfit, match="stands twice in an object"):
+        read_arguments(SCHEMA, raw)
+    with pytest.raises(Misfit):
+        read_arguments(SCHEMA, json.dumps({"place": raw}))
+
+
+def taking(**schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}}
+
+
+def test_many_items_are_told_apart_in_little_time():
+    schema = taking(type="array", uniqueItems=True)
+    many = [{"a": number} for number in range(5000)]
+    began = time.process_time()
+    assert read_arguments(schema, json.dumps({"a": many})) == {"a": many}
+    with pytest.raises(Misfit, match="twice"):
+        read_arguments(schema, json.dumps({"a": [*many, many[17]]}))
+    assert time.process_time() - began < 5  # a minute, where each is compared with each other
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([1, True, "1", [1], {"1": 1}, None, 0, False], True),
+        ([1, 1.0], False),
+        ([[1], [1.0]], False),
+        ([[1], [True]], True),
+        ([{"a": 1, "b": []}, {"b": [], "a": 1}], False),
+        ([{"a": [1]}, {"a": [True]}], True),
+        (["a", "a"], False),
+        ([None, None], False),
+        ([[], {}], True),
+    ],
+)
+def test_items_are_equal_where_json_schema_says_so(items, unique):
+    schema = taking(type="array", uniqueItems=True)
+    assert jsonschema.Draft202012Validator(schema).is_valid({"a": items}) == unique  # the library agrees
+    if unique:
+        assert read_arguments(schema, json.dumps({"a": items})) == {"a": items}
+        return
+    with pytest.raises(Misfit, match="a: an item stands in it twice"):
+        read_arguments(schema, json.dumps({"a": items}))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        taking(type="number", multipleOf=0.1),
+        taking(anyOf=[{"type": "number", "multipleOf": 0.1}, {"type": "null"}]),
+    ],
+)
+def test_a_number_too_large_to_be_divided_is_refused(schema):
+    with pytest.raises(Misfit, match="too large"):
+        read_arguments(schema, '{"a": 1' + "0" * 400 + "}")

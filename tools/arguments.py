@@ -43,22 +43,41 @@ def read_arguments(schema: dict[str, Any], raw: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Misfit(f"The arguments are not valid JSON: {error}.") from None
     schema_text = json.dumps(schema)
-    if not _too_deep(arguments):
-        arguments = _Casting(schema_text).cast(schema, arguments)
-    if _too_deep(arguments):
-        raise Misfit(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
-    errors = islice(_leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS)
+    try:
+        if not _too_deep(arguments):
+            arguments = _Casting(schema_text).cast(schema, arguments)
+        if _too_deep(arguments):
+            raise Misfit(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
+        errors = list(islice(_leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS))
+    except OverflowError:  # of multipleOf, which divides
+        raise Misfit("The arguments do not fit the tool's schema: a number is too large.") from None
     if wrong := dict.fromkeys(_explained(error) for error in errors):
         raise Misfit(f"The arguments do not fit the tool's schema: {'; '.join(wrong)}.")
     return arguments  # type: ignore[no-any-return]  # the schema is an object's
 
 
 def _parse(text: str) -> Any:
-    return json.loads(text, parse_constant=_no_constants)
+    return json.loads(text, parse_constant=_no_constants, parse_float=_finite, object_pairs_hook=_each_once)
 
 
 def _no_constants(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{_clipped(text, 40)} is too large a number")
+    return number
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; which of two values for a key is meant, nobody can tell, and one must not be left out."""
+    read: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in read:
+            raise ValueError(f"{_clipped(_json(name), 100)} stands twice in an object")
+        read[name] = value
+    return read
 
 
 def _too_deep(arguments: Any) -> bool:
@@ -72,9 +91,30 @@ def _too_deep(arguments: Any) -> bool:
     return True
 
 
+def _unique(_validator: Any, wanted: bool, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+    """``uniqueItems`` in time that grows with the number of items: jsonschema compares those that it cannot sort each
+    with each other, which a model's 5,000 objects take a minute for."""
+    if wanted and isinstance(value, list) and len({_identity(each) for each in value}) < len(value):
+        yield jsonschema.ValidationError("an item stands in it twice")
+
+
+def _identity(value: Any) -> Any:
+    """The same for what JSON Schema takes for equal: 1 and 1.0, but not 1 and true."""
+    if isinstance(value, dict):
+        return dict, frozenset((name, _identity(each)) for name, each in value.items())
+    if isinstance(value, list):
+        return list, tuple(map(_identity, value))
+    return type(value) is bool, value
+
+
+_Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator, {"uniqueItems": _unique}
+)
+
+
 @lru_cache(maxsize=512)
-def _validator(schema_text: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads(schema_text))
+def _validator(schema_text: str) -> Any:
+    return _Validator(json.loads(schema_text))
 
 
 class _Casting:
@@ -144,7 +184,7 @@ def _text_as(types: list[str], text: str) -> Any:
         return text
     kind = type(value)
     fits = (
-        ("number" in types and (kind is int or (kind is float and math.isfinite(value))))
+        ("number" in types and kind in (int, float) and text.strip() == text)
         or ("object" in types and kind is dict)
         or ("array" in types and kind is list)
     )
