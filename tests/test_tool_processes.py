@@ -585,3 +585,30 @@ def test_an_unused_pool_starts_nothing():
     before = threading.active_count()
     ChildPool().close()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "way", ["leave_a_timer", "leave_less_room", "leave_its_directory", "leave_another_mode_of_files"]
+)
+def test_what_a_call_changed_of_its_process_is_not_the_next_call_s(warm_pool, tmp_path, way):
+    runs_in = whereabouts(warm_pool)
+    answer = do(warm_pool, "misbehave", way=way, path=str(tmp_path / "mark"))
+    assert (answer.ok, answer.left) == (True, True)
+    assert not alive(runs_in["pid"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("long number", "[a int that cannot be written]"),
+        ("wordless", "[a dict that cannot be written]"),
+        ("wordless error", "Wordless"),
+    ],
+)
+def test_what_cannot_be_written_is_said_and_is_no_crash(warm_pool, kind, says):
+    answer = do(warm_pool, "return_unusual", kind=kind)
+    assert (answer.ok, answer.rule, answer.text) == (
+        kind != "wordless error",
+        "raised" if kind == "wordless error" else "",
+        says,
+    )

@@ -26,7 +26,7 @@ with ``1`` if the child had died for want of memory, else with ``0``.
 A child's socket carries frames, a length of 4 bytes (big-endian) and JSON: an empty one when it is ready, a request
 ``{call, module, qualname, arguments, secrets, outputBytes}`` and an answer ``{call, ok, text, rule, trace, left}``.
 ``call`` comes back as it went, so that nothing a tool wrote to the socket is taken for our answer; ``left``: there are
-processes or threads that the call has left behind.
+processes or threads that the call has left behind, or its process is not as it was.
 """
 
 import asyncio
@@ -65,6 +65,7 @@ _END = signal.SIGUSR1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Of the memory it may have, what a child must have had for its death by a signal to be blamed on memory.
 _STARVED = 0.8
+_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 # How long the host waits at most while the nursery ends what a supervisor left; it goes on with the rest meanwhile.
 _BURIAL_SECONDS = 0.4
 
@@ -316,14 +317,14 @@ def _be_child(fd: int, memory: int, supervisor: int) -> NoReturn:
 
 def serve(connection: socket.socket) -> None:
     """Be a child: run one call after another until the host closes the socket."""
-    this = os.getpid()
+    this, as_it_was = os.getpid(), _condition()
     connection.sendall(LENGTH.pack(0))
     while (frame := read_frame(connection)) is not None:
         request = json.loads(frame)
         answer = run(request)
         if os.getpid() != this:  # a fork that a tool made and that came back with its call
             return
-        answer |= {"call": request["call"], "left": _has_left_something()}
+        answer |= {"call": request["call"], "left": _has_left_something() or _condition() != as_it_was}
         payload = json.dumps(answer).encode()
         connection.sendall(LENGTH.pack(len(payload)) + payload)
 
@@ -338,6 +339,19 @@ def _has_left_something() -> bool:
         return bool(children_of(os.getpid()) | children_of(os.getppid()) - {os.getpid()})
     except OSError:  # it has left all descriptors open
         return True
+
+
+def _condition() -> Any:
+    """What a call may change of its process that would end or mislead the next one: timers, whose signal kills, limits,
+    the directory it is in, and the mode of new files. None if it cannot be told."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    timers = [signal.getitimer(each)[0] > 0 for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
+    limits = [resource.getrlimit(each) for each in _LIMITS]
+    try:
+        return timers, limits, os.getcwd(), umask
+    except OSError:
+        return None
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -361,8 +375,12 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         error.__traceback__ = None  # it holds the tool's frames, and they what fills the memory
         return {"ok": False, "text": "", "rule": "memory", "trace": ""}
     except BaseException as error:  # a tool's sys.exit() ends the call, not the child
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return {"ok": False, "text": cap(text, 2000), "rule": "raised", "trace": cap(traceback.format_exc(), 8000)}
+        return {
+            "ok": False,
+            "text": cap(_described(error), 2000),
+            "rule": "raised",
+            "trace": cap(traceback.format_exc(), 8000),
+        }
     finally:
         for name in request["secrets"]:
             os.environ.pop(name, None)
@@ -389,10 +407,22 @@ def _as_text(result: Any) -> str:
     """A tool's result as text. It has run, so whatever it returned is told somehow, and is no failure."""
     if isinstance(result, str):
         return result
-    try:
-        return json.dumps(result, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        return repr(result)
+    for write in (functools.partial(json.dumps, ensure_ascii=False, default=str), repr):
+        try:
+            return write(result)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: S112 -- the tool's own __str__ or __repr__, which may raise anything
+            continue
+    return f"[a {type(result).__name__} that cannot be written]"
+
+
+def _described(error: BaseException) -> str:
+    """An error as text, whatever its own makes of it."""
+    name, text = type(error).__name__, ""
+    with suppress(Exception):
+        text = str(error)
+    return f"{name}: {text}" if text else name
 
 
 def cap(text: str, limit: int) -> str:

@@ -69,7 +69,7 @@ class Task:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """How a run ended. ``rule``: what ended it if not ``ok``. ``lost``: it was no longer wanted and was killed.
-    ``left``: it has left processes or threads behind.
+    ``left``: it has left processes or threads behind, or its own process otherwise than it was.
 
     The rule ``unavailable`` means that the tool was not started; after ``timeout``, ``crashed``, ``memory``,
     ``interrupted`` and ``output`` nobody knows how far it came.
@@ -370,7 +370,11 @@ def _answer(task: Task, call: str, frame: bytes) -> Answer:
     except (ValueError, LookupError, TypeError, RecursionError):
         return Answer(ok=False, rule="output", text="the tool's process answered something that is no answer")
     if answer.left:
-        logger.info("tool %s:%s left processes or threads behind; they are ended", task.module, task.qualname)
+        logger.info(
+            "tool %s:%s left processes or threads behind, or its process changed; it is ended with them",
+            task.module,
+            task.qualname,
+        )
     return _out_of_memory() if answer.rule == "memory" else answer
 
 

@@ -159,6 +159,15 @@ async def answer_later(seconds: float = 0) -> str:
     return "later"
 
 
+class Wordless(Exception):
+    """Cannot be written."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
 @tool(effects="write")
 def return_unusual(kind: str) -> Any:
     """Return, or raise, something that is not plain text.
@@ -168,6 +177,8 @@ def return_unusual(kind: str) -> Any:
     """
     circle: list[Any] = []
     circle.append(circle)
+    if kind == "wordless error":
+        raise Wordless
     if kind == "exit":
         sys.exit("enough")
     return {
@@ -181,6 +192,8 @@ def return_unusual(kind: str) -> Any:
         "nul": "a\x00b",
         "surrogate": "a\ud800b",
         "umlaut": {"stadt": "Köln"},
+        "long number": 10**5000,
+        "wordless": {"it": Wordless()},
     }[kind]
 
 

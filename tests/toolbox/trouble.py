@@ -126,6 +126,23 @@ def leave_a_thread() -> None:
     threading.Thread(target=time.sleep, args=(PATIENCE,), daemon=True).start()
 
 
+def leave_a_timer() -> None:
+    """Its signal ends the process, in the middle of another call."""
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+
+
+def leave_less_room() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+
+
+def leave_its_directory() -> None:
+    os.chdir("/")
+
+
+def leave_another_mode_of_files() -> None:
+    os.umask(0o777)
+
+
 def come_back_twice() -> str:
     """The process's fork first, and itself when that has ended."""
     if pid := os.fork():
