@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 import zlib
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -286,6 +287,15 @@ def test_an_error_shows_no_password():
         with pytest.raises(NotFetched) as refused:
             fetch(url, policy=PUBLIC)
         assert "pass-word" not in str(refused.value) + refused.value.url
+
+
+@pytest.mark.parametrize("character", ["\\", "/", "a", "@", ":", " ", "ü"])
+def test_a_long_url_is_refused_in_little_time(character):
+    began = time.process_time()
+    for begins in ("", "http://"):
+        with pytest.raises(NotFetched):
+            fetch(begins + character * 60_000, policy=PUBLIC)
+    assert time.process_time() - began < 1
 
 
 def test_a_refusal_names_its_rule_the_hop_and_what_is_wrong():

@@ -91,7 +91,7 @@ def join(base: Target, location: str) -> Target:
 
 def shown(url: str) -> str:
     """A URL as errors show it, whatever it is: without userinfo and control characters, and not at length."""
-    bare = re.sub(r"^\s*([a-z][a-z0-9+.-]*:)?([/\\]*)[^/?#]*@", r"\1\2", url, flags=re.IGNORECASE)
+    bare = re.sub(r"^\s*+([a-z][a-z0-9+.-]*+:)?([/\\]*+)[^/?#]*@", r"\1\2", url, flags=re.IGNORECASE)
     bare = re.sub(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]", "?", bare)
     return bare if len(bare) <= 200 else f"{bare[:200]}…"
 
