@@ -271,3 +271,31 @@ def test_items_are_equal_where_json_schema_says_so(items, unique):
 def test_a_number_too_large_to_be_divided_is_refused(schema):
     with pytest.raises(Misfit, match="too large"):
         read_arguments(schema, '{"a": 1' + "0" * 400 + "}")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"count": "sk-0123456789canary"},
+        {"sizes": {"url": "http://user:canary@example.org/"}},
+        {"place": [{"password": "canary"}]},
+        {"extra": {"password": "canary"}},
+        {"extra": {"Cookie": ["id=canary"]}},
+        {"kind": "Bearer 0123456789canary"},
+        {"sk-0123456789canary": 1},
+        {"extra": {"sk-0123456789canary": "x"}},
+        {"day": {"headers": [["Cookie", "id=canary"]]}},
+    ],
+)
+def test_a_refusal_repeats_no_secret(sent):
+    told = refusal(**sent)
+    assert "canary" not in told
+    assert "[redacted]" in told or "unknown argument" in told
+
+
+def test_a_value_that_does_not_match_is_not_repeated_where_it_is_a_secret():
+    schema = taking(type="object", additionalProperties={"type": "string", "pattern": "^x"})
+    for name, value in (("password", "canary"), ("b", "sk-0123456789canary")):
+        with pytest.raises(Misfit) as refused:
+            read_arguments(schema, json.dumps({"a": {name: value}}))
+        assert "canary" not in str(refused.value)

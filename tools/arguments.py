@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import jsonschema
 
+from nanohost.lib.redaction import MASK, names_a_secret, redact, redact_json
+
 # Deeper than any tool's arguments, shallower than any recursion limit on their way to the tool.
 MAX_DEPTH = 64
 
@@ -207,8 +209,10 @@ def _leaves(errors: Iterable[Any]) -> Iterator[Any]:
 
 
 def _explained(error: Any) -> str:
+    """Without secrets: what a model is told is stored, and shown to people."""
     path = ".".join(str(part) for part in error.absolute_path)
-    where = f"{path}: " if path else ""
+    where = f"{redact(path)}: " if path else ""
+    got = MASK if any(map(names_a_secret, error.absolute_path)) else _shown(error.instance)
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = list(error.schema.get("properties", {}))
         unknown = [name for name in error.instance if name not in known][:_MOST_ERRORS]
@@ -217,13 +221,15 @@ def _explained(error: Any) -> str:
         missing = [name for name in error.validator_value if name not in error.instance]
         return f"{where}missing: {', '.join(missing)}"
     if error.validator == "type":
-        return f"{where}expected {' or '.join(_types(error.schema))}, got {_shown(error.instance)}"
+        return f"{where}expected {' or '.join(_types(error.schema))}, got {got}"
     if error.validator in ("anyOf", "oneOf"):
-        return f"{where}expected {' or '.join(map(_kind, error.validator_value))}, got {_shown(error.instance)}"
+        return f"{where}expected {' or '.join(map(_kind, error.validator_value))}, got {got}"
     if error.validator in ("enum", "const"):
         values = error.validator_value if error.validator == "enum" else [error.validator_value]
-        return f"{where}expected one of {_clipped(_json(values))}, got {_shown(error.instance)}"
-    return f"{where}{_clipped(error.message)}"
+        return f"{where}expected one of {_clipped(_json(values))}, got {got}"
+    if got == MASK:
+        return f"{where}it does not fit {error.validator}"
+    return f"{where}{_clipped(redact(error.message))}"
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -238,7 +244,7 @@ def _kind(schema: Any) -> str:
 
 def _shown(value: Any) -> str:
     kind = {dict: "object", list: "array", str: "string", bool: "boolean"}.get(type(value), "number")
-    return "null" if value is None else f"{_clipped(_json(value), 100)} ({kind})"
+    return "null" if value is None else f"{_clipped(redact_json(_json(value)), 100)} ({kind})"
 
 
 def _json(value: Any) -> str:

@@ -214,6 +214,11 @@ def redact_json(text: str) -> str:
     return text if redacted == value and is_whole else json.dumps(redacted, ensure_ascii=False)
 
 
+def names_a_secret(name: object) -> bool:
+    """Whether a field of that name carries a secret, whatever it looks like."""
+    return isinstance(name, str) and bool(_NAME.fullmatch(name))
+
+
 def _each_redacted(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
