@@ -612,3 +612,12 @@ def test_what_cannot_be_written_is_said_and_is_no_crash(warm_pool, kind, says):
         "raised" if kind == "wordless error" else "",
         says,
     )
+
+
+def test_no_secret_is_handed_to_the_nursery(pool, monkeypatch):
+    """What it was started with: the settings of the tests take some names out of their own environment afterwards."""
+    for name in ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_API_KEY", "DATABASE_URL", "REDIS_URL", "TOOLBOX_SECRET"):
+        monkeypatch.setenv(name, "a-secret-value")
+    handed = Path(f"/proc/{whereabouts(pool)['nursery']}/environ").read_bytes()
+    assert b"NANOHOST_TOOL_PROCESS=1" in handed
+    assert b"a-secret-value" not in handed
