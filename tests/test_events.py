@@ -174,7 +174,7 @@ def test_what_comes_while_the_kept_are_read_is_told_after_them_and_once():
         for event in early[3:]:
             followed.happened(event)
         assert followed.events == []
-        followed.loaded(early[:5])
+        followed.take_kept(early[:5])
         followed.happened(early[5])
         return [event.data["callId"] for event, _ in followed.events]
 

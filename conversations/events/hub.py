@@ -8,8 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from uuid import UUID
 
 from conversations.events import Answer, Event, transport
@@ -36,7 +35,10 @@ class Followed:
         self.answer: Answer | None = None
         self.followers = 0
         self.events: list[tuple[Event, bytes]] = []
+        # Has the kept events, and those to come, once it is done.
         self.loading: asyncio.Task[None] | None = None
+        # Whether news may have been lost since the kept events were asked for.
+        self.is_stale = False
         self._early: list[Event] | None = []
         self._wakers: set[asyncio.Future[None]] = set()
 
@@ -49,11 +51,11 @@ class Followed:
             self.events.append((event, as_sse(event.kind, event.data, event.id)))
             self.wake()
 
-    def load(self) -> None:
-        """From now on, keep what comes until the kept events are :meth:`loaded`."""
+    def expect_kept(self) -> None:
+        """From now on, hold back what comes until the kept events are taken."""
         self._early = self._early or []
 
-    def loaded(self, kept: "list[Event]") -> None:
+    def take_kept(self, kept: "Sequence[Event]") -> None:
         """Take the kept events, then those that came meanwhile."""
         early, self._early = self._early or [], None
         for event in (*kept, *early):
@@ -83,7 +85,8 @@ class Hub:
         self._attached: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
-        self._farewells: set[asyncio.Task[None]] = set()
+        # Unsubscriptions that are on their way.
+        self._farewells: dict[UUID, asyncio.Task[None]] = {}
 
     async def attach(self) -> None:
         """Begin to hear of turns; later calls change nothing."""
@@ -111,19 +114,23 @@ class Hub:
             if not followed.followers:
                 del self._followed[turn_id]
                 if followed.loading:
-                    followed.loading.cancel()
-                    self._forget(transport().unsubscribe(turn_id))
+                    self._farewells[turn_id] = asyncio.create_task(self._take_leave(turn_id, followed.loading))
 
-    def _forget(self, farewell: Coroutine[Any, Any, None]) -> None:
-        """See to it that it is done, some time."""
-        task = asyncio.create_task(farewell)
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+    async def _take_leave(self, turn_id: UUID, loading: "asyncio.Task[None]") -> None:
+        """Subscribe no longer. A subscription that is on its way is not cut short, and who comes meanwhile waits for this:
+        so the transport is told of one thing after the other."""
+        await asyncio.wait((loading,))
+        try:
+            await transport().unsubscribe(turn_id)
+        finally:
+            if self._farewells.get(turn_id) is asyncio.current_task():
+                del self._farewells[turn_id]
 
     async def load(self, turn_id: UUID, followed: Followed) -> None:
         """Have the turn's events, those that are kept and those to come."""
         if followed.loading is None:
-            followed.loading = asyncio.create_task(self._load(turn_id, followed))
+            farewell = self._farewells.get(turn_id)  # of those who followed it before
+            followed.loading = asyncio.create_task(self._load(turn_id, followed, after=farewell))
         await asyncio.shield(followed.loading)
 
     def look(self) -> None:
@@ -148,20 +155,29 @@ class Hub:
 
     def missed_some(self) -> None:
         for turn_id, followed in self._followed.items():
+            followed.is_stale = True
             if followed.loading and followed.loading.done():
                 followed.loading = asyncio.create_task(self._load(turn_id, followed))
         self.look()
 
     # --- looking -------------------------------------------------------------------------------------------------
 
-    async def _load(self, turn_id: UUID, followed: Followed) -> None:
-        followed.load()
-        try:
-            kept = list(await transport().subscribe(turn_id))
-        except OSError as error:
-            logger.warning("the kept events of a turn cannot be read (%s)", error)
-            kept = []
-        followed.loaded(kept)
+    async def _load(
+        self, turn_id: UUID, followed: Followed, *, after: "asyncio.Task[None] | None" = None
+    ) -> None:
+        if after:
+            await asyncio.wait((after,))
+        followed.expect_kept()
+        kept: Sequence[Event] = []
+        while True:
+            followed.is_stale = False
+            try:
+                kept = await transport().subscribe(turn_id)
+            except OSError as error:
+                logger.warning("the kept events of a turn cannot be read (%s)", error)
+            if not followed.is_stale:
+                break
+        followed.take_kept(kept)
 
     async def _look(self) -> None:
         """Look at the rows of all turns that are waited for, while there are any."""
