@@ -136,6 +136,7 @@ class _Visit:
         self._room, self._scope, self._receive, self._send = room, scope, receive, send
         self._identity = identity
         self._gone: asyncio.Task[None] | None = None
+        self._sent_status: int | None = None
 
     async def serve(self) -> int:
         """Answer; returns the status."""
@@ -145,6 +146,8 @@ class _Visit:
             return await self._answer(_as_reply(problem_answer(error, self._identity), close=True))
         except Exception as error:
             logger.exception("request failed outside the views")
+            if self._sent_status is not None:
+                return self._sent_status  # half an answer is left as it is: the server closes the connection
             return await self._answer(_as_reply(problem_answer(as_problem(error), self._identity), close=True))
         finally:
             if self._gone:
@@ -209,37 +212,42 @@ class _Visit:
     async def _stream(self, reply: _Reply, turn_id: UUID, followed: Followed, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
         assert self._gone
-        last_id = _last_event_id(self._scope)
+        last_id = "" if is_new else _last_event_id(self._scope)
         if last_id == streams.LAST:  # it has seen all there is, and shall not come back
             return await self._answer(_Reply(status=204, headers=[], body=b""))
-        story = None
-        if is_new:
-            told = json.loads(reply.body)
-            queued = {name: told[name] for name in ("turnId", "conversationId")}
-            story = streams.Story(queued=queued, events=[], final=None)
+        told = json.loads(reply.body)
         events = streams.stream(
             self._room.hub,
             turn_id,
             followed,
             last_id=last_id,
-            story=story,
+            queued={name: told[name] for name in ("turnId", "conversationId")},
+            story=streams.Story(events=[], final=None) if is_new else None,
             read=lambda: self._room.in_thread(streams.read_story, turn_id, request_id=self._identity),
             draining=lambda: self._room.draining,
         )
-        headers = [*_STREAM_HEADERS, (b"x-request-id", self._identity.encode())]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send_head(200, _STREAM_HEADERS)
         try:
             while (chunk := await self._unless_gone(anext(events, None))) is not None:
-                async with asyncio.timeout(SLOWEST_READ_SECONDS):
-                    await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except TimeoutError:
-            return CLIENT_GONE  # without the end of the body, the server closes the connection
+                if not await self._is_taken(chunk):
+                    return CLIENT_GONE  # without the end of the body, the server closes the connection
+        except Exception:
+            logger.exception("a stream has failed; it ends without a last event, so that its reader comes back")
         finally:
             await events.aclose()
         if self._gone.done():
             return CLIENT_GONE
         await self._send({"type": "http.response.body", "body": b""})
         return 200
+
+    async def _is_taken(self, chunk: bytes) -> bool:
+        """Send a part of a stream; False if its reader takes nothing for too long."""
+        try:
+            async with asyncio.timeout(SLOWEST_READ_SECONDS):
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            return False
+        return True
 
     async def _unless_gone(self, next_chunk: "Awaitable[bytes | None]") -> bytes | None:
         """The next part of a stream; None at its end, or if the client goes away first."""
@@ -253,10 +261,14 @@ class _Visit:
         return None
 
     async def _answer(self, reply: _Reply) -> int:
-        headers = [*reply.headers, (b"x-request-id", self._identity.encode())]
-        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await self._send_head(reply.status, reply.headers)
         await self._send({"type": "http.response.body", "body": reply.body})
         return reply.status
+
+    async def _send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._sent_status = status
+        named = [*headers, (b"x-request-id", self._identity.encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
 
 
 _STREAM_HEADERS = [

@@ -11,7 +11,7 @@ from conversations import events
 from conversations.events.hub import Followed, Hub
 from nanohost.lib.ids import new_id
 
-# So many times the event loop goes round before the next thing happens: somewhere among them is each step of a subscription.
+# So many times the event loop goes round before the next thing happens: among them is each step of a subscription.
 STEPS = range(12)
 
 

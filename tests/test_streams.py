@@ -56,6 +56,23 @@ def test_the_last_event_is_what_a_chat_would_have_been_answered_with(client):
     assert last["assistantMessage"] == plain["assistantMessage"]
 
 
+@pytest.mark.parametrize("odd", ["yes", "false", "true", 1, 0, None, []])
+def test_stream_is_true_or_false_and_nothing_like_it(client, odd):
+    answer = client.post(f"/conversations/{start(client)}/chat", json={"message": "Hello", "stream": odd})
+    assert list(problem(answer, 400, "invalid_request")["errors"]) == ["stream"]
+
+
+def test_a_chat_that_asks_for_no_stream_is_answered_as_ever(client):
+    answer = client.post(f"/conversations/{start(client)}/chat", json={"message": "Hello", "stream": False})
+    assert answer.json()["assistantMessage"] == "You said: Hello"
+
+
+def test_a_new_turn_is_told_from_its_beginning_whatever_was_seen_of_another(client):
+    url, headers = f"/conversations/{start(client)}/chat", {"Last-Event-ID": "end"}
+    with streaming(client, "POST", url, json={"message": "Hello", "stream": True}, headers=headers) as told:
+        assert next(told).kind == "turn.queued"
+
+
 def test_pieces_come_while_the_model_speaks(client):
     conversation_id = start(client)
     with streaming(
@@ -152,6 +169,10 @@ def test_when_the_news_are_gone_the_rows_tell(own):
     with own.client() as client:
         again = events_of(client, whole[0].data["turnId"])
         resumed = events_of(client, whole[0].data["turnId"], whole[2].id)
+        # Of what the rows tell, a reader may be cut off anywhere too.
+        for index in range(1, len(again)):
+            seen = again[:index] + events_of(client, whole[0].data["turnId"], again[index - 1].id)
+            assert (text_of(seen, 0), text_of(seen, 1)) == ("I look.", POEM)
     assert [kind for kind in kinds(whole) if kind != "message.delta"] == [
         kind for kind in kinds(again) if kind != "message.delta"
     ]

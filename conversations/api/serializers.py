@@ -25,6 +25,15 @@ class Text(serializers.CharField):
         return value
 
 
+class Flag(serializers.BooleanField):
+    """A JSON boolean: DRF's own field takes "yes", "f" and 1 as well."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            raise serializers.ValidationError(["Must be true or false."])
+        return data
+
+
 class Strict(serializers.Serializer[Any]):
     """Refuses keys it does not know: a misspelt option is an error, not a default."""
 
@@ -89,9 +98,7 @@ class ChatMessageIn(Strict):
 class ChatIn(ChatMessageIn):
     """Body of POST /conversations/{id}/chat."""
 
-    stream = serializers.BooleanField(
-        required=False, help_text="Answer with the turn's events, as Accept: text/event-stream does."
-    )
+    stream = Flag(required=False, help_text="Answer with the turn's events, as Accept: text/event-stream does.")
 
 
 class UsageView(serializers.Serializer[Any]):

@@ -117,8 +117,8 @@ class Hub:
                     self._farewells[turn_id] = asyncio.create_task(self._take_leave(turn_id, followed.loading))
 
     async def _take_leave(self, turn_id: UUID, loading: "asyncio.Task[None]") -> None:
-        """Subscribe no longer. A subscription that is on its way is not cut short, and who comes meanwhile waits for this:
-        so the transport is told of one thing after the other."""
+        """Subscribe no longer. A subscription that is on its way is not cut short, and who comes meanwhile waits for
+        this: so the transport is told of one thing after the other."""
         await asyncio.wait((loading,))
         try:
             await transport().unsubscribe(turn_id)
@@ -162,9 +162,7 @@ class Hub:
 
     # --- looking -------------------------------------------------------------------------------------------------
 
-    async def _load(
-        self, turn_id: UUID, followed: Followed, *, after: "asyncio.Task[None] | None" = None
-    ) -> None:
+    async def _load(self, turn_id: UUID, followed: Followed, *, after: "asyncio.Task[None] | None" = None) -> None:
         if after:
             await asyncio.wait((after,))
         followed.expect_kept()

@@ -7,7 +7,7 @@ Either way the last event is made from the rows, and is the same for everybody.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -22,8 +22,11 @@ PING = b": ping\n\n"
 # A browser that is cut off comes back after so many milliseconds.
 RETRY = b"retry: 1000\n\n"
 
-# The ids of the first event and of the last, which are told from the rows.
+# The ids of the first event and of the last, which are told from the rows. So are those that follow a turn.reset: their
+# ids, 0-1 and so on, are never among those kept, so that who is cut off among them is told them all again.
 FIRST, LAST = "0-0", "end"
+# What is sent at once, unless one event is longer: a reader that is behind has no more than that under way.
+MOST_SENT_AT_ONCE = 64 * 1024
 
 _FINAL = {
     TurnStatus.SUCCEEDED: "turn.completed",
@@ -34,9 +37,8 @@ _FINAL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """A turn as its rows tell it: its first event, what has happened since, and its last event if it has ended."""
+    """A turn as its rows tell it: what has happened since it was queued, and its last event if it has ended."""
 
-    queued: dict[str, Any]
     events: list[tuple[str, dict[str, Any]]]
     final: tuple[str, dict[str, Any]] | None
 
@@ -46,15 +48,11 @@ def read_story(turn_id: UUID, *, request_id: str) -> Story:
     turn = Turn.objects.filter(pk=turn_id).first()
     if turn is None:
         gone = chat_answer(turn_id, request_id=request_id).body
-        return Story(queued={"turnId": str(turn_id)}, events=[], final=("turn.failed", gone))
+        return Story(events=[], final=("turn.failed", gone))
     final = None
     if turn.ended:
         final = (_FINAL[TurnStatus(turn.status)], chat_answer(turn_id, request_id=request_id).body)
-    return Story(
-        queued={"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)},
-        events=_events_of(turn) if turn.started_at else [],
-        final=final,
-    )
+    return Story(events=_events_of(turn) if turn.started_at else [], final=final)
 
 
 def _events_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
@@ -86,6 +84,13 @@ class _Reader:
             else:
                 self._told.add((kind, data.get("callId", "")))
 
+    def was_told(self, kind: str, data: dict[str, Any]) -> None:
+        """It was told this before it was cut off; of what came earlier, not all may be kept."""
+        if kind == "message.reset":
+            self._offsets = {}
+        elif kind in DELTAS:
+            self._offsets[kind, data["message"]] = data["offset"] + len(data["text"])
+
     def admits(self, kind: str, data: dict[str, Any]) -> bool:
         """Whether it is to be told this."""
         if kind == "message.reset":
@@ -108,6 +113,7 @@ async def stream(
     followed: Followed,
     *,
     last_id: str,
+    queued: dict[str, Any],
     story: Story | None,
     read: Callable[[], Awaitable[Story]],
     draining: Callable[[], bool],
@@ -115,35 +121,37 @@ async def stream(
     """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when the process
     drains: the reader then comes back, to another.
 
-    ``last_id``: of the last event the reader has seen, or "". ``story``: what the rows say, if that is known.
+    ``last_id``: of the last event the reader has seen, or "". ``queued``: the first event's data. ``story``: what the
+    rows say, if that is known.
     """
     yield RETRY
     await hub.load(turn_id, followed)
     reader = _Reader()
     story = story or await read()
     if not last_id:
-        yield as_sse("turn.queued", story.queued, FIRST)
+        yield as_sse("turn.queued", queued, FIRST)
     index = _place_after(followed, last_id)
     if index is None and story.events:
         reader.retold(story.events)
-        retold = [as_sse(kind, data) for kind, data in story.events]
-        yield b"".join([*([] if last_id in ("", FIRST) else [as_sse("turn.reset", {})]), *retold])
-    elif index:
-        for event, _ in followed.events[:index]:  # it was told these before it was cut off
-            reader.admits(event.kind, event.data)
-    index = index or 0
+        if last_id not in ("", FIRST):
+            yield as_sse("turn.reset", {}, "0-1")
+        for number, (kind, data) in enumerate(story.events, start=2):
+            yield as_sse(kind, data, f"0-{number}")
+    for event, _ in followed.events[: index or 0]:
+        reader.was_told(event.kind, event.data)
+    index, final = index or 0, story.final
+    del story  # it may be large, and the stream long
     while True:
-        news = followed.events[index:]
-        index += len(news)
-        if chunk := b"".join(line for event, line in news if reader.admits(event.kind, event.data)):
-            yield chunk
-            continue
-        if followed.ended and not story.final:
-            story = replace(story, final=("turn.completed", followed.answer)) if followed.answer else await read()
-        if story.final:
+        while index < len(followed.events):
+            part, index = _part(followed, index, reader)
+            if part:
+                yield part
+        if followed.ended and not final:
+            final = ("turn.completed", followed.answer) if followed.answer else (await read()).final
+        if final:
             if index < len(followed.events):
                 continue
-            yield as_sse(*story.final, LAST)
+            yield as_sse(*final, LAST)
             return
         if draining():
             return
@@ -152,6 +160,21 @@ async def stream(
         if not change.done():
             change.cancel()
             yield PING
+
+
+def _part(followed: Followed, index: int, reader: _Reader) -> tuple[bytes, int]:
+    """What the reader is to be sent next of the events from that index on, and the index after it."""
+    lines: list[bytes] = []
+    length = 0
+    while index < len(followed.events):
+        event, line = followed.events[index]
+        if lines and length + len(line) > MOST_SENT_AT_ONCE:
+            break
+        index += 1
+        if reader.admits(event.kind, event.data):
+            lines.append(line)
+            length += len(line)
+    return b"".join(lines), index
 
 
 def _place_after(followed: Followed, last_id: str) -> int | None:
