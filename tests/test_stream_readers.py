@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 
 from conversations import endings, events, waiting
 from conversations.events import streams
+from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
 from tests.sse import Told, parse
 
@@ -171,6 +172,26 @@ def test_a_reader_of_more_events_than_are_kept_goes_on_where_it_was(say, monkeyp
     assert first.text() == "x" * 300
     assert late.told()[:3] == first.told()[-3:]
     assert late.text().endswith("xy")
+
+
+def test_a_start_that_the_rows_tell_before_the_bus_does_is_told_as_the_bus_tells_it(say):
+    """Otherwise its id would be one of the rows', and whoever is cut off behind it would be told the turn anew."""
+    turn = say("Hello")
+    Turn.objects.filter(pk=turn.pk).update(started_at=turn.created_at)
+
+    async def main() -> Reader:
+        room, reader = room_of(turn), Reader(turn.pk)
+        reading = asyncio.ensure_future(reader.read(room))
+        await until(lambda: reader.told())
+        events.publish(turn.pk, "turn.started", fence=1)
+        await end(turn)
+        await reading
+        await room.close()
+        return reader
+
+    started = asyncio.run(main()).told()[1]
+    assert started.kind == "turn.started"
+    assert not started.id.startswith("0-")
 
 
 def test_a_stream_that_fails_ends_and_is_told_of_once(say, caplog):

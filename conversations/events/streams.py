@@ -28,6 +28,10 @@ FIRST, LAST = "0-0", "end"
 # What is sent at once, unless one event is longer: a reader that is behind has no more than that under way.
 MOST_SENT_AT_ONCE = 64 * 1024
 
+STARTED: tuple[str, dict[str, Any]] = ("turn.started", {})
+# The bus is behind the rows by less, unless it is away.
+NEWS_BEHIND_ROWS_SECONDS = 1.0
+
 _FINAL = {
     TurnStatus.SUCCEEDED: "turn.completed",
     TurnStatus.FAILED: "turn.failed",
@@ -56,7 +60,7 @@ def read_story(turn_id: UUID, *, request_id: str) -> Story:
 
 
 def _events_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
-    events: list[tuple[str, dict[str, Any]]] = [("turn.started", {})]
+    events: list[tuple[str, dict[str, Any]]] = [STARTED]
     calls = {call.call_id: call for call in ToolCall.objects.filter(turn_id=turn.pk)}
     spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
     for number, message in enumerate(spoken):
@@ -131,6 +135,10 @@ async def stream(
     if not last_id:
         yield as_sse("turn.queued", queued, FIRST)
     index = _place_after(followed, last_id)
+    if index is None and story.events == [STARTED]:
+        # It has just started, and the news of it is on its way; otherwise it is lost.
+        await asyncio.wait((followed.change(),), timeout=NEWS_BEHIND_ROWS_SECONDS)
+        index = _place_after(followed, last_id)
     if index is None and story.events:
         reader.retold(story.events)
         if last_id not in ("", FIRST):
