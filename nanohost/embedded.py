@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -25,12 +26,28 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS = 6.0
 
 
+class _WakefulScheduler(HouseScheduler):
+    """Waits until its next look by itself: Celery's beat would sleep through a stop."""
+
+    def __init__(self, *args: Any, stopping: threading.Event, **kwargs: Any) -> None:
+        self._stopping = stopping
+        super().__init__(*args, **kwargs)
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Ring what is due, and return when the next look is."""
+        self._stopping.wait(super().tick(*args, **kwargs))
+        if self.should_sync():  # beat does so after its sleep, of which there is none
+            self._do_sync()
+        return 0.0
+
+
 class Embedded:
     """The workers and beat of an embedded host. ``start`` returns when they are ready; ``stop`` when they are gone."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
         self._beat: Service | None = None
+        self._stopping = threading.Event()
         self._runtime: Runtime | None = None
 
     def start(self) -> None:
@@ -40,20 +57,23 @@ class Embedded:
         # One each: a full house of tools, whose rings wait in their worker, keeps no turn waiting.
         for name, queues in (("turns", [TURNS, COMPACTION]), ("tools", [TOOLS])):
             self._run(f"worker-{name}", self._worker(name, queues).start)
-        # At most a second between two looks, so that it also stops within one.
-        self._beat = Service(app, max_interval=1, scheduler_cls=HouseScheduler)
+        scheduler = partial(_WakefulScheduler, stopping=self._stopping)
+        self._beat = Service(app, max_interval=1, scheduler_cls=scheduler)
         self._run("beat", self._beat.start)
 
     def stop(self) -> None:
         """Stop taking work, hand back what runs, and wait for the threads."""
         if self._beat:
             self._beat.stop(wait=False)
+        self._stopping.set()
         worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
         if self._runtime:
             self._runtime.wind_down()
-        # Their loops look up every 2 s only; a last ring, for no row, has them look up now.
-        doorbell.ring_for_turn(UUID(int=0))
-        doorbell.ring_for_call(UUID(int=0))
+        # Their loops look up every 2 s only, and once more when they have seen that they are to stop: two last rings
+        # each, for no row.
+        for _ in range(2):
+            doorbell.ring_for_turn(UUID(int=0))
+            doorbell.ring_for_call(UUID(int=0))
         until = time.monotonic() + STOP_SECONDS
         if self._runtime:
             self._runtime.stop(timeout=STOP_SECONDS)

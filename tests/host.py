@@ -4,8 +4,10 @@ Embedded: ``manage.py serve`` in a process of its own. Production: what a releas
 processes of ``PROCESSES``.
 """
 
+import fcntl
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -32,7 +34,7 @@ PROCESSES = {
 }
 BEAT = {"beat": (*CELERY, "beat")}
 
-# What `manage.py prepare` makes rows of; on production, a host that names none of them starts on a prepared database.
+# What `manage.py prepare` makes rows of; a host that names none of them starts on a database that was prepared.
 PREPARED = {
     "NANOHOST_API_KEY": KEY,
     "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
@@ -64,13 +66,35 @@ def environment_of(data_dir: Path) -> dict[str, str]:
     }
 
 
+def sqlite_template(name: str) -> Path:
+    """A SQLite file that is ``migrated`` or ``prepared``, made once a run by whoever needs it first: migrating takes
+    longer than all else that a start does."""
+    folder = Path(os.environ["DATA_DIR"]) / "templates" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / "made.sqlite3"
+    with (folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            database = folder / "nanohost.sqlite3"
+            if name == "prepared":
+                shutil.copy(sqlite_template("migrated"), database)
+            command = {"migrated": ("migrate", "--verbosity=0"), "prepared": ("prepare",)}[name]
+            environment = environment_of(folder)
+            subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=environment, check=True, timeout=120)
+            assert not database.with_name("nanohost.sqlite3-wal").exists()
+            database.rename(made)
+    return made
+
+
 class Host:
     """One host on a data directory; may be stopped, killed and started again.
 
-    On production ``beat`` has it run as well; embedded, it always does.
+    On production ``beat`` has it run as well; embedded, it always does. ``empty``: the embedded host starts on nothing,
+    as a user's first does; others start on a copy of a database that was migrated, and prepared unless they name what
+    that would make.
     """
 
-    def __init__(self, data_dir: Path, *, beat: bool = False, **environment: str) -> None:
+    def __init__(self, data_dir: Path, *, beat: bool = False, empty: bool = False, **environment: str) -> None:
         self.data_dir = data_dir
         self.log = data_dir / "host.log"
         self.root = ROOT
@@ -79,7 +103,8 @@ class Host:
         self._production = shapes.shape() == shapes.PRODUCTION
         self._commands = PROCESSES | (BEAT if beat else {}) if self._production else {"serve": ("manage.py", "serve")}
         self._environment = environment_of(data_dir) | environment
-        self._prepared = not (self._production and PREPARED.keys() & environment.keys())
+        self._prepared = not PREPARED.keys() & environment.keys()
+        self._empty = empty
 
     @property
     def process(self) -> subprocess.Popen[bytes] | None:
@@ -88,10 +113,10 @@ class Host:
 
     def start(self, *, seconds: float = 60) -> "Host":
         """Start it and wait until it is ready."""
-        self._have_database()
+        self.have_database()
         with self.log.open("ab") as log:
             start_of_log = 0 if self.process and self.process.poll() is None else log.tell()
-            if not self._prepared:
+            if self._production and not self._prepared:
                 ran = self.manage("prepare")
                 log.write((ran.stdout + ran.stderr).encode())
                 log.flush()
@@ -139,7 +164,7 @@ class Host:
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``manage.py`` beside the host, on its data."""
-        self._have_database()
+        self.have_database()
         return subprocess.run(
             [sys.executable, "manage.py", *arguments],
             cwd=self.root,
@@ -149,10 +174,13 @@ class Host:
             timeout=60,
         )
 
-    def _have_database(self) -> None:
+    def have_database(self) -> None:
+        """Make its database, unless there is one."""
+        template = "prepared" if self._prepared else "migrated"
         if self._production:
-            template = "prepared" if self._prepared else "migrated"
             servers.create(servers.database_of(self.data_dir), template=servers.name_of(template))
+        elif not self._empty and not (self.data_dir / "nanohost.sqlite3").exists():
+            shutil.copy(sqlite_template(template), self.data_dir / "nanohost.sqlite3")
 
     def sql(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
         """Do a statement in the host's database, past the host; returns its rows. ``?`` stands for a parameter."""
