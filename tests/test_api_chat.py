@@ -22,7 +22,7 @@ UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 @pytest.fixture(scope="module")
 def toolbox(host: Host) -> Iterator[None]:
     """The reading tools of the tests, allowed."""
-    assert host.manage("tools", "allow", "look_around").returncode == 0
+    host.allow("look_around")
     yield
     assert host.manage("tools", "deny", "look_around").returncode == 0
 

@@ -76,7 +76,7 @@ class Reader:
         self.stop()
         unset = {"NANOHOST_API_KEY": "", "NANOHOST_ADMIN_PASSWORD": "", "NANOHOST_EXTRA_APPS": ""}
         settings = {name: value.replace("…", "abcdefghijkl") for name, value in settings.items()}
-        self.host = Host(self.copy / "var", PORT=self.port, **unset | settings)
+        self.host = Host(self.copy / "var", empty=True, PORT=self.port, **unset | settings)
         self.host.root = self.copy
         self.host.start()
         self.key = self.key or re.search(r"API key +(nh_\S+)", self.host.log_text())[1]

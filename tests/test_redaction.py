@@ -216,9 +216,8 @@ def test_a_long_line_takes_time_in_proportion_to_its_length(part):
         redact("://a:" + line + "\nsk-0123456789")
         return time.process_time() - began
 
-    assert min(seconds(100_000) for _ in range(3)) < 0.25
     # Ten times the length: a quadratic pattern would take a hundred times as long.
-    assert min(seconds(1_000_000) for _ in range(2)) < 2.5
+    assert min(seconds(200_000) for _ in range(3)) < 20 * min(seconds(20_000) for _ in range(5))
 
 
 @given(st.text(), st.text())

@@ -42,8 +42,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory, model: OpenAIServer) -> Iter
         LOG_CONTENT="1",
         TURN_MAX_ATTEMPTS="1",
     ).start()
-    for name in ("leak", "sign_in"):
-        assert host.manage("tools", "allow", name).returncode == 0
+    host.allow("leak", "sign_in")
     yield host
     host.kill()
 
@@ -73,18 +72,19 @@ def asks_for(host: Host, model: OpenAIServer, name: str, **arguments: object) ->
     return str(model.requests[-1].body["messages"][-1]["content"])
 
 
-@pytest.mark.parametrize("how", ["result", "list", "raised", "argument", "printed"])
-def test_a_tools_secret_leaves_by_no_exit(leaky: Host, model: OpenAIServer, how: str):
-    told = asks_for(leaky, model, "leak", how=how)
-    assert how == "printed" or "[redacted]" in told
+def test_a_tools_secret_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
+    for how in ("result", "list", "raised", "argument", "printed"):
+        told = asks_for(leaky, model, "leak", how=how)
+        assert not CANARY.search(told), how
+        assert how == "printed" or "[redacted]" in told, how
     assert not CANARY.search(everything(leaky, model))
 
 
-@pytest.mark.parametrize("at", range(49_140, 49_160, 3))
-def test_no_half_of_a_secret_is_left_where_a_result_is_cut(leaky: Host, model: OpenAIServer, at: int):
-    asks_for(leaky, model, "leak", how=str(at))
-    (row,) = rows(leaky, "SELECT id, result FROM tools_toolcall ORDER BY created_at DESC LIMIT 1")
-    assert not re.search("canar|y-of-the|of-the-tool|-0123", row["result"])
+def test_no_half_of_a_secret_is_left_where_a_result_is_cut(leaky: Host, model: OpenAIServer):
+    for at in range(49_140, 49_160, 3):
+        asks_for(leaky, model, "leak", how=str(at))
+        (row,) = rows(leaky, "SELECT id, result FROM tools_toolcall ORDER BY created_at DESC LIMIT 1")
+        assert not re.search("canar|y-of-the|of-the-tool|-0123", row["result"]), at
     assert not CANARY.search(everything(leaky, model))
 
 

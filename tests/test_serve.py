@@ -1,6 +1,7 @@
 """``make run``'s process, started and stopped as a user does: what it prints, refuses, keeps, and how it ends."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -8,14 +9,15 @@ import socket
 import sqlite3
 import stat
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from tests.host import KEY, Host
+from tests.source import read_settings
 from tests.wait import wait_until
 
 pytestmark = pytest.mark.embedded(reason="production has no `manage.py serve`; its processes are in test_stack.py")
@@ -45,6 +47,12 @@ def can_log_in(address: str, password: str) -> bool:
         browser.get("/admin/login/")
         form = {"username": "admin", "password": password, "csrfmiddlewaretoken": browser.cookies["csrftoken"]}
         return browser.post("/admin/login/?next=/admin/", data=form).status_code == 302
+
+
+def processor_seconds(host: Host) -> float:
+    """What the process has used of a processor so far; unlike a clock, it does not see what else the machine does."""
+    numbers = Path(f"/proc/{host.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
 
 
 def refusal(host: Host) -> str:
@@ -77,7 +85,7 @@ def host_on():
 def new_host(tmp_path_factory):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    new_host = Host(tmp_path_factory.mktemp("new"), PORT=str(port), **UNSET).start()
+    new_host = Host(tmp_path_factory.mktemp("new"), empty=True, PORT=str(port), **UNSET).start()
     yield new_host
     new_host.kill()
 
@@ -88,14 +96,20 @@ def first(new_host):
 
 
 @pytest.fixture(scope="module")
-def second(new_host, first):
-    """The second start's log; also uses the first's secrets, so that a leak would show."""
+def restarted(new_host, first):
+    """The second start's log, and what it took of a processor; the first's secrets are used before, so that a leak
+    would show."""
     with new_host.client(shown(first, "API key")) as client:
         client.get("/tools")
     assert new_host.stop() == 0
     before = len(new_host.log_text())
     new_host.start()
-    return new_host.log_text()[before:]
+    return new_host.log_text()[before:], processor_seconds(new_host)
+
+
+@pytest.fixture(scope="module")
+def second(restarted):
+    return restarted[0]
 
 
 def test_the_announcement_comes_before_everything(first):
@@ -148,18 +162,9 @@ def test_the_password_outlasts_the_restart(new_host, first, second):
     assert can_log_in(new_host.address, shown(first, "Password"))
 
 
-def test_a_second_start_is_quick(host_on, tmp_path):
-    """Ready within 5 seconds, the best of three: other work on the machine may slow one of them down."""
-    host = host_on(tmp_path).start()
-    took = []
-    for _ in range(3):
-        host.kill()
-        began = time.monotonic()
-        host.start()
-        took.append(time.monotonic() - began)
-        if took[-1] < 5:
-            break
-    assert min(took) < 5, took
+def test_a_second_start_is_quick(restarted):
+    """Ready after less than 5 seconds of a processor."""
+    assert restarted[1] < 5
 
 
 def wait_for_running_turn(host: Host) -> None:
@@ -174,7 +179,8 @@ def chat(host: Host, script: list[dict]) -> httpx2.Response:
         return client.post(f"/conversations/{conversation}/chat", json={"message": json.dumps({"script": script})})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+# Those of test_faults_kill.py, which every run has, are stopped by SIGTERM.
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
 def test_it_stops_cleanly_and_hands_its_turns_back(host_on, tmp_path, number):
     host = host_on(tmp_path, CHAT_WAIT_SECONDS="0.1").start()
     assert chat(host, [{"sleep": 60}]).status_code == 202
@@ -188,18 +194,6 @@ def test_it_stops_cleanly_and_hands_its_turns_back(host_on, tmp_path, number):
     wait_for_running_turn(host)
 
 
-def test_it_stops_in_time_though_the_database_is_locked(host_on, tmp_path):
-    """What is held is then taken again by its lease; whoever waits has the turn's address all the same."""
-    host = host_on(tmp_path).start()
-    with ThreadPoolExecutor() as elsewhere:
-        waiter = elsewhere.submit(chat, host, [{"sleep": 60}])
-        wait_for_running_turn(host)
-        with sqlite3.connect(host.data_dir / "nanohost.sqlite3", isolation_level=None) as database:
-            database.execute("BEGIN IMMEDIATE")
-            assert host.stop(seconds=12) == 0
-            assert waiter.result(timeout=10).status_code == 202
-
-
 def is_ready(host: Host) -> bool:
     """Whether readiness, which takes a thread, is told within a second."""
     try:
@@ -208,60 +202,64 @@ def is_ready(host: Host) -> bool:
         return False
 
 
-def test_it_says_that_it_lives_while_its_database_is_locked(host_on, tmp_path):
+def test_it_lives_and_stops_in_time_though_its_database_is_locked(host_on, tmp_path):
+    """What is held is then taken again by its lease; whoever waits has the turn's address all the same."""
     host = host_on(tmp_path, WEB_THREADS="1").start()
-    with ThreadPoolExecutor() as elsewhere:
-        with sqlite3.connect(host.data_dir / "nanohost.sqlite3", isolation_level=None) as database:
-            database.execute("BEGIN IMMEDIATE")
-            stuck = elsewhere.submit(chat, host, [{"say": "Hello."}])
-            wait_until(lambda: not is_ready(host))  # the one thread there is waits for the database
-            assert httpx2.get(f"{host.address}/health/live", timeout=5).json() == {"status": "ok"}
-            database.execute("ROLLBACK")
+    with (
+        ThreadPoolExecutor() as elsewhere,
+        sqlite3.connect(host.data_dir / "nanohost.sqlite3", isolation_level=None) as database,
+    ):
+        database.execute("BEGIN IMMEDIATE")
+        stuck = elsewhere.submit(chat, host, [{"say": "Hello."}])
+        wait_until(lambda: not is_ready(host))  # the one thread there is waits for the database
+        assert httpx2.get(f"{host.address}/health/live", timeout=5).json() == {"status": "ok"}
+        database.execute("ROLLBACK")
         assert stuck.result(timeout=30).status_code == 200
+        waiter = elsewhere.submit(chat, host, [{"sleep": 60}])
+        wait_for_running_turn(host)
+        database.execute("BEGIN IMMEDIATE")
+        assert host.stop(seconds=12) == 0
+        assert waiter.result(timeout=10).status_code == 202
 
 
-def test_what_the_environment_sets_is_not_shown(host_on, tmp_path):
-    host = host_on(tmp_path, NANOHOST_ADMIN_PASSWORD="first of all, a horse").start()
-    assert can_log_in(host.address, "first of all, a horse")
+def test_what_the_environment_sets_is_not_shown(host):
+    assert can_log_in(host.address, "correct horse battery")
     with host.client() as client:
         assert client.get("/tools").status_code == 200
-    host.kill()
     assert "horse" not in host.log_text()
     assert KEY not in host.log_text()
+
+
+def test_a_password_that_the_environment_changes_is_changed(host_on, tmp_path):
+    host_on(tmp_path).have_database()
     host = host_on(tmp_path, NANOHOST_ADMIN_PASSWORD="then a cow instead").start()
     assert can_log_in(host.address, "then a cow instead")
+    assert not can_log_in(host.address, "correct horse battery")
+    assert "cow" not in host.log_text()
 
 
 def test_a_revoked_key_does_not_come_back_with_a_restart(host_on, tmp_path):
-    host = host_on(tmp_path).start()
-    host.kill()
+    host = host_on(tmp_path)
     assert host.manage("keys", "revoke", "test1234").returncode == 0
     assert "NANOHOST_API_KEY has the prefix of a key that was revoked" in refusal(host)
 
 
 def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
-    refusal(host_on(tmp_path, **UNSET | {"NANOHOST_API_KEY": "bad"}))
-    host = host_on(tmp_path, **UNSET).start()
-    assert can_log_in(host.address, shown(host.log_text(), "Password"))
+    """Its owner would never know the password: the next start makes another, and shows it."""
+    host = host_on(tmp_path, **UNSET | {"NANOHOST_API_KEY": "bad"})
+    assert "NANOHOST_API_KEY makes no sense: An API key looks like nh_<prefix>_<secret>" in refusal(host)
+    assert host.sql("SELECT username FROM auth_user") == []
 
 
+# By each of the steps of a start that may refuse.
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("PORT", "abc", "PORT='abc' makes no sense: expected a whole number"),
+        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of mock, openai"),
         ("PORT", "99999", "Cannot listen on HOST=127.0.0.1 PORT=99999"),
         ("HOST", "256.0.0.1", "Cannot listen on HOST=256.0.0.1"),
-        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of mock, openai"),
-        ("LLM_PROVIDER", "openai", "LLM_PROVIDER=openai needs OPENAI_API_KEY"),
-        ("PERMISSIONS_GRANTED", "SHELL", "PERMISSIONS_GRANTED makes no sense: SHELL"),
         ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
-        ("NANOHOST_API_KEY", "bad", "NANOHOST_API_KEY makes no sense: An API key looks like nh_<prefix>_<secret>"),
         ("NANOHOST_EXTRA_APPS", "does.not.exist", "NANOHOST_EXTRA_APPS does not load: ModuleNotFoundError"),
-        ("LLM_BASE_URL", "http://127.0.0.1:99999", "LLM_BASE_URL='http://127.0.0.1:99999' makes no sense"),
-        ("ALLOWED_HOSTS", ",", "ALLOWED_HOSTS makes no sense: it names no host"),
-        ("WORKER_DB_THREADS", "100000000", "expected a whole number from 1 to 1000"),
-        ("TIME_ZONE", "Mars/Base", "TIME_ZONE='Mars/Base' makes no sense"),
-        ("TOOL_TIMEOUT_SECONDS", "nan", "TOOL_TIMEOUT_SECONDS='nan' makes no sense"),
         ("CSRF_TRUSTED_ORIGINS", "example.org", "CSRF_TRUSTED_ORIGINS setting must start with a scheme"),
         ("DATA_DIR", "/proc/nowhere", "DATA_DIR /proc/nowhere cannot be written"),
         ("DATA_DIR", str(Path(__file__)), "cannot be written: File exists"),
@@ -269,6 +267,27 @@ def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
 )
 def test_what_makes_no_sense_is_refused_in_one_line(host_on, tmp_path, setting, value, says):
     assert says in refusal(host_on(tmp_path, **{setting: value}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("PORT", "abc", "PORT='abc' makes no sense: expected a whole number"),
+        ("LLM_PROVIDER", "openai", "LLM_PROVIDER=openai needs OPENAI_API_KEY"),
+        ("PERMISSIONS_GRANTED", "SHELL", "PERMISSIONS_GRANTED makes no sense: SHELL"),
+        ("LLM_BASE_URL", "http://127.0.0.1:99999", "LLM_BASE_URL='http://127.0.0.1:99999' makes no sense"),
+        ("ALLOWED_HOSTS", ",", "ALLOWED_HOSTS makes no sense: it names no host"),
+        ("WORKER_DB_THREADS", "100000000", "expected a whole number from 1 to 1000"),
+        ("TIME_ZONE", "Mars/Base", "TIME_ZONE='Mars/Base' makes no sense"),
+        ("TOOL_TIMEOUT_SECONDS", "nan", "TOOL_TIMEOUT_SECONDS='nan' makes no sense"),
+    ],
+)
+def test_the_settings_refuse_what_makes_no_sense(monkeypatch, setting, value, says):
+    """As the one above that names LLM_PROVIDER shows, a start that they refuse ends in a line that says so."""
+    monkeypatch.setenv(setting, value)
+    with pytest.raises(ImproperlyConfigured, match=re.escape(says)) as refused:
+        read_settings()
+    assert "\n" not in str(refused.value)
 
 
 def test_a_second_process_on_the_same_data_is_refused(host_on, host):
@@ -283,7 +302,7 @@ def test_a_taken_port_is_refused(host_on, tmp_path):
 
 def test_a_database_newer_than_the_code_is_refused(host_on, tmp_path):
     host = host_on(tmp_path)
-    host.manage("migrate")
+    host.have_database()
     with sqlite3.connect(tmp_path / "nanohost.sqlite3") as database:
         database.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('conversations', '9999_x', 0)")
     assert "The database is newer than this code (it has conversations.9999_x)" in refusal(host)
@@ -303,8 +322,16 @@ def test_a_file_that_is_no_database_is_refused(host_on, tmp_path):
             f"{IMPORT}@tool()\ndef mute():\n    pass\n",
             r"mute: a tool needs a docstring.+ \(.+/agent_tools.py, line 2\)",
         ),
-        (f'{IMPORT}@tool()\ndef vague(x):\n    """Vague."""\n', r"vague: the argument x needs a type"),
-        (f'{IMPORT}@tool(permissions=["FLY"])\ndef fly():\n    """Fly."""\n', r"fly: 'FLY' is not a valid Permission"),
+        pytest.param(
+            f'{IMPORT}@tool()\ndef vague(x):\n    """Vague."""\n',
+            r"vague: the argument x needs a type",
+            marks=pytest.mark.faults,
+        ),
+        pytest.param(
+            f'{IMPORT}@tool(permissions=["FLY"])\ndef fly():\n    """Fly."""\n',
+            r"fly: 'FLY' is not a valid Permission",
+            marks=pytest.mark.faults,
+        ),
     ],
 )
 def test_an_app_of_bad_tools_is_refused(host_on, tmp_path, source, says):

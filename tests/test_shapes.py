@@ -28,13 +28,19 @@ def collect(*command: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.shapeless(reason="it needs servers that are none")
-@pytest.mark.parametrize("named", ["TEST_DATABASE_URL", "TEST_REDIS_URL"])
-def test_a_server_that_is_named_and_does_not_answer_is_a_failure(named):
-    nowhere = {"TEST_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/no", "TEST_REDIS_URL": "redis://127.0.0.1:9/0"}
-    ran = collect("tests.shapes", **{named: nowhere[named]})
+def test_a_server_that_is_named_and_does_not_answer_is_a_failure():
+    nowhere = {"TEST_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/no"}
+    ran = collect("tests.shapes", **nowhere)
     assert ran.returncode == 1
-    assert "production is not tested" in ran.stdout
+    assert "production is not tested, a server does not answer. PostgreSQL (TEST_DATABASE_URL)" in ran.stdout
     assert ran.stdout.endswith("\nshapes run: embedded\n")
+
+
+@pytest.mark.production(reason="it asks for Redis behind a PostgreSQL that answers")
+def test_redis_is_asked_for_as_well(monkeypatch):
+    monkeypatch.setenv("TEST_REDIS_URL", "redis://127.0.0.1:9/0")
+    with pytest.raises(shapes.NoServer, match=r"^Redis \(TEST_REDIS_URL\)"):
+        shapes.find_servers()
 
 
 @pytest.mark.production(reason="what is cleaned up is on the servers")

@@ -116,7 +116,9 @@ def test_a_tool_that_hangs_is_ended_at_its_deadline(warm_pool, name):
     assert do(warm_pool, "echo", value=1).text == "1"
 
 
-def test_the_time_a_nursery_takes_to_start_is_not_the_tools(pool):
+def test_the_time_a_nursery_takes_to_start_is_not_the_tools(pool, monkeypatch):
+    """And it may take longer than what it is asked afterwards."""
+    monkeypatch.setattr("tools.children._NURSERY_SECONDS", 0.3)
     assert do(pool, "echo", timeout=0.2, value=1).ok
 
 
@@ -340,23 +342,17 @@ def test_a_child_that_died_while_it_was_idle_is_not_given_a_call(warm_pool, effe
     assert not Path(f"/proc/{idle}").exists(), "it is reaped"
 
 
-def test_a_nursery_that_was_killed_is_replaced(pool):
-    before = whereabouts(pool)
-    os.kill(before["nursery"], signal.SIGKILL)
-    wait_until(lambda: not alive(before["pid"]))  # it ends with its nursery
-    assert whereabouts(pool)["nursery"] != before["nursery"]
-
-
-def test_a_run_in_a_killed_nursery_has_crashed_and_leaves_no_process(pool, effects):
-    nursery = whereabouts(pool)["nursery"]
+def test_a_nursery_that_was_killed_is_replaced_and_leaves_no_process(pool, effects):
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(do, pool, "look_around", path=str(effects), seconds=60, timeout=60)
-        wait_until(effects.exists)
-        os.kill(nursery, signal.SIGKILL)
+        wait_until(effects.exists, seconds=60)
+        before = whereabouts(pool)
+        os.kill(before["nursery"], signal.SIGKILL)
         assert running.result(timeout=10) == Answer(
             ok=False, rule="crashed", text="the tool's process ended before it answered"
         )
-    assert do(pool, "echo", value=1).ok
+    wait_until(lambda: not alive(before["pid"]))  # it was idle, and ends with its nursery
+    assert whereabouts(pool)["nursery"] != before["nursery"]
 
 
 def test_a_nursery_that_is_stuck_is_replaced(pool, monkeypatch):
@@ -398,11 +394,14 @@ def test_many_calls_at_once_get_their_own_answers(warm_pool):
 # --- secrets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_childs_environment_holds_no_secret(pool, monkeypatch):
+def test_a_childs_environment_holds_no_secret_and_its_settings_open_nothing(pool, monkeypatch):
     for name in ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_API_KEY", "DATABASE_URL", "TOOLBOX_SECRET"):
         monkeypatch.setenv(name, "a-secret-value")
     environment = whereabouts(pool)["environment"]
     assert "a-secret-value" not in environment.values()
+    told = json.loads(do(pool, "reach_for_the_host").text)
+    assert told["database"] == "out of reach"
+    assert told["key"] != django_settings.SECRET_KEY
     assert set(environment) <= {
         "PATH",
         "LANG",
@@ -415,12 +414,6 @@ def test_a_childs_environment_holds_no_secret(pool, monkeypatch):
         "NANOHOST_EXTRA_APPS",
         "NANOHOST_TOOL_PROCESS",
     }
-
-
-def test_a_childs_settings_open_neither_the_database_nor_the_hosts_sessions(pool):
-    told = json.loads(do(pool, "reach_for_the_host").text)
-    assert told["database"] == "out of reach"
-    assert told["key"] != django_settings.SECRET_KEY
 
 
 def test_a_declared_secret_is_given_to_its_tool_and_to_no_other(warm_pool, monkeypatch):
@@ -469,29 +462,20 @@ def test_a_call_whose_secret_cannot_be_read_has_failed_though_it_writes(tool_set
 # --- a shutdown --------------------------------------------------------------------------------------------------
 
 
-def stopped_while_it_runs(pool, name, path, **options):
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(do, pool, name, path=str(path), timeout=60, **options)
-        wait_until(path.exists)
+def test_a_shutdown_interrupts_what_can_be_repeated_gives_the_rest_a_while_and_begins_nothing(pool, tmp_path):
+    read, write, late = (tmp_path / name for name in ("read", "write", "late"))
+    pool.start()
+    with ThreadPoolExecutor(2) as threads:
+        reads = threads.submit(do, pool, "look_around", path=str(read), seconds=60, timeout=60)
+        writes = threads.submit(do, pool, "hang_after_effect", path=str(write), timeout=60, effects="write")
+        wait_until(lambda: read.exists() and write.exists())
         pool.stop(grace=0.2)
-        return running.result(timeout=10)
-
-
-def test_a_shutdown_interrupts_what_can_be_repeated(pool, effects):
+        with pytest.raises(Interrupted):
+            reads.result(timeout=10)
+        assert writes.result(timeout=10).rule == "interrupted"
     with pytest.raises(Interrupted):
-        stopped_while_it_runs(pool, "look_around", effects, seconds=60)
-
-
-def test_a_shutdown_gives_the_rest_a_while(pool, effects):
-    answer = stopped_while_it_runs(pool, "hang_after_effect", effects, effects="write")
-    assert answer.rule == "interrupted"
-
-
-def test_a_shutdown_begins_nothing(pool, effects):
-    pool.stop()
-    with pytest.raises(Interrupted):
-        do(pool, "append_line", path=str(effects), line="one", effects="write")
-    assert not effects.exists()
+        do(pool, "append_line", path=str(late), line="one", effects="write")
+    assert not late.exists()
     pool.start()
     assert do(pool, "echo", value=1).ok
 
@@ -511,9 +495,12 @@ def test_no_process_is_left_after_close(pool, effects):
     assert [pid for pid in everybody if Path(f"/proc/{pid}").exists()] == []
 
 
-@pytest.mark.parametrize("way", ["daemonise_and_loop", "stop_its_supervisor", "run_away"])
+@pytest.mark.parametrize(
+    "way", ["daemonise_and_loop", "stop_its_supervisor", pytest.param("run_away", marks=pytest.mark.faults)]
+)
 def test_nothing_a_tool_has_started_is_left_after_close(pool, tmp_path, way):
     mark = tmp_path / "mark"
+    pool.start()
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(do, pool, "misbehave", way=way, path=str(mark), timeout=60)
         wait_until(lambda: holders(mark))
@@ -532,7 +519,9 @@ def test_no_descriptor_and_no_zombie_is_left_by_calls_that_die(pool):
     assert descendants_of(nursery) == []
 
 
-@pytest.mark.parametrize("way", ["daemonise_and_loop", "hold_the_interpreter", "run_away"])
+@pytest.mark.parametrize(
+    "way", ["hold_the_interpreter", "run_away", pytest.param("daemonise_and_loop", marks=pytest.mark.faults)]
+)
 def test_when_the_nursery_is_killed_all_that_runs_below_it_ends(pool, tmp_path, way):
     nursery, mark = whereabouts(pool)["nursery"], tmp_path / "mark"
     with ThreadPoolExecutor(1) as thread:
@@ -559,14 +548,22 @@ def test_a_child_dies_with_its_supervisor_whoever_is_left(pool, tmp_path):
 def own_host(tmp_path):
     """A host of the test's own, and the process of it that runs tools: all of it, or the toolbox."""
     started = Host(tmp_path, CHAT_WAIT_SECONDS="0.1").start()
-    started.sql("UPDATE tools_toolsetting SET enabled = ? WHERE name = 'misbehave_after_effect'", True)
+    started.allow("misbehave_after_effect")
     yield started, started.processes.get("toolbox", started.process)
     started.kill()
 
 
 @pytest.mark.django_db(transaction=True)  # on both shapes
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to stop", "killed"])
-@pytest.mark.parametrize("way", ["daemonise_and_loop", "hold_the_interpreter"])
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [
+        ("hold_the_interpreter", signal.SIGTERM),
+        ("daemonise_and_loop", signal.SIGKILL),
+        pytest.param("daemonise_and_loop", signal.SIGTERM, marks=pytest.mark.faults),
+        pytest.param("hold_the_interpreter", signal.SIGKILL, marks=pytest.mark.faults),
+    ],
+    ids=lambda value: {signal.SIGTERM: "asked to stop", signal.SIGKILL: "killed"}.get(value, value),
+)
 def test_a_host_that_ends_leaves_no_process_of_a_tool_behind(own_host, tmp_path, way, number):
     host, runs_tools = own_host
     mark = tmp_path / "mark"

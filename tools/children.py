@@ -37,7 +37,11 @@ _PASSED_ON = (
 # How often a running call asks whether it is still wanted, and renews its lease.
 _ASK_SECONDS = 1.0
 
-# How long a nursery may take for anything it is asked, its start included.
+# How long a nursery may take to start, which is a second of a processor: on a machine that is busy one that is late is
+# no better replaced by another.
+_START_SECONDS = 30.0
+
+# How long it may then take for anything it is asked.
 _NURSERY_SECONDS = 10.0
 
 # How long it may take to end its children at a stop, before it is killed itself, which ends them as well.
@@ -92,7 +96,7 @@ class _Nursery:
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
         # One that hangs is as good as gone; the pool waits for it under its lock.
-        self._control.settimeout(_NURSERY_SECONDS)
+        self._control.settimeout(_START_SECONDS)
         with theirs:
             environment = {"NANOHOST_TOOL_PROCESS": "1"} | {
                 name: os.environ[name] for name in _PASSED_ON if name in os.environ
@@ -155,6 +159,7 @@ class _Nursery:
             if not (part := self._control.recv(64)):
                 raise ConnectionError("the nursery of tool processes has ended")
             line += part
+        self._control.settimeout(_NURSERY_SECONDS)  # it has started
         return int(line)
 
 

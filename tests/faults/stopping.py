@@ -5,22 +5,9 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from tests.host import Host
-
-ROWS = """
-import json
-from conversations.models import Turn
-from tools.models import ToolCall
-rows = {
-    str(turn.pk): {
-        "turn": [turn.status, turn.waiting_for, turn.attempts],
-        "calls": list(ToolCall.objects.filter(turn_id=turn.pk).values_list("status", "attempts")),
-    }
-    for turn in Turn.objects.all()
-}
-print("rows:" + json.dumps(rows))
-"""
 
 
 class StoppedHost:
@@ -32,8 +19,7 @@ class StoppedHost:
         host = Host(data_dir, NANOHOST_EXTRA_APPS="tests.toolbox,tests.faults", **settings)
         try:
             host.start(seconds=120)
-            for name in ("append_line", "look"):
-                assert host.manage("tools", "allow", name, "--grant", "FS_WRITE").returncode == 0
+            host.allow("append_line", "look", grants=("FS_WRITE",))
             with host.client() as client:
                 self.turns = {name: _ask(client, script) for name, script in self._scripts().items()}
                 _wait(lambda: _lines(self.effects) == 2 and _lines(self.looks) == 1)
@@ -43,9 +29,7 @@ class StoppedHost:
             host.process.send_signal(stop_with)
             host.process.wait(timeout=30)
             self.seconds = time.monotonic() - began
-            printed = host.manage("shell", "-c", ROWS).stdout
-            rows = json.loads(printed.split("rows:", 1)[1])
-            self.between = {name: rows[turn_id] for name, turn_id in self.turns.items()}
+            self.between = {name: _rows(host, turn_id) for name, turn_id in self.turns.items()}
             host.start(seconds=120)
             with host.client() as client:
                 _wait(lambda: all(_turn(client, turn_id)["endedAt"] for turn_id in self.turns.values()))
@@ -76,6 +60,12 @@ def _ask(client: Any, script: list[dict[str, Any]]) -> str:
 def _turn(client: Any, turn_id: str) -> dict[str, Any]:
     turn: dict[str, Any] = client.get(f"/turns/{turn_id}").json()
     return turn
+
+
+def _rows(host: Host, turn_id: str) -> dict[str, Any]:
+    (turn,) = host.sql("SELECT status, waiting_for, attempts FROM conversations_turn WHERE id = ?", UUID(turn_id))
+    calls = host.sql("SELECT status, attempts FROM tools_toolcall WHERE turn_id = ?", UUID(turn_id))
+    return {"turn": list(turn.values()), "calls": [list(call.values()) for call in calls]}
 
 
 def _wait(condition: Any, *, seconds: float = 60) -> None:

@@ -87,8 +87,7 @@ class Torture:
         self.host = self._host()
         try:
             self.host.start(seconds=PATIENCE)
-            for name in ("leave_mark", "look"):
-                assert self.host.manage("tools", "allow", name, "--grant", "FS_WRITE").returncode == 0
+            self.host.allow("leave_mark", "look", grants=("FS_WRITE",))
         except BaseException:
             self.host.kill()
             raise
