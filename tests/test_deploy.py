@@ -55,16 +55,17 @@ def test_the_check_of_a_deployment_is_clean(variables):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"SECRET_KEY_FILE": ""}, "nanohost.E001"),
-        ({"HTTPS": "false"}, "security.W012"),
-        ({"DEBUG": "true"}, "security.W018"),
-        ({"SECRET_KEY_FILE": "", "SECRET_KEY": "short"}, "security.W009"),
+        ({"SECRET_KEY_FILE": ""}, {"nanohost.E001"}),
+        (
+            {"HTTPS": "false", "DEBUG": "true", "SECRET_KEY_FILE": "", "SECRET_KEY": "short"},
+            {"security.W012", "security.W018", "security.W009"},
+        ),
     ],
 )
 def test_the_check_sees_what_is_wrong(variables, changed, says):
     checked = manage(variables | changed, "check", "--deploy", "--fail-level", "WARNING")
     assert checked.returncode == 1
-    assert says in checked.stderr
+    assert says <= set(re.findall(r"\((\w+\.[EW]\d+)\)", checked.stderr))
 
 
 @pytest.mark.shapeless(reason="it touches no server")

@@ -138,7 +138,7 @@ def test_rolling_restarts_fail_no_turn(trial: Trial, times: int, most: int | Non
     assert longest < 15  # 10 on a machine that has nothing else to do
 
 
-@pytest.mark.parametrize("count", [120, pytest.param(2000, marks=full)])
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=full)])
 def test_three_workers_claim_what_is_queued(trial: Trial, count: int) -> None:
     trial.cluster.scale("worker", 3)
     trial.cluster.wait_until_ready()

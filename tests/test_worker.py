@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError
 
 from conversations import worker as worker_module
-from conversations.models import Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import TURNS, Turn, TurnStatus, WaitingFor, Worker
 from conversations.worker import Runtime, forget_dead_workers
 from nanohost.lib.clock import Now, from_now
 from tests.scripts import script
@@ -33,7 +33,7 @@ def runtime(settings, monkeypatch) -> Iterator[Runtime]:
     monkeypatch.setattr(Worker, "HEARTBEAT_SECONDS", 0.1)
     settings.SWEEP_SECONDS = 0.1
     settings.WORKER_MAX_TURNS = 2
-    made = Runtime()
+    made = Runtime((TURNS,))  # without tools: the process they run in takes a second to start
     made.start()
     yield made
     made.stop()
@@ -107,7 +107,7 @@ def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out
     """As after a stall of the whole process: the sweeper rings before the heartbeat has renewed the lease."""
     turn = say(script({"sleep": 60}))
     runtime.take_turn(turn.pk)
-    until(lambda: status(turn) == TurnStatus.RUNNING)
+    until(lambda: status(turn) == TurnStatus.RUNNING and runtime._runner.count == 1)  # claimed, and known to be held
     Turn.objects.update(lease_until=from_now(-1))
     runtime.take_turn(turn.pk)
     until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())

@@ -1,6 +1,7 @@
 """``celery -A nanohost worker`` in a process of its own: what it refuses, what it waits for, how it comes and goes."""
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -86,6 +87,12 @@ def workers(data_dir: Path) -> list[tuple[str, bool]]:
             return []  # there is no table yet
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -109,6 +116,7 @@ def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_aske
     wait_until(lambda: workers(tmp_path))
     assert workers(tmp_path) == [("compaction,turns", False)]
     assert Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text() == ""
+    wait_until(lambda: catches(worker.pid, signal.SIGTERM))  # Celery sees to it a moment after the row is written
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=15) == 0
     assert workers(tmp_path) == [("compaction,turns", True)]
