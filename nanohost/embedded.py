@@ -31,13 +31,13 @@ class _WakefulScheduler(HouseScheduler):
 
     def __init__(self, *args: Any, stopping: threading.Event, **kwargs: Any) -> None:
         self._stopping = stopping
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # Celery's is untyped
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Ring what is due, and return when the next look is."""
         self._stopping.wait(super().tick(*args, **kwargs))
         if self.should_sync():  # beat does so after its sleep, of which there is none
-            self._do_sync()
+            self._do_sync()  # type: ignore[attr-defined]  # not in the stubs
         return 0.0
 
 
@@ -57,7 +57,7 @@ class Embedded:
         # One each: a full house of tools, whose rings wait in their worker, keeps no turn waiting.
         for name, queues in (("turns", [TURNS, COMPACTION]), ("tools", [TOOLS])):
             self._run(f"worker-{name}", self._worker(name, queues).start)
-        scheduler = partial(_WakefulScheduler, stopping=self._stopping)
+        scheduler: Any = partial(_WakefulScheduler, stopping=self._stopping)
         self._beat = Service(app, max_interval=1, scheduler_cls=scheduler)
         self._run("beat", self._beat.start)
 
