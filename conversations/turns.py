@@ -31,7 +31,7 @@ from conversations.errors import FenceLost
 from conversations.sweeper import time_for_last_answer
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
-from nanohost.lib.redaction import redact_known
+from nanohost.lib.redaction import RedactedPieces, redact_known
 from tools import gate
 
 logger = logging.getLogger(__name__)
@@ -248,9 +248,11 @@ class TurnRunner:
         began = time.perf_counter()
         error = "interrupted"  # cancelled, taken over or handed back
         completion = Completion()
+        telling = _Telling(claim, outlook.view)
         try:
             async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
-                completion = await llm.client().complete(request, on_delta=_telling(claim, outlook.view))
+                completion = await llm.client().complete(request, on_delta=telling)
+            telling.end()
             error = ""
         except TimeoutError:
             error = LlmTimeout.code
@@ -390,19 +392,29 @@ def _answer_calls(claim: Claim, view: View) -> _Outlook:
     return _look(claim)
 
 
-def _telling(claim: Claim, view: View) -> Callable[[Delta], None]:
+class _Telling:
     """Tells of the pieces of the answer as they come."""
-    number = sum(message["role"] == "assistant" for message in view.own)
-    offsets = {"reasoning.delta": 0, "message.delta": 0}
 
-    def tell(delta: Delta) -> None:
-        for kind, text in (("reasoning.delta", delta.reasoning), ("message.delta", delta.content)):
-            if text := redact_known(text):
-                data = {"message": number, "offset": offsets[kind], "text": text}
-                events.publish(claim.turn_id, kind, data, fence=claim.fence)
-                offsets[kind] += len(text)
+    def __init__(self, claim: Claim, view: View) -> None:
+        self._claim = claim
+        self._message = sum(message["role"] == "assistant" for message in view.own)
+        self._pieces = {kind: RedactedPieces() for kind in events.DELTAS}
+        self._offsets = dict.fromkeys(events.DELTAS, 0)
 
-    return tell
+    def __call__(self, delta: Delta) -> None:
+        self._tell("reasoning.delta", self._pieces["reasoning.delta"].add(delta.reasoning))
+        self._tell("message.delta", self._pieces["message.delta"].add(delta.content))
+
+    def end(self) -> None:
+        """The answer is whole."""
+        for kind, pieces in self._pieces.items():
+            self._tell(kind, pieces.end())
+
+    def _tell(self, kind: str, text: str) -> None:
+        if text:
+            data = {"message": self._message, "offset": self._offsets[kind], "text": text}
+            events.publish(self._claim.turn_id, kind, data, fence=self._claim.fence)
+            self._offsets[kind] += len(text)
 
 
 def _limit_met(claim: Claim, view: View) -> Limit | None:

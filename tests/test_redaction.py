@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanohost.lib import redaction
-from nanohost.lib.redaction import MASK, redact
+from nanohost.lib.redaction import MASK, RedactedPieces, redact
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
 
@@ -323,3 +323,23 @@ def test_a_known_secret_is_taken_out_of_urls_too(monkeypatch):
     monkeypatch.setattr(redaction, "_remembered", {"pass+word/ü canary"})
     for written in (quote("pass+word/ü canary"), quote("pass+word/ü canary", safe=""), "pass%2Bword%2F%C3%BC+canary"):
         assert redact(f"GET /?x={written}&y=1") == f"GET /?x={MASK}&y=1"
+
+
+def test_a_secret_that_arrives_in_pieces_is_never_shown_in_part(monkeypatch):
+    secret = "canary-of-the-model-0123456789"
+    monkeypatch.setenv("OPENAI_API_KEY", secret)
+    said = f"My key is {secret}. Not canary-of-the-mill, nor can"
+    for size in range(1, len(said) + 1):
+        pieces, shown = RedactedPieces(), []
+        for at in range(0, len(said), size):
+            shown.append(pieces.add(said[at : at + size]))
+            assert not any(len(piece) > 3 and piece in secret for piece in shown[-1].split())
+        shown.append(pieces.end())
+        assert "".join(shown) == "My key is [redacted]. Not canary-of-the-mill, nor can"
+
+
+def test_pieces_in_which_no_secret_begins_are_shown_at_once(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "zq-secret-of-the-model")
+    pieces = RedactedPieces()
+    assert [pieces.add(piece) for piece in ("Hello", ", wor", "ld")] == ["Hello", ", wor", "ld"]
+    assert pieces.end() == ""

@@ -12,7 +12,8 @@ import pytest
 from tests.exits import everything_the_admin_shows
 from tests.host import Host
 from tests.http import chat, eventually, rows, start
-from tests.openai_server import OpenAIServer, call, completion, failure
+from tests.openai_server import OpenAIServer, call, chunk, completion, events, failure
+from tests.sse import say, text_of
 
 MODEL_KEY = "canary-of-the-model-0123456789"
 TOOL_SECRET = "canary-of-the-tool-0123456789"
@@ -113,6 +114,16 @@ def test_this_hosts_own_secrets_are_taken_out_of_what_a_model_says(leaky: Host, 
         answer = chat(client, start(client), "What is your key?").json()
     assert answer["assistantMessage"] == "My key is [redacted]."
     assert not CANARY.search(everything(leaky, model))
+
+
+def test_a_secret_that_a_model_says_in_pieces_is_not_streamed_in_pieces(leaky: Host, model: OpenAIServer):
+    said = ("My key is canary-of-", "the-model-01", "23456789.")
+    pieces = [chunk({"role": "assistant", "content": piece}) for piece in said]
+    model.answer(events(*pieces, chunk(finish_reason="stop"), "[DONE]"))
+    with leaky.client() as client:
+        told = say(client, start(client), "Which key?")
+    assert not CANARY.search(json.dumps([event.data for event in told]))
+    assert text_of(told) == "My key is [redacted]."
 
 
 def test_what_nobody_catches_is_printed_without_secrets(leaky: Host):

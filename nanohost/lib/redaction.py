@@ -178,9 +178,41 @@ def _places(text: str, mark: str) -> Iterator[int]:
 
 def redact_known(text: str) -> str:
     """The text with every known secret replaced by ``[redacted]``."""
-    for spelling in _all_spellings(frozenset(_remembered.union(map(os.environ.get, _SECRET_SETTINGS)))):
+    for spelling in _known_spellings():
         text = text.replace(spelling, MASK)
     return text
+
+
+class RedactedPieces:
+    """:func:`redact_known` for a text that arrives in pieces. What may be the beginning of a secret is held back until
+    the next piece tells."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """Take a piece; returns what can be shown by now."""
+        text = redact_known(self._held + piece)
+        shown = min((_where_begun(spelling, text) for spelling in _known_spellings()), default=len(text))
+        self._held = text[shown:]
+        return text[:shown]
+
+    def end(self) -> str:
+        """What was held back, when nothing follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _where_begun(secret: str, text: str) -> int:
+    """Where at the text's end a part of the secret begins; the text's length if none does."""
+    at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+    while at >= 0 and not secret.startswith(text[at:]):
+        at = text.find(secret[0], at + 1)
+    return at if at >= 0 else len(text)
+
+
+def _known_spellings() -> list[str]:
+    return _all_spellings(frozenset(_remembered.union(map(os.environ.get, _SECRET_SETTINGS))))
 
 
 @lru_cache(maxsize=16)
