@@ -13,7 +13,7 @@ from tests.scripts import script
 from tests.sse import events_of, streaming, text_of
 
 pytestmark = [
-    pytest.mark.production(reason="the embedded bus is the process's own; what it loses is in test_lost_news.py"),
+    pytest.mark.production(reason="the embedded bus is the process's own; news that are lost: test_stream_readers.py"),
     pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server"),
 ]
 POEM = " ".join(f"word{number}" for number in range(40))

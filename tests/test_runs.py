@@ -70,18 +70,37 @@ def test_a_listed_turn_has_its_answer_and_its_calls(client):
     assert turn == client.get(f"/turns/{turn['turnId']}").json()
 
 
+@pytest.fixture(scope="module")
+def patient_tool(host: Host) -> Iterator[None]:
+    """A tool whose calls go on as long as a test wants, allowed."""
+    assert host.manage("tools", "allow", "wait_for").returncode == 0
+    yield
+    assert host.manage("tools", "deny", "wait_for").returncode == 0
+
+
 @pytest.mark.parametrize(
-    "message", [script({"say": "word " * 2000, "pace": 0.1}), script({"call": [{"name": "time"}]}, {"sleep": 60})]
+    ("step", "midst"),
+    [
+        ({"say": "word " * 2000, "pace": 0.1}, "message.delta"),
+        ({"sleep": 60}, "turn.started"),
+        ({"call": [{"name": "wait_for", "arguments": {"path": "PATH/never", "come": "PATH/come"}}]}, "tool.started"),
+    ],
+    ids=["in mid answer", "while the model is silent", "in mid tool"],
 )
-def test_a_run_is_cancelled_within_two_seconds_in_mid_answer(client, message):
-    answer = run(client, start(client), message)
-    with streaming(client, "GET", f"/turns/{answer.json()['turnId']}/events") as told:
-        assert [next(told).kind for _ in range(3)]
-        began = time.monotonic()
-        client.post(f"/turns/{answer.json()['turnId']}/cancel")
-        assert list(told)[-1].kind == "turn.cancelled"
-    # Looked at every second; the rest is for a machine with other work.
-    assert time.monotonic() - began < 10
+def test_a_run_is_cancelled_within_two_seconds(client, patient_tool, tmp_path, step, midst):
+    message = script(step).replace("PATH", str(tmp_path))
+
+    def seconds() -> float:
+        turn_id = run(client, start(client), message).json()["turnId"]
+        with streaming(client, "GET", f"/turns/{turn_id}/events") as told:
+            assert any(event.kind == midst for event in told)
+            began = time.monotonic()
+            client.post(f"/turns/{turn_id}/cancel")
+            assert list(told)[-1].kind == "turn.cancelled"
+        return time.monotonic() - began
+
+    # A machine with other work may hold up a few; what takes longer each time is not its fault.
+    assert any(seconds() <= 2 for _ in range(5))
 
 
 def test_by_default_a_message_waits_behind_what_is_open(client):

@@ -1,4 +1,5 @@
-"""Readers of streams, driven as the ASGI server drives them: slow ones, and those whose stream fails."""
+"""The waiting room, driven as the ASGI server drives it, with a real turn: readers that are slow, streams that fail,
+and news that never come."""
 
 import asyncio
 import json
@@ -11,8 +12,9 @@ import pytest
 from django.conf import settings as django_settings
 
 from conversations import endings, events, waiting
-from conversations.events import streams
-from conversations.models import Turn
+from conversations.events import hub
+from conversations.events.streams import MOST_SENT_AT_ONCE
+from conversations.models import Turn, TurnStatus
 from nanohost.lib.database import borrowed_connection
 from tests.sse import Told, parse
 
@@ -72,11 +74,14 @@ class Reader:
         return "".join(event.data["text"] for event in self.told() if event.kind == "message.delta")
 
 
-def room_of(turn: Any) -> waiting.WaitingRoom:
-    """A room around a Django that streams this turn to everybody."""
+def room_of(turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] = lambda: None) -> waiting.WaitingRoom:
+    """A room around a Django that has everybody wait for this turn, or read its stream. ``meanwhile`` happens after
+    Django has looked at the turn."""
 
     def django(environ: Any, start_response: Any) -> Any:
-        start_response("202 Accepted", [(waiting.AWAIT_HEADER, str(turn.pk)), (waiting.STREAM_HEADER, "1")])
+        meanwhile()
+        headers = [(waiting.AWAIT_HEADER, str(turn.pk)), *([(waiting.STREAM_HEADER, "1")] if streams else [])]
+        start_response("202 Accepted", headers)
         return [json.dumps({"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)}).encode()]
 
     return waiting.WaitingRoom(django)
@@ -96,12 +101,12 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def end(turn: Any) -> None:
     await asyncio.to_thread(events.transport().flush, timeout=10)
-    await asyncio.to_thread(cancel, turn)
+    await asyncio.to_thread(in_a_thread, endings.cancel_turn, turn)
 
 
-def cancel(turn: Any) -> None:
+def in_a_thread(do: Callable[[Any], object], turn: Any) -> None:
     with borrowed_connection():
-        endings.cancel_turn(turn)
+        do(turn)
 
 
 def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(say):
@@ -127,7 +132,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(sa
     assert lazy.told() == keen.told()
     assert keen.text() == piece * 200
     assert keen.told()[-1].kind == "turn.cancelled"
-    assert max(map(len, lazy.parts)) <= streams.MOST_SENT_AT_ONCE
+    assert max(map(len, lazy.parts)) <= MOST_SENT_AT_ONCE
 
 
 def test_a_reader_that_takes_nothing_for_long_is_let_go(say, monkeypatch):
@@ -192,6 +197,51 @@ def test_a_start_that_the_rows_tell_before_the_bus_does_is_told_as_the_bus_tells
     started = asyncio.run(main()).told()[1]
     assert started.kind == "turn.started"
     assert not started.id.startswith("0-")
+
+
+def end_silently(turn: Any) -> None:
+    """As a worker does whose news are lost."""
+    Turn.objects.filter(pk=turn.pk).update(
+        status=TurnStatus.CANCELLED, error_code="turn_cancelled", ended_at=turn.created_at
+    )
+
+
+def is_told_of_the_end(reader: Reader, *, streams: bool) -> bool:
+    if streams:
+        return [event.kind for event in reader.told()] == ["turn.queued", "turn.cancelled"]
+    return reader.statuses == [409] and b"turn_cancelled" in reader.parts[0]
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["chat", "stream"])
+def test_the_end_is_told_though_its_news_are_lost(say, monkeypatch, streams):
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 0.2)
+    turn = say("Hello")
+
+    async def main() -> Reader:
+        room, reader = room_of(turn, streams=streams), Reader(turn.pk)
+        reading = asyncio.ensure_future(reader.read(room))
+        await until(lambda: turn.pk in room.hub._followed and room.hub._followed[turn.pk].exists)
+        await asyncio.to_thread(in_a_thread, end_silently, turn)
+        await asyncio.wait_for(reading, 10)
+        await room.close()
+        return reader
+
+    assert is_told_of_the_end(asyncio.run(main()), streams=streams)
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["chat", "stream"])
+def test_a_turn_that_ends_before_it_is_listened_for_is_not_waited_for(say, monkeypatch, streams):
+    """Django saw it open; it ends before the waiting room listens: the rows are looked at without delay."""
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 60)
+    turn = say("Hello")
+
+    async def main() -> Reader:
+        room, reader = room_of(turn, streams=streams, meanwhile=lambda: end_silently(turn)), Reader(turn.pk)
+        await asyncio.wait_for(reader.read(room), 10)
+        await room.close()
+        return reader
+
+    assert is_told_of_the_end(asyncio.run(main()), streams=streams)
 
 
 def test_a_stream_that_fails_ends_and_is_told_of_once(say, caplog):

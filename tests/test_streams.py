@@ -232,6 +232,16 @@ def test_a_process_that_stops_ends_its_streams_and_the_turn_goes_on(own):
     eventually(lambda: turns_of(own, conversation_id)[0]["status"] == "succeeded")
 
 
+def test_a_reader_that_goes_away_does_not_stop_the_turn(host, client):
+    conversation_id = start(client)
+    with host.client() as other:
+        body = {"message": script({"say": POEM, "pace": 0.01}), "stream": True}
+        with streaming(other, "POST", f"/conversations/{conversation_id}/chat", json=body) as told:
+            turn_id = next(told).data["turnId"]
+    events = events_of(client, turn_id)
+    assert text_of(events) == POEM == events[-1].data["assistantMessage"]
+
+
 def test_nobody_reads_another_owners_turn(host, client):
     turn_id = say(client, start(client), "Hello")[0].data["turnId"]
     with host.client(key_of(host, "stream-outsider")) as outsider:
@@ -242,10 +252,14 @@ def test_a_deleted_turn_ends_its_streams(client):
     conversation_id = start(client)
     body = {"message": script({"sleep": 60}), "stream": True}
     with streaming(client, "POST", f"/conversations/{conversation_id}/chat", json=body) as told:
-        assert next(told).kind == "turn.queued"
+        first = next(told)
+        assert first.kind == "turn.queued"
         client.delete(f"/conversations/{conversation_id}")
         last = list(told)[-1]
     assert (last.kind, last.data["code"]) == ("turn.failed", "not_found")
+    for last_id in ("", "0-0", "end"):
+        url = f"/turns/{first.data['turnId']}/events"
+        problem(client.get(url, headers={"Last-Event-ID": last_id}), 404, "not_found")
 
 
 def test_a_reader_that_does_not_read_holds_nobody_up(host, client):
