@@ -30,7 +30,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 @pytest.fixture(scope="module")
 def host(redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with a Redis of its own, which may be stopped."""
-    made = Host(tmp_path_factory.mktemp("host"), REDIS_URL=redis.url, SWEEP_SECONDS="0.5", CHAT_WAIT_SECONDS="30")
+    made = Host(tmp_path_factory.mktemp("host"), REDIS_URL=redis.url, SWEEP_SECONDS="0.5", CHAT_WAIT_SECONDS="60")
     yield made.start()
     made.kill()
 
@@ -65,7 +65,7 @@ def test_who_asks_while_redis_is_away_is_answered(host: Host, away) -> None:
     with host.client() as client:
         conversation_id = start(client)
         away()
-        answer = chat(client, conversation_id, "Hello")
+        answer = chat(client, conversation_id, "Hello", timeout=25)  # long before its waiting time is up
     assert (answer.status_code, answer.json()["assistantMessage"]) == (200, "You said: Hello")
 
 
