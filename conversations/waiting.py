@@ -37,6 +37,7 @@ from conversations.events.hub import Followed, Hub
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.errors import BodyTooLarge, BodyTooSlow, HeadersTooLarge, Problem, UnsupportedMediaType
+from nanohost.lib.http import HANG_UP
 from nanohost.lib.ids import new_id, request_id
 from nanohost.lib.logs import about, also_about
 from nanohost.lib.redaction import redact_known
@@ -230,7 +231,9 @@ class _Visit:
         try:
             while (chunk := await self._unless_gone(anext(events, None))) is not None:
                 if not await self._is_taken(chunk):
-                    return CLIENT_GONE  # without the end of the body, the server closes the connection
+                    self._scope.get(HANG_UP, lambda: None)()
+                    await asyncio.wait((self._gone,), timeout=1)
+                    return CLIENT_GONE
         except Exception:
             logger.exception("a stream has failed; it ends without a last event, so that its reader comes back")
         finally:

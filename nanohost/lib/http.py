@@ -1,5 +1,5 @@
 """uvicorn's HTTP/1.1 with bounds on a request's head: httptools itself gathers one that never ends, in memory, and
-uvicorn keeps a connection on which none arrives for ever."""
+uvicorn keeps a connection on which none arrives for ever. And with a way to hang up, which ASGI has none for."""
 
 import asyncio
 from typing import Any
@@ -16,6 +16,11 @@ _TOO_LARGE = (
     b"connection: close\r\n\r\n"
     b"The request's head is too long"
 )
+
+
+# In a request's scope: ends its connection at once, with what was not sent yet. A mere close waits until its client has
+# taken that, which one that reads no more never does.
+HANG_UP = "nanohost.hang_up"
 
 
 class BoundedHeads(HttpToolsProtocol):
@@ -66,4 +71,5 @@ class BoundedHeads(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_is_here()
+        self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]  # servers add what they like
         super().on_headers_complete()
