@@ -114,6 +114,8 @@ class TurnRunner:
         self.worker = worker
         self._database = database
         self._held: dict[UUID, _Held] = {}
+        self._busy_with: set[UUID] = set()
+        self._rung_meanwhile: set[UUID] = set()
         self._advancing: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -125,17 +127,33 @@ class TurnRunner:
 
     @property
     def held(self) -> list[UUID]:
-        """Which turns are held."""
-        return list(self._held)
+        """Which turns are held, or are just being taken or let go."""
+        return list(self._busy_with)
 
     async def advance(self, turn_id: UUID) -> None:
-        """Take a turn and run it until it waits or ends; does nothing if it is not to be had."""
+        """Take a turn and run it until it waits or ends; does nothing if it is not to be had.
+
+        One that is rung for while we are busy with it is looked at once more afterwards: what it was rung for may have
+        come too late to be seen. It is not claimed a second time, even if its lease ran out while the process stalled.
+        """
+        if turn_id in self._busy_with:
+            self._rung_meanwhile.add(turn_id)
+            return
         task = asyncio.current_task()
         assert task is not None
         self._advancing.add(task)
         task.add_done_callback(self._advancing.discard)
-        if turn_id in self._held:
-            return  # ours already: its lease ran out while this process was stalled, and the heartbeat renews it
+        self._busy_with.add(turn_id)
+        try:
+            await self._advance(turn_id, task)
+            while turn_id in self._rung_meanwhile and not self._stopping:
+                self._rung_meanwhile.discard(turn_id)
+                await self._advance(turn_id, task)
+        finally:
+            self._busy_with.discard(turn_id)
+            self._rung_meanwhile.discard(turn_id)
+
+    async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]") -> None:
         try:
             taken = await self._database(_take, turn_id, worker=self.worker)
         except OperationalError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 
 from conversations import worker as worker_module
 from conversations.models import TURNS, Turn, TurnStatus, WaitingFor, Worker
@@ -204,6 +204,30 @@ def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, sa
     stopping.join()
     turn.refresh_from_db()
     assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
+
+
+def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime, say, monkeypatch):
+    """The first look may have come too early to see what the second ring was for."""
+    from conversations import claims
+
+    looked, go_on = threading.Event(), threading.Event()
+    claim = claims.claim
+
+    def slow_claim(*args: object, **options: object) -> object:
+        held = claim(*args, **options)
+        looked.set()
+        go_on.wait(10)
+        return held
+
+    monkeypatch.setattr(claims, "claim", slow_claim)
+    with transaction.atomic():
+        turn = say("Hello")
+        Turn.objects.filter(pk=turn.pk).update(run_after=from_now(3600))
+    assert looked.wait(10)
+    Turn.objects.filter(pk=turn.pk).update(run_after=None, rung_at=from_now(3600))  # no sweep finds it
+    runtime.take_turn(turn.pk)
+    go_on.set()
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
 def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
