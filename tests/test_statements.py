@@ -17,7 +17,7 @@ from nanohost.lib.statements import Given, Insert, Rows, Update
 pytestmark = pytest.mark.django_db
 
 
-def test_rows_are_those_of_the_values_that_are_given():
+def test_rows_are_those_of_the_values_that_are_given(agent):
     rows = Rows(lambda: Agent.objects.filter(name=Given("name")))
     Agent.objects.create(name="other", tools=["time"], every_tool=True)
     for name in ("other", "default", "other"):
