@@ -245,7 +245,7 @@ BUSY, OWN, ALLOWED = 2_000, 200, 150
 
 def busy_minute() -> ToolSetting:
     conversation = the_long_one()
-    ToolCall.objects.bulk_create(
+    busy = [
         ToolCall(
             conversation_id=conversation.pk if number < OWN else new_id(),
             turn_id=conversation.pk,
@@ -259,7 +259,9 @@ def busy_minute() -> ToolSetting:
             status=CallStatus.SUCCESS,
         )
         for number in range(BUSY)
-    )
+    ]
+    # In parts: to hand over 50,000 values at once takes longer than a transaction may be idle.
+    ToolCall.objects.bulk_create(busy, batch_size=200)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tools_toolcall")
     ToolSetting.objects.filter(name="time").update(
