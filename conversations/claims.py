@@ -39,7 +39,7 @@ from conversations.events import tool_events
 from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor, as_chat
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
-from nanohost.lib.redaction import redact, redact_json
+from nanohost.lib.redaction import MASK, redact, redact_json
 from nanohost.lib.statements import Given, Insert, Rows, Update
 from tools import gate
 from tools.models import ToolCall
@@ -255,7 +255,8 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
     taken = {call_id for call_id, _ in _results(turn_id=claim.turn_id)}
-    wanted = with_unique_ids(completion.tool_calls, taken=taken, fresh=lambda: f"call_{new_id().hex}")
+    asked = [_with_plain_name(call) for call in completion.tool_calls]
+    wanted = with_unique_ids(asked, taken=taken, fresh=lambda: f"call_{new_id().hex}")
     rows = [
         gate.request(
             conversation_id=claim.conversation_id,
@@ -421,6 +422,13 @@ def _take_seqs(conversation_id: UUID, count: int) -> int:
 def _used(completion: Completion) -> dict[str, int]:
     usage = completion.usage
     return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+
+
+def _with_plain_name(call: dict[str, Any]) -> dict[str, Any]:
+    """The name of a tool is stored and told as it was asked for, except for a secret in it, which no tool's has."""
+    function = call["function"]
+    # Without the brackets, which providers refuse in a name.
+    return call | {"function": function | {"name": redact(function["name"]).replace(MASK, MASK.strip("[]"))}}
 
 
 def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,12 @@ def test_what_a_model_writes_into_arguments_reaches_the_tool_and_no_exit(leaky: 
     assert json.loads(row["arguments"])["headers"] == {"Authorization": "[redacted]"}
 
 
+def test_a_secret_that_a_model_takes_for_a_tools_name_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
+    told = asks_for(leaky, model, MODEL_KEY)
+    assert "There is no tool named 'redacted'" in told
+    assert not CANARY.search(everything(leaky, model))
+
+
 def test_what_a_provider_says_of_a_key_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
     for status in (401, 400, 500):
         model.answer(*[failure(status, message=f"Incorrect API key provided: {MODEL_KEY}")] * 5)
