@@ -212,7 +212,7 @@ def _as_response(answer: Answer, headers: dict[str, str] | None = None) -> JsonR
         status=answer.status,
         content_type=answer.content_type,
         headers={**answer.headers, **(headers or {})},
-        json_dumps_params={"ensure_ascii": False},
+        json_dumps_params={"ensure_ascii": False, "separators": (",", ":")},  # as the waiting room writes it
     )
 
 
