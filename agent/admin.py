@@ -1,18 +1,26 @@
 """Agents in the admin: who answers, with which model, within which limits, with which tools."""
 
+import json
 from typing import Any
 
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 
-from agent.models import DEFAULT_AGENT, Agent
-from nanohost.lib.admin import ModelAdmin
+from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, Agent, AgentVersion
+from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to_list
 from tools import registry
 
 
+def _document(name: str, help_text: str) -> forms.CharField:
+    box = forms.Textarea(attrs={"rows": 8, "cols": 100})
+    return forms.CharField(
+        label=name, required=False, strip=False, max_length=MOST_DOCUMENT_CHARS, widget=box, help_text=help_text
+    )
+
+
 class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
-    """Tools as checkboxes."""
+    """Tools as checkboxes, documents as texts."""
 
     tools = forms.MultipleChoiceField(
         widget=forms.CheckboxSelectMultiple,
@@ -20,12 +28,20 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         help_text="Those it may use, unless it may use every tool. Each must be enabled, too.",
     )
 
+    document_agents = _document("AGENTS", "How it is to work.")
+    document_soul = _document("SOUL", "Who it is: its character, and how it speaks.")
+    document_user = _document("USER", "Whom it works for.")
+    document_tools = _document("TOOLS", "How its tools are to be used.")
+    document_identity = _document("IDENTITY", "What else it is to know of itself.")
+
     class Meta:
         model = Agent
         fields = [
             "name",
             "system_prompt",
             "model",
+            "context_window",
+            "output_reserve",
             "every_tool",
             "tools",
             "max_tool_rounds",
@@ -40,6 +56,18 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         field = self.fields["tools"]
         assert isinstance(field, forms.MultipleChoiceField)
         field.choices = choices
+        for name in DOCUMENTS:
+            self.fields[_field_of(name)].initial = self.instance.documents.get(name, "")
+
+    def save(self, commit: bool = True) -> Agent:
+        texts = {name: self.cleaned_data[_field_of(name)] for name in DOCUMENTS}
+        self.instance.documents = {name: text for name, text in texts.items() if text.strip()}
+        agent: Agent = super().save(commit)
+        return agent
+
+
+def _field_of(document: str) -> str:
+    return f"document_{document.lower()}"
 
 
 @admin.register(Agent)
@@ -47,18 +75,29 @@ class AgentAdmin(ModelAdmin):
     """A change counts from the next time on that a worker takes a turn: one that runs ends as it was begun."""
 
     form = AgentForm
-    list_display = ["name", "model_asked", "tools_allowed", "max_tool_rounds", "max_turn_tokens", "updated_at"]
+    list_display = ["name", "version", "model_asked", "tools_allowed", "max_tool_rounds", "max_turn_tokens"]
+    list_display += ["updated_at"]
     search_fields = ["name", "system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
+        ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in DOCUMENTS]}),
         ("Tools", {"fields": ["every_tool", "tools"]}),
-        ("Limits of a turn", {"fields": ["max_tool_rounds", "max_turn_tokens"]}),
-        ("Time", {"fields": ["created_at", "updated_at"]}),
+        ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
+        ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         # Clients and the audit of tool calls know an agent by its name.
-        return ["created_at", "updated_at", *(["name"] if obj else [])]
+        return ["version", "versions", "created_at", "updated_at", *(["name"] if obj else [])]
+
+    def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
+        obj.save_version(by=request.user.get_username())
+
+    @admin.display(description="earlier versions")
+    def versions(self, agent: Agent) -> str:
+        return (
+            link_to_list("agent_agentversion", "what was changed, when, by whom", agent=agent.pk) if agent.pk else "–"
+        )
 
     def has_delete_permission(self, request: HttpRequest, obj: Agent | None = None) -> bool:
         if obj and obj.name == DEFAULT_AGENT:
@@ -72,3 +111,28 @@ class AgentAdmin(ModelAdmin):
     @admin.display(description="tools")
     def tools_allowed(self, agent: Agent) -> str:
         return "every enabled tool" if agent.every_tool else ", ".join(agent.tools) or "none"
+
+
+@admin.register(AgentVersion)
+class AgentVersionAdmin(ReadOnlyAdmin):
+    """What an agent was from one change to the next."""
+
+    list_display = ["agent", "number", "created_at", "made_by", "changed"]
+    list_filter = ["agent"]
+    list_select_related = ["agent"]
+    fields = ["agent", "number", "created_at", "made_by", "differences"]
+    readonly_fields = ["differences"]
+
+    @admin.display(description="differences to the version before")
+    def differences(self, version: AgentVersion) -> str:
+        return diff(_as_text(version.before()), _as_text(version.profile))
+
+
+def _as_text(profile: dict[str, Any]) -> str:
+    """A profile as lines: its documents as they are, the rest as JSON."""
+    lines = [
+        f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in profile.items() if name != "documents"
+    ]
+    for name, text in profile.get("documents", {}).items():
+        lines += ["", f"## {name}", *text.splitlines()]
+    return "\n".join(lines)

@@ -28,6 +28,18 @@ def fit_window(messages: Sequence[ChatMessage], *, window: int) -> History:
     return list(messages[start:])
 
 
+def keep_what_fits(messages: Sequence[ChatMessage], *, budget: int, cost: Callable[[ChatMessage], int]) -> History:
+    """The last messages that cost ``budget`` together, cut only where a user speaks; the newest turn always stays."""
+    start, spent = len(messages), 0
+    for index in range(len(messages) - 1, -1, -1):
+        spent += cost(messages[index])
+        if messages[index]["role"] == "user":
+            if spent > budget and start < len(messages):
+                break
+            start = index
+    return list(messages[start:])
+
+
 def drop_leading_non_user(messages: Sequence[ChatMessage]) -> History:
     """A conversation starts with its user."""
     first = next((index for index, message in enumerate(messages) if message["role"] == "user"), len(messages))

@@ -2,12 +2,21 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.core.validators import MinValueValidator
+from django.db import models, transaction
+from django.forms.models import model_to_dict
 
 from tools.gate import AgentTools
 
 DEFAULT_AGENT = "default"
+
+# An agent's documents, in the order in which its prompt has them.
+DOCUMENTS = ("AGENTS", "SOUL", "USER", "TOOLS", "IDENTITY")
+
+# Characters of one document: some 10,000 tokens, which every call of the model pays for.
+MOST_DOCUMENT_CHARS = 40_000
 
 
 def validate_tool_names(names: Any) -> None:
@@ -16,12 +25,42 @@ def validate_tool_names(names: Any) -> None:
         raise ValidationError('A list of tool names is needed, such as ["time"].')
 
 
+def validate_documents(documents: Any) -> None:
+    """Documents are texts, by their names."""
+    if not isinstance(documents, dict) or not all(isinstance(text, str) for text in documents.values()):
+        raise ValidationError('Texts by name are needed, such as {"SOUL": "You are patient."}.')
+    if unknown := sorted(set(documents) - set(DOCUMENTS)):
+        raise ValidationError(f"There is no document {unknown[0]}; there are {', '.join(DOCUMENTS)}.")
+    for name, text in documents.items():
+        if len(text) > MOST_DOCUMENT_CHARS:
+            raise ValidationError(f"{name} has {len(text)} characters; {MOST_DOCUMENT_CHARS} are allowed.")
+
+
 class Agent(models.Model):
     """An agent profile. Conversations keep the agent they were started with."""
 
     name = models.SlugField(max_length=64, unique=True, help_text="What the API calls it.")
     system_prompt = models.TextField(blank=True, help_text="What the model is told before every conversation.")
+    documents = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        blank=True,
+        validators=[validate_documents],
+        help_text="What its prompt is made of besides, by name.",
+    )
     model = models.CharField(max_length=128, blank=True, help_text="Empty: LLM_MODEL_DEFAULT.")
+    context_window = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1024)],
+        help_text="Tokens its model takes, prompt and answer together. Empty: LLM_CONTEXT_WINDOW.",
+    )
+    output_reserve = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(128)],
+        help_text="How many of them are kept free for the answer. Empty: LLM_OUTPUT_RESERVE.",
+    )
     every_tool = models.BooleanField(default=False, help_text="May use every tool that is enabled.")
     tools = models.JSONField(
         default=list,
@@ -35,6 +74,9 @@ class Agent(models.Model):
     max_turn_tokens = models.PositiveIntegerField(
         null=True, blank=True, help_text="Tokens one turn may use, prompts and answers together. Empty: no limit."
     )
+    version = models.PositiveIntegerField(
+        default=1, db_default=1, editable=False, help_text="Raised by each change; a turn keeps the one it ran with."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -47,3 +89,64 @@ class Agent(models.Model):
     def allowed_tools(self) -> AgentTools:
         """The allow list as the gate takes it."""
         return AgentTools(names=None if self.every_tool else frozenset(self.tools))
+
+    def prompt_tokens(self) -> int:
+        """Tokens that a prompt for this agent may have; at least half its window, however much is to be kept free."""
+        window = self.context_window or settings.LLM_CONTEXT_WINDOW
+        reserve = settings.LLM_OUTPUT_RESERVE if self.output_reserve is None else self.output_reserve
+        return max(window - reserve, window // 2)
+
+    def profile(self) -> dict[str, Any]:
+        """What makes a version of it: all that people set."""
+        return model_to_dict(self, fields=PROFILE)
+
+    def save_version(self, *, by: str) -> None:
+        """Save what people have changed as a new version, if they have changed anything. ``by``: who they are."""
+        with transaction.atomic():
+            stored = Agent.objects.select_for_update().filter(pk=self.pk).first() if self.pk else None
+            if stored and stored.profile() == self.profile():
+                return
+            self.version = stored.version + 1 if stored else 1
+            self.save()
+            changed = _changed(stored.profile(), self.profile()) if stored else []
+            AgentVersion.objects.create(
+                agent=self, number=self.version, profile=self.profile(), changed=", ".join(changed), made_by=by
+            )
+
+
+# The fields of an agent that its versions keep.
+PROFILE = (
+    *("name", "system_prompt", "documents", "model", "context_window", "output_reserve"),
+    *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens"),
+)
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Names of the fields and documents that differ."""
+    before, after = before | before["documents"], after | after["documents"]
+    names = [name for name in (*PROFILE, *DOCUMENTS) if name != "documents"]
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+class AgentVersion(models.Model):
+    """What an agent was from one change to the next."""
+
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions", db_index=False)
+    number = models.PositiveIntegerField(help_text="Counted from 1.")
+    profile = models.JSONField(help_text="Its fields, as they then were.")
+    changed = models.CharField(max_length=255, blank=True, help_text="What differs from the version before.")
+    made_by = models.CharField(max_length=200, blank=True, help_text="The name of a user of the admin.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["agent_id", "-number"]
+        constraints = [models.UniqueConstraint(fields=["agent", "number"], name="one_version_of_an_agent_a_number")]
+
+    def __str__(self) -> str:
+        return f"version {self.number}"
+
+    def before(self) -> dict[str, Any]:
+        """The profile of the version before; empty for the first."""
+        earlier = AgentVersion.objects.filter(agent_id=self.agent_id, number__lt=self.number).order_by("-number")
+        profile: dict[str, Any] = earlier.values_list("profile", flat=True).first() or {}
+        return profile

@@ -9,7 +9,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 
 from conversations.errors import TurnProblem
-from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, WaitingFor, Worker
+from memory.models import HistoryEntry, MemoryVersion
 from nanohost.lib.admin import GrowingAdmin, KnownValues, ReadOnlyAdmin, ReadOnlyInline, excerpt, link_to, link_to_list
 from tools.admin import ToolCallAdmin
 from tools.models import ToolCall
@@ -27,17 +28,24 @@ class ConversationAdmin(GrowingAdmin):
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
     search_help_text = "An id (or its beginning), a key."
-    fields = ["id", "key", "owner", "agent", "rows", "metadata", "next_seq", "next_turn", "created_at", "updated_at"]
-    readonly_fields = ["rows"]
+    fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "state"]
+    fields += ["metadata", "next_seq", "next_turn", "created_at", "updated_at"]
+    readonly_fields = ["rows", "summary"]
 
     @admin.display(description="its rows")
     def rows(self, conversation: Conversation) -> str:
         return format_html(
-            "{} · {} · {}",
+            "{} · {} · {} · {}",
             link_to_list("conversations_turn", "turns", conversation=conversation.pk),
+            link_to_list("conversations_compaction", "compactions", conversation=conversation.pk),
             link_to_list("conversations_message", "messages", conversation=conversation.pk),
             link_to_list("tools_toolcall", "tool calls", conversation_id=conversation.pk),
         )
+
+    @admin.display(description="its summary")
+    def summary(self, conversation: Conversation) -> str:
+        latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
+        return latest.content if latest and conversation.summary_seq else "–"
 
 
 class ErrorFilter(KnownValues):
@@ -86,7 +94,16 @@ class TurnAdmin(GrowingAdmin):
         ("How it ended", {"fields": ["error_code", "error_detail", "cancel_requested", "ended_at"]}),
         (
             "What was asked",
-            {"fields": ["model", "request_id", "idempotency_key", "prompt_tokens", "completion_tokens"]},
+            {
+                "fields": [
+                    "model",
+                    "agent_version",
+                    "request_id",
+                    "idempotency_key",
+                    "prompt_tokens",
+                    "completion_tokens",
+                ]
+            },
         ),
         (
             "How it is run",
@@ -125,14 +142,14 @@ class TurnAdmin(GrowingAdmin):
 class MessageAdmin(GrowingAdmin):
     """The transcripts, message by message."""
 
-    list_display = ["created_at", "conversation", "seq", "role", "type", "content_begins", "tool_name"]
+    list_display = ["created_at", "conversation", "seq", "role", "type", "kind", "content_begins", "tool_name"]
     list_prefetch_related = ["conversation"]
     ordering = ["-id"]  # the newest first: ids sort by time
     search_fields = ["id", "conversation__id", "turn__id"]
     search_help_text = "An id (or its beginning) of a message, conversation or turn; in a conversation's list, words."
     readonly_fields = ["its_conversation", "its_turn"]
-    fields = ["id", "its_conversation", "its_turn", "seq", "role", "type", "content", "tool_calls", "tool_call_id"]
-    fields += ["tool_name", "created_at"]
+    fields = ["id", "its_conversation", "its_turn", "seq", "role", "type", "kind", "content", "tool_calls"]
+    fields += ["tool_call_id", "tool_name", "metadata", "created_at"]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
@@ -155,6 +172,85 @@ class MessageAdmin(GrowingAdmin):
     @admin.display(description="turn")
     def its_turn(self, message: Message) -> str:
         return link_to("conversations_turn", message.turn_id, str(message.turn)) if message.turn_id else "–"
+
+
+@admin.register(Compaction)
+class CompactionAdmin(GrowingAdmin):
+    """What was put into a summary, by which model, after which turn; and what went wrong with it."""
+
+    list_display = ["created_at", "conversation", "status", "first_seq", "through_seq", "is_stub", "failures", "error"]
+    list_filter = ["created_at", "status"]
+    list_prefetch_related = ["conversation"]
+    search_fields = ["id", "conversation__id"]
+    search_help_text = "An id (or its beginning) of a compaction or conversation."
+    readonly_fields = ["its_conversation", "its_turn", "summary", "entries", "versions"]
+    fieldsets = [
+        (None, {"fields": ["id", "its_conversation", "its_turn", "status", "first_seq", "through_seq"]}),
+        ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model"]}),
+        ("Tokens", {"fields": ["prompt_tokens", "completion_tokens"]}),
+        ("How it is run", {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "rung_at"]}),
+        ("Time", {"fields": ["created_at", "ended_at"]}),
+    ]
+
+    @admin.display(description="conversation")
+    def its_conversation(self, compaction: Compaction) -> str:
+        return link_to("conversations_conversation", compaction.conversation_id, str(compaction.conversation))
+
+    @admin.display(description="after the turn")
+    def its_turn(self, compaction: Compaction) -> str:
+        return link_to("conversations_turn", compaction.turn_id, str(compaction.turn_id)) if compaction.turn_id else "–"
+
+    @admin.display(description="summary")
+    def summary(self, compaction: Compaction) -> str:
+        if compaction.summary_seq is None:
+            return "–"
+        made = Message.objects.filter(conversation_id=compaction.conversation_id, seq=compaction.summary_seq).first()
+        return made.content if made else "–"
+
+    @admin.display(description="history log")
+    def entries(self, compaction: Compaction) -> str:
+        of_conversation = HistoryEntry.objects.filter(
+            owner_id=compaction.conversation.owner_id, agent=compaction.conversation.agent.name
+        ).filter(conversation_id=compaction.conversation_id, first_seq__gte=compaction.first_seq or 0)
+        made = of_conversation.filter(last_seq__lte=compaction.through_seq or 0).order_by("first_seq")[:MOST_CALLS]
+        return format_html_join("", "<p>{}</p>", ((entry.content,) for entry in made)) or "–"
+
+    @admin.display(description="long-term memory")
+    def versions(self, compaction: Compaction) -> str:
+        if compaction.memory_version is None:
+            return "–"
+        version = MemoryVersion.objects.filter(
+            owner_id=compaction.conversation.owner_id,
+            agent=compaction.conversation.agent.name,
+            number=compaction.memory_version,
+        ).first()
+        return link_to("memory_memoryversion", version.pk, str(version)) if version else "–"
+
+
+@admin.register(LaterMessage)
+class LaterMessageAdmin(GrowingAdmin):
+    """Messages with a time, and those that ride along with the next turn: what became of each."""
+
+    list_display = ["created_at", "conversation", "kind", "state", "run_after", "tries", "content_begins"]
+    list_filter = ["created_at", "state"]
+    list_prefetch_related = ["conversation"]
+    search_fields = ["id", "conversation__id"]
+    search_help_text = "An id (or its beginning) of a message or conversation."
+    readonly_fields = ["its_conversation", "its_turn"]
+    fields = ["id", "its_conversation", "kind", "content", "model", "state", "run_after", "tries", "its_turn"]
+    fields += ["idempotency_key", "request_id", "created_at"]
+
+    @admin.display(description="content")
+    def content_begins(self, message: LaterMessage) -> str:
+        return excerpt(message.content)
+
+    @admin.display(description="conversation")
+    def its_conversation(self, message: LaterMessage) -> str:
+        return link_to("conversations_conversation", message.conversation_id, str(message.conversation))
+
+    @admin.display(description="turn")
+    def its_turn(self, message: LaterMessage) -> str:
+        return link_to("conversations_turn", message.turn_id, str(message.turn_id)) if message.turn_id else "–"
 
 
 @admin.register(Worker)

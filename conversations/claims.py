@@ -6,10 +6,10 @@ locks are taken in the order conversation, turn, call; the fence decides all the
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,9 @@ from django.db.models import (
     ExpressionWrapper,
     F,
     IntegerField,
+    OuterRef,
+    Q,
+    Subquery,
     When,
 )
 from django.db.models.functions import Coalesce, Least
@@ -33,14 +36,15 @@ from agent.history import INTERRUPTED
 from agent.llm.base import Completion, Usage, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
 from agent.models import Agent
-from conversations import answers, doorbell, events
+from agent.prompt import sent_at
+from conversations import answers, compaction, doorbell, events, transcript
 from conversations.errors import FenceLost, NotClaimed
 from conversations.events import tool_events
 from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor, as_chat
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import MASK, redact, redact_json
-from nanohost.lib.statements import Given, Insert, Rows, Update
+from nanohost.lib.statements import Given, Rows, Update
 from tools import gate
 from tools.models import ToolCall
 
@@ -52,6 +56,7 @@ class Claim:
     turn_id: UUID
     conversation_id: UUID
     owner_id: int
+    key: str
     agent: Agent
     model: str
     request_id: str
@@ -71,12 +76,19 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What the next step is decided on: ``own`` are the turn's messages, ``transcript`` what the model may see."""
+    """What the next step is decided on: ``own`` are the turn's messages, ``transcript`` what the model may see.
+
+    ``summary``: of what came before the transcript. ``unconsolidated``: how many messages no summary covers.
+    ``command``: the turn's message, if it is a command to the host.
+    """
 
     own: list[ChatMessage]
     transcript: list[ChatMessage]
     usage: Usage
     retries: int
+    summary: str = ""
+    unconsolidated: int = 0
+    command: str = ""
 
 
 # --- taking hold -------------------------------------------------------------------------------------------------
@@ -100,6 +112,9 @@ _claim = Update(
         "deadline": Coalesce("deadline", from_now(Given("timeout", DurationField()))),
         "started_at": Coalesce("started_at", Now()),
         "run_after": None,
+        "agent_version": Subquery(
+            Conversation.objects.filter(pk=OuterRef("conversation_id")).values("agent__version"),
+        ),
     },
 )
 _give_seq = Update(
@@ -128,7 +143,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     inbox = _inbox(turn_id=turn_id)
     try:
         with transaction.atomic():
-            seq = _take_seqs(inbox[0][1], len(inbox)) if inbox else 0
+            seq = transcript.take_seqs(inbox[0][1], len(inbox)) if inbox else 0
             lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)
             timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
             if _claim(turn_id=turn_id, worker=worker, lease=lease, timeout=timeout) != 1:
@@ -145,6 +160,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         turn_id=turn.pk,
         conversation_id=turn.conversation_id,
         owner_id=turn.owner_id,
+        key=turn.conversation.key,
         agent=turn.conversation.agent,
         model=turn.model,
         request_id=turn.request_id,
@@ -171,41 +187,73 @@ def still_held(held: Sequence[Claim]) -> dict[UUID, bool]:
 
 # --- reading -----------------------------------------------------------------------------------------------------
 
-_spent = Rows(
-    lambda: _mine(unless_cancelled=True).values_list("prompt_tokens", "completion_tokens", "retries"),
+_standing = Rows(
+    lambda: _mine(unless_cancelled=True).values_list(
+        *("prompt_tokens", "completion_tokens", "retries"),
+        *("conversation__starts_at_seq", "conversation__consolidated_through", "conversation__summary_seq"),
+    ),
 )
-_FOR_CHAT = ("turn_id", "role", "content", "tool_calls", "tool_call_id")
+_FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
+_FOR_VIEW = ("seq", "turn_id", "kind", "created_at", *_FOR_CHAT)
+
+# However few of them are consolidated: an older summary of what comes before these is worth more than their beginning.
+MOST_MESSAGES = 500
 
 
-def _normal() -> Any:
+def _said() -> Any:
+    """What was said, and the turn's own command."""
     mine = Message.objects.filter(conversation_id=Given("conversation_id"), seq__isnull=False)
-    return mine.filter(type=Message.Type.NORMAL)
+    return mine.filter(Q(kind=Message.Kind.SAID) | Q(turn_id=Given("turn_id")), type=Message.Type.NORMAL)
 
 
 @cache
 def _latest(window: int) -> Rows[Any]:
-    return Rows(lambda: _normal().order_by("-seq").values_list(*_FOR_CHAT)[:window])
+    """What no summary covers, and the last ``window`` in any case; nothing from before the conversation's start."""
+
+    def query() -> Any:
+        since = _said().filter(seq__gte=Given("starts_at"))
+        nth_last = Subquery(since.order_by("-seq").values("seq")[window - 1 : window])
+        first = Least(Given("first", BigIntegerField()), Coalesce(nth_last, 0), output_field=BigIntegerField())
+        return since.filter(seq__gte=first).order_by("-seq").values_list(*_FOR_VIEW)[:MOST_MESSAGES]
+
+    return Rows(query)
 
 
-_of_turn = Rows[Any](lambda: _normal().filter(turn_id=Given("turn_id")).order_by("seq").values_list(*_FOR_CHAT))
+_of_turn = Rows[Any](lambda: _said().filter(turn_id=Given("turn_id")).order_by("seq").values_list(*_FOR_VIEW))
+_content_at = Rows[Any](
+    lambda: Message.objects.filter(conversation_id=Given("conversation_id"), seq=Given("seq")).values_list(
+        "content", flat=True
+    )
+)
 
 
 def read(claim: Claim) -> View:
     """What is stored now; raises :class:`FenceLost` if the turn is no longer ours or is to be cancelled."""
-    spent = _spent(turn_id=claim.turn_id, fence=claim.fence)
-    if not spent:
+    standing = _standing(turn_id=claim.turn_id, fence=claim.fence)
+    if not standing:
         raise FenceLost
-    ((prompt_tokens, completion_tokens, retries),) = spent
-    rows = _latest(settings.MEMORY_WINDOW)(conversation_id=claim.conversation_id)[::-1]
-    if len(rows) == settings.MEMORY_WINDOW and rows[0][0] == claim.turn_id:
-        # The turn alone may fill the window; all of it is needed to decide what comes next.
-        rows = _of_turn(conversation_id=claim.conversation_id, turn_id=claim.turn_id)
+    ((prompt_tokens, completion_tokens, retries, starts_at, consolidated_through, summary_seq),) = standing
+    whose = {"conversation_id": claim.conversation_id, "turn_id": claim.turn_id}
+    rows = _latest(settings.MEMORY_WINDOW)(**whose, starts_at=starts_at, first=consolidated_through + 1)[::-1]
+    if len(rows) == MOST_MESSAGES and rows[0][1] == claim.turn_id:
+        # The turn alone may fill the prompt; all of it is needed to decide what comes next.
+        rows = _of_turn(**whose)
+    own = [(kind, as_chat(*row)) for _, turn_id, kind, _, *row in rows if turn_id == claim.turn_id]
     return View(
-        own=[as_chat(*row) for turn_id, *row in rows if turn_id == claim.turn_id],
-        transcript=[as_chat(*row) for _, *row in rows],
+        own=[message for _, message in own],
+        transcript=[_for_model(*row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
         usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens),
         retries=retries,
+        summary=_content_at(conversation_id=claim.conversation_id, seq=summary_seq)[0] if summary_seq else "",
+        unconsolidated=sum(seq > consolidated_through for seq, *_ in rows),
+        command=str(own[0][1]["content"]) if own and own[0][0] == Message.Kind.COMMAND else "",
     )
+
+
+def _for_model(created_at: datetime, role: str, content: str, tool_calls: object, tool_call_id: str) -> ChatMessage:
+    if role == Message.Role.USER:
+        content = sent_at(content, timezone.localtime(created_at))
+    return as_chat(role, content, tool_calls, tool_call_id)
 
 
 # --- storing a step ----------------------------------------------------------------------------------------------
@@ -296,22 +344,37 @@ def store_results(claim: Claim, view: View) -> None:
         _append(claim, seq, _results_of(claim.turn_id, unanswered))
 
 
-def finish(claim: Claim, completion: Completion, *, reply: str, has_called: bool = True) -> None:
+def finish(
+    claim: Claim,
+    completion: Completion,
+    *,
+    reply: str,
+    has_called: bool = True,
+    compact_to: int | None = None,
+    kind: str = Message.Kind.SAID,
+    also: Callable[[int], None] | None = None,
+) -> None:
     """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
 
-    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told.
+    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``compact_to``: how many
+    tokens of the conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``:
+    what else is done in the transaction; it is given the reply's number.
     """
     with transaction.atomic():
-        seq = _take_seqs(claim.conversation_id, 1)
+        seq = transcript.take_seqs(claim.conversation_id, 1)
         spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion))
         if not spent:
             raise FenceLost
-        _append(claim, seq, [{"role": "assistant", "content": reply}])
+        _append(claim, seq, [{"role": "assistant", "content": reply}], kind)
+        if also:
+            also(seq)
         calls = answers.calls_of(claim.turn_id) if has_called else []
         usage = answers.usage_of(*spent[0])
         told = answers.succeeded(claim.conversation_id, claim.turn_id, reply=reply, calls=calls, usage=usage)
         events.publish_end_after_commit(claim.turn_id, told)
         ring_for_next(claim.conversation_id)
+        if compact_to is not None:
+            compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
 
 
 def fail(claim: Claim, *, code: str, detail: str = "") -> None:
@@ -372,14 +435,14 @@ def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str)
     gate.end_open([turn_id], rule=rule, reason=reason)
     own = Message.objects.filter(turn_id=turn_id, seq__isnull=False).order_by("seq")
     if unanswered := unanswered_calls([message.as_chat() for message in own]):
-        seq = _take_seqs(conversation_id, len(unanswered))
-        _insert(conversation_id, turn_id, seq, _results_of(turn_id, unanswered))
+        seq = transcript.take_seqs(conversation_id, len(unanswered))
+        transcript.append(conversation_id, turn_id, seq, _results_of(turn_id, unanswered))
 
 
 def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
     with transaction.atomic():
         # The conversation is locked first: closing the round may append to it.
-        _take_seqs(claim.conversation_id, 0)
+        transcript.take_seqs(claim.conversation_id, 0)
         # Whoever was told that a turn is being cancelled finds it cancelled.
         mine = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)
         mine = mine.filter(cancel_requested=status == TurnStatus.CANCELLED)
@@ -397,26 +460,10 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
 def _writing(claim: Claim, change: Update, *, messages: int = 0, **given: Any) -> Iterator[int]:
     """A transaction of a held turn: takes numbers for ``messages``, passes the fence, and yields the first number."""
     with transaction.atomic():
-        seq = _take_seqs(claim.conversation_id, messages) if messages else 0
+        seq = transcript.take_seqs(claim.conversation_id, messages) if messages else 0
         if change(turn_id=claim.turn_id, fence=claim.fence, **given) != 1:
             raise FenceLost
         yield seq
-
-
-_take = Update(
-    lambda: Conversation.objects.filter(pk=Given("conversation_id")),
-    lambda: {"next_seq": F("next_seq") + Given("count", BigIntegerField()), "updated_at": Now()},
-    returning=("next_seq",),
-)
-
-
-def _take_seqs(conversation_id: UUID, count: int) -> int:
-    """Take ``count`` numbers under the conversation's lock and return the first; FenceLost if it was deleted."""
-    taken = _take(conversation_id=conversation_id, count=count)
-    if not taken:
-        raise FenceLost
-    ((next_seq,),) = taken
-    return int(next_seq) - count
 
 
 def _used(completion: Completion) -> dict[str, int]:
@@ -437,32 +484,8 @@ def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
     return call | {"function": function | {"arguments": redact_json(function["arguments"])}}
 
 
-def _append(claim: Claim, seq: int, messages: Sequence[ChatMessage]) -> None:
-    _insert(claim.conversation_id, claim.turn_id, seq, messages)
-
-
-_insert_message = Insert(
-    Message,
-    *("id", "conversation_id", "turn_id", "seq", "role", "content"),
-    *("tool_calls", "tool_call_id", "tool_name", "created_at"),
-    type=Message.Type.NORMAL,
-)
-
-
-def _insert(conversation_id: UUID, turn_id: UUID, seq: int, messages: Sequence[ChatMessage]) -> None:
-    for offset, message in enumerate(messages):
-        _insert_message(
-            id=new_id(),
-            conversation_id=conversation_id,
-            turn_id=turn_id,
-            seq=seq + offset,
-            role=message["role"],
-            content=message["content"],
-            tool_calls=message.get("tool_calls"),
-            tool_call_id=message.get("tool_call_id", ""),
-            tool_name=message.get("name", ""),
-            created_at=timezone.now(),
-        )
+def _append(claim: Claim, seq: int, messages: Sequence[ChatMessage], kind: str = Message.Kind.SAID) -> None:
+    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind)
 
 
 _results = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list("call_id", "result"))

@@ -14,13 +14,16 @@ from celery import current_app
 from django.db import DatabaseError, transaction
 from kombu.exceptions import OperationalError
 
-from conversations.models import Turn, TurnQuerySet
+from conversations.models import OPEN_COMPACTION, Compaction, CompactionQuerySet, Turn, TurnQuerySet
 from nanohost.lib.clock import Now
 from tools.models import ToolCall, ToolCallQuerySet
 
 logger = logging.getLogger(__name__)
 
 ADVANCE_TURN, RUN_TOOL_CALL = "conversations.tasks.advance_turn", "conversations.tasks.run_tool_call"
+COMPACT = "conversations.tasks.compact"
+
+_Rows = TurnQuerySet | ToolCallQuerySet | CompactionQuerySet
 
 # What this process does with a ring itself, by task: it takes the row and returns True, or it has no room.
 _here: dict[str, Callable[[UUID], bool]] = {}
@@ -39,6 +42,12 @@ def ring_for_call(call_id: UUID) -> None:
     _after_commit(RUN_TOOL_CALL, lambda: ToolCall.objects.open().filter(pk=call_id), call_id)
 
 
+def ring_for_compaction(compaction_id: UUID) -> None:
+    """Have a worker look at a compaction, once the current transaction has committed."""
+    rows = Compaction.objects.filter(pk=compaction_id, status__in=OPEN_COMPACTION)
+    _after_commit(COMPACT, lambda: rows, compaction_id)
+
+
 def answer_here(task: str, take: Callable[[UUID], bool]) -> None:
     """Offer a task's rings to this process first."""
     _here[task] = take
@@ -49,7 +58,7 @@ def answer_no_more() -> None:
     _here.clear()
 
 
-def _after_commit(task: str, row: Callable[[], TurnQuerySet | ToolCallQuerySet], row_id: UUID) -> None:
+def _after_commit(task: str, row: Callable[[], _Rows], row_id: UUID) -> None:
     # A worker that looks before the commit finds nothing, and nobody would look again until the sweeper does.
     transaction.on_commit(lambda: _publish(task, row, row_id))
 
@@ -89,7 +98,7 @@ class _Broker:
 _broker = _Broker()
 
 
-def _publish(task: str, row: Callable[[], TurnQuerySet | ToolCallQuerySet], row_id: UUID) -> None:
+def _publish(task: str, row: Callable[[], _Rows], row_id: UUID) -> None:
     take = _here.get(task)
     if (take and take(row_id)) or _broker.ring(task, row_id):
         return

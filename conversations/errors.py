@@ -13,6 +13,14 @@ class NotClaimed(Exception):
     """The turn is not to be had now."""
 
 
+class Overtaken(Exception):
+    """The conversation was moved on while a summary of it was made."""
+
+
+class FolderInUse(Exception):
+    """There is something already where an export is to be written."""
+
+
 class UnknownModel(Problem):
     """The request names a model outside LLM_MODELS."""
 

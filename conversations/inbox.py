@@ -7,17 +7,18 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import doorbell, endings
+from conversations.commands import STOP, command_in
 from conversations.errors import ConversationBusy, IdempotencyConflict, UnknownAgent, UnknownModel
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import ACTIVE, Conversation, LaterMessage, LaterState, Message, Turn, TurnStatus
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from nanohost.lib.ids import new_id
-from nanohost.lib.statements import Given, Insert, Update
+from nanohost.lib.statements import Given, Insert, Rows, Update
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 
@@ -41,7 +42,7 @@ _insert_turn = Insert(
     rung_at=Now(),
 )
 _insert_message = Insert(
-    Message, "id", "conversation_id", "turn_id", "content", "created_at", role=Message.Role.USER, seq=None
+    Message, "id", "conversation_id", "turn_id", "content", "created_at", "kind", role=Message.Role.USER, seq=None
 )
 
 
@@ -69,9 +70,12 @@ def receive(
         return earlier
     if model and settings.LLM_MODELS and model not in settings.LLM_MODELS:
         raise UnknownModel(f"{model!r} is not offered; choose one of {', '.join(settings.LLM_MODELS)}.")
+    command = command_in(content)
+    if command == STOP:
+        on_busy = "interrupt"
     try:
         with transaction.atomic():
-            number = _take_number(conversation.pk)  # and with it the conversation's lock
+            number, set_aside = _take_number(conversation.pk)  # and with it the conversation's lock
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy)
             stored: dict[str, Any] = {
@@ -86,13 +90,17 @@ def receive(
                 "created_at": timezone.now(),
             }
             _insert_turn(**stored)
-            _insert_message(
-                id=new_id(),
-                conversation_id=conversation.pk,
-                turn_id=stored["id"],
-                content=content,
-                created_at=stored["created_at"],
-            )
+            # What was set aside comes first: ids sort as they are made.
+            along = _take_along(conversation.pk, stored["id"]) if set_aside and not command else []
+            for said in (*along, content):
+                _insert_message(
+                    id=new_id(),
+                    conversation_id=conversation.pk,
+                    turn_id=stored["id"],
+                    content=said,
+                    created_at=stored["created_at"],
+                    kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
+                )
             doorbell.ring_for_turn(stored["id"])
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
@@ -100,6 +108,36 @@ def receive(
             return earlier
         raise
     return Turn(**stored)
+
+
+def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
+    """What rides along with a turn, in order; in the transaction that stores it, under the conversation's lock."""
+    waiting = LaterMessage.objects.filter(conversation=conversation_id, state=LaterState.WAITING)
+    due = waiting.filter(Q(run_after=None) | Q(run_after__lte=Now())).exclude(kind=LaterMessage.Kind.WAKE)
+    taken = list(due.order_by("pk"))
+    LaterMessage.objects.filter(pk__in=[each.pk for each in taken]).update(state=LaterState.DONE, turn_id=turn_id)
+    Conversation.objects.filter(pk=conversation_id).update(set_aside=F("set_aside") - len(taken))
+    return [f"[note] {each.content}" if each.kind == LaterMessage.Kind.NOTE else each.content for each in taken]
+
+
+def note(*, conversation_id: UUID, content: str) -> bool:
+    """Append what the host itself has to say, for people: the model does not see it. False if a turn is active, into
+    whose middle it would fall. Where the conversation is gone, nobody is left to be told: True."""
+    with transaction.atomic():
+        conversation = Conversation.objects.select_for_update().filter(pk=conversation_id).first()
+        if conversation is None:
+            return True
+        if Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():
+            return False
+        Message.objects.create(
+            conversation=conversation,
+            seq=conversation.next_seq,
+            role=Message.Role.SYSTEM,
+            kind=Message.Kind.COMMAND,
+            content=content,
+        )
+        Conversation.objects.filter(pk=conversation_id).update(next_seq=F("next_seq") + 1, updated_at=Now())
+    return True
 
 
 def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
@@ -113,17 +151,18 @@ def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
 _take = Update(
     lambda: Conversation.objects.filter(pk=Given("conversation_id")),
     lambda: {"next_turn": F("next_turn") + 1, "updated_at": Now()},
-    returning=("next_turn",),
+    returning=("next_turn", "set_aside"),
 )
 
 
-def _take_number(conversation_id: UUID) -> int:
-    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted."""
+def _take_number(conversation_id: UUID) -> tuple[int, int]:
+    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted. And
+    how many messages wait to ride along with it."""
     taken = _take(conversation_id=conversation_id)
     if not taken:
         raise NotFound()
-    ((next_turn,),) = taken
-    return int(next_turn) - 1
+    ((next_turn, set_aside),) = taken
+    return int(next_turn) - 1, int(set_aside)
 
 
 def _hash_of(conversation_id: UUID, content: str, model: str) -> str:
@@ -131,8 +170,14 @@ def _hash_of(conversation_id: UUID, content: str, model: str) -> str:
     return hashlib.sha256(asked.encode()).hexdigest()
 
 
+_by_idempotency_key = Rows(
+    lambda: Turn.objects.filter(owner_id=Given("owner_id"), idempotency_key=Given("idempotency_key"))
+)
+
+
 def _earlier_turn(conversation: Conversation, idempotency_key: str, body_hash: str) -> Turn | None:
-    turn = Turn.objects.filter(owner_id=conversation.owner_id, idempotency_key=idempotency_key).first()
+    found = _by_idempotency_key(owner_id=conversation.owner_id, idempotency_key=idempotency_key)
+    turn = found[0] if found else None
     if turn and turn.body_hash != body_hash:
         raise IdempotencyConflict(f"This Idempotency-Key was used for another request, which is turn {turn.pk}.")
     return turn

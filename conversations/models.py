@@ -24,6 +24,24 @@ class Conversation(models.Model):
     agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="conversations")
     next_seq = models.PositiveBigIntegerField(default=1, help_text="The number the next message gets.")
     next_turn = models.PositiveBigIntegerField(default=1, help_text="The number the next turn gets.")
+    starts_at_seq = models.PositiveBigIntegerField(
+        default=1, db_default=1, help_text="Messages before it are kept, but are no longer part of the prompt."
+    )
+    consolidated_through = models.PositiveBigIntegerField(
+        default=0, db_default=0, help_text="The last message that the summary covers."
+    )
+    summary_seq = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The message that is the latest rolling summary."
+    )
+    state = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        blank=True,
+        help_text="What the agent keeps for this conversation, by key.",
+    )
+    set_aside = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
+    )
     metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -102,6 +120,9 @@ class Turn(models.Model):
     waiting_for = models.CharField(max_length=8, choices=WaitingFor.choices, blank=True)
 
     model = models.CharField(max_length=128, help_text="The model it asks.")
+    agent_version = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The version of its agent that it ran with, since it was last taken up."
+    )
     request_id = models.CharField(max_length=64, help_text="Of the request it came with; every log line carries it.")
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique for the owner.")
     body_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what was asked, hexadecimal.")
@@ -183,6 +204,17 @@ class Message(models.Model):
         NORMAL = "NORMAL"
         SUMMARY = "SUMMARY"
 
+    class Kind(models.TextChoices):
+        """What sets a message apart from what is said: it is in no prompt as a part of the history."""
+
+        SAID = ""
+        # A command to the host, its answer, and what the host says of its own accord.
+        COMMAND = "command"
+        # What came before, for the prompts from then on; the latest counts.
+        ROLLING = "rolling"
+        # What was said on one day, for people.
+        DAILY = "daily"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages", db_index=False)
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, null=True, related_name="messages")
@@ -192,10 +224,19 @@ class Message(models.Model):
     )
     role = models.CharField(max_length=9, choices=Role.choices)
     type = models.CharField(max_length=7, choices=Type.choices, default=Type.NORMAL)
+    kind = models.CharField(
+        max_length=8,
+        choices=Kind.choices,
+        default=Kind.SAID,
+        db_default="",
+        blank=True,
+        help_text="Empty: said. Otherwise a command or its answer, a rolling summary, or a day's.",
+    )
     content = models.TextField(blank=True)
     tool_calls = models.JSONField(null=True, blank=True, help_text="Of an assistant: the calls it asks for.")
     tool_call_id = models.CharField(max_length=128, blank=True, help_text="Of a tool: the call it answers.")
     tool_name = models.CharField(max_length=128, blank=True)
+    metadata = models.JSONField(null=True, blank=True, help_text="What an import found with it that has no column.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = MessageQuerySet.as_manager()
@@ -219,6 +260,158 @@ def as_chat(role: str, content: str, tool_calls: object, tool_call_id: str) -> d
         return {"role": "tool", "tool_call_id": tool_call_id, "content": content}
     chat: dict[str, object] = {"role": role, "content": content}
     return chat | {"tool_calls": tool_calls} if tool_calls else chat
+
+
+class LaterState(models.TextChoices):
+    """Where a message for later stands; the last two are final."""
+
+    WAITING = "waiting"
+    FIRED = "fired"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class LaterMessage(models.Model):
+    """A message that makes no turn at once: it has its time, or wakes nobody and rides along with the next turn."""
+
+    class Kind(models.TextChoices):
+        # It makes a turn, when its time has come.
+        WAKE = "wake"
+        # The next turn has it before its own message.
+        CONTEXT = "context"
+        # The same, marked as a note of the host's client to the agent.
+        NOTE = "note"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="later", db_index=False)
+    kind = models.CharField(max_length=7, choices=Kind.choices, help_text="What becomes of it.")
+    content = models.TextField(blank=True)
+    model = models.CharField(max_length=128, blank=True, help_text="The model to ask; the agent's if empty.")
+    idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique in the conversation.")
+    request_id = models.CharField(max_length=64, help_text="Of the request it came with.")
+    state = models.CharField(
+        max_length=7, choices=LaterState.choices, default=LaterState.WAITING, help_text="What has become of it."
+    )
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    tries = models.PositiveIntegerField(default=0, help_text="Turns that were made of it; five at most.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that was made of it last, or took it along.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["conversation", "idempotency_key"], name="one_later_an_idempotency_key")
+        ]
+        indexes = [
+            models.Index(fields=["state", "run_after"], name="later_by_state"),
+            models.Index(fields=["conversation", "state"], name="later_of_a_conversation"),
+            models.Index(fields=["-created_at"], name="later_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.state}"
+
+
+class CompactionStatus(models.TextChoices):
+    """Where a compaction stands; the last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    # There was nothing left to do: somebody else had moved the conversation on.
+    DROPPED = "dropped"
+    # Of a day's summary, which nothing depends on; a rolling one ends in a stub instead.
+    FAILED = "failed"
+
+
+class CompactionKind(models.TextChoices):
+    """What a summary is for."""
+
+    ROLLING = "rolling"
+    DAILY = "daily"
+
+
+OPEN_COMPACTION = (CompactionStatus.QUEUED, CompactionStatus.RUNNING)
+
+
+class CompactionQuerySet(models.QuerySet["Compaction"]):
+    """Look-ups that say what they mean."""
+
+    def due(self) -> Self:
+        """Compactions that nobody works on and whose time has come."""
+        return self.filter(
+            Q(status=CompactionStatus.QUEUED) & (Q(run_after=None) | Q(run_after__lte=Now()))
+            | Q(status=CompactionStatus.RUNNING, lease_until__lt=Now()),
+        )
+
+
+class Compaction(models.Model):
+    """Messages that are put into a summary: a piece of work, and its record.
+
+    A rolling one takes the place of older messages in the prompt, and goes into the long-term memory and the history
+    log as well; a daily one tells people of one day. It names what the summary was made of: which messages, by which
+    model, after which turn.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="compactions", db_index=False)
+    kind = models.CharField(
+        max_length=7,
+        choices=CompactionKind.choices,
+        default=CompactionKind.ROLLING,
+        help_text="rolling: for prompts. daily: of one day, for people.",
+    )
+    day = models.DateField(null=True, blank=True, help_text="The day that a daily one is of.")
+    since = models.DateTimeField(null=True, blank=True, help_text="A daily one covers what was said from then on,")
+    until = models.DateTimeField(null=True, blank=True, help_text="and before then.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that made it necessary.")
+    keep_tokens = models.PositiveIntegerField(help_text="Of the newest messages, so many tokens stay at most.")
+    status = models.CharField(max_length=7, choices=CompactionStatus.choices, default=CompactionStatus.QUEUED)
+
+    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
+    worker = models.CharField(max_length=128, blank=True, help_text="Who claimed it last.")
+    lease_until = models.DateTimeField(null=True, blank=True)
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    rung_at = models.DateTimeField(null=True, blank=True, help_text="When workers were last told of it.")
+    failures = models.PositiveIntegerField(
+        default=0, help_text="Answers that were of no use, in a row, and workers that died. At three, a stub is made."
+    )
+    error = models.CharField(max_length=500, blank=True, help_text="What went wrong last.")
+
+    first_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The first message it covers.")
+    through_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it covers.")
+    summary_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The message that is its summary.")
+    is_stub = models.BooleanField(default=False, help_text="No model could summarise them; the log has them whole.")
+    memory_version = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The version of the long-term memory that it made."
+    )
+    model = models.CharField(max_length=128, blank=True, help_text="The model that made it.")
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    objects = CompactionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["conversation"],
+                condition=Q(status__in=OPEN_COMPACTION, kind=CompactionKind.ROLLING),
+                name="one_open_compaction",
+            ),
+            models.UniqueConstraint(fields=["conversation", "day"], name="one_summary_a_day"),
+        ]
+        indexes = [
+            models.Index(fields=["status", "rung_at"], name="compactions_by_status"),
+            models.Index(fields=["conversation", "-summary_seq"], name="compactions_of_a_conversation"),
+            models.Index(fields=["-created_at"], name="compactions_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"messages {self.first_seq} to {self.through_seq}" if self.through_seq else f"compaction {self.status}"
 
 
 # The queues a worker may work on. Turns are model calls, and tools hold no key: so each has workers of its own.

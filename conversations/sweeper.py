@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from conversations.models import Turn, TurnStatus, WaitingFor
+from conversations.models import Compaction, CompactionStatus, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from tools import calls, gate
 
@@ -47,6 +47,17 @@ def due_turns(*, wanted: int = MOST_FOUND, held: Collection[UUID] = ()) -> Seque
 def due_calls(*, wanted: int = MOST_FOUND) -> Sequence[UUID]:
     """Open calls that nobody runs and nobody was told of lately, marked as told."""
     return calls.due(told_for=TOLD_FOR, limit=min(wanted, MOST_FOUND))
+
+
+def due_compactions(*, wanted: int) -> Sequence[UUID]:
+    """Compactions that are due and nobody was told of lately, marked as told."""
+    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-TOLD_FOR.total_seconds()))
+    expired = Q(status=CompactionStatus.RUNNING, lease_until__lt=Now())
+    with transaction.atomic():
+        rows = Compaction.objects.due().filter(not_told | expired).order_by("rung_at")
+        found = list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True)[:wanted])
+        Compaction.objects.filter(pk__in=found).update(rung_at=Now())
+    return found
 
 
 def _end_overdue_calls() -> None:

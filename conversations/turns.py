@@ -5,37 +5,30 @@ thread, no connection and no transaction waits for a model.
 """
 
 import asyncio
-import contextvars
-import json
 import logging
 import random
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
-from agent import llm
-from agent.errors import LlmBadResponse, LlmError, LlmTimeout
-from agent.llm.base import Completion, Delta, ModelRequest
+from agent import llm, tokens
+from agent.errors import LlmBadResponse, LlmContextTooLong, LlmError
+from agent.llm.base import Completion, Delta
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
-from agent.prompt import build_prompt
-from conversations import claims, doorbell, events
+from conversations import claims, commands, doorbell, events
 from conversations.claims import Claim, View
+from conversations.database_threads import DatabaseThreads
 from conversations.errors import FenceLost
+from conversations.outlook import Outlook, look
 from conversations.sweeper import time_for_last_answer
-from nanohost.lib.database import borrowed_connection
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import RedactedPieces, redact_known
-from tools import gate
 
 logger = logging.getLogger(__name__)
-model_log = logging.getLogger("nanohost.model")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,44 +43,6 @@ STAND_BACK = (1.0, 3.0)
 
 # Seconds between tries to store an answer while the database is away.
 STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
-
-
-class DatabaseThreads:
-    """A few threads with kept connections, which the event loop hands its database work to."""
-
-    def __init__(self, size: int) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="database")
-
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in a thread, with the caller's context. A cancelled caller still waits for its end: what was
-        written must be known before anything else is."""
-        context = contextvars.copy_context()
-
-        def call() -> T:
-            with borrowed_connection():
-                return context.run(function, *args, **kwargs)
-
-        future = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            if error := future.exception():
-                logger.info("a database job of a stopped task failed: %s", type(error).__name__)
-            raise
-
-    def close(self) -> None:
-        """Close the connections and end the threads."""
-        if started := len(self._executor._threads):
-            each_its_own = threading.Barrier(started)
-
-            def close_own() -> None:
-                each_its_own.wait(timeout=5)
-                connections.close_all()
-
-            for _ in range(started):
-                self._executor.submit(close_own)
-        self._executor.shutdown(wait=True)
 
 
 Ending = Literal["", "cancelled", "taken over", "deadline", "shutdown"]
@@ -203,40 +158,45 @@ class TurnRunner:
             return
         self._ring_in(claim.turn_id, seconds)
 
-    async def _run(self, claim: Claim, outlook: "_Outlook | None") -> None:
+    async def _run(self, claim: Claim, outlook: Outlook | None) -> None:
         """Step until the turn waits or ends."""
         if claim.attempts > settings.TURN_MAX_ATTEMPTS:
             detail = f"{claim.attempts} workers in a row died while they ran it."
             await self._database(claims.fail, claim, code="turn_crashed", detail=detail)
             return
-        outlook = outlook or await self._database(_look, claim)
+        outlook = outlook or await self._database(look, claim)
         while outlook:
             outlook = await self._step(claim, outlook)
 
-    async def _step(self, claim: Claim, outlook: "_Outlook") -> "_Outlook | None":
+    async def _step(self, claim: Claim, outlook: Outlook) -> Outlook | None:
         """One step, stored; what the next one is decided on, or None when the turn waits or has ended."""
         if claim.seconds_left() <= 0:
             await self._database(claims.fail, claim, code="turn_timeout")
             return None
         view = outlook.view
+        if view.command:
+            await commands.carry_out(claim, outlook, self._database)
+            return None
         limit = _limit_met(claim, view)
         step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
             return await self._database(_answer_calls, claim, view)
-        completion = Completion()
+        completion, compact_to = Completion(), None
         if isinstance(step, CallModel):
             try:
-                completion = await self._ask(claim, outlook, step.limit)
+                completion, compact_to = await self._ask(claim, outlook, step.limit)
             except LlmError as error:
                 await self._give_up_or_wait(claim, view, error)
                 return None
             step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
             waits = await self._stored(claims.store_calls, claim, completion, limit=step.limit)
-            return None if waits else await self._database(_look, claim)
+            return None if waits else await self._database(look, claim)
         assert isinstance(step, Finish)
         has_called = any("tool_calls" in message for message in view.own)
-        await self._stored(claims.finish, claim, completion, reply=step.reply, has_called=has_called)
+        await self._stored(
+            claims.finish, claim, completion, reply=step.reply, has_called=has_called, compact_to=compact_to
+        )
         return None
 
     async def _stored(self, store: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -250,43 +210,31 @@ class TurnRunner:
                 await asyncio.sleep(seconds)
         return await self._database(store, *args, **kwargs)
 
-    async def _ask(self, claim: Claim, outlook: "_Outlook", limit: Limit | None) -> Completion:
-        """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
-        request = ModelRequest(
-            model=claim.model,
-            messages=build_prompt(
-                system_prompt=claim.agent.system_prompt,
-                transcript=outlook.view.transcript,
-                window=settings.MEMORY_WINDOW,
-                result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
-                limit=limit,
-            ),
-            tools=[] if limit else outlook.tools,
-        )
-        began = time.perf_counter()
-        error = "interrupted"  # cancelled, taken over or handed back
-        completion = Completion()
-        telling = _Telling(claim, outlook.view)
-        try:
-            async with asyncio.timeout(min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())):
-                completion = await llm.client().complete(request, on_delta=telling)
-            telling.end()
-            error = ""
-        except TimeoutError:
-            error = LlmTimeout.code
-            raise LlmTimeout("no answer in time") from None
-        except LlmError as failure:
-            error = failure.code
-            raise
-        except Exception:
-            error = "fault"
-            raise
-        finally:
-            _log_call(request, completion, error, time.perf_counter() - began)
+    async def _ask(self, claim: Claim, outlook: Outlook, limit: Limit | None) -> tuple[Completion, int | None]:
+        """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`.
+
+        Returns the answer, and to how many tokens the conversation is to be compacted then, if it is.
+        """
+        request, estimated = outlook.request(limit)
+        while True:
+            telling = _Telling(claim, outlook.view)
+            seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
+            try:
+                completion = await llm.ask(request, seconds=seconds, on_delta=telling)
+                break
+            except LlmContextTooLong:
+                # Dense text has more tokens than were estimated. A smaller prompt may fit; one that cannot be made
+                # smaller is refused for good.
+                tokens.correction.refused(claim.model)
+                before, (request, estimated) = estimated, outlook.request(limit)
+                if estimated >= before:
+                    raise
+        telling.end()
+        tokens.correction.learn(claim.model, estimated=estimated, reported=completion.usage.prompt_tokens)
         if not completion.content.strip() and not completion.tool_calls and not limit:
             raise LlmBadResponse("an empty answer")
         completion = replace(completion, content=redact_known(completion.content))
-        return _without_calls(completion) if limit else completion
+        return (_without_calls(completion) if limit else completion), outlook.compact_to(request)
 
     async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
@@ -379,35 +327,20 @@ class TurnRunner:
             await asyncio.wait(set(self._advancing))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outlook:
-    """What a step is decided on: what is stored, and the tools the model is told of."""
-
-    view: View
-    tools: list[dict[str, object]]
-
-
-def _take(turn_id: UUID, *, worker: str) -> tuple[Claim, _Outlook | None] | None:
+def _take(turn_id: UUID, *, worker: str) -> tuple[Claim, Outlook | None] | None:
     """Claim a turn, and look at it while we are at the database."""
     claim = claims.claim(turn_id, worker=worker)
     if claim is None:
         return None
     try:
-        return claim, _look(claim)
+        return claim, look(claim)
     except (FenceLost, OperationalError):  # it is to be cancelled, or the database goes away: whoever runs it finds out
         return claim, None
 
 
-def _look(claim: Claim) -> _Outlook:
-    """The tools the model is told of are those the gate would let this agent run now."""
-    view = claims.read(claim)
-    survey = gate.survey(agent_tools=claim.agent.allowed_tools())
-    return _Outlook(view=view, tools=[tool.as_function() for tool, forbidden_by in survey if forbidden_by is None])
-
-
-def _answer_calls(claim: Claim, view: View) -> _Outlook:
+def _answer_calls(claim: Claim, view: View) -> Outlook:
     claims.store_results(claim, view)
-    return _look(claim)
+    return look(claim)
 
 
 class _Telling:
@@ -452,23 +385,3 @@ def _without_calls(completion: Completion) -> Completion:
 def _backoff(retries: int) -> float:
     """Exponential, with jitter, so that turns that failed together do not come back together."""
     return min(RETRY_MOST, RETRY_FIRST * 2.0**retries) * random.uniform(0.75, 1.25)  # noqa: S311 -- no secret
-
-
-def _log_call(request: ModelRequest, completion: Completion, error: str, seconds: float) -> None:
-    fields: dict[str, object] = {
-        "model": request.model,
-        "provider": settings.LLM_PROVIDER,
-        "messages": len(request.messages),
-        "tools": len(request.tools),
-        "promptChars": sum(len(str(message.get("content") or "")) for message in request.messages),
-        "answerChars": len(completion.content),
-        "toolCalls": len(completion.tool_calls),
-        "latencyMs": round(seconds * 1000, 1),
-        "promptTokens": completion.usage.prompt_tokens,
-        "completionTokens": completion.usage.completion_tokens,
-        "error": error,
-    }
-    if settings.LOG_CONTENT:
-        fields["prompt"] = json.dumps(request.messages, ensure_ascii=False)
-        fields["answer"] = json.dumps(completion.as_message(), ensure_ascii=False)
-    model_log.info("model call", extra=fields)

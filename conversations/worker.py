@@ -21,12 +21,15 @@ from django.conf import settings
 import nanohost
 from agent import llm
 from agent.models import Agent
-from conversations import doorbell, events
-from conversations.models import TOOLS, TURNS, Worker
-from conversations.sweeper import due_calls, due_turns
-from conversations.turns import DatabaseThreads, TurnRunner
+from conversations import doorbell, events, later
+from conversations.compactor import Compactor
+from conversations.database_threads import DatabaseThreads
+from conversations.models import COMPACTION, TOOLS, TURNS, Worker
+from conversations.sweeper import due_calls, due_compactions, due_turns
+from conversations.turns import TurnRunner
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.database import borrowed_connection
+from nanohost.lib.statements import Given, Rows
 from tools import gate
 from tools.gate import AgentTools
 from tools.models import ToolCall
@@ -34,6 +37,9 @@ from tools.models import ToolCall
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
+
+# Compactions a process works on at a time: a model's provider is asked for replies first.
+MOST_COMPACTIONS = 4
 
 
 class _Room:
@@ -58,32 +64,41 @@ class _Room:
 
 
 class Runtime:
-    """What a worker process holds: one, made for its queues and started by :func:`start_runtime`."""
+    """What a worker process holds: one, made for its queues and started by :func:`start_runtime`. It lives on ``loop``,
+    which runs in another thread; if none is given, on one of its own."""
 
-    def __init__(self, queues: Collection[str] = (TURNS, TOOLS)) -> None:
+    def __init__(
+        self, queues: Collection[str] = (TURNS, TOOLS), *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         self.name = f"{socket.gethostname()[:64]}:{os.getpid()}:{time.time():.0f}"
         self.queues = sorted(queues)
-        self._loop = uvloop.new_event_loop()
+        self._loop = loop or uvloop.new_event_loop()
+        self._thread = None if loop else threading.Thread(target=self._run_loop, name="turns", daemon=True)
+        self._life: Future[None] | None = None
         self._database = DatabaseThreads(settings.WORKER_DB_THREADS)
         # Of its own: behind hundreds of turns that are begun at once, the leases of those that are held would run out.
         self._heart = DatabaseThreads(1)
         self._runner = TurnRunner(worker=self.name, database=self._database)
+        self._compactor = Compactor(worker=self.name, database=self._database)
         self._call_threads = ThreadPoolExecutor(settings.TOOL_CONCURRENCY, thread_name_prefix="tools")
         self._room_for_turns = _Room(settings.WORKER_MAX_TURNS)
         self._room_for_calls = _Room(settings.TOOL_CONCURRENCY)
-        self._thread = threading.Thread(target=self._live, name="turns", daemon=True)
+        self._room_for_compactions = _Room(MOST_COMPACTIONS)
         self._stopping = threading.Event()
         self._stop = asyncio.Event()
         self._started = threading.Event()
+        self._ended = threading.Event()
         self._failure: BaseException | None = None
 
     def start(self) -> None:
         """Start the loop; returns once the worker's row is written. Raises RuntimeError if it cannot be."""
         if TOOLS in self.queues:
             gate.warm_tools()
-        if TURNS in self.queues:
+        if TURNS in self.queues or COMPACTION in self.queues:
             llm.client()  # importing a provider's package takes a third of a second, which the loop must not
-        self._thread.start()
+        self._life = asyncio.run_coroutine_threadsafe(self._live(), self._loop)
+        if self._thread:
+            self._thread.start()
         if not self._started.wait(timeout=30):
             raise RuntimeError("its row could not be written within 30 s")
         if self._failure:
@@ -92,6 +107,8 @@ class Runtime:
             doorbell.answer_here(doorbell.ADVANCE_TURN, partial(self.take_turn, wait=False))
         if TOOLS in self.queues:
             doorbell.answer_here(doorbell.RUN_TOOL_CALL, partial(self.take_call, wait=False))
+        if COMPACTION in self.queues:
+            doorbell.answer_here(doorbell.COMPACT, self.take_compaction)
 
     def wind_down(self) -> None:
         """Begin nothing more, and tell the tools that run."""
@@ -103,9 +120,9 @@ class Runtime:
     def stop(self, *, timeout: float = 6.0) -> None:
         """Hand the turns back, say goodbye, end the loop; a database that hangs is not waited for longer."""
         self.wind_down()
-        if self._thread.is_alive():
+        if self._life and not self._life.done():
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(timeout)
+            self._ended.wait(timeout)
         events.transport().flush(timeout=1)
         if TOOLS in self.queues:
             gate.close_tools()
@@ -114,9 +131,12 @@ class Runtime:
         """Hand a turn to the loop and return at once. While the process holds as many as it may: wait, or leave it and
         return False."""
         if entered := self._enters(self._room_for_turns, wait=wait):
-            future = asyncio.run_coroutine_threadsafe(self._runner.advance(turn_id), self._loop)
-            future.add_done_callback(lambda done: self._after(self._room_for_turns, f"turn {turn_id}", done))
+            self._loop.call_soon_threadsafe(self._begin, turn_id)
         return entered
+
+    def _begin(self, turn_id: UUID) -> None:
+        turn = self._loop.create_task(self._runner.advance(turn_id))
+        turn.add_done_callback(lambda done: self._after(self._room_for_turns, f"turn {turn_id}", done))
 
     def take_call(self, call_id: UUID, *, wait: bool = True) -> bool:
         """Hand a tool call to a thread and return at once. While as many run as may: wait, or leave it and return
@@ -124,6 +144,15 @@ class Runtime:
         if entered := self._enters(self._room_for_calls, wait=wait):
             call = self._call_threads.submit(self._run_call, call_id)
             call.add_done_callback(lambda done: self._after(self._room_for_calls, f"tool call {call_id}", done))
+        return entered
+
+    def take_compaction(self, compaction_id: UUID) -> bool:
+        """Hand a compaction to the loop and return at once; without room, leave it to a sweep and return False."""
+        if entered := self._enters(self._room_for_compactions, wait=False):
+            future = asyncio.run_coroutine_threadsafe(self._compactor.advance(compaction_id), self._loop)
+            future.add_done_callback(
+                lambda done: self._after(self._room_for_compactions, f"compaction {compaction_id}", done)
+            )
         return entered
 
     def _enters(self, room: _Room, *, wait: bool) -> bool:
@@ -136,7 +165,7 @@ class Runtime:
             return False
         return True
 
-    def _after(self, room: _Room, what: str, done: "Future[None]") -> None:
+    def _after(self, room: _Room, what: str, done: "Future[None] | asyncio.Task[None]") -> None:
         room.leave()
         if not done.cancelled() and (error := done.exception()):
             # Its lease runs out and it is taken again, here or elsewhere.
@@ -153,17 +182,26 @@ class Runtime:
                 then=_go_on,
             )
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
+        assert self._life
         asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(asyncio.wrap_future(self._life, loop=self._loop))
+        self._loop.close()
+
+    async def _live(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            await self._serve()
         except Exception as error:
             logger.exception("the worker's loop has ended")
             self._failure = error
             self._started.set()
-        self._loop.close()
+        # A database that hangs holds the threads; the loop may be others' too.
+        threading.Thread(target=self._close, name="closing", daemon=True).start()
+
+    def _close(self) -> None:
         self._database.close()
         self._heart.close()
+        self._ended.set()
 
     async def _serve(self) -> None:
         await self._database(self._introduce)
@@ -178,7 +216,7 @@ class Runtime:
         for task in periodic:
             task.cancel()
         await asyncio.gather(*periodic, return_exceptions=True)
-        await self._runner.stop()
+        await asyncio.gather(self._runner.stop(), self._compactor.stop())
         await asyncio.to_thread(self._call_threads.shutdown, cancel_futures=True)
         await self._database(self._say_goodbye)
 
@@ -193,12 +231,18 @@ class Runtime:
 
     async def _sweep(self) -> None:
         """Take what is due and nobody was told of, as far as there is room."""
+        if TURNS in self.queues:
+            await self._database(later.fire_due)
         if TURNS in self.queues and (room := self._room_for_turns.free):
             for turn_id in await self._database(due_turns, wanted=room, held=self._runner.held):
                 self.take_turn(turn_id, wait=False)
         if TOOLS in self.queues and (room := self._room_for_calls.free):
             for call_id in await self._database(due_calls, wanted=room):
                 self.take_call(call_id, wait=False)
+
+        if COMPACTION in self.queues and (room := self._room_for_compactions.free):
+            for compaction_id in await self._database(due_compactions, wanted=room):
+                self.take_compaction(compaction_id)
 
     async def _beat(self) -> None:
         await self._runner.keep(self._heart)
@@ -238,19 +282,22 @@ def _go_on(call: ToolCall) -> None:
     doorbell.ring_for_turn(call.turn_id)
 
 
+_agent = Rows(lambda: Agent.objects.filter(name=Given("name")))
+
+
 def _tools_of_its_agent(call: ToolCall) -> AgentTools:
     """What the call's agent may use now; an agent that is gone may use nothing."""
-    agent = Agent.objects.filter(name=call.agent).first()
+    agent = next(iter(_agent(name=call.agent)), None)
     return agent.allowed_tools() if agent else AgentTools(names=frozenset())
 
 
 _runtime: Runtime | None = None
 
 
-def start_runtime(queues: Collection[str]) -> Runtime:
+def start_runtime(queues: Collection[str], *, loop: asyncio.AbstractEventLoop | None = None) -> Runtime:
     """Make the process's runtime, for its queues, and start it."""
     global _runtime
-    _runtime = Runtime(queues)
+    _runtime = Runtime(queues, loop=loop)
     _runtime.start()
     return _runtime
 

@@ -33,7 +33,7 @@ async def _live(receive: Receive, send: Send) -> None:
     if settings.EMBEDDED:
         from nanohost.embedded import Embedded
 
-        embedded = Embedded()
+        embedded = Embedded(asyncio.get_running_loop())
         await asyncio.to_thread(embedded.start)
     await send({"type": "lifespan.startup.complete"})
     await receive()

@@ -1,9 +1,11 @@
 """The Celery application. The database is the queue; what travels over the broker is only "look at row N"."""
 
 import os
+import signal
 from typing import Any
 
 from celery import Celery
+from celery.bootsteps import StartStopStep
 from celery.signals import celeryd_init, setup_logging, worker_init, worker_shutdown, worker_shutting_down
 from django.conf import settings
 from django.core.management.base import CommandError
@@ -22,6 +24,23 @@ def make_app(*, current: bool = True) -> Celery:
 
 
 app = make_app()
+
+
+class _StopOnce(StartStopStep):
+    """Once a worker was asked to stop, further SIGTERMs are not for it: Celery's handler takes a lock, and one that
+    comes in the midst of another would wait for itself. Whoever's parent dies gets as many as that had threads."""
+
+    def start(self, parent: Any) -> None:
+        begin_to_stop: Any = signal.getsignal(signal.SIGTERM)
+
+        def stop(*args: Any) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            begin_to_stop(*args)
+
+        signal.signal(signal.SIGTERM, stop)
+
+
+app.steps["worker"].add(_StopOnce)
 
 
 @setup_logging.connect

@@ -1,5 +1,6 @@
 """Web, workers and beat in one process: started and stopped by the ASGI lifespan."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -42,9 +43,13 @@ class _WakefulScheduler(HouseScheduler):
 
 
 class Embedded:
-    """The workers and beat of an embedded host. ``start`` returns when they are ready; ``stop`` when they are gone."""
+    """The workers and beat of an embedded host. ``start`` returns when they are ready; ``stop`` when they are gone.
 
-    def __init__(self) -> None:
+    Turns live on the web's loop: on one of their own, two threads would wait for each other's interpreter all the time.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._threads: list[threading.Thread] = []
         self._beat: Service | None = None
         self._stopping = threading.Event()
@@ -53,7 +58,7 @@ class Embedded:
     def start(self) -> None:
         """Start beat, the workers' runtime, and a Celery worker for each of the queues."""
         expire_leases_of_the_dead()
-        self._runtime = start_runtime((TURNS, TOOLS, COMPACTION))
+        self._runtime = start_runtime((TURNS, TOOLS, COMPACTION), loop=self._loop)
         # One each: a full house of tools, whose rings wait in their worker, keeps no turn waiting.
         for name, queues in (("turns", [TURNS, COMPACTION]), ("tools", [TOOLS])):
             self._run(f"worker-{name}", self._worker(name, queues).start)

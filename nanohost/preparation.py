@@ -18,9 +18,11 @@ from psycopg_pool import PoolTimeout
 from nanohost.accounts.errors import MalformedKey
 from nanohost.accounts.models import ApiKey
 from nanohost.checks import WEB
+from nanohost.console import tasks
+from nanohost.console.roles import sync_roles
 from nanohost.lib import env
 from nanohost.lib.redaction import redact
-from scheduler.house import sync_house_jobs
+from scheduler.house import HOUSE_JOBS, sync_house_jobs
 from tools import registry
 from tools.models import sync_settings
 
@@ -59,7 +61,8 @@ def prepare_database() -> tuple[str | None, str | None]:
             refuse_newer_database()
             call_command("migrate", verbosity=0, interactive=False)
             sync_settings()
-            sync_house_jobs()
+            sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
+            sync_roles()
             with transaction.atomic():  # a secret is kept only if it can be shown
                 return make_admin(), make_key()
     except DatabaseError as error:

@@ -69,6 +69,10 @@ class _Server(uvicorn.Server):
         closing.daemon = True
         return closing.start()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        leave_soon()  # the loop ends when its tasks have, and one may still wait for a database that hangs
+
 
 def serve(listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; the lifespan starts and stops the workers."""
@@ -79,6 +83,8 @@ def serve(listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        # uvicorn would believe whatever a proxy of this machine passes on; we go by TRUSTED_PROXIES and HTTPS.
+        proxy_headers=False,
         timeout_graceful_shutdown=2,
         ws="none",
         # asyncio accepts as often as this in a row, and logs each time that it has no file left for one.

@@ -1,10 +1,12 @@
 """All settings, read from the environment. The README's table names each; a test keeps it complete."""
 
 import secrets
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from csp import constants as csp
 from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
@@ -48,7 +50,11 @@ LLM_PROVIDER = env.choice(
 LLM_MODEL_DEFAULT = env.string("LLM_MODEL_DEFAULT", "gpt-4.1-mini")
 LLM_MODELS = env.words("LLM_MODELS")
 LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
+LLM_CONTEXT_WINDOW = env.integer("LLM_CONTEXT_WINDOW", 128_000, minimum=1024)
+LLM_OUTPUT_RESERVE = env.integer("LLM_OUTPUT_RESERVE", 8_000, minimum=128)
 
+if LLM_OUTPUT_RESERVE > LLM_CONTEXT_WINDOW // 2:
+    raise ImproperlyConfigured("LLM_OUTPUT_RESERVE makes no sense: it is more than half of LLM_CONTEXT_WINDOW.")
 if LLM_PROVIDER == "openai" and not (OPENAI_API_KEY or LLM_BASE_URL):
     raise ImproperlyConfigured("LLM_PROVIDER=openai needs OPENAI_API_KEY, or LLM_BASE_URL for a server that asks none.")
 if LLM_MODELS and LLM_MODEL_DEFAULT not in LLM_MODELS:
@@ -85,9 +91,17 @@ try:
 except ValueError as error:
     raise ImproperlyConfigured(f"HTTP_ALLOWED_PORTS makes no sense: {error}.") from None
 
+# --- memory ------------------------------------------------------------------------------------------------------
+# Past the first, whoever rewrites a long-term memory is asked to shorten it; nobody gets it past twice that.
+MEMORY_MAX_CHARS = env.integer("MEMORY_MAX_CHARS", 16_000, minimum=100, maximum=1_000_000)
+MEMORY_MOST_DROPPED = env.share("MEMORY_MOST_DROPPED", 0.5)
+
 # --- turns -------------------------------------------------------------------------------------------------------
 AGENT_MAX_TOOL_ROUNDS = env.integer("AGENT_MAX_TOOL_ROUNDS", 2, minimum=0)
 MEMORY_WINDOW = env.integer("MEMORY_WINDOW", 20)
+MEMORY_COMPACT_AFTER = env.integer("MEMORY_COMPACT_AFTER", 2 * MEMORY_WINDOW)
+if MEMORY_COMPACT_AFTER < MEMORY_WINDOW:
+    raise ImproperlyConfigured("MEMORY_COMPACT_AFTER makes no sense: it is less than MEMORY_WINDOW, which is kept.")
 TURN_TIMEOUT_SECONDS = env.seconds("TURN_TIMEOUT_SECONDS", 600)
 TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 5)
 TURN_LEASE_SECONDS = env.seconds("TURN_LEASE_SECONDS", 30)
@@ -95,6 +109,20 @@ SWEEP_SECONDS = env.seconds("SWEEP_SECONDS", 5)
 WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200, maximum=100_000)
 WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4, maximum=MOST_THREADS)
 DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 10, maximum=MOST_THREADS)
+
+# --- schedules ---------------------------------------------------------------------------------------------------
+SCHEDULE_GRACE_SECONDS = env.seconds("SCHEDULE_GRACE_SECONDS", 300)
+SCHEDULE_MAX_FAILURES = env.integer("SCHEDULE_MAX_FAILURES", 3)
+# Of the first start: from then on, what stands in the admin counts.
+SCHEDULER_DAILY_SUMMARY_ENABLED = env.boolean("SCHEDULER_DAILY_SUMMARY_ENABLED", False)
+SCHEDULER_DAILY_SUMMARY_CRON = env.cron("SCHEDULER_DAILY_SUMMARY_CRON", "0 0 9 * * *")
+SCHEDULER_DAILY_SUMMARY_COVERS = env.choice(
+    "SCHEDULER_DAILY_SUMMARY_COVERS", "yesterday", choices=("yesterday", "last-24h")
+)
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+# Whoever sends it may read /metrics; without it, this machine alone.
+METRICS_TOKEN = env.key("METRICS_TOKEN")
 
 # --- logs --------------------------------------------------------------------------------------------------------
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -139,15 +167,20 @@ HTTPS = env.boolean("HTTPS", PRODUCTION)
 if HTTPS:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_SSL_REDIRECT = True
-    SECURE_REDIRECT_EXEMPT = ["^health/"]  # those who probe come without the proxy
+    SECURE_REDIRECT_EXEMPT = ["^health/", "^metrics$"]  # those who probe come without the proxy
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     # Browsers' preload lists take no domain with less than a year: nobody gets a domain onto them by this alone.
     SECURE_HSTS_SECONDS = 30 * 86_400
     SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = True
+# How many proxies a request comes through: from which address failed sign-ins are counted.
+TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", 1 if HTTPS else 0, minimum=0, maximum=10)
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 # The waiting room bounds the body before Django sees it; this bound is for what does not come through it.
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
 INSTALLED_APPS = [
+    "unfold",  # before the admin, whose templates it replaces
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -158,6 +191,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_celery_beat",
+    "axes",
     "nanohost",
     "nanohost.accounts",
     "tools",
@@ -165,23 +199,27 @@ INSTALLED_APPS = [
     "agent",
     "conversations",
     "scheduler",
+    "nanohost.console",
     *NANOHOST_EXTRA_APPS,
 ]
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    "nanohost.console.middleware.Policy",
+    "nanohost.console.middleware.Sessions",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
+    "nanohost.console.middleware.Users",
+    "nanohost.console.middleware.Messages",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",  # the last: what it answers passes all others
 ]
 
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "nanohost" / "console" / "templates"],  # before the theme's
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -243,6 +281,49 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+
+# --- the console -------------------------------------------------------------------------------------------------
+UNFOLD = {
+    "SITE_TITLE": "nanohost",
+    "SITE_HEADER": "nanohost",
+    "SITE_SYMBOL": "forum",
+    "SITE_URL": None,
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "/static/console/icon.svg"}],
+    "SHOW_HISTORY": False,
+    "SHOW_VIEW_ON_SITE": False,
+    "DASHBOARD_CALLBACK": "nanohost.console.dashboard.callback",
+    "SIDEBAR": {"navigation": "nanohost.console.navigation.groups"},
+}
+# What a page of the console may load and run: what we serve, and no script that stands in the page. Alpine's strict
+# build evaluates nothing; it sets styles of single elements, which does no harm (docs/decisions/console-policy.md).
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [csp.SELF],
+        "script-src": [csp.SELF],
+        "style-src": [csp.SELF, csp.NONCE],
+        "style-src-attr": [csp.UNSAFE_INLINE],
+        "img-src": [csp.SELF, "data:"],
+        "object-src": [csp.NONE],
+        "base-uri": [csp.NONE],
+        "form-action": [csp.SELF],
+        "frame-ancestors": [csp.NONE],
+    }
+}
+LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
+# Signing in: five failures from an address, and it has to wait a quarter of an hour.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_LOCKOUT_PARAMETERS = ["ip_address"]
+# Whoever tries meanwhile does not wait longer for it: the time that the page tells is kept.
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_RESET_ON_SUCCESS = True
+AXES_CLIENT_IP_CALLABLE = "nanohost.console.signin.address_of"
+AXES_LOCKOUT_CALLABLE = "nanohost.console.signin.locked_out"
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = False  # the console has a page of its own
+AXES_VERBOSE = False
+AXES_SENSITIVE_PARAMETERS = ["username"]  # neither logged nor kept with what was sent: it may be a password
 
 # --- API ---------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
@@ -315,7 +396,9 @@ CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {
     "conversations.tasks.advance_turn": {"queue": "turns"},
     "conversations.tasks.run_tool_call": {"queue": "tools"},
+    "conversations.tasks.compact": {"queue": "compaction"},
     "scheduler.tasks.*": {"queue": "turns"},
+    "nanohost.console.tasks.*": {"queue": "turns"},
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # Rings only pass through, in the thread that hears them: what they ring for runs on the runtime's own loop and threads.
@@ -348,6 +431,7 @@ LOGGING = {
         # A 4xx is the caller's business; the access line tells of it.
         "django.request": {"level": "ERROR"},
         "django.security.DisallowedHost": {"level": "CRITICAL"},
+        "axes": {"level": "WARNING"},
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
         "httpx2": {"level": "WARNING"},

@@ -8,6 +8,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 from conversations import health
+from nanohost.console.metrics import metrics
 from nanohost.lib import errors
 from nanohost.lib.rest import plain_problem
 
@@ -16,9 +17,11 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("health/live", health.live),
     path("health/ready", health.ready),
+    path("metrics", metrics),
     path("api/schema", SpectacularJSONAPIView.as_view(), name="schema"),
     path("api/docs", SpectacularSwaggerView.as_view(url_name="schema")),
     path("api/v1/", include("conversations.api.urls")),
+    path("api/v1/", include("scheduler.api.urls")),
 ]
 
 

@@ -1,36 +1,71 @@
 """The house's own jobs: rows of django-celery-beat, which ops see and toggle in the admin."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
-from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django.conf import settings
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
 
 @dataclass(frozen=True, kw_only=True)
 class HouseJob:
-    """A job of the house, every so many ``minutes``."""
+    """A job of the house. ``times``: how often, or a cron expression in TIME_ZONE, of five fields or, with the second
+    first, six. Beat may ring twice or not at all: a job's effect must not depend on it."""
 
     name: str
     task: str
-    minutes: int
+    times: timedelta | str
     description: str
+    enabled: bool = True
 
 
 HOUSE_JOBS = (
     HouseJob(
+        name="tick",
+        task="scheduler.tasks.tick",
+        times=timedelta(seconds=5),
+        description="Fires the schedules that are due. Without it none runs.",
+    ),
+    HouseJob(
+        name="daily_summary",
+        task="scheduler.tasks.daily_summary",
+        times=settings.SCHEDULER_DAILY_SUMMARY_CRON,
+        description="Summarises, for people, what was said in each conversation on the day before.",
+        enabled=settings.SCHEDULER_DAILY_SUMMARY_ENABLED,
+    ),
+    HouseJob(
         name="retention",
         task="scheduler.tasks.retention",
-        minutes=60,
-        description="Forgets workers that ended, or were last heard of, more than a week ago.",
+        times=timedelta(minutes=60),
+        description="Forgets workers last heard of more than a week ago, and runs of schedules that ended 90 days ago.",
     ),
 )
 
 
-def sync_house_jobs() -> None:
+def sync_house_jobs(jobs: Iterable[HouseJob] = HOUSE_JOBS) -> None:
     """Give each house job its row. What people set (interval, enabled) is left as it is."""
     kept = set(PeriodicTask.objects.values_list("name", flat=True))
-    for job in HOUSE_JOBS:
+    for job in jobs:
         if job.name not in kept:
-            every = {"every": job.minutes, "period": IntervalSchedule.MINUTES}
-            # Nothing keeps people from making the same interval twice; any of them will do.
-            interval = IntervalSchedule.objects.filter(**every).first() or IntervalSchedule.objects.create(**every)
-            PeriodicTask.objects.create(name=job.name, task=job.task, interval=interval, description=job.description)
+            PeriodicTask.objects.create(
+                name=job.name, task=job.task, description=job.description, enabled=job.enabled, **_times(job.times)
+            )
+
+
+def _times(times: timedelta | str) -> dict[str, Any]:
+    """The row django-celery-beat keeps them in. Nothing keeps people from making one twice; any of them will do."""
+    if isinstance(times, timedelta):
+        every: dict[str, Any] = {"every": times // timedelta(seconds=1), "period": IntervalSchedule.SECONDS}
+        if not times % timedelta(minutes=1):
+            every = {"every": times // timedelta(minutes=1), "period": IntervalSchedule.MINUTES}
+        return {
+            "interval": IntervalSchedule.objects.filter(**every).first() or IntervalSchedule.objects.create(**every)
+        }
+    *second, minute, hour, day, month, weekday = times.split()
+    if second not in ([], ["0"]):
+        raise ValueError(f"{times!r}: beat's crontab knows no seconds but 0")
+    cron: dict[str, Any] = {"minute": minute, "hour": hour, "day_of_month": day, "month_of_year": month}
+    cron |= {"day_of_week": weekday, "timezone": settings.TIME_ZONE}
+    return {"crontab": CrontabSchedule.objects.filter(**cron).first() or CrontabSchedule.objects.create(**cron)}

@@ -13,7 +13,16 @@ OWNERS, CONVERSATIONS, TURNS = 200, 20_000, 200_000
 MESSAGES_A_TURN, CALLS_A_TURN = 5, 2
 
 # Those that refer to others first: a table that is logged may not refer to one that is not.
-_TABLES = ("conversations_message", "conversations_turn", "conversations_conversation", "tools_toolcall")
+_TABLES = (
+    *(
+        "conversations_latermessage",
+        "conversations_compaction",
+        "conversations_message",
+        "conversations_turn",
+        "conversations_conversation",
+    ),
+    "tools_toolcall",
+)
 
 # One turn every 150 s, the last one now: about a year. In milliseconds; IMMUTABLE functions of SQL cost nothing.
 _STEP = 150_000
@@ -87,6 +96,21 @@ INSERT INTO tools_toolcall
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at),
          generate_series(0, {CALLS_A_TURN - 1}) k;
 
+INSERT INTO conversations_compaction
+    (id, conversation_id, turn_id, kind, status, keep_tokens, fence, worker, failures, error, first_seq, through_seq,
+     summary_seq, is_stub, model, prompt_tokens, completion_tokens, created_at, ended_at)
+    SELECT pg_temp.id('b00', n, n::bigint * {_STEP}), pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.turn(n),
+           'rolling', 'done', 1000, 1, 'host:1:1', 0, '', 5 * pg_temp.number(n) - 4, 5 * pg_temp.number(n),
+           5 * pg_temp.number(n), false, 'model', 900, 80, at, at
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 3 = 0;
+
+INSERT INTO conversations_latermessage
+    (id, conversation_id, kind, content, model, request_id, state, run_after, tries, turn_id, created_at)
+    SELECT pg_temp.id('700', n, n::bigint * {_STEP}), pg_temp.conversation(pg_temp.of_turn(n)),
+           CASE WHEN n % 8 = 0 THEN 'wake' ELSE 'context' END, 'words', '', md5('later' || n), 'done', at, 1,
+           pg_temp.turn(n), at
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 4 = 0;
+
 -- What is going on: 300 turns queued, 100 run, 80 wait for tools, 20 for a retry, in as many conversations.
 INSERT INTO conversations_turn
     (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, fence, worker,
@@ -98,7 +122,7 @@ INSERT INTO conversations_turn
            'model', md5('open' || n), md5('body' || n), 1, 'host:1:1',
            CASE WHEN n BETWEEN 301 AND 400 THEN now() + interval '1 day' END, now() + interval '1 day', 0, 0,
            CASE WHEN n > 480 THEN now() + interval '1 day' END, now() - n * interval '1 second', false, 0, 0, '', '',
-           now()
+           now() + n * interval '1 millisecond'
     FROM generate_series(1, 500) n;
 INSERT INTO conversations_message
     (id, conversation_id, turn_id, seq, role, type, content, tool_call_id, tool_name, created_at)
@@ -119,7 +143,7 @@ INSERT INTO tools_toolcall
 
 
 def fill() -> None:
-    """Fill an empty, migrated database, and have PostgreSQL count what there is."""
+    """Fill an empty, migrated database."""
     with transaction.atomic(), connection.cursor() as cursor:
         # Nobody checks each foreign key of what is right by construction; and indexes are made when all rows are there.
         cursor.execute("SET LOCAL session_replication_role = replica")
@@ -130,6 +154,11 @@ def fill() -> None:
         make_again = _drop_indexes(cursor)
         began = round(time.time() * 1000) - TURNS * _STEP
         cursor.execute(f"{_SETUP}{_ROWS}{';'.join(make_again)}".replace("__BEGAN__", str(began)))
+    analyze()
+
+
+def analyze() -> None:
+    """Have PostgreSQL count what there is."""
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         cursor.execute(f"VACUUM ANALYZE {', '.join(_TABLES)}, auth_user, agent_agent")

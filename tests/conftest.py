@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import hypothesis
 import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
@@ -16,11 +17,15 @@ from conversations import inbox
 from conversations.models import Conversation, Turn
 from nanohost.lib.text import storable
 from tests import servers, shapes
-from tests.factories import AgentFactory, OwnerFactory
+from tests.factories import OwnerFactory
 from tests.host import Host, environment_of
 from tests.http import start
 from tools import gate
 from tools.models import ToolSetting, sync_settings
+
+# What is asserted is not how fast; the machine may have other work.
+hypothesis.settings.register_profile("timeless", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("timeless")
 
 # What else than its shape decides on whether a test runs there: see the markers in pyproject.toml.
 NOT_ON = {shapes.EMBEDDED: {"production"}, shapes.PRODUCTION: {"embedded", "shapeless"}}
@@ -83,18 +88,41 @@ def counts(item: pytest.Item, marker: str) -> bool:
     return item.get_closest_marker(marker) is not None
 
 
-def delete_rows(test_case: object) -> None:
-    """Undo what a test has committed, table by table; what the migrations made goes too, but for Django's own lists.
+# Copies of the tables in which the migrations have made rows, by table.
+COPIES: dict[str, str] = {}
 
-    Django would truncate each table, which costs PostgreSQL a new file for each, and then make those lists anew: 40 ms
+
+def tables() -> set[str]:
+    """All that tests write to; Django's own lists are the same for all."""
+    lists = {"auth_permission", "django_content_type"}
+    return set(connection.introspection.django_table_names(only_existing=True)) - lists
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> None:
+    """Keep what the migrations have made."""
+    if not any(item.get_closest_marker("django_db") for item in request.session.items):
+        return  # and pytest-django has made no database
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        for table in tables():
+            cursor.execute(f"SELECT 1 FROM {table}")
+            if cursor.fetchone():
+                COPIES[table] = f"as_migrated_{table}"
+                cursor.execute(f"CREATE TABLE {COPIES[table]} AS SELECT * FROM {table}")
+
+
+def delete_rows(test_case: object) -> None:
+    """Undo what a test has committed, table by table: then there is again what the migrations made.
+
+    Django would truncate each table, which costs PostgreSQL a new file for each, and then make its lists anew: 40 ms
     a test on SQLite and 200 on PostgreSQL, against 2 and 4.
     """
-    lists = {"auth_permission", "django_content_type"}
-    tables = set(connection.introspection.django_table_names(only_existing=True)) - lists
     # Foreign keys are looked at when the transaction ends.
     with transaction.atomic(), connection.cursor() as cursor:
-        for table in tables:
-            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+        for table in tables():
+            cursor.execute(f"DELETE FROM {table}")
+        for table, copy in COPIES.items():
+            cursor.execute(f"INSERT INTO {table} SELECT * FROM {copy}")
 
 
 TransactionTestCase._fixture_teardown = delete_rows
@@ -175,8 +203,8 @@ def tool_settings(db: Any) -> Callable[..., None]:
 
 @pytest.fixture
 def agent(db: Any) -> Agent:
-    """The default agent; tests that commit are followed by a flush, which takes the migration's row along."""
-    return AgentFactory(name=DEFAULT_AGENT)
+    """The default agent, which the migrations have made."""
+    return Agent.objects.get(name=DEFAULT_AGENT)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ class OwnerFactory(factory.django.DjangoModelFactory):
 class AgentFactory(factory.django.DjangoModelFactory):
     class Meta:
         model = Agent
-        django_get_or_create = ("name",)
 
     name = factory.Sequence(lambda number: f"agent-{number}")
     every_tool = True

@@ -205,6 +205,11 @@ class Host:
             change = "UPDATE tools_toolsetting SET enabled = ?, grants = ? WHERE name = ? RETURNING name"
             assert self.sql(change, True, json.dumps(grants), name), f"there is no tool {name}"
 
+    def forbid(self, *names: str) -> None:
+        """Undo :meth:`allow`."""
+        for name in names:
+            self.sql("UPDATE tools_toolsetting SET enabled = ? WHERE name = ?", False, name)
+
     def everything_stored(self) -> str:
         """Every row of every table."""
         if not self._production:

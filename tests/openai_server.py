@@ -40,7 +40,7 @@ class Broken(Exception):
 
 def check_request(body: Any) -> None:
     """Hold a request against the rules; raises :class:`Broken`. Only what nanohost means to send is known."""
-    known = {"model", "messages", "tools", "stream", "stream_options"}
+    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options"}
     _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
     _need(body.get("stream", True) is True, "stream must be true, where it is given")
     _need("stream" in body or "stream_options" not in body, "stream_options without stream")
@@ -49,6 +49,11 @@ def check_request(body: Any) -> None:
     check_messages(body.get("messages"))
     if "tools" in body:
         _check_tools(body["tools"])
+    if "tool_choice" in body:
+        choice = body["tool_choice"]
+        _need(isinstance(choice, dict) and choice.get("type") == "function", "tool_choice must be a function")
+        names = [tool["function"]["name"] for tool in body.get("tools", ())]
+        _need(choice.get("function", {}).get("name") in names, "tool_choice must be one of the tools")
 
 
 def check_messages(messages: Any) -> None:
@@ -450,7 +455,8 @@ async def _parts(body: Any) -> AsyncIterator[bytes]:
 
 
 def asked(body: dict[str, Any]) -> ModelRequest:
-    return ModelRequest(model=body["model"], messages=body["messages"], tools=body.get("tools", []))
+    choice = body["tool_choice"]["function"]["name"] if "tool_choice" in body else ""
+    return ModelRequest(model=body["model"], messages=body["messages"], tools=body.get("tools", []), tool_choice=choice)
 
 
 def as_told(answer: Completion) -> Reply:

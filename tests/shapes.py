@@ -71,7 +71,9 @@ def run_suite(wanted: str, arguments: list[str]) -> bool:
     """Run the suite on a shape; whether it passed."""
     print(f"\n--- shape: {wanted} ---", flush=True)  # noqa: T201 -- a command
     pytest = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(pytest, env=os.environ | {"TEST_SHAPE": wanted}).returncode == 0
+    # Compiled once, also where that is not wanted in general: four processes import all tests, twice.
+    own = {"TEST_SHAPE": wanted, "PYTHONDONTWRITEBYTECODE": ""}
+    return subprocess.run(pytest, env=os.environ | own).returncode == 0
 
 
 def main(arguments: list[str]) -> int:

@@ -1,17 +1,21 @@
 """The admin console: pages that open with real and hostile rows, what may be changed there, and what may not."""
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Permission as UserPermission
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from agent.models import DEFAULT_AGENT, Agent
+from agent.models import DEFAULT_AGENT, Agent, AgentVersion
 from conversations import inbox
-from conversations.models import Conversation, Message, Turn, TurnStatus, Worker
+from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, Worker
+from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import new_id
+from scheduler import series
+from scheduler.models import Schedule, ScheduleRun
 from tests.calls import ask
 from tests.factories import OwnerFactory
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
@@ -24,11 +28,17 @@ READ_ONLY = [
     "conversations_turn",
     "conversations_message",
     "conversations_worker",
+    "conversations_compaction",
+    "conversations_latermessage",
+    "agent_agentversion",
+    "memory_memoryversion",
+    "memory_historyentry",
+    "scheduler_schedulerun",
     "tools_toolcall",
     "tools_settingchange",
     "accounts_apikey",
 ]
-PAGES = [*READ_ONLY, "tools_toolsetting", "agent_agent"]
+PAGES = [*READ_ONLY, "tools_toolsetting", "agent_agent", "memory_memory", "scheduler_schedule"]
 
 
 def page(name, view="changelist", *args):
@@ -70,6 +80,20 @@ def make_rows(number):
             rule=HOSTILE,
             result=HOSTILE,
         )
+        Compaction.objects.create(
+            conversation=conversation, turn_id=turn.pk, keep_tokens=0, error=HOSTILE, model=HOSTILE
+        )
+        whose = {"agent": HOSTILE, "owner": owner}
+        Memory.objects.create(content=HOSTILE, notes=HOSTILE, version=1, **whose)
+        MemoryVersion.objects.create(content=HOSTILE, base=0, model=HOSTILE, aside_because=HOSTILE, **whose)
+        HistoryEntry.objects.create(content=HOSTILE, words="x", model=HOSTILE, happened_at=timezone.now(), **whose)
+        LaterMessage.objects.create(conversation=conversation, kind="wake", content=HOSTILE, idempotency_key=HOSTILE)
+        AgentVersion.objects.create(agent=agent, number=1, profile={HOSTILE: HOSTILE}, made_by=HOSTILE)
+        schedule = series.create(
+            owner_id=owner.pk, agent=agent.name, prompt=HOSTILE, description=HOSTILE, every_seconds=60
+        )
+        Schedule.objects.filter(pk=schedule.pk).update(paused_because=HOSTILE)
+        ScheduleRun.objects.create(schedule=schedule, slot=timezone.now(), state="failed", error=HOSTILE)
         Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
         ApiKey.objects.issue(owner=owner)
         ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)
@@ -85,9 +109,7 @@ def rows(db):
 
 def row_of(name):
     app, model = name.split("_")
-    models = (Conversation, Turn, Message, Worker, ToolCall, ApiKey, ToolSetting, SettingChange, Agent)
-    (found,) = [each for each in models if each._meta.label_lower == f"{app}.{model}"]
-    return found.objects.order_by("-pk").first()
+    return apps.get_model(app, model).objects.order_by("-pk").first()
 
 
 def assert_harmless(response):
@@ -434,6 +456,24 @@ def test_a_key_is_revoked(admin_client, owner):
 def test_a_worker_that_was_not_heard_of_is_shown_dead(admin_client):
     worker = Worker.objects.create(name="host:1:1", version="0", heartbeat_at=timezone.now(), turns_most=8)
     address = page("conversations_worker", "change", worker.pk)
-    assert "icon-yes" in admin_client.get(address).content.decode()
+    assert 'title="True"' in admin_client.get(address).content.decode()
     Worker.objects.update(heartbeat_at=timezone.now() - timezone.timedelta(minutes=1))
-    assert "icon-no" in admin_client.get(address).content.decode()
+    assert 'title="False"' in admin_client.get(address).content.decode()
+
+
+def test_a_change_of_an_agent_makes_a_version_that_tells_what_changed(admin_client, agent):
+    form = {"system_prompt": "", "model": "", "every_tool": "on", "document_soul": f"Be patient. {HOSTILE}"}
+    assert admin_client.post(page("agent_agent", "change", agent.pk), form).status_code == 302
+    agent.refresh_from_db()
+    assert (agent.version, agent.documents) == (2, {"SOUL": f"Be patient. {HOSTILE}"})
+    version = AgentVersion.objects.get(agent=agent, number=2)
+    assert (version.changed, version.made_by) == ("SOUL", "admin")
+    shown = admin_client.get(page("agent_agentversion", "change", version.pk)).content.decode()
+    assert "<ins>+Be patient. &lt;script&gt;" in shown
+    admin_client.post(page("agent_agent", "change", agent.pk), form)
+    assert AgentVersion.objects.filter(agent=agent).count() == 2  # nothing was changed
+
+
+def test_a_document_that_is_too_long_is_refused(admin_client, agent):
+    answer = admin_client.post(page("agent_agent", "change", agent.pk), {"document_user": "x" * 40_001})
+    assert "at most 40000 characters" in answer.content.decode()

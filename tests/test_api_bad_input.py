@@ -53,7 +53,8 @@ def test_the_routes_are_all_that_write():
         for method in writing
         if hasattr(route.callback.view_class, method)
     )
-    assert found == [("DELETE", "<uuid"), *(("POST", name) for name in ("cancel", "chat", "conversations", "turns"))]
+    posts = [("POST", name) for name in ("cancel", "chat", "conversations", "messages", "turns")]
+    assert found == [("DELETE", "<uuid"), *posts, ("PUT", "memory")]
 
 
 # --- bodies ------------------------------------------------------------------------------------------------------

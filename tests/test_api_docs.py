@@ -10,9 +10,10 @@ from drf_spectacular.generators import SchemaGenerator
 
 from agent.errors import LlmError
 from conversations.errors import TurnProblem
+from memory.errors import MemoryChanged, MemoryTooLong
 from nanohost.lib.errors import Problem
-from tests.host import KEY, ROOT, Host
-from tests.http import chat, start
+from tests.host import ROOT, Host
+from tests.http import chat, key_of, start
 
 PAGE = (ROOT / "docs/api.md").read_text()
 TABLE = {
@@ -29,6 +30,7 @@ def kinds(kind: type) -> Iterator[type]:
 
 def test_the_table_has_every_problem_and_no_other():
     plain = {kind.code: (kind.status, kind.title) for kind in (Problem, *kinds(Problem)) if kind is not TurnProblem}
+    assert plain.keys() >= {MemoryChanged.code, MemoryTooLong.code}
     assert plain | TurnProblem.codes == TABLE
     assert not plain.keys() & TurnProblem.codes.keys()
 
@@ -57,11 +59,14 @@ def examples(**values: str) -> Iterator[tuple[str, str, dict[str, str], str | No
 
 
 def test_every_example_works(host: Host):
-    with host.client() as client:
+    key = key_of(host, "reader-of-the-docs")
+    with host.client(key) as client:
         conversation_id = start(client)
         turn_id = chat(client, conversation_id, "Hello").json()["turnId"]
+        yearly = {"prompt": "Hello", "cron": "0 9 24 12 *"}
+        schedule_id = client.post("/schedules", json=yearly).json()["scheduleId"]
     for method, address, headers, body in examples(
-        HOST=host.address, KEY=KEY, CONVERSATION=conversation_id, TURN=turn_id
+        HOST=host.address, KEY=key, CONVERSATION=conversation_id, TURN=turn_id, SCHEDULE=schedule_id
     ):
         answer = httpx2.request(method, address, headers=headers, content=body, timeout=30)
         assert answer.is_success, (method, address, answer.text)
@@ -70,8 +75,11 @@ def test_every_example_works(host: Host):
 def test_every_route_has_an_example():
     shown = {
         f"{method} {address.partition('?')[0]}"
-        for method, address, _, _ in examples(HOST="", KEY="", CONVERSATION="{conversation_id}", TURN="{turn_id}")
+        for method, address, _, _ in examples(
+            HOST="", KEY="", CONVERSATION="{conversation_id}", TURN="{turn_id}", SCHEDULE="{schedule_id}"
+        )
     }
+    shown = {address.replace("/agents/default/", "/agents/{agent}/") for address in shown}
     document = SchemaGenerator().get_schema(request=None, public=True)
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert shown == routes | {"GET /health/live", "GET /health/ready"}

@@ -20,9 +20,14 @@ OPERATIONS = {
     for path, operations in SchemaGenerator().get_schema(request=None, public=True)["paths"].items()
     for method, operation in operations.items()
 }
-WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters]
+# Of an agent everybody sees what is their own; tests/test_api_memory.py tells owners apart there.
+OF_AGENTS = {name for name in OPERATIONS if "/agents/" in name}
+WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters and name not in OF_AGENTS]
 # What these tell apart by owner is tested by name below; a new route without an id needs such a test, too.
-WITHOUT_IDS = {"GET /conversations", "POST /conversations", "GET /tools"}
+WITHOUT_IDS = {
+    *("GET /conversations", "POST /conversations", "GET /tools"),
+    *("GET /schedules", "POST /schedules", "POST /schedules/preview"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Things:
     client: httpx2.Client
     conversation_id: str
     turn_id: str
+    schedule_id: str
+    agent: str = "default"
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +53,17 @@ def owners(host: Host) -> Iterator[tuple[Things, Things]]:
 def things_of(client: httpx2.Client) -> Things:
     conversation_id = start(client)
     answer = chat(client, conversation_id, "What time is it?").json()
-    return Things(client, conversation_id, answer["turnId"])
+    yearly = {"prompt": "Hello", "cron": "0 9 24 12 *", "conversationId": conversation_id}
+    return Things(
+        client, conversation_id, answer["turnId"], client.post("/schedules", json=yearly).json()["scheduleId"]
+    )
 
 
 def everything(things: Things) -> list[object]:
     """All that the API shows of somebody's things."""
     paths = (f"/conversations/{things.conversation_id}", f"/conversations/{things.conversation_id}/messages",
-             f"/turns/{things.turn_id}", "/conversations")  # fmt: skip
+             f"/turns/{things.turn_id}", "/conversations", f"/schedules/{things.schedule_id}", "/schedules",
+             f"/schedules/{things.schedule_id}/runs")  # fmt: skip
     return [things.client.get(path).json() for path in paths]
 
 
@@ -70,6 +81,7 @@ def test_what_is_another_owners_is_not_found(owners, operation):
     method, path = address(operation, theirs)
     told = problem(mine.client.request(method, path, json={"message": "Hello"}), 404, "not_found")
     unknown = path.replace(theirs.conversation_id, mine.turn_id).replace(theirs.turn_id, mine.conversation_id)
+    unknown = unknown.replace(theirs.schedule_id, mine.turn_id)
     assert (
         problem(mine.client.request(method, unknown, json={"message": "Hello"}), 404, "not_found")["detail"]
         == told["detail"]
@@ -78,7 +90,8 @@ def test_what_is_another_owners_is_not_found(owners, operation):
 
 
 def test_routes_without_an_id_are_known():
-    assert set(OPERATIONS) - set(WITH_IDS) == WITHOUT_IDS
+    assert set(OPERATIONS) - set(WITH_IDS) - OF_AGENTS == WITHOUT_IDS
+    assert {"GET /agents/{agent}/history", "GET /agents/{agent}/memory", "PUT /agents/{agent}/memory"} == OF_AGENTS
 
 
 def test_conversations_are_listed_to_their_owner_only(owners):
@@ -86,6 +99,19 @@ def test_conversations_are_listed_to_their_owner_only(owners):
         listed = [row["conversationId"] for row in mine.client.get("/conversations").json()["results"]]
         assert mine.conversation_id in listed
         assert theirs.conversation_id not in listed
+
+
+def test_schedules_are_listed_to_their_owner_only(owners):
+    for mine, theirs in (owners, owners[::-1]):
+        listed = [row["scheduleId"] for row in mine.client.get("/schedules").json()["results"]]
+        assert mine.schedule_id in listed
+        assert theirs.schedule_id not in listed
+
+
+def test_a_schedule_does_not_speak_in_another_owners_conversation(owners):
+    mine, theirs = owners
+    wanted = {"prompt": "Hello", "cron": "0 9 24 12 *", "conversationId": theirs.conversation_id}
+    problem(mine.client.post("/schedules", json=wanted), 400, "invalid_schedule")
 
 
 def test_a_cursor_of_another_owner_shows_nothing_of_theirs(owners):
@@ -114,9 +140,9 @@ def bad_keys(host: Host) -> dict[str, str | None]:
     for key in keys.values():
         with host.client(key) as client:
             assert client.get("/tools").status_code == 200
-    assert host.manage("keys", "revoke", keys["revoked"].split("_")[1]).returncode == 0
-    prefix = keys["expired"].split("_")[1]
-    host.sql("UPDATE accounts_apikey SET expires_at = '2001-01-01 00:00:00' WHERE prefix = ?", prefix)
+    prefix = {name: key.split("_")[1] for name, key in keys.items()}
+    host.sql("UPDATE accounts_apikey SET revoked_at = CURRENT_TIMESTAMP WHERE prefix = ?", prefix["revoked"])
+    host.sql("UPDATE accounts_apikey SET expires_at = '2001-01-01 00:00:00' WHERE prefix = ?", prefix["expired"])
     host.sql("UPDATE auth_user SET is_active = false WHERE username = 'inactive'")
     return {"none": None, "wrong": KEY[:-1] + "x", "of no prefix": "nh_nobody_0123456789abcdefghij", **keys}
 

@@ -5,6 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -21,18 +24,20 @@ SECRETS = {
 }
 
 
-@pytest.fixture
-def variables(tmp_path):
+def variables_in(folder: Path) -> dict[str, str]:
     """Exactly the variables docker-compose.yml gives a web node, where nobody has set one; secrets are in files."""
     web = read_services()["web"]
     for name in web.secrets:
-        (tmp_path / name).write_text(SECRETS[name] + "\n")
+        (folder / name).write_text(SECRETS[name] + "\n")
     given = {
-        name: value.replace("/run/secrets", str(tmp_path))
-        for name, value in web.environment.items()
-        if value is not None
+        name: value.replace("/run/secrets", str(folder)) for name, value in web.environment.items() if value is not None
     }
-    return {"PATH": "/usr/bin:/bin", "HOME": "/tmp"} | given | {"WEB_DRAIN_SECONDS": "5"}
+    return {"PATH": "/usr/bin:/bin", "HOME": "/tmp"} | given | {"WEB_DRAIN_SECONDS": "3"}
+
+
+@pytest.fixture
+def variables(tmp_path):
+    return variables_in(tmp_path)
 
 
 def manage(variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +63,7 @@ def test_the_check_of_a_deployment_is_clean(variables):
         ({"SECRET_KEY_FILE": ""}, {"nanohost.E001"}),
         (
             {"HTTPS": "false", "DEBUG": "true", "SECRET_KEY_FILE": "", "SECRET_KEY": "short"},
-            {"security.W012", "security.W018", "security.W009"},
+            {"security.W010", "security.W018", "security.W009"},
         ),
     ],
 )
@@ -82,23 +87,37 @@ def test_a_web_node_without_the_secret_key_does_not_start(variables):
 BY_PROXY = {"X-Forwarded-Proto": "https"}
 
 
-@pytest.fixture
-def web(variables, tmp_path):
-    """A running web node, as docker-compose.yml starts it, but on the tests' servers; there is no worker."""
+@contextmanager
+def running_node(folder: Path) -> Iterator[httpx2.Client]:
+    """A web node, as docker-compose.yml starts it, but on the tests' servers; there is no worker."""
+    variables = variables_in(folder)
     servers.create(servers.name_of("deploy"), template=servers.name_of("prepared"))
-    (tmp_path / "database_url").write_text(servers.url_of(servers.name_of("deploy")))
+    (folder / "database_url").write_text(servers.url_of(servers.name_of("deploy")))
     variables |= {"HOST": "127.0.0.1", "PORT": str(free_port()), "REDIS_URL": shapes.named_servers().redis_url}
     variables["PATH"] = f"{sys.prefix}/bin:/usr/bin:/bin"
-    variables["WEB_DRAIN_SECONDS"] = "3"
-    with (tmp_path / "log").open("w") as log:
+    with (folder / "log").open("w") as log:
         node = subprocess.Popen(read_services()["web"].command, cwd=ROOT, env=variables, stdout=log, stderr=log)
-    wait_until(lambda: "listening on" in (tmp_path / "log").read_text() or node.poll() is not None, seconds=60)
+    wait_until(lambda: "listening on" in (folder / "log").read_text() or node.poll() is not None, seconds=60)
     with httpx2.Client(base_url=f"http://127.0.0.1:{variables['PORT']}", timeout=20) as client:
         client.node = node
         yield client
     if node.poll() is None:
         node.kill()
         node.wait()
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    """A node that tests share."""
+    with running_node(tmp_path_factory.mktemp("web")) as web:
+        yield web
+
+
+@pytest.fixture
+def own_web(tmp_path):
+    """A node that a test may stop."""
+    with running_node(tmp_path) as web:
+        yield web
 
 
 production = pytest.mark.production(reason="a web node is of the production shape")
@@ -129,23 +148,23 @@ def test_those_who_probe_need_no_tls(web):
 
 
 @production
-def test_a_node_that_stops_says_so_and_serves_on_for_a_while(web):
+def test_a_node_that_stops_says_so_and_serves_on_for_a_while(own_web):
     began = time.monotonic()
-    web.node.send_signal(signal.SIGTERM)
-    wait_until(lambda: web.get("/health/ready").json() == {"status": "unavailable", "checks": {"web": "draining"}})
-    assert web.get("/health/ready").status_code == 503
-    assert web.get("/health/live").status_code == 200
-    tools = web.get("/api/v1/tools", headers=BY_PROXY | {"Authorization": f"Bearer {KEY}"})
+    own_web.node.send_signal(signal.SIGTERM)
+    wait_until(lambda: own_web.get("/health/ready").json() == {"status": "unavailable", "checks": {"web": "draining"}})
+    assert own_web.get("/health/ready").status_code == 503
+    assert own_web.get("/health/live").status_code == 200
+    tools = own_web.get("/api/v1/tools", headers=BY_PROXY | {"Authorization": f"Bearer {KEY}"})
     assert tools.status_code == 200
-    assert web.node.wait(timeout=20) == 0
+    assert own_web.node.wait(timeout=20) == 0
     assert 3 <= time.monotonic() - began < 10
 
 
 @production
-def test_a_node_that_is_asked_twice_stops_at_once(web):
+def test_a_node_that_is_asked_twice_stops_at_once(own_web):
     began = time.monotonic()
-    web.node.send_signal(signal.SIGTERM)
-    wait_until(lambda: web.get("/health/ready").json()["checks"] == {"web": "draining"})
-    web.node.send_signal(signal.SIGTERM)
-    assert web.node.wait(timeout=20) == 0
+    own_web.node.send_signal(signal.SIGTERM)
+    wait_until(lambda: own_web.get("/health/ready").json()["checks"] == {"web": "draining"})
+    own_web.node.send_signal(signal.SIGTERM)
+    assert own_web.node.wait(timeout=20) == 0
     assert time.monotonic() - began < 3

@@ -32,6 +32,8 @@ COMMANDS = "".join(re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.D
 BODY, SCHEMA = (json.loads(block) for block in re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
 shapeless = pytest.mark.shapeless(reason="it reads the page")
+# Hosts of production have the tests' own tools in each of their tests.
+embedded = pytest.mark.embedded(reason="the tools of an app are the same in a toolbox")
 
 
 @pytest.fixture
@@ -108,6 +110,7 @@ def chat_with(host: Host, body: dict[str, str]) -> dict[str, Any]:
 # --- the page's example ------------------------------------------------------------------------------------------
 
 
+@embedded
 def test_the_example_is_refused_until_it_is_allowed_and_then_answers(followed, start_with):
     host = start_with("parcels")
     refused = chat_with(host, BODY)
@@ -142,6 +145,7 @@ def test_the_schema_is_the_examples(followed, monkeypatch):
 # --- what `tools new` writes -------------------------------------------------------------------------------------
 
 
+@embedded
 def test_what_tools_new_writes_passes_its_test_and_can_be_called(folder, start_with):
     begun = manage(folder, "tools", "new", "rain", "--app", "town.garden", "--directory", str(folder))
     assert begun.returncode == 0, begun.stderr

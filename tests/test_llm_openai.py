@@ -12,8 +12,8 @@ import pytest
 from django.utils import timezone
 
 from agent import errors, llm
-from agent.llm import openai as openai_client
 from agent.llm.base import Completion, ModelRequest, OnDelta, Usage
+from agent.llm.connections import MAX_RESPONSE_BYTES
 from agent.llm.openai import OpenAIClient
 from conversations.models import Turn, TurnStatus, WaitingFor
 from conversations.turns import DatabaseThreads, TurnRunner
@@ -318,7 +318,7 @@ def test_a_huge_answer_is_not_read_to_its_end(server, reply, streamed):
         ask(streamed=streamed)
     server.wait_until(lambda: server.requests[0].disconnected_at)
     # What lies in the sockets' buffers comes on top.
-    assert server.requests[0].bytes_sent < openai_client.MAX_RESPONSE_BYTES + 16_000_000
+    assert server.requests[0].bytes_sent < MAX_RESPONSE_BYTES + 16_000_000
 
 
 @both_ways

@@ -14,7 +14,7 @@ from agent.llm import scripted
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 from agent.loop import Limit
-from agent.prompt import build_prompt
+from agent.prompt import Background, build_prompt
 from conversations.models import Message, TurnStatus
 from nanohost.lib.text import storable
 from tests.scripts import script
@@ -31,7 +31,7 @@ def ask(
     """The model's answer to a message; one that is no text is a script."""
     question = said if isinstance(said, str) else json.dumps({"script": said})
     transcript = [{"role": "user", "content": question}, *since]
-    messages = build_prompt(system_prompt="", transcript=transcript, window=100, result_chars=1000, limit=limit)
+    messages = build_prompt(background=Background(), transcript=transcript, result_chars=1000, limit=limit)
     request = ModelRequest(model="model-1", messages=messages, tools=list(tools))
     return asyncio.run((client or ScriptedClient()).complete(request))
 

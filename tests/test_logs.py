@@ -158,6 +158,12 @@ def test_no_secret_is_written(written, written_as_text, way, logger):
         assert SECRET not in stream.getvalue()
 
 
+@pytest.mark.parametrize("extra", [{"api_key": "like_any_word"}, {"nh_like_any_word": 1}, {"access_token": 123456}])
+def test_what_a_fields_name_says_counts(written, extra):
+    logging.getLogger("x").warning("y", extra=extra)
+    assert "[redacted]" in written.getvalue()
+
+
 def test_what_is_bound_is_redacted(written):
     with logs.about(requestId=SECRET):
         logging.getLogger("x").warning("y")
@@ -174,7 +180,8 @@ logging.getLogger("some.library").warning("hello %s", "there", extra={"said": "a
 
 
 def speak(**options: Any) -> subprocess.CompletedProcess[bytes]:
-    environment = {"PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": "tests.settings", **options.pop("env", {})}
+    environment = {name: os.environ[name] for name in ("PATH", "DATA_DIR")} | options.pop("env", {})
+    environment |= {"DJANGO_SETTINGS_MODULE": "tests.settings"}
     return subprocess.run(
         [sys.executable, "-c", SPEAK], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, timeout=60, **options
     )

@@ -43,7 +43,9 @@ FIRST_RELEASE = {
 }
 # Migrations that do more than add: why nodes of the release before can work beside it all the same.
 LISTED = {
+    "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
     "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
+    "memory.0001_initial": "it makes an index of a table that is new with it",
 }
 
 # What the release before does not notice: tables and indexes it does not know, and rules it need not keep.

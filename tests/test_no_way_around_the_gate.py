@@ -1,8 +1,8 @@
 """Nothing but the gate can run a tool: the product's code is walked for every way to what runs one.
 
-What runs tools is :mod:`tools.children` and :mod:`tools.child`; the tools themselves are functions in modules named
-``agent_tools``. The walk finds whoever names these in an import, an attribute, a pattern or a text, whoever loads or
-runs code by a name that is not written there to be read, and whoever starts another process.
+What runs tools is :mod:`tools.children`, :mod:`tools.child` and :mod:`tools.inline`; the tools themselves are functions
+in modules named ``agent_tools``. The walk finds whoever names these in an import, an attribute, a pattern or a text,
+whoever loads or runs code by a name that is not written there to be read, and whoever starts another process.
 
 This is a tripwire against accident and convenience: the shortcut that a hurried change takes does not pass unseen. It
 is no boundary against an author who means to get around it. Whoever may write the product's code can call any function
@@ -25,11 +25,12 @@ pytestmark = pytest.mark.shapeless(reason="it reads the source")
 PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler", "manage.py")
 
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
-LEADS_TO_A_TOOL = {("tools", "children"), ("tools", "child"), ("gate", "Task")}
+LEADS_TO_A_TOOL = {("tools", "children"), ("tools", "child"), ("tools", "inline"), ("gate", "Task")}
 # Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
 # know what an argument or an item is; only where they are at home they are not.
 RUNS_A_TOOL = {"ChildPool", "_Child", "_Nursery", "_decide_and_run", "child", "children", "pool"}
-HOMES = {"tools.gate", "tools.children", "tools.child"}
+RUNS_A_TOOL |= {"_run_inline", "run_inline"}
+HOMES = {"tools.gate", "tools.children", "tools.child", "tools.inline"}
 # Names by which a tool's function can be had: a way everywhere.
 HAS_TOOLS = {"_awaiting_schema", "_tools", "agent_tools"}
 # Those that, alone in a text, say nothing.
@@ -144,6 +145,9 @@ DUNDERS = {
 # (module, what it uses, and all below it): why it may.
 ALLOWED = {
     ("tools.gate", "tools.children"): "The gate itself.",
+    ("tools.gate", "tools.inline"): "The gate itself.",
+    ("tools.inline", "importlib.import_module"): "Has a tool's module, which autodiscovery has imported.",
+    ("tools.inline", "getattr"): "Finds a tool in its module, for the gate.",
     ("tools.children", "tools.child.LENGTH"): "The frames' format, which both ends share.",
     ("tools.children", "subprocess"): "Starts the nursery.",
     ("tools.children", "'tools.child'"): "The nursery's module.",
@@ -159,9 +163,12 @@ ALLOWED = {
     ("nanohost.stack", "subprocess"): "Starts web, workers and beat, as docker-compose.yml has them.",
     ("manage", "f_globals"): "Names the module a traceback passed through.",
     ("agent.llm", "importlib.import_module"): "A provider, from the table that stands above it.",
+    ("nanohost.console.roles", "getattr"): "Actions of the console's pages, by the names the pages give.",
+    ("scheduler.runs", "getattr"): "The columns of a row, from the tuple that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
     ("conversations.events", "django.utils.module_loading.import_string"): "The transport that the settings name.",
     ("nanohost.lib.statements", "vars"): "Fills the fields of a row, whose names are its columns'.",
+    ("nanohost.lib.logs", "vars"): "What a line's caller has added to its record.",
     ("nanohost.lib.postgresql.base", "pool"): "PostgreSQL's pool of connections.",
 }
 
@@ -380,14 +387,17 @@ def test_what_is_allowed_is_there():
 
 
 def test_what_runs_a_tool_is_known_by_its_present_name():
-    homes = [ast.parse((ROOT / "tools" / file).read_text()) for file in ("gate.py", "children.py", "registry.py")]
+    homes = [
+        ast.parse((ROOT / "tools" / file).read_text())
+        for file in ("gate.py", "children.py", "inline.py", "registry.py")
+    ]
     defined = {name for home in homes for name in _defined(home)} | {"agent_tools", "child", "children"}
     assert defined >= RUNS_A_TOOL | HAS_TOOLS, "a name that is no more guards nothing"
 
 
 def test_every_private_step_from_the_gate_to_the_pool_is_known():
     functions = [node for node in ast.parse((ROOT / "tools/gate.py").read_text()).body if hasattr(node, "name")]
-    leading = {"pool"}
+    leading = {"pool", "run_inline"}
     for _ in functions:
         leading |= {each.name for each in functions if any(_last(node, {}) in leading for node in ast.walk(each))}
     assert "run" in leading
@@ -469,6 +479,10 @@ BYPASSES = [
 
 # Ways that do not write down what stands before the dangerous name.
 BYPASSES += [
+    "from tools.inline import run_inline",
+    "from tools import inline",
+    "from tools.gate import run_inline",
+    "def f(g):\n    g.run_inline(tool, {}, caller=somebody)",
     "from tools.gate import _decide_and_run",
     "from .gate import _decide_and_run",
     "from tools import gate\ngate._decide_and_run(call, all_tools)",
@@ -550,6 +564,8 @@ def test_a_planted_bypass_is_found(source):
         ("tools.apps", "from tools.agent_tools import time"),
         ("tools.registry", "import importlib\nimportlib.import_module(name)"),
         ("tools.calls", "from .gate import _decide_and_run"),
+        ("tools.calls", "from .inline import run_inline"),
+        ("tools.inline", "import subprocess"),
         ("tools.registry", "def f(g):\n    g.pool()"),
         ("tools.gate", "import subprocess"),
         ("tools.gate", "import os\nos.fork()"),

@@ -15,7 +15,7 @@ from tests.host import ROOT
 from tools import registry
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
-from tools.registry import tool
+from tools.registry import Caller, tool
 from tools.schemas import arguments_schema
 
 pytestmark = pytest.mark.shapeless(reason="tools are registered before there is a database")
@@ -212,6 +212,35 @@ def by_position(place: str, /) -> str:
     return ""
 
 
+def with_caller(caller: Caller, text: str) -> str:
+    """Work on the database.
+
+    Args:
+        text: What it says.
+    """
+    return text
+
+
+async def later_with_caller(caller: Caller) -> str:
+    """Work on it later."""
+    return ""
+
+
+def with_caller_behind(text: str, caller: Caller) -> str:
+    """Have the caller behind."""
+    return text
+
+
+def with_other_name(who: Caller) -> str:
+    """Have the caller by another name."""
+    return ""
+
+
+def with_two_callers(caller: Caller, other: Caller) -> str:
+    """Have two."""
+    return ""
+
+
 @pytest.mark.parametrize(
     ("function", "options", "sentence"),
     [
@@ -222,6 +251,13 @@ def by_position(place: str, /) -> str:
         (by_position, {}, "by_position: place: str cannot be an argument of a tool; name each one."),
         (nothing, {"permissions": ["NET_FTP"]}, "permissions are NET_HTTP, FS_READ, FS_WRITE, SHELL"),
         (nothing, {"effects": "some"}, """effects is "read" or "write", not 'some'"""),
+        (nothing, {"effects": "rows"}, """effects is "read" or "write", not 'rows'"""),
+        (with_caller, {}, """effects is "read" or "rows", not 'write'"""),
+        (with_caller, {"effects": "rows", "secrets": ["KEY"]}, "with_caller: a tool with a caller has no secrets"),
+        (later_with_caller, {"effects": "rows"}, "and is no coroutine"),
+        (with_caller_behind, {"effects": "rows"}, "`caller: Caller` is the first argument of a tool that has it"),
+        (with_other_name, {"effects": "rows"}, "`caller: Caller` is the first argument of a tool that has it"),
+        (with_two_callers, {"effects": "rows"}, "`caller: Caller` is the first argument of a tool that has it"),
         (nothing, {"timeout": 0}, "timeout is a number of seconds above 0"),
         (nothing, {"timeout": float("nan")}, "timeout is a number of seconds above 0"),
         (nothing, {"name": "do nothing"}, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, _ and -"),
@@ -234,6 +270,43 @@ def test_a_bad_definition_is_refused_where_it_stands(own_registry, function, opt
     with pytest.raises(ToolDefinitionError, match=sentence):
         tool(**options)(function)
     assert registry.names() == known
+
+
+def with_a_callers_name(caller: str) -> str:
+    """Return who called, by telephone."""
+    return caller
+
+
+def test_an_argument_of_that_name_is_a_models_unless_it_is_a_caller(own_registry):
+    tool(effects="read")(with_a_callers_name)
+    tool(effects="rows")(with_caller)
+    assert not registry.get("with_a_callers_name").inline
+    assert list(registry.get("with_a_callers_name").schema["properties"]) == ["caller"]
+    assert registry.get("with_caller").inline
+    assert list(registry.get("with_caller").schema["properties"]) == ["text"]
+    assert registry.get("with_caller").schema["required"] == ["text"]
+
+
+def test_no_tools_process_imports_an_inline_tool(own_registry):
+    known = registry.modules()
+    tool(effects="rows")(with_caller)
+    assert registry.modules() == known
+
+
+def test_an_inline_tool_of_somebody_elses_breaks_the_start(tmp_path):
+    app = tmp_path / "greedy"
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "agent_tools.py").write_text(
+        "from __future__ import annotations\n"
+        "from tools.registry import Caller, tool\n"
+        "@tool(effects='read')\n"
+        "def peek(caller: Caller) -> str:\n"
+        '    """Look at everything there is."""\n'
+    )
+    started = python("import django; django.setup()", PYTHONPATH=f".:{tmp_path}", NANOHOST_EXTRA_APPS="greedy")
+    assert started.returncode != 0
+    assert "ToolDefinitionError: peek: a tool of greedy.agent_tools cannot have `caller: Caller`." in started.stderr
 
 
 def test_a_local_function_cannot_be_a_tool(own_registry):

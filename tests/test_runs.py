@@ -73,9 +73,9 @@ def test_a_listed_turn_has_its_answer_and_its_calls(client):
 @pytest.fixture(scope="module")
 def patient_tool(host: Host) -> Iterator[None]:
     """A tool whose calls go on as long as a test wants, allowed."""
-    assert host.manage("tools", "allow", "wait_for").returncode == 0
+    host.allow("wait_for")
     yield
-    assert host.manage("tools", "deny", "wait_for").returncode == 0
+    host.forbid("wait_for")
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,32 @@
 """The house's own jobs: rows people toggle, which beat runs in the embedded host."""
 
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
 import pytest
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from conversations.models import Worker
 from conversations.worker import forget_dead_workers
 from nanohost.lib.clock import from_now
-from scheduler.house import sync_house_jobs
+from scheduler.daily import covered
+from scheduler.house import HouseJob, sync_house_jobs
 from tests.host import Host
+from tests.http import chat, start
 from tests.wait import wait_until
 
 
 @pytest.mark.django_db
 def test_the_start_makes_the_house_s_jobs_and_nothing_else():
     sync_house_jobs()
-    (job,) = PeriodicTask.objects.all()
-    assert (job.name, job.task, job.enabled) == ("retention", "scheduler.tasks.retention", True)
-    assert job.description
+    jobs = {job.name: (job.task, str(job.interval), job.enabled) for job in PeriodicTask.objects.all()}
+    assert jobs == {
+        "tick": ("scheduler.tasks.tick", "every 5 seconds", True),
+        "daily_summary": ("scheduler.tasks.daily_summary", "None", False),
+        "retention": ("scheduler.tasks.retention", "every 60 minutes", True),
+    }
+    assert str(PeriodicTask.objects.get(name="daily_summary").crontab).startswith("0 9 * * *")
+    assert all(PeriodicTask.objects.values_list("description", flat=True))
 
 
 @pytest.mark.django_db
@@ -25,7 +35,7 @@ def test_what_people_set_outlasts_the_next_start():
     daily = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.DAYS)
     PeriodicTask.objects.filter(name="retention").update(enabled=False, interval=daily)
     sync_house_jobs()
-    (job,) = PeriodicTask.objects.all()
+    job = PeriodicTask.objects.get(name="retention")
     assert (job.enabled, job.interval) == (False, daily)
 
 
@@ -34,7 +44,26 @@ def test_an_interval_people_made_twice_keeps_nothing_from_starting():
     for _ in range(2):
         IntervalSchedule.objects.create(every=60, period=IntervalSchedule.MINUTES)
     sync_house_jobs()
-    assert PeriodicTask.objects.count() == 1
+    assert PeriodicTask.objects.filter(name="retention").count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("cron", ["30 9 * * 1-5", "0 30 9 * * 1-5"])
+def test_a_job_by_cron_goes_by_the_local_clock_and_may_start_disabled(cron, settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    jobs = [HouseJob(name="daily", task="scheduler.tasks.retention", times=cron, description="x", enabled=False)]
+    for _ in range(2):
+        sync_house_jobs(jobs)
+    job = PeriodicTask.objects.get()
+    assert (job.enabled, str(job.crontab.timezone)) == (False, "Europe/Berlin")
+    assert (job.crontab.minute, job.crontab.hour, job.crontab.day_of_week) == ("30", "9", "1-5")
+
+
+@pytest.mark.django_db
+def test_a_job_at_some_second_is_refused():
+    jobs = [HouseJob(name="daily", task="scheduler.tasks.retention", times="7 30 9 * * *", description="x")]
+    with pytest.raises(ValueError, match="knows no seconds but 0"):
+        sync_house_jobs(jobs)
 
 
 @pytest.mark.django_db
@@ -43,6 +72,96 @@ def test_retention_forgets_workers_not_heard_of_for_a_week():
         Worker.objects.create(name=name, version="0", turns_most=1, heartbeat_at=from_now(-days * 86_400))
     assert forget_dead_workers() == 1
     assert [worker.name for worker in Worker.objects.all()] == ["recent"]
+
+
+# --- the daily summary ---------------------------------------------------------------------------------------------
+
+
+def runs_of(job: PeriodicTask, began: datetime, *, hours: int) -> list[datetime]:
+    """When beat's scheduler runs a job while its clock is stepped, minute by minute."""
+    schedule, last, found = job.schedule, began, []
+    for minute in range(hours * 60):
+        now = began + timedelta(minutes=minute)
+        schedule.nowfun = lambda now=now: now
+        if job.enabled and schedule.is_due(last)[0]:
+            found.append(now)
+            last = now
+    return found
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("day", [datetime(2026, 3, 28, 8), datetime(2026, 10, 24, 8), datetime(2026, 11, 20, 8)])
+def test_it_runs_at_nine_by_the_local_clock_once_a_day_if_it_is_on(day, settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    sync_house_jobs()
+    job = PeriodicTask.objects.get(name="daily_summary")
+    zone = ZoneInfo("Europe/Berlin")
+    began = day.replace(tzinfo=zone).astimezone(UTC)
+    assert runs_of(job, began, hours=51) == []
+    job.enabled = True
+    local = [moment.astimezone(zone) for moment in runs_of(job, began, hours=51)]
+    assert [(moment.hour, moment.minute) for moment in local] == [(9, 0)] * 3
+    assert len({moment.date() for moment in local}) == 3
+
+
+@pytest.mark.parametrize(
+    ("now", "hours"),
+    [("2026-11-22T08:00+01:00", 24), ("2026-10-26T09:00+01:00", 25), ("2026-03-30T09:00+02:00", 23)],
+)
+def test_it_covers_yesterday_however_long_that_was(now, hours, settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    moment = datetime.fromisoformat(now)
+    day, since, until = covered(moment)
+    assert day == moment.date() - timedelta(days=1)
+    assert (until.astimezone(UTC) - since.astimezone(UTC)) == timedelta(hours=hours)
+    assert until.astimezone(ZoneInfo("Europe/Berlin")).hour == 0
+
+
+def test_or_the_last_24_hours(settings):
+    settings.SCHEDULER_DAILY_SUMMARY_COVERS = "last-24h"
+    moment = datetime(2026, 11, 22, 8, tzinfo=UTC)
+    assert covered(moment) == (moment.date(), moment - timedelta(hours=24), moment)
+
+
+SWITCH = """
+from conversations.models import Worker
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+second, _ = IntervalSchedule.objects.get_or_create(every=1, period="seconds")
+for job in PeriodicTask.objects.filter(name__in=["daily_summary", "retention"]):
+    job.interval, job.crontab = second, None
+    job.enabled = job.name == "retention" or %s
+    job.save()
+Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at="2020-01-01T00:00:00Z")
+"""
+
+
+def test_switched_on_it_writes_summaries_and_switched_off_it_does_not(tmp_path):
+    host = Host(tmp_path, beat=True, SCHEDULER_DAILY_SUMMARY_COVERS="last-24h").start()
+
+    def summaries(conversation):
+        with host.client() as client:
+            found = client.get(f"/conversations/{conversation}/messages").json()["results"]
+        return [message["content"] for message in found if message["type"] == "SUMMARY"]
+
+    def switch(on):
+        """Returns when beat has rung for the house's jobs since."""
+        assert host.manage("shell", "--no-imports", "-c", SWITCH % on).stderr == ""
+        wait_until(lambda: not host.sql("SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
+
+    try:
+        with host.client() as client:
+            first, second = start(client), start(client)
+            chat(client, first, "Roses are red.")
+        switch(True)
+        wait_until(lambda: summaries(first))
+        switch(False)
+        with host.client() as client:
+            chat(client, second, "Violets are blue.")
+        switch(False)
+        assert (summaries(first), summaries(second)) == (["The user said: Roses are red."], [])
+    finally:
+        host.kill()
 
 
 # --- through beat, in a running host ------------------------------------------------------------------------------
@@ -55,23 +174,35 @@ second = IntervalSchedule.objects.create(every=1, period="seconds")
 PeriodicTask.objects.update(interval=second)
 PeriodicTask.objects.create(name="disabled", task="scheduler.tasks.retention", interval=second, enabled=False)
 Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at="2020-01-01T00:00:00Z")
+
+from datetime import timedelta
+from django.contrib.auth import get_user_model
+from nanohost.lib import clock
+from scheduler import series
+
+while_it_was_down = clock.read() - timedelta(minutes=3)
+series.create(owner_id=get_user_model().objects.get(username="admin").pk, prompt="Hello", now=while_it_was_down,
+              at=(while_it_was_down + timedelta(minutes=1)).isoformat())
 """
 
 
 @pytest.fixture
 def house(tmp_path):
-    """A host whose house job is due every second, as is another that is disabled."""
+    """A host whose house jobs are due every second, as is another that is disabled, and a schedule since a while."""
     host = Host(tmp_path, beat=True)
     assert host.manage("shell", "--no-imports", "-c", JOBS).stderr == ""
     yield host.start()
     host.kill()
 
 
-def test_beat_runs_the_job_in_the_running_host_and_none_that_is_disabled(house):
+def test_beat_runs_the_jobs_in_the_running_host_and_none_that_is_disabled(house):
     wait_until(lambda: not house.sql("SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
+    fired = "SELECT lag_ms, attempts FROM scheduler_schedulerun WHERE state = 'fired' AND ended_at IS NOT NULL"
+    wait_until(lambda: house.sql(fired), seconds=30)
+    assert house.sql(fired)[0]["lag_ms"] > 100_000
     house.stop()  # beat writes its counts down then
     counted = house.sql("SELECT name, total_run_count FROM django_celery_beat_periodictask")
     runs = {job["name"]: job["total_run_count"] for job in counted}
-    assert runs.keys() == {"retention", "disabled"}
+    assert runs.keys() == {"count", "tick", "retention", "daily_summary", "disabled"}
     assert runs["retention"] > 0
     assert runs["disabled"] == 0

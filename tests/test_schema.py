@@ -47,11 +47,39 @@ def use_real_things(host: Host, case: Any) -> None:
             conversation_id = client.post("/conversations").json()["conversationId"]
             answer = client.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello"})
             case.path_parameters["turn_id"] = answer.json()["turnId"]
+        if is_uuid(case.path_parameters.get("schedule_id")):
+            yearly = {"prompt": "Hello", "cron": "0 9 24 12 *"}
+            case.path_parameters["schedule_id"] = client.post("/schedules", json=yearly).json()["scheduleId"]
+    if case.path.endswith("/schedules/preview") and not isinstance(case.body, dict | list | str | int | float | None):
+        case.body, case.media_type = {}, "application/json"  # OpenAPI cannot say that one of its fields is needed
+    is_new = case.method == "POST" and case.path.endswith(("/schedules", "/schedules/preview"))
+    if (is_new or case.method == "PATCH") and isinstance(case.body, dict):
+        use_real_times(case.body, is_new=is_new)
     for place in (case.query, case.body):
         if isinstance(place, dict) and is_agent(place.get("agent")):
             place["agent"] = "default"
     if isinstance(case.query, dict) and isinstance(case.query.get("cursor"), str):
         case.query["cursor"] = ""
+
+
+def use_real_times(body: dict[str, Any], *, is_new: bool) -> None:
+    """Put times that exist in the place of those that merely fit, and one kind of them; what does not fit stays."""
+    longest = {"at": 64, "cron": 200, "zone": 64, "endsAt": 64}
+    texts = {name: body[name] for name in longest if body.get(name) is not None}
+    seconds = body.get("everySeconds")
+    if not all(isinstance(text, str) and 1 <= len(text) <= longest[name] for name, text in texts.items()):
+        return
+    if seconds is not None and not (type(seconds) is int and 60 <= seconds <= 3660 * 86_400):
+        return
+    real = {"at": "2126-12-24T09:00", "cron": "0 9 24 12 *", "zone": "Europe/Berlin", "endsAt": "2127-01-01"}
+    body.update({name: real[name] for name in texts})
+    kinds = [name for name in ("everySeconds", "at", "cron") if body.get(name) is not None]
+    for name in kinds[:-1]:
+        body[name] = None
+    if is_new and not kinds:
+        body["cron"] = real["cron"]
+    if is_uuid(body.get("conversationId")):
+        body["conversationId"] = None
 
 
 def is_uuid(value: Any) -> bool:
@@ -72,11 +100,12 @@ def test_the_host_does_as_its_schema_says(case: Any, host: Host) -> None:
 
 
 def test_every_route_is_in_the_schema(host: Host) -> None:
-    from conversations.api.urls import urlpatterns
+    from conversations.api.urls import urlpatterns as of_conversations
+    from scheduler.api.urls import urlpatterns as of_schedules
 
     documented = yaml.safe_load(httpx2.get(f"{host.address}/api/schema").text)
     assert documented == yaml.safe_load(OpenApiYamlRenderer().render(DOCUMENT))
-    routes = {re.sub(r"<\w+:(\w+)>", r"{\1}", f"/api/v1/{route.pattern}") for route in urlpatterns}
+    routes = {re.sub(r"<\w+:(\w+)>", r"{\1}", f"/api/v1/{route.pattern}") for route in of_conversations + of_schedules}
     assert routes == set(documented["paths"])
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 
 from tests.host import KEY, Host
 from tests.source import read_settings
@@ -263,22 +264,51 @@ def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
     assert host.sql("SELECT username FROM auth_user") == []
 
 
-# By each of the steps of a start that may refuse.
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
         ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of mock, openai"),
-        ("PORT", "99999", "Cannot listen on HOST=127.0.0.1 PORT=99999"),
-        ("HOST", "256.0.0.1", "Cannot listen on HOST=256.0.0.1"),
-        ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
         ("NANOHOST_EXTRA_APPS", "does.not.exist", "NANOHOST_EXTRA_APPS does not load: ModuleNotFoundError"),
-        ("CSRF_TRUSTED_ORIGINS", "example.org", "CSRF_TRUSTED_ORIGINS setting must start with a scheme"),
-        ("DATA_DIR", "/proc/nowhere", "DATA_DIR /proc/nowhere cannot be written"),
-        ("DATA_DIR", str(Path(__file__)), "cannot be written: File exists"),
+        ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(host_on, tmp_path, setting, value, says):
+    """Whether the settings refuse it, the loading of the apps, or the command."""
     assert says in refusal(host_on(tmp_path, **{setting: value}))
+
+
+@pytest.fixture
+def begun(settings, tmp_path):
+    """What the command says that does not start, in this process: ``begun(PORT=99999)``."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def begin(**changed: object) -> str:
+        for name, value in {"DATA_DIR": tmp_path, "PORT": 0, **changed}.items():
+            setattr(settings, name, value)
+        with pytest.raises(CommandError) as refused:
+            call_command("serve")
+        return str(refused.value)
+
+    yield begin
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# By each of the steps of a start that may refuse.
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("PORT", 99999, "Cannot listen on HOST=127.0.0.1 PORT=99999"),
+        ("HOST", "256.0.0.1", "Cannot listen on HOST=256.0.0.1"),
+        ("CSRF_TRUSTED_ORIGINS", ["example.org"], "CSRF_TRUSTED_ORIGINS setting must start with a scheme"),
+        ("DATA_DIR", Path("/proc/nowhere"), "DATA_DIR /proc/nowhere cannot be written"),
+        ("DATA_DIR", Path(__file__), "cannot be written: File exists"),
+    ],
+)
+def test_what_the_command_cannot_start_with_is_told(begun, setting, value, says):
+    said = begun(**{setting: value})
+    assert says in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(
@@ -302,14 +332,14 @@ def test_the_settings_refuse_what_makes_no_sense(monkeypatch, setting, value, sa
     assert "\n" not in str(refused.value)
 
 
-def test_a_second_process_on_the_same_data_is_refused(host_on, host):
-    assert f"DATA_DIR {host.data_dir} is in use by another nanohost" in refusal(host_on(host.data_dir))
+def test_a_second_process_on_the_same_data_is_refused(begun, host):
+    assert f"DATA_DIR {host.data_dir} is in use by another nanohost" in begun(DATA_DIR=host.data_dir)
 
 
-def test_a_taken_port_is_refused(host_on, tmp_path):
+def test_a_taken_port_is_refused(begun):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"PORT={port}: Address already in use" in refusal(host_on(tmp_path, PORT=str(port)))
+        assert f"PORT={port}: Address already in use" in begun(PORT=port)
 
 
 def test_a_database_newer_than_the_code_is_refused(host_on, tmp_path):

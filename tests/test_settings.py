@@ -13,7 +13,9 @@ pytestmark = pytest.mark.shapeless(reason="it reads the environment, of both sha
 NONSENSE = {
     "integer": ["abc", "-1", "1.5", "1e3"],
     "seconds": ["abc", "nan", "inf", "0", "-1"],
+    "share": ["abc", "nan", "-0.1", "1.1", "50%"],
     "boolean": ["maybe", "2"],
+    "cron": ["abc", "9 * *", "7 0 9 * * *", "0 25 * * *", "* * * * * * *"],
     "choice": ["nonsense"],
     "address": ["nonsense", "http://", "ftp://host/", "//host"],
     "path": ["~nobody-of-that-name/var"],
@@ -115,6 +117,7 @@ def test_the_secret_key_is_the_one_kept(environment, tmp_path):
 SECRETS = {
     "SECRET_KEY": "kept/by:some@store",
     "OPENAI_API_KEY": "sk-0123456789",
+    "METRICS_TOKEN": "scrape-0123456789",
     "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
     "REDIS_URL": "rediss://:pass-word@redis.example:6380/0",
 }

@@ -22,15 +22,10 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def collect(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Start a run that comes to an end before its first test."""
-    return run(*command, "--collect-only", "-p", "no:cacheprovider", "-n", "0", "tests/test_inbox.py", **environment)
-
-
 @pytest.mark.shapeless(reason="it needs servers that are none")
 def test_a_server_that_is_named_and_does_not_answer_is_a_failure():
     nowhere = {"TEST_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/no"}
-    ran = collect("tests.shapes", **nowhere)
+    ran = run("tests.shapes", "--version", **nowhere)  # pytest's, which is all it does then
     assert ran.returncode == 1
     assert "production is not tested, a server does not answer. PostgreSQL (TEST_DATABASE_URL)" in ran.stdout
     assert ran.stdout.endswith("\nshapes run: embedded\n")
@@ -50,7 +45,9 @@ def test_what_a_killed_run_left_is_removed_and_what_others_have_stays():
         server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(left)))
         keys.set(f"{left}:turns", "1")
         keys.set(others, "1", ex=60)
-        assert collect("pytest", TEST_SHAPE=shapes.PRODUCTION).returncode == 0
+        # It comes to an end before its first test.
+        begins = ("pytest", "--collect-only", "-p", "no:cacheprovider", "-n", "0", "tests/test_inbox.py")
+        assert run(*begins, TEST_SHAPE=shapes.PRODUCTION).returncode == 0
         databases = {name for (name,) in server.execute("SELECT datname FROM pg_database").fetchall()}
         assert left not in databases
         assert servers.name_of("migrated") in databases, "a run that lives was swept away"

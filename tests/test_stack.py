@@ -199,13 +199,6 @@ def test_it_stops_in_time_and_leaves_nobody(make_stack):
         assert held == [("waiting", 0)]
 
 
-def test_a_stack_that_is_killed_leaves_nobody(make_stack):
-    stack = make_stack("killed").start()
-    pids = everybody(stack)
-    stack.process.kill()
-    wait_until(lambda: not [pid for pid in pids if is_running(pid)])
-
-
 @pytest.mark.parametrize(
     ("own", "says"),
     [
@@ -230,3 +223,10 @@ def test_a_release_that_fails_is_told_of(make_stack):
     assert ended.returncode == 1
     assert "migrate | CommandError: NANOHOST_API_KEY makes no sense" in ended.stdout
     assert ended.stderr == "CommandError: migrate ended with 1; the reason is above.\n"
+
+
+# The last: nobody has use for the stack after it.
+def test_a_stack_that_is_killed_leaves_nobody(stack):
+    pids = everybody(stack)
+    stack.process.kill()
+    wait_until(lambda: not [pid for pid in pids if is_running(pid)])

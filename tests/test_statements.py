@@ -106,6 +106,15 @@ def test_an_insert_makes_the_row_that_the_orm_would(conversation):
         insert(id=new_id(), seq=2, **given)
 
 
+def test_many_rows_are_inserted_by_one_statement(conversation):
+    insert = Insert(Message, "id", "seq", "content", "created_at", conversation_id=conversation.pk, role="user")
+    given = [{"id": new_id(), "seq": seq, "content": f"%s {seq}", "created_at": timezone.now()} for seq in (1, 2, 3)]
+    with CaptureQueriesContext(connection) as asked:
+        insert.many(given)
+    assert len(asked) == 1
+    assert list(Message.objects.order_by("seq").values("id", "seq", "content", "created_at")) == given
+
+
 def test_an_insert_that_would_freeze_a_value_is_refused(conversation):
     """A default that is called, such as a new id or the time, would be the same in every row."""
     given = {"conversation_id": conversation.pk, "turn_id": None, "content": "", "created_at": timezone.now()}

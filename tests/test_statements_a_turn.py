@@ -93,10 +93,10 @@ def test_a_turn_costs_as_many_statements_in_a_long_conversation_as_in_a_short_on
     chat_once = echo(chat)
     tool_once = with_tool(chat)
     fill(conversation, 2000)
-    assert echo(chat) == chat_once == {"receive": 5, "take": 8, "finish": 4}
+    assert echo(chat) == chat_once == {"receive": 5, "take": 9, "finish": 4}
     assert with_tool(chat) == tool_once
 
 
 def test_a_round_of_tools_costs_no_more_for_what_came_before_it(chat, conversation):
     with_tool(chat)
-    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 7, "finish": 5}
+    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 8, "finish": 5}

@@ -166,7 +166,7 @@ def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, ca
             for number in range(400):  # 20 MB: more than any socket's buffers
                 speak(turn, piece, offset=number * len(piece))
             await until(lambda: not server.server_state.connections)
-            assert not room.hub._followed
+            await until(lambda: not room.hub._followed)
             client.settimeout(10)
             assert not read_all(client).endswith(b"\r\n0\r\n\r\n"), "it looks like the whole of it"
             client.close()

@@ -42,7 +42,8 @@ def test_a_chat_is_answered_with_its_events_when_that_is_asked_for(client, asked
     body = {"message": "Hello"} if asked_by else {"message": "Hello", "stream": True}
     with streaming(client, "POST", f"/conversations/{start(client)}/chat", json=body, **asked_by) as told:
         events = list(told)
-    assert kinds(events) == ["turn.queued", "turn.started", "message.delta", "turn.completed"]
+    in_order = list(dict.fromkeys(kinds(events)))  # on a busy machine, what is said comes in two pieces
+    assert in_order == ["turn.queued", "turn.started", "message.delta", "turn.completed"]
     assert text_of(events) == "You said: Hello" == events[-1].data["assistantMessage"]
     assert events[-1].id == "end"
     assert len({event.id for event in events}) == len(events)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nanohost.celery import app
 from tests.faults.servers import free_port
 from tests.host import ROOT, sqlite_template
 from tests.wait import wait_until
@@ -120,6 +121,24 @@ def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_aske
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=15) == 0
     assert workers(tmp_path) == [("compaction,turns", True)]
+
+
+def test_a_second_signal_does_not_come_in_the_midst_of_the_first():
+    """Celery's handler would wait for itself. Whose parent dies is sent as many as that had threads."""
+    came = []
+
+    def handler(*_: object) -> None:
+        came.append("asked to stop")
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        for step in app.steps["worker"]:
+            step(None).start(None)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == ["asked to stop"]
 
 
 def test_a_database_that_is_not_prepared_in_time_is_named_with_what_to_do(tmp_path):

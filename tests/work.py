@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from uuid import UUID
 
+from django.conf import settings
+
+from agent import llm
 from conversations import doorbell
 from conversations import worker as worker_module
 from conversations.models import Turn
@@ -18,10 +21,14 @@ def advance(turn: Turn | UUID, *, worker: str = "worker-1") -> Turn | None:
 
     async def look() -> None:
         threads = DatabaseThreads(1)
+        if settings.LLM_PROVIDER == "openai":
+            llm.client.cache_clear()  # it belongs to one loop
         try:
             await TurnRunner(worker=worker, database=threads).advance(turn_id)
         finally:
             threads.close()
+            if settings.LLM_PROVIDER == "openai":
+                await llm.client().close()
 
     asyncio.run(look())
     return Turn.objects.filter(pk=turn_id).first()

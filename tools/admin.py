@@ -11,13 +11,19 @@ from django.db.models import QuerySet
 from django.forms.models import construct_instance
 from django.http import HttpRequest
 
-from nanohost.lib.admin import GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list
+from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list
 from tools import gate, registry
 from tools.changes import FIELDS, changing
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
 from tools.models import SettingChange, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE, Permission
+
+EFFECTS = {
+    "read": "reads only",
+    "write": "has side effects: is never run twice for one call",
+    "rows": "changes rows of this database only: together with the outcome of its call, or not at all",
+}
 
 
 class ToolSettingForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
@@ -98,7 +104,7 @@ class ToolSettingAdmin(ModelAdmin):
         tool = _registered(setting)
         if tool is None:
             return "–"
-        return "reads only" if tool.effects == "read" else "has side effects: is never run twice for one call"
+        return EFFECTS[tool.effects]
 
     @admin.display(description="limits in effect")
     def limits(self, setting: ToolSetting) -> str:
@@ -122,11 +128,11 @@ class ToolSettingAdmin(ModelAdmin):
         tool = _registered(setting)
         return f"{tool.module}.{tool.qualname}" if tool else "–"
 
-    @admin.action(description="Enable the selected tools", permissions=["change"])
+    @admin.action(description="Enable the selected tools", permissions=[TOGGLE])
     def enable(self, request: HttpRequest, chosen: QuerySet[ToolSetting]) -> None:
         self._set_enabled(request, chosen, True)
 
-    @admin.action(description="Disable the selected tools", permissions=["change"])
+    @admin.action(description="Disable the selected tools", permissions=[TOGGLE])
     def disable(self, request: HttpRequest, chosen: QuerySet[ToolSetting]) -> None:
         self._set_enabled(request, chosen, False)
 

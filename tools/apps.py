@@ -1,7 +1,9 @@
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 from tools import registry
+from tools.errors import ToolDefinitionError
 
 
 class ToolsConfig(AppConfig):
@@ -10,8 +12,22 @@ class ToolsConfig(AppConfig):
     name = "tools"
 
     def ready(self) -> None:
+        if settings.NANOHOST_TOOL_PROCESS:
+            return  # it imports the modules that it is told of, which are not those of inline tools
         autodiscover_modules("agent_tools")
         # A tool without a schema would break the first turn it is offered in; here it breaks the start. And once the
         # schema is made, the registry lets go of the function.
         for tool in registry.registered():
             tool.schema  # noqa: B018 -- made now, and kept
+            if tool.inline and not _is_of_nanohost(tool.module):
+                raise ToolDefinitionError(
+                    f"{tool.name}: a tool of {tool.module} cannot have `caller: Caller`. Tools that have it run in the"
+                    " worker's own process, on its database, and are nanohost's alone. Leave the argument out."
+                )
+
+
+def _is_of_nanohost(module: str) -> bool:
+    """Whether a module is of an app of nanohost's own. Those of NANOHOST_EXTRA_APPS stand last among the apps."""
+    names = [config.name for config in apps.get_app_configs()]
+    own = names[: len(names) - len(settings.NANOHOST_EXTRA_APPS)]
+    return any(module.startswith(f"{name}.") for name in own)

@@ -3,11 +3,13 @@
     QUEUED → RUNNING → SUCCESS | FAILED | REJECTED | UNKNOWN
 
 A call is stored as started before it runs and as done after. When its worker dies in between, a tool that only reads
-is run again; one with side effects becomes UNKNOWN, since nobody knows how far it came.
+is run again; one with side effects becomes UNKNOWN, since nobody knows how far it came. One whose effects are rows of
+this database has them stored in one transaction with its outcome: while there is no outcome there are none, and it is
+run again.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -18,19 +20,22 @@ from django.db.models import Case, DurationField, F, Q, Value, When
 
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact, redact_json
-from nanohost.lib.statements import Given, Rows, Update
+from nanohost.lib.statements import Given, Insert, Rows, Update
 from nanohost.lib.text import storable
 from tools.errors import CallLost
 from tools.models import CallStatus, ToolCall, ToolCallQuerySet
+from tools.registry import REPEATABLE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a call ended. ``result`` is what the model is told; ``rule`` names what refused or ended it."""
+    """How a call ended. ``result`` is what the model is told; ``rule`` names what refused or ended it. ``stored``: it
+    already is, together with what the call has changed."""
 
     status: CallStatus
     result: str
     rule: str = ""
+    stored: bool = False
 
 
 UNKNOWN_RESULT = (
@@ -85,16 +90,49 @@ def refuse(call: ToolCall, refused: Outcome) -> None:
     call.ended_at, call.duration_ms = Now(), 0
 
 
+_insert = Insert(
+    ToolCall,
+    *("id", "conversation_id", "turn_id", "owner_id", "agent", "request_id", "call_id", "position", "tool_name"),
+    *("arguments", "private_arguments", "arguments_hash", "effects"),
+    status=CallStatus.QUEUED,
+    rung_at=Now(),
+    created_at=Now(),
+)
+
+
+def store(requested: Sequence[ToolCall]) -> None:
+    """Save requested calls. Most are queued, and their statement is written once."""
+    for call in requested:
+        if not call.ended:
+            _insert(
+                id=call.pk,
+                conversation_id=call.conversation_id,
+                turn_id=call.turn_id,
+                owner_id=call.owner_id,
+                agent=call.agent,
+                request_id=call.request_id,
+                call_id=call.call_id,
+                position=call.position,
+                tool_name=call.tool_name,
+                arguments=call.arguments,
+                private_arguments=call.private_arguments,
+                arguments_hash=call.arguments_hash,
+                effects=call.effects,
+            )
+    if refused := [call for call in requested if call.ended]:
+        ToolCall.objects.bulk_create(refused)
+
+
 def _expired() -> Q:
     return Q(status=CallStatus.RUNNING, lease_until__lt=Now())
 
 
 def _claimable() -> ToolCallQuerySet:
-    again = _expired() & Q(effects="read", attempts__lt=Given("most_attempts"))
+    again = _expired() & Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))
     return ToolCall.objects.filter(Q(status=CallStatus.QUEUED) | again, pk=Given("id"))
 
 
-_by_reading = When(effects="read", then=Value(CallStatus.FAILED.value))
+_by_failing = When(effects__in=REPEATABLE, then=Value(CallStatus.FAILED.value))
 _claim = Update(
     _claimable,
     lambda: {
@@ -109,8 +147,8 @@ _claim = Update(
 _end_crashed = Update(
     lambda: ToolCall.objects.filter(_expired(), pk=Given("id")),
     lambda: {
-        "status": Case(_by_reading, default=Value(CallStatus.UNKNOWN.value)),
-        "result": Case(When(effects="read", then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
+        "status": Case(_by_failing, default=Value(CallStatus.UNKNOWN.value)),
+        "result": Case(When(effects__in=REPEATABLE, then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
         "rule": "crashed",
         "private_arguments": "",
         "fence": F("fence") + 1,
@@ -122,9 +160,9 @@ _by_id = Rows(lambda: ToolCall.objects.filter(pk=Given("id")))
 
 
 def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
-    """Take a call that waits, or a reading one whose worker is gone; None if it is not to be had.
+    """Take a call that waits, or a repeatable one whose worker is gone; None if it is not to be had.
 
-    A call with side effects whose worker is gone is ended as UNKNOWN here, and a reading one that has cost
+    A call with side effects whose worker is gone is ended as UNKNOWN here, and a repeatable one that has cost
     ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
     """
     lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)

@@ -31,7 +31,6 @@ processes or threads that the call has left behind, or its process is not as it 
 
 import asyncio
 import ctypes
-import functools
 import gc
 import importlib
 import inspect
@@ -46,16 +45,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from nanohost.lib.redaction import redact, remember
+from nanohost.lib.redaction import remember
+from tools.results import as_text, binder, cap, described
 
 LENGTH = struct.Struct(">I")
-
-# Characters at each end of a result that secrets are looked for in, many times what is kept of it.
-_MOST_REDACTED = 1 << 20
 
 # An exit code that programs do not use by themselves.
 _OUT_OF_MEMORY = 113
@@ -154,7 +151,7 @@ def _stay(number: int, frame: object) -> None:
 def _import(modules: list[str]) -> None:
     """Import what calls will need. What fails here fails again in the call that needs it, where its reason is told:
     one broken module must not take the others' tools along, and some import only with the secrets they declare."""
-    _binder(_stay)  # pydantic imports its parts when they are used: a quarter of a second that no call should take
+    binder(_stay)  # pydantic imports its parts when they are used: a quarter of a second that no call should take
 
     if any(not module.startswith("tools.") for module in modules):
         with suppress(Exception):
@@ -364,79 +361,26 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         for part in request["qualname"].split("."):
             target = getattr(target, part)
         try:
-            arguments = _binder(target)(**request["arguments"])
+            arguments = binder(target)(**request["arguments"])
         except ValueError as error:
             return {"ok": False, "text": cap(str(error), 2000), "rule": "arguments", "trace": ""}
         result = target(**arguments)
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
-        return {"ok": True, "text": cap(_as_text(result), request["outputBytes"]), "rule": "", "trace": ""}
+        return {"ok": True, "text": cap(as_text(result), request["outputBytes"]), "rule": "", "trace": ""}
     except MemoryError as error:
         error.__traceback__ = None  # it holds the tool's frames, and they what fills the memory
         return {"ok": False, "text": "", "rule": "memory", "trace": ""}
     except BaseException as error:  # a tool's sys.exit() ends the call, not the child
         return {
             "ok": False,
-            "text": cap(_described(error), 2000),
+            "text": cap(described(error), 2000),
             "rule": "raised",
             "trace": cap(traceback.format_exc(), 8000),
         }
     finally:
         for name in request["secrets"]:
             os.environ.pop(name, None)
-
-
-@functools.cache  # making it takes 0.3 ms; a whole call, 0.1
-def _binder(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Makes JSON's values what the signature says (a date, a dataclass); raises ValueError for those that cannot be.
-
-    The gate has held them against the schema; but a schema says less than a type. Apart from the call, so that a
-    validation error of the tool's own is not taken for one of its arguments.
-    """
-    from pydantic import validate_call
-
-    @validate_call
-    @functools.wraps(function)
-    def bind(**arguments: Any) -> dict[str, Any]:
-        return arguments
-
-    return bind
-
-
-def _as_text(result: Any) -> str:
-    """A tool's result as text. It has run, so whatever it returned is told somehow, and is no failure."""
-    if isinstance(result, str):
-        return result
-    for write in (functools.partial(json.dumps, ensure_ascii=False, default=str), repr):
-        try:
-            return write(result)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: S112 -- the tool's own __str__ or __repr__, which may raise anything
-            continue
-    return f"[a {type(result).__name__} that cannot be written]"
-
-
-def _described(error: BaseException) -> str:
-    """An error as text, whatever its own makes of it."""
-    name, text = type(error).__name__, ""
-    with suppress(Exception):
-        text = str(error)
-    return f"{name}: {text}" if text else name
-
-
-def cap(text: str, limit: int) -> str:
-    """The text without secrets, of which half could be left at a cut: its head and its tail, ``limit`` bytes of UTF-8
-    together, with a note of what was cut."""
-    whole = len(text)
-    if len(text) > 2 * _MOST_REDACTED:  # most of a flood is cut anyway, and is not worth the seconds
-        text = text[:_MOST_REDACTED] + text[-_MOST_REDACTED:]
-    raw = redact(text).encode("utf-8", "replace")
-    if len(raw) <= limit:
-        return raw.decode("utf-8")
-    tail, size = limit // 4, max(whole, len(raw))
-    cut = f"\n[cut: {limit} of {size} bytes are kept, the head and the tail]\n"
-    return raw[: limit - tail].decode("utf-8", "ignore") + cut + raw[len(raw) - tail :].decode("utf-8", "ignore")
 
 
 def read_frame(connection: socket.socket) -> bytes | None:

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -28,10 +28,11 @@ from tools.arguments import Misfit, read_arguments
 from tools.calls import Outcome
 from tools.children import Interrupted, Task, pool
 from tools.errors import CallLost, UnknownTool
+from tools.inline import run_inline
 from tools.limits import Limit
 from tools.models import CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
-from tools.registry import RegisteredTool
+from tools.registry import REPEATABLE, Caller, RegisteredTool
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
@@ -181,7 +182,7 @@ def record(requested: Sequence[ToolCall]) -> None:
     with transaction.atomic(savepoint=False):
         for call, limit, free_in in limits.exceeding(requested):
             calls.refuse(call, _too_many(call, limit, free_in).outcome())
-        ToolCall.objects.bulk_create(requested)
+        calls.store(requested)
         for call in requested:
             if call.ended:
                 transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
@@ -248,6 +249,8 @@ def run(
 
 def _store(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
     """Store an outcome; a database that is away for moments does not lose what is known. The fence makes it safe."""
+    if outcome.stored:
+        return None
     for seconds in STORE_AGAIN:
         try:
             return calls.end(call, outcome, duration_ms=duration_ms)
@@ -268,6 +271,8 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
     except DatabaseError as error:  # it has not been started: it may be again, whatever its effects
         logger.warning("the gate could not decide (%s); the call goes back into the queue", type(error).__name__)
         raise Interrupted from None
+    if tool.inline:
+        return _run_inline(call, tool, setting, arguments)
     task = Task(
         module=tool.module,
         qualname=tool.qualname,
@@ -275,7 +280,7 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
         timeout=setting.timeout(tool),
         output_bytes=setting.output_bytes(),
         secrets=tool.secrets,
-        repeatable=tool.effects == "read",
+        repeatable=tool.effects in REPEATABLE,
     )
     close_old_connections()  # none is kept while the tool runs
     answer = pool().run(task, still_wanted=lambda: _still_wanted(call))
@@ -286,6 +291,40 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
     if answer.rule in ("timeout", "crashed", "memory", "interrupted", "output") and tool.effects == "write":
         return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({answer.text})", rule=answer.rule)
     return Outcome(status=CallStatus.FAILED, result=f"FAILED: {answer.text}", rule=answer.rule)
+
+
+def _run_inline(call: ToolCall, tool: RegisteredTool, setting: ToolSetting, arguments: dict[str, Any]) -> Outcome:
+    """Run a tool that works on the database. What it changes is committed together with its outcome, or not at all."""
+    assert call.owner_id is not None  # of the version that brought these tools, or a later one
+    caller = Caller(
+        conversation_id=call.conversation_id,
+        turn_id=call.turn_id,
+        owner_id=call.owner_id,
+        agent=call.agent,
+        call_id=call.pk,
+        request_id=call.request_id,
+    )
+    # Nobody renews its lease meanwhile: on SQLite, its transaction keeps everybody else from writing.
+    seconds = min(setting.timeout(tool), settings.TURN_LEASE_SECONDS / 2)
+    run = partial(run_inline, tool, arguments, caller=caller, seconds=seconds, output_bytes=setting.output_bytes())
+    if tool.effects == "read":
+        return run()
+    began = time.perf_counter()
+    try:
+        with transaction.atomic():
+            outcome = run()
+            if outcome.status != CallStatus.SUCCESS:
+                transaction.set_rollback(True)
+                return outcome
+            # Last: whoever ended the call in between has the row, and then nothing of this is kept.
+            calls.end(call, outcome, duration_ms=round((time.perf_counter() - began) * 1000))
+    except OperationalError as error:  # whether or not it was committed, the fence lets it happen once
+        logger.warning("tool %s could not be run (%s); its call goes back into the queue", tool.name, error)
+        raise Interrupted from None
+    except DatabaseError as error:  # what only a commit notices: a row it refers to has gone
+        logger.exception("what the tool %s has changed could not be committed", tool.name)
+        return Outcome(status=CallStatus.FAILED, result=f"FAILED: {type(error).__name__}", rule="raised")
+    return replace(outcome, stored=True)
 
 
 def _still_wanted(call: ToolCall) -> bool:

@@ -174,7 +174,9 @@ class ToolCall(models.Model):
         blank=True, default="", db_default="", editable=False, help_text="With their secrets, until it has ended."
     )
     arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments, hexadecimal.")
-    effects = models.CharField(max_length=5, blank=True, help_text="read or write; empty for a tool nobody registered.")
+    effects = models.CharField(
+        max_length=5, blank=True, help_text="read, write or rows; empty for a tool nobody registered."
+    )
 
     status = models.CharField(max_length=8, choices=CallStatus.choices, default=CallStatus.QUEUED)
     rule = models.CharField(max_length=64, blank=True, help_text="The rule that refused it, or what ended it.")

@@ -13,6 +13,9 @@
 The decorator returns the function unchanged, so its author tests it by calling it. The registry keeps where the
 function is, and the function itself only until its schema is made, at the host's start: only the gate runs tools, in
 processes of their own. Those import this module without Django, and make no schemas.
+
+A tool of nanohost itself that works on the database has a first argument ``caller: Caller``, which no model sees, and
+runs *inline*: in the process of the worker, and under a time limit for its statements (:mod:`tools.inline`).
 """
 
 import inspect
@@ -21,24 +24,42 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, ParamSpec, TypeVar
+from uuid import UUID
 
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Effects = Literal["read", "write"]
+Effects = Literal["read", "write", "rows"]
 
 # What OpenAI's API takes as a function's name.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+# Those that may be run again after a crash: nothing has happened, or it was undone.
+REPEATABLE: tuple[Effects, ...] = ("read", "rows")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """On whose behalf an inline tool runs. ``call_id`` is the id of the call's row."""
+
+    conversation_id: UUID
+    turn_id: UUID
+    owner_id: int
+    agent: str
+    call_id: UUID
+    request_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredTool:
     """A tool as the gate and the model know it.
 
-    ``effects``: a "read" tool may be run again after a crash; a "write" tool never is. ``timeout``: seconds, or None
-    for ``TOOL_TIMEOUT_SECONDS``. ``secrets``: names of the environment variables its process is given.
+    ``effects``: a "read" tool may be run again after a crash; a "write" tool never is. What a "rows" tool changes are
+    rows of this database and nothing else, in one transaction with the outcome of its call, so that it may be run again
+    as well. ``timeout``: seconds, or None for ``TOOL_TIMEOUT_SECONDS``. ``secrets``: names of the environment variables
+    its process is given. ``inline``: it has a :class:`Caller`, and no process of its own.
     """
 
     name: str
@@ -49,6 +70,7 @@ class RegisteredTool:
     effects: Effects
     timeout: float | None
     secrets: tuple[str, ...]
+    inline: bool
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -104,8 +126,12 @@ def tool(
                 raise ToolDefinitionError(f"{tool_name}: the argument {parameter.name} needs a type.")
         if "<locals>" in function.__qualname__:
             raise ToolDefinitionError(f"{tool_name}: a tool must be defined at the top of its module.")
-        if effects not in ("read", "write"):
-            raise ToolDefinitionError(f'{tool_name}: effects is "read" or "write", not {effects!r}.')
+        inline = _is_inline(tool_name, function)
+        if effects not in (known_effects := REPEATABLE if inline else ("read", "write")):
+            allowed = " or ".join(f'"{each}"' for each in known_effects)
+            raise ToolDefinitionError(f"{tool_name}: effects is {allowed}, not {effects!r}.")
+        if inline and (secrets or inspect.iscoroutinefunction(function)):
+            raise ToolDefinitionError(f"{tool_name}: a tool with a caller has no secrets, and is no coroutine.")
         if timeout is not None and not 0 < timeout < 86_400:
             raise ToolDefinitionError(f"{tool_name}: timeout is a number of seconds above 0, a day at most.")
         try:
@@ -124,11 +150,25 @@ def tool(
             effects=effects,
             timeout=timeout,
             secrets=tuple(secrets),
+            inline=inline,
         )
         _awaiting_schema[tool_name] = function
         return function
 
     return register
+
+
+def is_caller(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is the caller's, and not a model's to give."""
+    return parameter.annotation in (Caller, Caller.__name__)
+
+
+def _is_inline(tool_name: str, function: Callable[..., Any]) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    callers = [parameter for parameter in parameters if is_caller(parameter)]
+    if callers and (callers != parameters[:1] or parameters[0].name != "caller"):
+        raise ToolDefinitionError(f"{tool_name}: `caller: Caller` is the first argument of a tool that has it.")
+    return bool(callers)
 
 
 def get(name: str) -> RegisteredTool:
@@ -150,5 +190,5 @@ def registered() -> Iterator[RegisteredTool]:
 
 
 def modules() -> list[str]:
-    """The modules the tools are defined in: what a tool's process imports before its first call."""
-    return sorted({registered_tool.module for registered_tool in _tools.values()})
+    """The modules the tools are defined in that run in processes: what one imports before its first call."""
+    return sorted({registered_tool.module for registered_tool in _tools.values() if not registered_tool.inline})

@@ -11,6 +11,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from tools.errors import ToolDefinitionError
+from tools.registry import is_caller
 
 
 class _WithoutTitles(GenerateJsonSchema):
@@ -32,6 +33,8 @@ def arguments_schema(function: Callable[..., Any]) -> dict[str, Any]:
     described = {param.arg_name: param.description for param in docstring_parser.parse(function.__doc__ or "").params}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
+        if is_caller(parameter):
+            continue
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], Field(default, description=described.get(parameter.name)))
     try:

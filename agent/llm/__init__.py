@@ -1,11 +1,18 @@
 """Model clients. A provider is a line in PROVIDERS and a module beside this one."""
 
+import asyncio
+import json
+import logging
+import time
 from functools import cache
 from importlib import import_module
 
 from django.conf import settings
 
-from agent.llm.base import LlmClient
+from agent.errors import LlmError, LlmTimeout
+from agent.llm.base import Completion, LlmClient, ModelRequest, OnDelta
+
+model_log = logging.getLogger("nanohost.model")
 
 PROVIDERS = {
     "mock": "agent.llm.scripted.ScriptedClient",
@@ -19,3 +26,46 @@ def client() -> LlmClient:
     module, _, name = PROVIDERS[settings.LLM_PROVIDER].rpartition(".")
     made: LlmClient = getattr(import_module(module), name)()
     return made
+
+
+async def ask(request: ModelRequest, *, seconds: float, on_delta: OnDelta | None = None) -> Completion:
+    """Ask the model, within ``seconds``; raises :class:`LlmError`. The call is logged, however it ends."""
+    began = time.perf_counter()
+    error = "interrupted"
+    completion = Completion()
+    try:
+        async with asyncio.timeout(seconds):
+            completion = await client().complete(request, on_delta=on_delta)
+        error = ""
+    except TimeoutError:
+        error = LlmTimeout.code
+        raise LlmTimeout("no answer in time") from None
+    except LlmError as failure:
+        error = failure.code
+        raise
+    except Exception:
+        error = "fault"
+        raise
+    finally:
+        _log(request, completion, error, time.perf_counter() - began)
+    return completion
+
+
+def _log(request: ModelRequest, completion: Completion, error: str, seconds: float) -> None:
+    fields: dict[str, object] = {
+        "model": request.model,
+        "provider": settings.LLM_PROVIDER,
+        "messages": len(request.messages),
+        "tools": len(request.tools),
+        "promptChars": sum(len(str(message.get("content") or "")) for message in request.messages),
+        "answerChars": len(completion.content),
+        "toolCalls": len(completion.tool_calls),
+        "latencyMs": round(seconds * 1000, 1),
+        "promptTokens": completion.usage.prompt_tokens,
+        "completionTokens": completion.usage.completion_tokens,
+        "error": error,
+    }
+    if settings.LOG_CONTENT:
+        fields["prompt"] = json.dumps(request.messages, ensure_ascii=False)
+        fields["answer"] = json.dumps(completion.as_message(), ensure_ascii=False)
+    model_log.info("model call", extra=fields)

@@ -13,11 +13,15 @@ MAX_TOOL_CALLS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """One call of a model. ``messages`` and ``tools`` in the OpenAI chat format; without tools, none are offered."""
+    """One call of a model. ``messages`` and ``tools`` in the OpenAI chat format; without tools, none are offered.
+
+    ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model.
+    """
 
     model: str
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,9 @@ from django.conf import settings
 from agent import errors
 from agent.llm.answers import StreamedAnswer, completion_of, error_of, parsed
 from agent.llm.base import Completion, ModelRequest, OnDelta
+from agent.llm.connections import Connections
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
-
-# The longest answers models give, 128,000 tokens, are half a megabyte.
-MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 
 # Seconds that the end of a stream may take to arrive after its last event; with it, the connection can be used again.
 DRAIN_SECONDS = 0.1
@@ -46,8 +44,6 @@ class OpenAIClient:
     """See the module. One a process, made on first use: it keeps connections to one event loop."""
 
     def __init__(self) -> None:
-        # A transport of our own also keeps the environment's proxies out; the turns held are the bound of connections.
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=settings.WORKER_MAX_TURNS)
         # The turn's own timeout is total, and lies around the call; this one is per read.
         timeout = settings.LLM_TIMEOUT_SECONDS
         self._client = openai.AsyncOpenAI(
@@ -57,12 +53,15 @@ class OpenAIClient:
             timeout=timeout,
             max_retries=0,
             http_client=httpx2.AsyncClient(
-                transport=_BoundedTransport(limits=limits),
+                # Which also keeps the environment's proxies out.
+                transport=Connections(kept=settings.WORKER_MAX_TURNS),
                 headers={"Accept-Encoding": "identity"},
                 timeout=timeout,
                 follow_redirects=False,
             ),
         )
+        # Whole: the package would put it together for each call.
+        self._address = f"{self._client.base_url}chat/completions"
         # Whether the server has refused to count the tokens of streams; they count as 0 then.
         self._refuses_stream_options = False
 
@@ -70,6 +69,8 @@ class OpenAIClient:
         body: dict[str, Any] = {"model": request.model, "messages": request.messages}
         if request.tools:
             body["tools"] = request.tools
+        if request.tool_choice:
+            body["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}}
         if on_delta is None:
             return completion_of(parsed((await self._post(body)).content))
         response, answer = await self._post_for_stream(body | {"stream": True}), StreamedAnswer(on_delta)
@@ -92,7 +93,7 @@ class OpenAIClient:
         try:
             # For this type the package hands over the response as it is, streamed or not.
             response: Any = await self._client.post(
-                "/chat/completions",
+                self._address,
                 cast_to=httpx2.Response,
                 body=body,
                 stream=stream,
@@ -157,35 +158,6 @@ def _is_event_stream(response: httpx2.Response, begin: bytes) -> bool:
     if begin.startswith(_EVENT_STREAM_BEGINS):
         return True
     return response.headers.get("content-type", "").startswith("text/event-stream") and not begin.startswith(b"{")
-
-
-class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Bounds what is read of an answer. A compressed one is refused: nobody asked for it, and it may swell."""
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await super().handle_async_request(request)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            await response.aclose()
-            raise errors.LlmBadResponse("the answer is compressed, though that was not asked for")
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream)
-        return response
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._stream:
-            size += len(chunk)
-            if size > MAX_RESPONSE_BYTES:
-                raise errors.LlmBadResponse(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _broken(error: Exception) -> errors.LlmError:

@@ -19,7 +19,8 @@ An answer that is streamed is handed over in pieces: what it thinks, then what i
 request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
 once: the tool results so far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no
 sense is answered with a sentence that says so.
-Without a script: a question for the time calls ``time`` if it is offered; everything else is echoed.
+Without a script: a question for the time calls ``time`` if it is offered; everything else is echoed. Asked to put
+a part of a conversation into memory, it quotes what the users said, and keeps what one asked it to remember.
 """
 
 import asyncio
@@ -33,7 +34,8 @@ from typing import Any, NoReturn
 from agent import errors
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.loop import ChatMessage
-from agent.prompt import is_last_word, unmarked
+from agent.prompt import is_last_word, unmarked, unsent
+from memory.consolidation import LINES_HEAD, MEMORY_HEAD, SUMMARY_HEAD, TOOL_NAME
 from nanohost.lib.text import storable
 
 LONGEST_SLEEP = 600.0
@@ -59,8 +61,8 @@ class ScriptedClient:
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
         """Do the script's next step, or answer in the way of the module's last paragraph."""
         asked = max((index for index, message in enumerate(request.messages) if message["role"] == "user"), default=0)
-        question, since = str(request.messages[asked]["content"]), request.messages[asked + 1 :]
-        script = _script(question)
+        question, since = unsent(str(request.messages[asked]["content"])), request.messages[asked + 1 :]
+        script = [_consolidated(question, request.tool_choice)] if request.tool_choice else _script(question)
         step_number = sum(1 for message in since if message["role"] == "assistant")
         if script is None:
             step = _improvise(question, since, request.tools)
@@ -184,6 +186,27 @@ def _improvise(question: str, since: Sequence[ChatMessage], tools: Sequence[dict
     if "time" in offered and re.search(r"\btime\b", question, re.IGNORECASE):
         return {"call": [{"name": "time"}]}
     return {"say": f"You said: {question}"}
+
+
+# What a summary, and an entry, quote of each line, and how long they may become; in characters.
+_QUOTED, _MOST_SUMMARY, _MOST_ENTRY = 160, 2000, 3000
+
+
+def _consolidated(question: str, tool: str) -> dict[str, Any]:
+    """The step that saves what was said in the lines of :mod:`memory.consolidation`'s prompts."""
+    before, _, lines = question.partition(LINES_HEAD)
+    memory, _, summary = before.partition(SUMMARY_HEAD)
+    said = re.findall(r"^\[[^\]]+\] USER: (.*)", lines, re.MULTILINE)
+    quotes = [words[:_QUOTED] for words in said]
+    earlier = "" if summary.strip() == "(none)" else summary.strip()
+    quoted = "\n".join([earlier, *(f"The user said: {quote}" for quote in quotes)]).strip()
+    arguments = {"summary": quoted[-_MOST_SUMMARY:] or "Nothing was said."}
+    if tool == TOOL_NAME:
+        known = [line for line in memory.removeprefix(MEMORY_HEAD).strip().splitlines() if line != "(empty)"]
+        kept = [f"- {words[:_QUOTED]}" for words in said if re.match("remember", words, re.IGNORECASE)]
+        arguments["memory_update"] = "\n".join([*known, *(line for line in kept if line not in known)])
+        arguments["history_entry"] = " / ".join(quotes)[:_MOST_ENTRY]
+    return {"call": [{"name": tool, "arguments": arguments}]}
 
 
 def _json(arguments: Any) -> str:

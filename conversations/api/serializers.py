@@ -8,7 +8,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
-from conversations.models import Conversation, Message, TurnStatus
+from conversations.models import Conversation, LaterMessage, LaterState, Message, TurnStatus
 from tools.models import CallStatus
 
 
@@ -36,6 +36,11 @@ class Flag(serializers.BooleanField):
 
 class Strict(serializers.Serializer[Any]):
     """Refuses keys it does not know: a misspelt option is an error, not a default."""
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        if data is None:  # of which DRF tells by another way than of what else is no object
+            raise serializers.ValidationError({"non_field_errors": ["No data provided"]})
+        return super().run_validation(data)
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
@@ -99,6 +104,27 @@ class ChatIn(ChatMessageIn):
     """Body of POST /conversations/{id}/chat."""
 
     stream = Flag(required=False, help_text="Answer with the turn's events, as Accept: text/event-stream does.")
+
+
+class MessageIn(Strict):
+    """Body of POST /conversations/{id}/messages."""
+
+    message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What is said.")
+    model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
+    trigger = Flag(required=False, help_text="Whether it makes a turn (the default), or rides along with the next one.")
+    onWake = Flag(  # noqa: N815
+        required=False, help_text="A note for the agent, which rides along with the next turn and is marked as one."
+    )
+    runAfter = serializers.DateTimeField(required=False, help_text="Not before then; with a zone.")  # noqa: N815
+
+
+class LaterMessageView(serializers.Serializer[Any]):
+    messageId = serializers.UUIDField()  # noqa: N815
+    conversationId = serializers.UUIDField()  # noqa: N815
+    kind = serializers.ChoiceField(LaterMessage.Kind.choices)
+    state = serializers.ChoiceField(LaterState.choices)
+    runAfter = serializers.DateTimeField(allow_null=True)  # noqa: N815
+    turnId = serializers.UUIDField(allow_null=True)  # noqa: N815
 
 
 class UsageView(serializers.Serializer[Any]):
@@ -196,6 +222,60 @@ class ToolView(serializers.Serializer[Any]):
     permissions = serializers.ListField(child=serializers.CharField())
     allowed = serializers.BooleanField(help_text="Whether the agent may use it now.")
     forbiddenBy = serializers.CharField(allow_null=True, help_text="The rule that forbids it.")  # noqa: N815
+
+
+class MemoryIn(Strict):
+    """Body of PUT /agents/{agent}/memory."""
+
+    content = Text(allow_blank=True, help_text="The whole of it, in Markdown.")
+    version = serializers.IntegerField(min_value=0, max_value=2**31 - 1, help_text="The version this was made of.")
+
+
+class MemoryView(serializers.Serializer[Any]):
+    agent = serializers.CharField()
+    version = serializers.IntegerField(help_text="0: nothing is known yet.")
+    content = serializers.CharField()
+    characters = serializers.IntegerField()
+    maxCharacters = serializers.IntegerField(  # noqa: N815
+        help_text="Past so many, models are asked to shorten it; twice as many are the most."
+    )
+    notes = serializers.CharField(help_text="Today's.")
+
+
+class HistoryEntryView(serializers.Serializer[Any]):
+    kind = serializers.ChoiceField(["entry", "raw", "note"])
+    content = serializers.CharField()
+    conversationId = serializers.UUIDField(source="conversation_id", allow_null=True)  # noqa: N815
+    fromSeq = serializers.IntegerField(source="first_seq", allow_null=True)  # noqa: N815
+    throughSeq = serializers.IntegerField(source="last_seq", allow_null=True)  # noqa: N815
+    happenedAt = serializers.DateTimeField(source="happened_at")  # noqa: N815
+    happenedUntil = serializers.DateTimeField(source="happened_until", allow_null=True)  # noqa: N815
+
+
+class HistoryPage(serializers.Serializer[Any]):
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+    results = HistoryEntryView(many=True)
+
+
+class SummaryView(serializers.Serializer[Any]):
+    seq = serializers.IntegerField(help_text="Of the message that it is.")
+    content = serializers.CharField()
+    fromSeq = serializers.IntegerField()  # noqa: N815
+    throughSeq = serializers.IntegerField(help_text="The last message it took in.")  # noqa: N815
+    isStub = serializers.BooleanField(help_text="No model could summarise them; the history log has them.")  # noqa: N815
+    model = serializers.CharField(allow_null=True)
+    memoryVersion = serializers.IntegerField(  # noqa: N815
+        allow_null=True, help_text="The version of the long-term memory that was made with it."
+    )
+    turnId = serializers.UUIDField(allow_null=True, help_text="The turn that made it necessary.")  # noqa: N815
+    createdAt = serializers.DateTimeField()  # noqa: N815
+
+
+class SummaryPage(serializers.Serializer[Any]):
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+    results = SummaryView(many=True)
 
 
 class ProblemView(serializers.Serializer[Any]):

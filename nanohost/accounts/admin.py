@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from nanohost.accounts.models import ApiKey
-from nanohost.lib.admin import ReadOnlyAdmin
+from nanohost.lib.admin import REVOKE, ReadOnlyAdmin
 
 
 @admin.register(ApiKey)
@@ -23,10 +23,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     readonly_fields = ["state"]
     actions = ["revoke"]
 
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("accounts.change_apikey")
-
-    @admin.action(description="Revoke the selected keys", permissions=["revoke"])
+    @admin.action(description="Revoke the selected keys", permissions=[REVOKE])
     def revoke(self, request: HttpRequest, chosen: QuerySet[ApiKey]) -> None:
         for key in chosen:
             key.revoke()

@@ -1,5 +1,6 @@
 """What the apps' admin pages share: read-only pages, links between them, and short texts."""
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -9,17 +10,49 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.utils import get_fields_from_path
+from django.contrib.auth import get_permission_codename
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.safestring import mark_safe
 
-if TYPE_CHECKING:  # Django's own are not subscriptable
-    ModelAdmin = admin.ModelAdmin[Any]
+if TYPE_CHECKING:  # the theme's are untyped, Django's own are not subscriptable
+    _ModelAdmin = admin.ModelAdmin[Any]
     TabularInline = admin.TabularInline[Any, Any]
 else:
-    ModelAdmin, TabularInline = admin.ModelAdmin, admin.TabularInline
+    from unfold.admin import ModelAdmin as _ModelAdmin
+    from unfold.admin import TabularInline
+
+# What an operator may do besides looking: permissions of actions, ``@admin.action(permissions=[CANCEL])``. Each is a
+# permission of the page's model, such as ``conversations.cancel_turn``; `manage.py prepare` makes them.
+CANCEL, REQUEUE, TOGGLE, PAUSE, REVOKE = ACTIONS = ("cancel", "requeue", "toggle", "pause", "revoke")
+
+
+class ModelAdmin(_ModelAdmin):
+    """A page of the console."""
+
+    # A list's filters stand beside it on a wide screen.
+    list_filter_sheet = False
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, CANCEL)
+
+    def has_requeue_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, REQUEUE)
+
+    def has_toggle_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, TOGGLE)
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, PAUSE)
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, REVOKE)
+
+    def _may(self, request: HttpRequest, act: str) -> bool:
+        return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}")
 
 
 class ReadOnly:
@@ -126,6 +159,15 @@ def link_to_list(page: str, text: str, **filters: object) -> str:
     """A link to a list of the rows that have these values."""
     query = urlencode({f"{name}__exact": str(value) for name, value in filters.items()})
     return format_html('<a href="{}?{}">{}</a>', reverse(f"admin:{page}_changelist"), query, text)
+
+
+def diff(before: str, after: str) -> str:
+    """What was changed in a text, line by line, three lines around each change; for a ``<pre>``."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
+    shown = [line for line in lines if not line.startswith(("---", "+++"))]
+    tags = {"+": "ins", "-": "del"}
+    marked = [format_html("<{0}>{1}</{0}>", tags.get(line[:1], "span"), line) for line in shown]
+    return format_html('<pre class="diff">{}</pre>', mark_safe("\n".join(marked)))  # noqa: S308 -- each is escaped
 
 
 def excerpt(text: str, limit: int = 80) -> str:

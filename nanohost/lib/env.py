@@ -102,6 +102,16 @@ def seconds(name: str, default: float) -> float:
     return _read(name, default, parse, "a number of seconds above 0")
 
 
+def share(name: str, default: float) -> float:
+    def parse(raw: str) -> float:
+        value = float(raw)
+        if not 0 <= value <= 1:  # also refuses nan
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, "a share from 0 to 1")
+
+
 def boolean(name: str, default: bool) -> bool:
     def parse(raw: str) -> bool:
         words = {
@@ -133,6 +143,25 @@ def choice(name: str, default: str, choices: Sequence[str]) -> str:
         return raw
 
     return _read(name, default, parse, f"one of {', '.join(choices)}")
+
+
+def cron(name: str, default: str) -> str:
+    """A cron expression of five fields, or of six with the second, 0, first: what beat's crontab takes."""
+
+    def parse(raw: str) -> str:
+        from celery.exceptions import ImproperlyConfigured as Senseless
+        from celery.schedules import ParseException, crontab
+
+        *second, minute, hour, day, month, weekday = raw.split()
+        if second not in ([], ["0"]):
+            raise ValueError
+        try:
+            crontab(minute=minute, hour=hour, day_of_month=day, month_of_year=month, day_of_week=weekday)
+        except (ParseException, Senseless):
+            raise ValueError from None
+        return raw
+
+    return _read(name, default, parse, "minute, hour, day, month and weekday, behind 0 for the second or not")
 
 
 def path(name: str, default: Path) -> Path:

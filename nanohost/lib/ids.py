@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from datetime import datetime
 
 from uuid_utils import compat
 
@@ -11,6 +12,11 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 def new_id() -> uuid.UUID:
     """A version 7 UUID (RFC 9562): rows made together lie together in an index."""
     return compat.uuid7()
+
+
+def first_id_at(time: datetime) -> uuid.UUID:
+    """What no id that is made from then on is below: they begin with the milliseconds since 1970."""
+    return uuid.UUID(int=int(time.timestamp() * 1000) << 80)
 
 
 def request_id(offered: str | None) -> str:

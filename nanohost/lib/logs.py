@@ -11,12 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 import structlog
 
-from .redaction import redact
+from .redaction import is_plain, names_a_secret, redact
 
 # What moves a terminal's cursor or changes its colours; line feed and tab are left.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -49,6 +51,46 @@ class _Redacting(structlog.stdlib.ProcessorFormatter):
             return json.dumps(line | {"error": type(error).__name__, "at": f"{record.pathname}:{record.lineno}"})
 
 
+class _JsonLines(_Redacting):
+    """Most lines are of short texts and numbers, without a secret. They are written at once, in a quarter of the time:
+    two lines a turn were a tenth of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _plain_line(record) or super().format(record)
+
+
+# What stands in a record beside what its caller has added.
+_OF_RECORDS = frozenset(vars(logging.makeLogRecord({})))
+_PLAIN = (int, float, bool, type(None))
+_to_json = json.JSONEncoder().encode
+
+
+def _plain_line(record: logging.LogRecord) -> str | None:
+    """The line, or None if it is not that simple."""
+    if record.exc_info or record.exc_text or record.stack_info or not isinstance(record.msg, str):
+        return None
+    try:
+        event = record.getMessage()
+    except Exception:
+        return None
+    line: dict[str, Any] = {"event": event, **structlog.contextvars.get_contextvars()}
+    line |= {"level": record.levelname.lower(), "logger": record.name}
+    line |= {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
+    texts = [value for value in line.values() if type(value) is str]
+    if not all(map(_tells_nothing, line)) or not is_plain("\n".join(texts)):
+        return None
+    if not all(type(value) in _PLAIN for value in line.values() if type(value) is not str):
+        return None
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return _to_json(line | {"timestamp": moment.isoformat(timespec="microseconds").replace("+00:00", "Z")})
+
+
+@cache
+def _tells_nothing(name: str) -> bool:
+    """Whether a field's name is no secret, and makes none of what the field holds. Callers write them: they are few."""
+    return name.isidentifier() and not names_a_secret(name) and redact(name) == name
+
+
 def formatter(style: str) -> logging.Formatter:
     """``style``: ``json``, ``text``, or ``auto`` (text where standard error is a terminal)."""
     as_text = style == "text" or (style == "auto" and sys.stderr.isatty())
@@ -67,7 +109,7 @@ def formatter(style: str) -> logging.Formatter:
     last: list[Any] = (
         [_redact_values, _show_controls] if as_text else [structlog.processors.format_exc_info, _redact_values]
     )
-    return _Redacting(
+    return (_Redacting if as_text else _JsonLines)(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, renderer],
     )

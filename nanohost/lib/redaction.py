@@ -105,8 +105,10 @@ _SHAPES_AT = {
     "bearer": (7, 7),
 }
 
+_MARKS = tuple(_NAMED_AT | _SHAPES_AT)
+
 # Settings whose values are secrets whatever they look like.
-_SECRET_SETTINGS = ("OPENAI_API_KEY", "SECRET_KEY", "NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
+_SECRET_SETTINGS = ("OPENAI_API_KEY", "SECRET_KEY", "METRICS_TOKEN", "NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
 
 # Secrets that no variable of those holds: read from files, or declared by tools.
 _remembered: set[str] = set()
@@ -125,6 +127,16 @@ def redact(text: str) -> str:
     text = redact_known(text)
     text = _replaced(text, _NAMED, _NAMED_AT, _masked)
     return _replaced(text, _SHAPES, _SHAPES_AT, lambda found: MASK)
+
+
+def is_plain(text: str) -> bool:
+    """Whether the text surely holds nothing to be taken out. What a field is called, beside it, may say otherwise."""
+    lower = text.lower()
+    return (
+        len(lower) == len(text)
+        and not any(map(lower.__contains__, _MARKS))
+        and not any(map(text.__contains__, _known_spellings()))
+    )
 
 
 def _replaced(

@@ -9,7 +9,7 @@ values is written at its first use, and later only executed, through Django's ow
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -48,13 +48,16 @@ class _Statement:
         raise NotImplementedError
 
     def _execute(self, cursor: Any, given: dict[str, Any]) -> Any:
+        sql, parameters, reading = self._in_writing()
+        cursor.execute(sql, _filled(parameters, given))
+        return reading
+
+    def _in_writing(self) -> tuple[str, list[Any], Any]:
         written = self._written.get(connection.vendor)
         if written is None:
             with self._writing:
                 written = self._written[connection.vendor] = self._write()
-        sql, parameters, reading = written
-        cursor.execute(sql, [_prepared(given[each.name]) if isinstance(each, Given) else each for each in parameters])
-        return reading
+        return written
 
 
 class Rows(_Statement, Generic[T]):
@@ -129,6 +132,12 @@ class Insert(_Statement):
         with connection.cursor() as cursor:
             self._execute(cursor, given)
 
+    def many(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Many rows, in less time than one by one."""
+        sql, parameters, _ = self._in_writing()
+        with connection.cursor() as cursor:
+            cursor.executemany(sql, [_filled(parameters, given) for given in rows])
+
     def _write(self) -> tuple[str, list[Any], Any]:
         fields = [field for field in self._model._meta.concrete_fields if not field.generated]
         values = self._constant | {name: Given(name) for name in self._given}
@@ -180,6 +189,10 @@ def _instances(compiler: Any) -> Callable[[Sequence[Any]], list[Any]]:
         return instances
 
     return made
+
+
+def _filled(parameters: Sequence[Any], given: dict[str, Any]) -> list[Any]:
+    return [_prepared(given[each.name]) if isinstance(each, Given) else each for each in parameters]
 
 
 def _prepared(value: Any) -> Any:

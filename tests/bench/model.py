@@ -17,16 +17,23 @@ import uvloop
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+# By kind of answer.
+CALLS = {
+    "tool": {"name": "time", "arguments": "{}"},
+    "memory": {"name": "save_memory", "arguments": json.dumps({"summary": "They spoke.", "history_entry": "Words."})},
+}
+
+
 @cache
 def answer_of(kind: str) -> bytes:
     """The chunks of an answer, as they go over the wire."""
     deltas: list[dict[str, Any]]
-    if kind == "tool":
-        function = {"name": "time", "arguments": "{}"}
+    if kind in CALLS:
+        function = CALLS[kind]
         deltas = [{"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}]
     else:
         deltas = [{"content": f"word{number} "} for number in range(int(kind.partition(":")[2]))]
-    finish = "tool_calls" if kind == "tool" else "stop"
+    finish = "tool_calls" if kind in CALLS else "stop"
     choices: list[list[dict[str, Any]]] = [
         [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}],
         *([{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas),
@@ -42,6 +49,16 @@ def answer_of(kind: str) -> bytes:
     lines = [f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode() for event in events]
     whole = b"".join([*lines, b"data: [DONE]\n\n"])
     return b"%x\r\n%b\r\n0\r\n\r\n" % (len(whole), whole)
+
+
+@cache
+def whole_answer_of(kind: str) -> bytes:
+    """An answer that calls something, for who does not ask for a stream: a compaction."""
+    message = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": CALLS[kind]}]}
+    usage = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
+    answer = {"model": "bench", "choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": usage}
+    body = json.dumps(answer).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
 class Model(asyncio.Protocol):
@@ -66,10 +83,11 @@ class Model(asyncio.Protocol):
             kind, _, delay = body["model"].partition("+")
             if kind == "tool" and body["messages"][-1]["role"] == "tool":
                 kind = "words:1"
-            asyncio.get_running_loop().call_later(int(delay or 0) / 1000, self._answer, kind)
-
-    def _answer(self, kind: str) -> None:
-        self._transport.write(HEAD + answer_of(kind))
+            if "tool_choice" in body:  # asked to put a conversation into memory
+                kind = "memory"
+            is_whole = kind in CALLS and not body.get("stream")
+            answer = whole_answer_of(kind) if is_whole else HEAD + answer_of(kind)
+            asyncio.get_running_loop().call_later(int(delay or 0) / 1000, self._transport.write, answer)
 
 
 async def serve(port: int) -> None:

@@ -125,6 +125,10 @@ class Rows:
             self.transcripts: dict[str, list[dict[str, Any]]] = defaultdict(list)
             for row in database.execute("SELECT * FROM conversations_message WHERE seq IS NOT NULL ORDER BY seq"):
                 self.transcripts[str(row["conversation_id"])].append(row)
+            self.compactions: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            done = "SELECT * FROM conversations_compaction WHERE status = 'done' ORDER BY first_seq"
+            for row in database.execute(done):
+                self.compactions[str(row["conversation_id"])].append(row)
             self.calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
             for row in database.execute("SELECT * FROM tools_toolcall ORDER BY position"):
                 self.calls[str(row["turn_id"])].append(row)
@@ -156,6 +160,7 @@ def judge(cluster: Cluster) -> Counter[str]:
         ended.update(call["status"] for call in rows.calls[turn_id])
     for conversation, transcript in rows.transcripts.items():
         _judge_order(transcript, [row for row in rows.turns.values() if str(row["conversation_id"]) == conversation])
+        _judge_summaries(transcript, rows.compactions[conversation])
     assert cluster.ended == [], "somebody ended by itself"
     return ended
 
@@ -198,10 +203,19 @@ def _judge_order(transcript: list[dict[str, Any]], turns: list[dict[str, Any]]) 
     assert [row["seq"] for row in transcript] == list(range(1, len(transcript) + 1)), "numbers are missing"
     turns.sort(key=lambda turn: turn["number"])
     places = {turn["id"]: place for place, turn in enumerate(turns)}
-    in_order = [places[row["turn_id"]] for row in transcript]
+    in_order = [places[row["turn_id"]] for row in transcript if row["type"] == "NORMAL"]
     assert in_order == sorted(in_order), "turns mixed, or out of order"
     for before, after in itertools.pairwise(turns):
         assert before["ended_at"] <= after["started_at"], f"two turns at once: {before['id']}, {after['id']}"
+
+
+def _judge_summaries(transcript: list[dict[str, Any]], compactions: list[dict[str, Any]]) -> None:
+    """Every message is in one summary's range at most, and there is one summary for each."""
+    ranges = [(row["first_seq"], row["through_seq"]) for row in compactions]
+    for (_, through), (first, _) in itertools.pairwise(ranges):
+        assert through < first, f"consolidated twice: {ranges}"
+    summaries = [row["seq"] for row in transcript if row["type"] == "SUMMARY"]
+    assert sorted(row["summary_seq"] for row in compactions) == summaries
 
 
 def judge_models(cluster: Cluster, turns: Iterable[Turn]) -> None:

@@ -30,6 +30,57 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        name="a compaction is stored bit by bit",
+        edits=(
+            (
+                "conversations/compaction.py",
+                "    with transaction.atomic():\n        # Conversation, then what belongs to it",
+                "    if True:\n        # Conversation, then what belongs to it",
+            ),
+        ),
+        caught_by=("tests/test_faults_compaction.py::test_thirty_kills_lose_nothing_and_repeat_nothing",),
+        says="assert",
+    ),
+    Mutant(
+        name="a compaction moves a pointer that was moved meanwhile",
+        edits=(
+            (
+                "conversations/compaction.py",
+                "pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at",
+                "pk=part.conversation_id",
+            ),
+        ),
+        caught_by=("tests/test_compaction.py::test_a_conversation_that_was_moved_on_meanwhile_is_left_alone",),
+        says="DID NOT RAISE Overtaken",
+    ),
+    Mutant(
+        name="the memory is rewritten whoever was first",
+        edits=(
+            (
+                "memory/documents.py",
+                "head = Memory.objects.filter(owner_id=owner_id, agent=agent, version=base)",
+                "head = Memory.objects.filter(owner_id=owner_id, agent=agent)",
+            ),
+        ),
+        caught_by=("tests/test_compaction.py::test_a_memory_that_was_changed_meanwhile_is_read_again",),
+        says="assert",
+    ),
+    Mutant(
+        name="the window leaves a gap",
+        edits=(
+            (
+                "conversations/compaction.py",
+                "update(consolidated_through=part.through, summary_seq=summary_seq)",
+                "update(consolidated_through=part.through + 4, summary_seq=summary_seq)",
+            ),
+        ),
+        caught_by=(
+            "tests/test_compaction.py::test_the_next_prompt_has_the_summary_and_what_it_does_not_cover",
+            "tests/test_compaction.py::test_a_later_compaction_goes_on_where_the_one_before_ended",
+        ),
+        says="assert",
+    ),
+    Mutant(
         name="no fence check",
         edits=(
             (
@@ -133,8 +184,8 @@ MUTANTS = (
         edits=(
             (
                 "conversations/sweeper.py",
-                "select_for_update(skip_locked=True)",
-                "select_for_update()",
+                'due.order_by("rung_at").select_for_update(skip_locked=True)',
+                'due.order_by("rung_at").select_for_update()',
             ),
         ),
         caught_by=("tests/test_guarantees.py::test_a_sweep_passes_over_what_another_worker_holds",),
@@ -220,14 +271,14 @@ MUTANTS = (
                 """    taken = _take(conversation_id=conversation_id)
     if not taken:
         raise NotFound()
-    ((next_turn,),) = taken
-    return int(next_turn) - 1
+    ((next_turn, set_aside),) = taken
+    return int(next_turn) - 1, int(set_aside)
 """,
                 """    mine = Conversation.objects.filter(pk=conversation_id)
     if (number := mine.values_list("next_turn", flat=True).first()) is None:
         raise NotFound()
     mine.update(next_turn=number + 1, updated_at=Now())
-    return number
+    return number, 0
 """,
             ),
         ),
@@ -252,7 +303,7 @@ MUTANTS = (
         edits=(
             (
                 "tools/calls.py",
-                'again = _expired() & Q(effects="read", attempts__lt=Given("most_attempts"))',
+                'again = _expired() & Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))',
                 'again = _expired() & Q(attempts__lt=Given("most_attempts"))',
             ),
         ),
@@ -278,7 +329,7 @@ MUTANTS = (
         name="connections are held while a model is silent",
         edits=(
             (
-                "conversations/turns.py",
+                "conversations/database_threads.py",
                 "            with borrowed_connection():\n                return context.run(",
                 "            if True:\n                return context.run(",
             ),
@@ -365,6 +416,72 @@ MUTANTS += (
         ),
         caught_by=(f"{_TRIALS}test_rolling_restarts_fail_no_turn[1-1-4]",),
         says="'UNKNOWN', ",
+    ),
+    Mutant(
+        name="a schedule is fired whoever was first",
+        edits=(
+            (
+                "scheduler/ticking.py",
+                'active=True, next_at=Given("next_at"), revision=Given("revision")',
+                'active=True, revision=Given("revision")',
+            ),
+        ),
+        caught_by=("tests/test_ticking.py::test_who_comes_second_with_an_earlier_look_fires_nothing",),
+        says="assert 2 == 1",
+    ),
+    Mutant(
+        name="a schedule is fired as it was before it was changed",
+        edits=(
+            (
+                "scheduler/ticking.py",
+                'next_at=Given("next_at"), revision=Given("revision")',
+                'next_at=Given("next_at")',
+            ),
+        ),
+        caught_by=("tests/test_ticking.py::test_what_was_changed_since_it_was_looked_at_is_not_fired_as_it_was",),
+        says="assert 1 == 0",
+    ),
+    Mutant(
+        name="a schedule moves on in one transaction and speaks in another",
+        edits=(
+            (
+                "scheduler/ticking.py",
+                "    with transaction.atomic():\n        try:\n            planned",
+                "    if True:\n        try:\n            planned",
+            ),
+        ),
+        caught_by=("tests/test_ticking.py::test_a_tick_that_dies_in_between_has_done_nothing",),
+        says="assert",
+    ),
+    Mutant(
+        name="a scheduled run does not wait for the one before it",
+        edits=(("scheduler/ticking.py", " - runs.count_open(schedule)", ""),),
+        caught_by=("tests/test_ticking.py::test_a_run_that_has_not_ended_lets_the_next_pass",),
+        says="skipped",
+    ),
+    Mutant(
+        name="the hour that comes twice",
+        edits=(
+            (
+                "scheduler/times.py",
+                "if (at := _first_instant(wall, self.zone)) > last:",
+                "if at := _first_instant(wall, self.zone):",
+            ),
+        ),
+        caught_by=("tests/test_times.py::test_cron_runs_when_a_walk_over_every_minute_says",),
+        says="assert",
+    ),
+    Mutant(
+        name="the host speaks into the middle of a turn",
+        edits=(
+            (
+                "conversations/inbox.py",
+                "if Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():",
+                "if False:",
+            ),
+        ),
+        caught_by=("tests/test_ticking.py::test_its_owner_is_told_between_turns_and_nothing_is_lost_meanwhile",),
+        says="assert",
     ),
 )
 

@@ -75,10 +75,12 @@ def die(name: str) -> None:
 
 def _question(request: Any) -> dict[str, Any] | None:
     """The newest user message, if it is one of tests.faults.client's, with how often its model has answered."""
+    from agent.prompt import unsent
+
     roles = [message["role"] for message in request.messages]
     asked = len(roles) - 1 - roles[::-1].index("user")
     try:
-        question = json.loads(request.messages[asked]["content"])
+        question = json.loads(unsent(request.messages[asked]["content"]))
         return question | {"step": roles[asked:].count("assistant")} if "question" in question else None
     except (ValueError, TypeError):
         return None

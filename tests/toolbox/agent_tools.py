@@ -228,6 +228,12 @@ def reach_for_the_host() -> dict[str, str]:
     return {"database": database, "key": settings.SECRET_KEY}
 
 
+@tool(effects="read")
+def imported() -> list[str]:
+    """Name the modules of tools that its process has imported."""
+    return sorted(name for name in sys.modules if name.endswith(".agent_tools"))
+
+
 @tool(effects="read", timeout=60)
 def wait_for(path: str, come: str) -> str:
     """Say that it has come, and come back once there is a file: a call that goes on as long as a test wants.

@@ -8,9 +8,12 @@ the next is tried at once.
 """
 
 import select
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from django.db import transaction
 from django.db.backends.postgresql import base
 from psycopg_pool import ConnectionPool
 
@@ -28,6 +31,14 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
             self.pool.putconn(connection)
             connection = super().get_new_connection(conn_params)
         return connection
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """No statement inside may take longer; nor one that follows in the same transaction."""
+        with transaction.atomic(using=self.alias, savepoint=False):
+            with self.cursor() as cursor:
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}"])
+            yield
 
 
 def _lives(connection: "psycopg.Connection[Any]") -> bool:

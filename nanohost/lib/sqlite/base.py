@@ -7,12 +7,18 @@ every transaction a write transaction, which is what the lock takes for granted.
 """
 
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db.backends.sqlite3 import base
 from django.db.utils import OperationalError
 
 _write_lock = threading.Lock()
+
+# Steps of SQLite's machine between two looks at the clock: some microseconds.
+_STEPS = 1000
 
 # The stubs leave out the methods that begin and end transactions.
 _Wrapper: Any = base.DatabaseWrapper
@@ -24,6 +30,18 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._holds_write_lock = False
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Statements inside that are still running after so many seconds are interrupted."""
+        self.ensure_connection()
+        until = time.monotonic() + seconds
+        self.connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        try:
+            yield
+        finally:
+            if self.connection is not None:
+                self.connection.set_progress_handler(None, 0)
 
     def _start_transaction_under_autocommit(self) -> None:
         if not self._holds_write_lock:

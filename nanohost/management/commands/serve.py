@@ -35,5 +35,4 @@ class Command(BaseCommand):
         connection.close()
         settings.EMBEDDED = True
         serving.serve(listener)
-        serving.leave_soon()
         lock.close()

@@ -25,4 +25,3 @@ class Command(BaseCommand):
         self.stdout.write(f"listening on {serving.address_of(listener)}")
         self.stdout.flush()
         serving.serve(listener)
-        serving.leave_soon()

@@ -17,6 +17,8 @@ from tools.errors import ToolExists, UnfitName
 from tools.models import sync_settings
 from tools.permissions import GRANTABLE
 
+EFFECTS = {"read": "reads", "write": "writes", "rows": "changes rows"}
+
 NEXT = """Wrote {tool}
   and {test}
 
@@ -57,7 +59,7 @@ class Command(BaseCommand):
         for tool, forbidden_by in gate.survey(agent_tools=gate.AgentTools(names=None)):
             state = f"forbidden by {forbidden_by}" if forbidden_by else "allowed"
             needs = f"needs {', '.join(tool.permissions)}" if tool.permissions else "needs no permission"
-            self.stdout.write(f"{tool.name}\t{state}\t{needs}\t{tool.effects}s")
+            self.stdout.write(f"{tool.name}\t{state}\t{needs}\t{EFFECTS[tool.effects]}")
 
     def _allow(self, options: dict[str, Any]) -> None:
         name = _known(options["name"])

@@ -1,0 +1,129 @@
+"""Commands in a chat message, such as /new: the host carries them out, and no model sees them or their answers.
+
+A command is a turn like others: it waits behind what was said before it, and ends with an answer. Only /stop does not
+wait: what is under way is cancelled as soon as it is taken in.
+"""
+
+import re
+from functools import partial
+
+from django.db.models import Count, Sum
+
+from agent.errors import LlmError
+from agent.llm.base import Completion
+from conversations import claims, compaction
+from conversations.claims import Claim
+from conversations.compaction import Part, Result
+from conversations.compactor import consolidate
+from conversations.database_threads import DatabaseThreads
+from conversations.errors import Overtaken
+from conversations.models import Compaction, CompactionKind, CompactionStatus, Conversation, Message, Turn, TurnStatus
+from conversations.outlook import Outlook
+from memory.consolidation import Malformed
+from memory.errors import MemoryChanged
+from nanohost.lib.clock import Now
+
+STOP = "stop"
+
+_COMMAND = re.compile(r"\s*/([A-Za-z][A-Za-z0-9_-]{0,31})(?:@\S+)?(?:\s|\Z)")
+
+HELP = """\
+/new: keep what was said in memory, and begin anew
+/reset: begin anew, without keeping anything of it in memory
+/clear: the same, and forget what the agent keeps for this conversation
+/stop: cancel what is under way
+/status: how this conversation stands
+/help: this list
+Messages stay in the transcript whatever you do; only the model no longer sees them."""
+
+# How often what was archived is archived again, because the conversation or the memory was changed meanwhile.
+MOST_CLASHES = 5
+
+
+def command_in(content: str) -> str:
+    """The command that a message is, in lower case, known or not; empty for what is said to the agent."""
+    found = _COMMAND.match(content)
+    return found[1].lower() if found else ""
+
+
+async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads) -> None:
+    """Do what the turn's message commands, and end the turn with the answer."""
+    match command_in(outlook.view.command):
+        case "new":
+            await _archive(claim, database)
+        case "reset":
+            await database(_begin_anew, claim, reply="This is a new beginning. Nothing of what was said was archived.")
+        case "clear":
+            reply = "This is a new beginning; what was kept for this conversation is forgotten."
+            await database(_begin_anew, claim, reply=reply, forget_state=True)
+        case "stop":
+            await database(_answer, claim, "Stopped: nothing is under way.")
+        case "status":
+            await database(_tell_status, claim, outlook)
+        case "help":
+            await database(_answer, claim, HELP)
+        case unknown:
+            await database(_answer, claim, f"There is no command /{unknown}. These are:\n{HELP}")
+
+
+def _answer(claim: Claim, reply: str) -> None:
+    claims.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND)
+
+
+def _begin_anew(
+    claim: Claim, *, reply: str, forget_state: bool = False, part: Part | None = None, result: Result | None = None
+) -> None:
+    """End the turn, with the conversation's start behind it; with what was archived, or not at all."""
+
+    def move(seq: int) -> None:
+        rows = Conversation.objects.filter(pk=claim.conversation_id)
+        if part and result:
+            rows = rows.filter(consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at)
+            compaction.apply(part, result, turn_id=claim.turn_id)
+        changes = {"starts_at_seq": seq + 1, "consolidated_through": seq, "summary_seq": None}
+        # One that waits to be tried again would count its failures against what is said from now on.
+        Compaction.objects.filter(conversation_id=claim.conversation_id, status=CompactionStatus.QUEUED).exclude(
+            kind=CompactionKind.DAILY
+        ).update(status=CompactionStatus.DROPPED, ended_at=Now())
+        if rows.update(**changes, **({"state": {}} if forget_state else {})) != 1:
+            raise Overtaken
+
+    claims.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND, also=move)
+
+
+async def _archive(claim: Claim, database: DatabaseThreads) -> None:
+    """Put all that is left into memory, then begin anew; if the first fails, nothing changes."""
+    reply = "This is a new beginning. What was said is in memory."
+    read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
+    problem = "the memory keeps changing"
+    for _ in range(MOST_CLASHES):
+        try:
+            part = await database(read)
+            result = await consolidate(part, agent=claim.agent, model=claim.model) if part else None
+            await database(_begin_anew, claim, reply=reply, part=part, result=result)
+            return
+        except (Overtaken, MemoryChanged):
+            continue
+        except LlmError as error:
+            problem = f"the model could not be asked ({error.code})"
+        except Malformed as error:
+            problem = f"the model's answer was of no use: {error}"
+        break
+    reply = f"Nothing was changed: {problem}. Try /new again, or /reset to begin anew without archiving."
+    await database(_answer, claim, reply)
+
+
+def _tell_status(claim: Claim, outlook: Outlook) -> None:
+    view, agent = outlook.view, claim.agent
+    turns = Turn.objects.filter(conversation_id=claim.conversation_id)
+    spent = turns.aggregate(prompt=Sum("prompt_tokens"), completion=Sum("completion_tokens"), turns=Count("pk"))
+    waiting = turns.filter(status=TurnStatus.QUEUED).count()
+    lines = [
+        f"Agent {agent.name}, version {agent.version}; model {claim.model}.",
+        f"{len(view.transcript)} messages are in the prompt, {view.unconsolidated - 1} of them in no summary yet.",
+        f"There is {'a' if view.summary else 'no'} summary of what came before.",
+        f"The long-term memory has {len(outlook.background.memory)} characters.",
+        f"{spent['turns']} turns have used {spent['prompt']} tokens of prompts and {spent['completion']} of answers.",
+        f"{waiting} more are waiting." if waiting else "Nothing else is waiting.",
+    ]
+    _answer(claim, "\n".join(lines))

@@ -1,0 +1,397 @@
+"""Compaction: what a conversation's prompt has no room for goes into its summary, the long-term memory and the log.
+
+A turn that leaves its conversation too long stores a :class:`Compaction` with its end, and rings. It is a piece of
+work like a turn: claimed by a conditional update that raises its fence, kept by a lease, found by the sweep. A model is
+asked without any transaction held; what it makes is stored whole or not at all, with the pointer that says how far the
+conversation is consolidated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Case, F, IntegerField, When
+from django.utils import timezone
+
+from agent import tokens
+from agent.llm.base import Usage
+from agent.models import Agent
+from agent.prompt import shorten
+from conversations import doorbell, transcript
+from conversations.errors import FenceLost, Overtaken
+from conversations.models import Compaction, CompactionStatus, Conversation, Message
+from memory import documents, log
+from memory.consolidation import RAW_ENTRY_CHARS, Consolidated, Line, chunks, older_part, stub
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
+from nanohost.lib.redaction import redact
+
+# After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
+MOST_FAILURES = 3
+
+# Seconds before another try: after an answer of no use, doubled each time; and while the provider cannot answer.
+RETRY_FIRST, RETRY_WHILE_AWAY = 5.0, 30.0
+
+# Messages that are taken in at once. What is left over is compacted next.
+MOST_LINES = 2000
+
+# Of a tool's result, and of the arguments of a call.
+MOST_RESULT_CHARS, MOST_ARGUMENT_CHARS = 2000, 500
+
+# Characters that one call of the model is given, at least and at most; in between, as its context has room.
+LEAST_CHUNK_CHARS, MOST_CHUNK_CHARS = 2000, 200_000
+
+
+def request(conversation_id: UUID, turn_id: UUID | None, *, keep_tokens: int) -> None:
+    """Have a conversation compacted, once the current transaction has committed; one that is under way is enough.
+
+    ``keep_tokens``: of the newest messages, so many stay at most, by an estimate that is not corrected.
+    """
+    row = Compaction(conversation_id=conversation_id, turn_id=turn_id, keep_tokens=keep_tokens, rung_at=Now())
+    Compaction.objects.bulk_create([row], ignore_conflicts=True)
+    doorbell.ring_for_compaction(row.pk)  # which finds nothing if another is under way
+
+
+# --- taking hold -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """A held compaction."""
+
+    id: UUID
+    conversation_id: UUID
+    turn_id: UUID | None
+    owner_id: int
+    agent: Agent
+    keep_tokens: int
+    fence: int
+    failures: int
+    kind: str
+    since: datetime | None
+    until: datetime | None
+
+    @property
+    def model(self) -> str:
+        """The model that is asked."""
+        return self.agent.model or settings.LLM_MODEL_DEFAULT
+
+
+def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
+    """Take a compaction; None if it is not to be had. One whose worker died counts that as a failure."""
+    with transaction.atomic():
+        taken = Compaction.objects.due().filter(pk=compaction_id)
+        changed = taken.update(
+            failures=Case(
+                When(status=CompactionStatus.RUNNING, then=F("failures") + 1),
+                default=F("failures"),
+                output_field=IntegerField(),
+            ),
+            status=CompactionStatus.RUNNING,
+            fence=F("fence") + 1,
+            worker=worker,
+            lease_until=from_now(settings.TURN_LEASE_SECONDS),
+            run_after=None,
+        )
+        if changed != 1:
+            return None
+        row = Compaction.objects.select_related("conversation__agent").get(pk=compaction_id)
+    return Hold(
+        id=row.pk,
+        conversation_id=row.conversation_id,
+        turn_id=row.turn_id,
+        owner_id=row.conversation.owner_id,
+        agent=row.conversation.agent,
+        keep_tokens=row.keep_tokens,
+        fence=row.fence,
+        failures=row.failures,
+        kind=row.kind,
+        since=row.since,
+        until=row.until,
+    )
+
+
+def _held(hold: Hold) -> Any:
+    return Compaction.objects.filter(pk=hold.id, fence=hold.fence, status=CompactionStatus.RUNNING)
+
+
+def keep(hold: Hold) -> bool:
+    """Renew the lease; False if it is no longer ours."""
+    return bool(_held(hold).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
+
+
+def hand_back(hold: Hold) -> None:
+    """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
+    _held(hold).update(status=CompactionStatus.QUEUED, lease_until=None, rung_at=None)
+
+
+def drop(hold: Hold) -> None:
+    """There is nothing to do."""
+    _held(hold).update(status=CompactionStatus.DROPPED, lease_until=None, ended_at=Now())
+
+
+def fail(hold: Hold) -> None:
+    """Nothing more is tried; what went wrong last stays on the row."""
+    _held(hold).update(status=CompactionStatus.FAILED, lease_until=None, ended_at=Now())
+
+
+def put_off(hold: Hold, *, error: str, counts: bool, seconds: float | None = None) -> None:
+    """Let go of it for a while. ``counts``: as a failure, of which there may be three in a row."""
+    wait = seconds or (RETRY_FIRST * 2.0**hold.failures if counts else RETRY_WHILE_AWAY)
+    _held(hold).update(
+        status=CompactionStatus.QUEUED,
+        lease_until=None,
+        failures=F("failures") + int(counts),
+        error=error[:500],
+        run_after=from_now(wait),
+        rung_at=from_now(wait),
+    )
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What is to be taken in, and what it is based on.
+
+    ``consolidated_through`` and ``starts_at`` are the conversation's as they were read: whoever moves them first wins.
+    """
+
+    conversation_id: UUID
+    owner_id: int
+    agent: str
+    starts_at: int
+    consolidated_through: int
+    summary: str
+    memory_version: int
+    memory: str
+    lines: Sequence[Line]
+
+    @property
+    def through(self) -> int:
+        """The last message it takes in."""
+        return self.lines[-1].seq
+
+
+def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Part | None:
+    """The part of a conversation that is to be consolidated now; None if there is none.
+
+    ``keep_tokens``: of the newest messages, so many stay at most; None: nothing stays.
+    """
+    conversation = Conversation.objects.filter(pk=conversation_id).first()
+    if conversation is None:
+        return None
+    lines = _lines(conversation, most=None) if keep_tokens is None else _older(conversation, keep_tokens)
+    if not lines:
+        return None
+    known = documents.background(agent=agent.name, owner_id=conversation.owner_id, today=timezone.localdate())
+    return Part(
+        conversation_id=conversation_id,
+        owner_id=conversation.owner_id,
+        agent=agent.name,
+        starts_at=conversation.starts_at_seq,
+        consolidated_through=conversation.consolidated_through,
+        summary=_summary(conversation),
+        memory_version=known.version,
+        memory=known.content,
+        lines=lines,
+    )
+
+
+def _older(conversation: Conversation, keep_tokens: int) -> Sequence[Line]:
+    """What is older than the window; of a turn that is longer than what is read at once, all of it."""
+    most = MOST_LINES
+    while True:
+        lines = _lines(conversation, most=most)
+        part = older_part(lines, window=settings.MEMORY_WINDOW, keep_tokens=keep_tokens)
+        if part or len(lines) < most:
+            return part
+        most *= 2
+
+
+def _lines(conversation: Conversation, *, most: int | None) -> Sequence[Line]:
+    first = max(conversation.consolidated_through + 1, conversation.starts_at_seq)
+    said = Message.objects.transcript().filter(
+        conversation=conversation, seq__gte=first, type=Message.Type.NORMAL, kind=Message.Kind.SAID
+    )
+    return [line_of(message) for message in said[:most]]
+
+
+def line_of(message: Message, *, whole: bool = False) -> Line:
+    """A message as a model is shown it that summarises: results and arguments are shortened, unless it is to be
+    ``whole``."""
+    content, role = message.content, message.role
+    if message.role == Message.Role.TOOL:
+        content = content if whole else shorten(content, MOST_RESULT_CHARS)
+        role = f"tool {message.tool_name}".strip()
+    for call in message.tool_calls or ():
+        arguments = call["function"]["arguments"]
+        arguments = arguments if whole else shorten(arguments, MOST_ARGUMENT_CHARS)
+        content = f"{content}\n(calls {call['function']['name']} with {arguments})".strip()
+    assert message.seq is not None  # it is part of the transcript
+    return Line(
+        seq=message.seq,
+        at=timezone.localtime(message.created_at),
+        role=role,
+        content=content,
+        tokens=tokens.estimated_message(message.as_chat()),
+    )
+
+
+def _summary(conversation: Conversation) -> str:
+    latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq)
+    return latest.values_list("content", flat=True).first() or "" if conversation.summary_seq else ""
+
+
+# --- asking, chunk by chunk --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An entry for the history log, and the lines it is of."""
+
+    content: str
+    lines: Sequence[Line]
+    kind: str = "entry"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was made of a part. ``memory`` is None where the long-term memory stays as it is."""
+
+    summary: str
+    memory: str | None = None
+    entries: Sequence[Entry] = ()
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+    is_stub: bool = False
+
+    def folded(self, made: Consolidated, lines: Sequence[Line], usage: Usage) -> "Result":
+        """The result with one more chunk taken in."""
+        return replace(
+            self,
+            summary=made.summary,
+            memory=self.memory if made.memory is None else made.memory,
+            entries=[*self.entries, Entry(content=made.entry, lines=lines)],
+            usage=self.usage + usage,
+        )
+
+
+def chunks_of(lines: Sequence[Line], *, agent: Agent, model: str, besides: int = 0) -> list[list[Line]]:
+    """The lines, in as many chunks as the model's context asks for: half of it is theirs, less the characters that are
+    told ``besides``."""
+    room = int(agent.prompt_tokens() / tokens.correction.ratio(model)) * tokens.BYTES_A_TOKEN
+    chars = min(max((room - besides) // 2, LEAST_CHUNK_CHARS), MOST_CHUNK_CHARS)
+    return list(chunks(lines, most_bytes=chars))
+
+
+def stub_of(part: Part) -> Result:
+    """What stands in where no model could make anything: the log gets the messages as they are."""
+    said = Message.objects.transcript().filter(
+        conversation=part.conversation_id,
+        seq__range=(part.lines[0].seq, part.through),
+        type=Message.Type.NORMAL,
+        kind=Message.Kind.SAID,
+    )
+    whole = [line_of(message, whole=True) for message in said]
+    raw = [
+        Entry(content="\n".join(map(str, lines)), lines=lines, kind="raw")
+        for lines in chunks(whole, most_bytes=RAW_ENTRY_CHARS)
+    ]
+    return Result(summary=stub(part.summary, part.lines), entries=raw, is_stub=True)
+
+
+# --- storing -----------------------------------------------------------------------------------------------------
+
+
+def store(hold: Hold, part: Part, result: Result) -> None:
+    """Store all of it in one transaction, or nothing.
+
+    Raises :class:`FenceLost` if the compaction is no longer ours, :class:`Overtaken` if the conversation was moved on
+    meanwhile, and :class:`memory.errors.MemoryChanged` if the long-term memory was.
+    """
+    with transaction.atomic():
+        # Conversation, then what belongs to it: the order in which locks are taken everywhere.
+        seq = transcript.take_seqs(part.conversation_id, 1)
+        _pass_on(part, summary_seq=seq)
+        memory_version = apply(part, result, turn_id=hold.turn_id)
+        end(hold, part.lines, result, seq=seq, kind=Message.Kind.ROLLING, memory_version=memory_version)
+        if len(part.lines) >= MOST_LINES - settings.MEMORY_WINDOW:
+            request(part.conversation_id, hold.turn_id, keep_tokens=hold.keep_tokens)
+
+
+def end(
+    hold: Hold, lines: Sequence[Line], result: Result, *, seq: int, kind: str, memory_version: int | None = None
+) -> None:
+    """Store the summary as a message, and that the compaction is done, in the caller's transaction."""
+    done = _held(hold).update(
+        status=CompactionStatus.DONE,
+        lease_until=None,
+        ended_at=Now(),
+        error="",
+        first_seq=lines[0].seq,
+        through_seq=lines[-1].seq,
+        summary_seq=seq,
+        is_stub=result.is_stub,
+        memory_version=memory_version,
+        model=result.model,
+        prompt_tokens=result.usage.prompt_tokens,
+        completion_tokens=result.usage.completion_tokens,
+    )
+    if done != 1:
+        raise FenceLost
+    Message.objects.create(
+        id=new_id(),
+        conversation_id=hold.conversation_id,
+        seq=seq,
+        role=Message.Role.SYSTEM,
+        type=Message.Type.SUMMARY,
+        kind=kind,
+        content=redact(result.summary),
+    )
+
+
+def _pass_on(part: Part, *, summary_seq: int) -> None:
+    """Move the conversation's pointer, if it still stands where it was read."""
+    moved = Conversation.objects.filter(
+        pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at
+    ).update(consolidated_through=part.through, summary_seq=summary_seq)
+    if moved != 1:
+        raise Overtaken
+
+
+def apply(part: Part, result: Result, *, turn_id: UUID | None) -> int | None:
+    """Store what a part adds to the memory and the log, in the caller's transaction.
+
+    Returns the version of the long-term memory that it made, if any. Raises :class:`memory.errors.MemoryChanged`.
+    """
+    whose: dict[str, Any] = {"agent": part.agent, "owner_id": part.owner_id}
+    came_from: dict[str, Any] = {"conversation_id": part.conversation_id, "turn_id": turn_id, "model": result.model}
+    for entry in result.entries:
+        log.append(
+            **whose,
+            **came_from,
+            content=entry.content,
+            kind=entry.kind,
+            first_seq=entry.lines[0].seq,
+            last_seq=entry.lines[-1].seq,
+            happened_at=entry.lines[0].at,
+            happened_until=entry.lines[-1].at,
+        )
+    if result.memory is None:
+        return None
+    version = documents.rewrite(
+        **whose,
+        **came_from,
+        base=part.memory_version,
+        content=result.memory,
+        source="compaction",
+        first_seq=part.lines[0].seq,
+        last_seq=part.through,
+    )
+    return version.number if version else None

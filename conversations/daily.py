@@ -1,0 +1,71 @@
+"""Daily summaries: what was said in each conversation on one day, for people. Prompts never have them.
+
+Each is a :class:`Compaction` of its own, so that many are made side by side and one that fails leaves the others done.
+"""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from uuid import UUID
+
+from django.db import transaction
+
+from conversations import doorbell, transcript
+from conversations.compaction import Hold, Result, end, line_of
+from conversations.models import Compaction, CompactionKind, Message, MessageQuerySet
+from memory.consolidation import Line
+from nanohost.lib.clock import Now
+from nanohost.lib.ids import first_id_at
+
+# Rows that are stored and rung for together.
+BATCH = 200
+
+
+def request(*, day: date, since: datetime, until: datetime) -> int:
+    """Have a summary made of each conversation in which something was said in that time; returns of how many.
+
+    A conversation has one a day: what was asked for before is not asked for again.
+    """
+    said = _said(since, until).filter(pk__gte=first_id_at(since)).order_by()
+    found: list[UUID] = list(said.values_list("conversation_id", flat=True).distinct())
+    done = set(Compaction.objects.filter(day=day).values_list("conversation_id", flat=True))
+    missing = [conversation_id for conversation_id in found if conversation_id not in done]
+    for start in range(0, len(missing), BATCH):
+        some = missing[start : start + BATCH]
+        rows = [_row(conversation_id, day, since, until) for conversation_id in some]
+        with transaction.atomic():
+            Compaction.objects.bulk_create(rows, ignore_conflicts=True)
+            for row in rows:
+                doorbell.ring_for_compaction(row.pk)
+    return len(missing)
+
+
+def _row(conversation_id: UUID, day: date, since: datetime, until: datetime) -> Compaction:
+    return Compaction(
+        conversation_id=conversation_id,
+        kind=CompactionKind.DAILY,
+        day=day,
+        since=since,
+        until=until,
+        keep_tokens=0,
+        rung_at=Now(),
+    )
+
+
+def _said(since: datetime, until: datetime) -> MessageQuerySet:
+    return Message.objects.transcript().filter(
+        type=Message.Type.NORMAL, kind=Message.Kind.SAID, created_at__gte=since, created_at__lt=until
+    )
+
+
+def read(hold: Hold) -> Sequence[Line]:
+    """What was said in the time that a summary is to cover, in order."""
+    assert hold.since
+    assert hold.until
+    return [line_of(message) for message in _said(hold.since, hold.until).filter(conversation=hold.conversation_id)]
+
+
+def store(hold: Hold, lines: Sequence[Line], result: Result) -> None:
+    """Store the summary as a message; raises :class:`conversations.errors.FenceLost`."""
+    with transaction.atomic():
+        seq = transcript.take_seqs(hold.conversation_id, 1)
+        end(hold, lines, result, seq=seq, kind=Message.Kind.DAILY)

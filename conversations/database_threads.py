@@ -1,0 +1,56 @@
+"""Where an event loop's database work is done."""
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from django.db import connections
+
+from nanohost.lib.database import borrowed_connection
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DatabaseThreads:
+    """A few threads with kept connections, which the event loop hands its database work to."""
+
+    def __init__(self, size: int) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="database")
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in a thread, with the caller's context. A cancelled caller still waits for its end: what was
+        written must be known before anything else is."""
+        context = contextvars.copy_context()
+
+        def call() -> T:
+            with borrowed_connection():
+                return context.run(function, *args, **kwargs)
+
+        future = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            if error := future.exception():
+                logger.info("a database job of a stopped task failed: %s", type(error).__name__)
+            raise
+
+    def close(self) -> None:
+        """Close the connections and end the threads."""
+        if started := len(self._executor._threads):
+            each_its_own = threading.Barrier(started)
+
+            def close_own() -> None:
+                each_its_own.wait(timeout=5)
+                connections.close_all()
+
+            for _ in range(started):
+                self._executor.submit(close_own)
+        self._executor.shutdown(wait=True)

@@ -1,0 +1,110 @@
+"""``/metrics`` for Prometheus: read from the database when it is asked for, so that all web nodes tell the same."""
+
+import hmac
+import ipaddress
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+import nanohost
+from conversations.models import FINAL
+from nanohost.console import figures, queue
+from tools.models import OPEN_CALL, CallStatus
+
+
+@csrf_exempt
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """The figures, in Prometheus' text format; for this machine, and for whoever knows the token."""
+    if not (_knows_the_token(request) or _is_of_this_machine(request)):
+        return HttpResponse(
+            "The metrics are for this machine, and for whoever sends METRICS_TOKEN as a bearer token.\n",
+            status=403,
+            content_type="text/plain",
+        )
+    registry = CollectorRegistry()
+    registry.register(HostCollector())
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _knows_the_token(request: HttpRequest) -> bool:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    expected = settings.METRICS_TOKEN.encode()
+    return bool(expected) and scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), expected)
+
+
+def _is_of_this_machine(request: HttpRequest) -> bool:
+    """Whether it was asked from here, and not passed on by a proxy that stands here."""
+    if any(name == "FORWARDED" or name.startswith("X-FORWARDED") for name in map(str.upper, request.headers)):
+        return False
+    try:
+        return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:
+        return False
+
+
+class HostCollector(Collector):
+    """What the host tells of itself. docs/operations.md explains each; docs/monitoring uses them."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the figures."""
+        total, now = figures.look(), queue.look()
+        yield from self._of_turns(total.turns)
+        yield _family(
+            CounterMetricFamily,
+            "nanohost_tool_calls",
+            "Tool calls that ended, by status.",
+            "status",
+            {str(status): total.calls.get(status, 0) for status in CallStatus if status not in OPEN_CALL},
+        )
+        yield _family(GaugeMetricFamily, "nanohost_turns_open", "Turns without an outcome yet.", "status", now.turns)
+        yield _family(
+            GaugeMetricFamily, "nanohost_tool_calls_open", "Tool calls without an outcome yet.", "status", now.calls
+        )
+        oldest = "How long the oldest queued turn has waited; 0 if none waits."
+        yield GaugeMetricFamily("nanohost_queue_oldest_seconds", oldest, value=now.oldest_seconds)
+        yield _family(GaugeMetricFamily, "nanohost_workers_alive", "Live workers, by queue.", "queue", now.workers)
+        yield GaugeMetricFamily(
+            "nanohost_counted_timestamp_seconds",
+            "When the counters were last counted.",
+            value=total.counted_at.timestamp() if total.counted_at else 0,
+        )
+        yield _family(GaugeMetricFamily, "nanohost_info", "1, with the version.", "version", {nanohost.__version__: 1})
+
+    def _of_turns(self, by_model: dict[str, Any]) -> Iterator[Metric]:
+        every = figures.total_of(by_model.values())
+        yield _family(
+            CounterMetricFamily,
+            "nanohost_turns",
+            "Turns that ended, by outcome.",
+            "outcome",
+            {str(status): every.get(status, 0) for status in FINAL},
+        )
+        tokens = CounterMetricFamily(
+            "nanohost_tokens", "Tokens that turns have used, by model and kind.", labels=["model", "kind"]
+        )
+        took = HistogramMetricFamily(
+            "nanohost_turn_seconds", "From a question to its answer, by model.", labels=["model"]
+        )
+        for model, each in by_model.items():
+            for kind in ("prompt", "completion"):
+                tokens.add_metric([model, kind], each[f"{kind}_tokens"])
+            within = [(str(float(bound)), count) for bound, count in zip(figures.BOUNDS, each["within"], strict=True)]
+            took.add_metric([model], [*within, ("+Inf", each["succeeded"])], each["seconds"])
+        yield tokens
+        yield took
+
+
+def _family(kind: Any, name: str, told: str, label: str, values: dict[str, Any]) -> Metric:
+    family: Any = kind(name, told, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""What stands at the side of every page: the registry's pages, in the groups that people think in."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import escape
+from django.utils.text import capfirst
+
+WORK, AGENTS, TOOLS, SCHEDULES, SYSTEM = "Work", "Agents & memory", "Tools", "Schedules", "System"
+GROUPS = (WORK, AGENTS, TOOLS, SCHEDULES, SYSTEM)
+
+# By app; whatever is not named, such as an app of the user's own, belongs to the system.
+_OF_APP = {
+    "conversations": WORK,
+    "agent": AGENTS,
+    "memory": AGENTS,
+    "tools": TOOLS,
+    "scheduler": SCHEDULES,
+    "django_celery_beat": SCHEDULES,
+}
+_OF_MODEL = {"conversations.worker": SYSTEM}
+
+# Names of Material Symbols, whose font the theme brings.
+_ICONS = {
+    "conversations.conversation": "forum",
+    "conversations.turn": "sync_alt",
+    "conversations.message": "chat",
+    "conversations.compaction": "compress",
+    "conversations.worker": "memory",
+    "agent.agent": "smart_toy",
+    "agent.agentversion": "history",
+    "memory.memory": "psychology",
+    "memory.memoryversion": "history",
+    "memory.historyentry": "menu_book",
+    "tools.toolsetting": "construction",
+    "tools.toolcall": "receipt_long",
+    "tools.settingchange": "edit_note",
+    "scheduler.schedule": "event",
+    "scheduler.schedulerun": "event_available",
+    "django_celery_beat.periodictask": "schedule",
+    "accounts.apikey": "key",
+    "auth.user": "person",
+    "auth.group": "group",
+    "axes.accessattempt": "lock",
+}
+
+
+def group_of(label: str) -> str:
+    """The group a model's page stands in; ``label`` is ``app.model``."""
+    return _OF_MODEL.get(label) or _OF_APP.get(label.partition(".")[0], SYSTEM)
+
+
+def groups(request: HttpRequest) -> list[dict[str, Any]]:
+    """The groups with the pages this user may see."""
+    items: dict[str, list[dict[str, Any]]] = {name: [] for name in GROUPS}
+    for model, page in admin.site._registry.items():
+        if page.has_view_or_change_permission(request) and page.has_module_permission(request):
+            label = model._meta.label_lower
+            items[group_of(label)].append(
+                {
+                    # The theme shows it as it is.
+                    "title": escape(capfirst(model._meta.verbose_name_plural)),
+                    "icon": _ICONS.get(label, "table_rows"),
+                    "link": reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"),
+                }
+            )
+    overview = {"title": "Overview", "icon": "dashboard", "link": reverse("admin:index")}
+    shown = [{"title": name, "items": items[name], "separator": True} for name in GROUPS if items[name]]
+    return [{"items": [overview]}, *shown]

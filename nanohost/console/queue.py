@@ -1,0 +1,34 @@
+"""What waits now, and who works on it: figures of this moment, each by index."""
+
+from dataclasses import dataclass
+
+from django.db.models import Count, Min
+from django.utils import timezone
+
+from conversations.models import COMPACTION, OPEN, TOOLS, TURNS, Turn, TurnStatus, Worker
+from tools.models import OPEN_CALL, ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """``turns`` and ``calls`` that are open, by status; the age of the oldest queued turn; live workers by queue."""
+
+    turns: dict[str, int]
+    calls: dict[str, int]
+    oldest_seconds: float
+    workers: dict[str, int]
+
+
+def look() -> Queue:
+    """Look at what is open now."""
+    turns = Turn.objects.filter(status__in=OPEN).order_by().values_list("status").annotate(n=Count("pk"))
+    calls = ToolCall.objects.filter(status__in=OPEN_CALL).order_by().values_list("status").annotate(n=Count("pk"))
+    # Counted as well: to find the least alone, PostgreSQL would walk through all turns there ever were, by their time.
+    queued = Turn.objects.filter(status=TurnStatus.QUEUED).aggregate(n=Count("pk"), since=Min("created_at"))
+    alive = [set(queues.split(",")) for queues in Worker.objects.alive().values_list("queues", flat=True)]
+    return Queue(
+        turns={str(status): 0 for status in OPEN} | dict(turns),
+        calls={str(status): 0 for status in OPEN_CALL} | dict(calls),
+        oldest_seconds=(timezone.now() - queued["since"]).total_seconds() if queued["since"] else 0.0,
+        workers={queue: sum(queue in queues for queues in alive) for queue in (TURNS, TOOLS, COMPACTION)},
+    )

@@ -1,0 +1,59 @@
+"""The roles of staff: groups whose permissions are read off the console's registry, so that no page is forgotten."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth import get_permission_codename
+from django.contrib.auth.models import Group, Permission
+from django.contrib.contenttypes.models import ContentType
+from django.db import transaction
+
+from nanohost.lib.admin import ACTIONS
+
+VIEWER, OPERATOR, ADMIN = ROLES = ("viewer", "operator", "admin")
+
+
+def sync_roles() -> None:
+    """Give each role what it may do now: a viewer sees every page, an operator also acts, an admin may do everything.
+
+    What was given to these groups or taken from them by hand is undone: for another mix, people make a group.
+    """
+    with transaction.atomic():
+        acting = _permissions_to_act()
+        seen = [permission for model in admin.site._registry for permission in _of(model, "view")]
+        for role, permissions in (
+            (VIEWER, seen),
+            (OPERATOR, [*seen, *acting]),
+            (ADMIN, list(Permission.objects.all())),
+        ):
+            group, _ = Group.objects.get_or_create(name=role)
+            group.permissions.set(permissions)
+
+
+def acts_of(page: Any) -> set[str]:
+    """The permissions that actions of a page ask for, besides Django's own: ``cancel``, ``toggle`` and the like."""
+    asked = (getattr(getattr(page, name, None), "allowed_permissions", ()) for name in page.actions or ())
+    return {each for permissions in asked for each in permissions if each in ACTIONS}
+
+
+def _permissions_to_act() -> list[Permission]:
+    made = []
+    for model, page in admin.site._registry.items():
+        kind = ContentType.objects.get_for_model(model, for_concrete_model=False)
+        for act in sorted(acts_of(page)):
+            permission, _ = Permission.objects.get_or_create(
+                content_type=kind,
+                codename=get_permission_codename(act, model._meta),
+                defaults={"name": f"Can {act} {model._meta.verbose_name}"[:255]},
+            )
+            made.append(permission)
+    return made
+
+
+def _of(model: type, act: str) -> list[Permission]:
+    options = model._meta  # type: ignore[attr-defined]
+    return list(
+        Permission.objects.filter(
+            content_type__app_label=options.app_label, codename=get_permission_codename(act, options)
+        )
+    )

@@ -1,0 +1,23 @@
+// What the theme's expressions name, for Alpine's build that evaluates nothing: it knows no globals.
+document.addEventListener("alpine:init", () => {
+  // The theme's own components, which it keeps as global functions.
+  Alpine.data("theme", theme);
+  Alpine.data("searchForm", searchForm);
+  Alpine.data("searchDropdown", searchDropdown);
+  Alpine.data("searchCommand", searchCommand);
+
+  // The whole page's.
+  Alpine.data("page", (firstTab) => ({
+    activeTab: "",
+    sidebarMobileOpen: false,
+    sidebarDesktopOpen: localStorage.getItem("sidebarDesktopOpen") !== "0",
+    init() {
+      this.activeTab = firstTab ? getCurrentTab() || firstTab : "";
+      this.$watch("sidebarDesktopOpen", (open) => localStorage.setItem("sidebarDesktopOpen", open ? "1" : "0"));
+    },
+    // Not the window: what an expression may read of it.
+    window: { location: { pathname: location.pathname, search: location.search } },
+    sortRecords,
+    moveRecords,
+  }));
+});

@@ -1,0 +1,213 @@
+"""Schedules in the admin: when agents are spoken to by the clock, and the ledger of what became of each time."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import transaction
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+
+from nanohost.lib.admin import CANCEL, PAUSE, BoundedPaginator, GrowingAdmin, ModelAdmin, link_to, link_to_list
+from nanohost.lib.errors import Problem
+from scheduler import series
+from scheduler.models import RunState, Schedule, ScheduleRun
+from scheduler.times import BadTiming, zone_of
+
+# What the form calls otherwise than series does.
+_WISHES = {"expression": "cron"}
+
+
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
+    """What people write, as :mod:`scheduler.series` takes it."""
+
+    at = forms.CharField(required=False, max_length=64, help_text="Once: 2030-12-31T09:00, in the zone.")
+    ends_at = forms.CharField(required=False, max_length=64, help_text="It does not run after that; written as above.")
+
+    class Meta:
+        model = Schedule
+        fields = ["description", "prompt", "owner", "agent", "conversation_id", "deliver_to"]
+        fields += ["expression", "every_seconds", "zone", "missed", "missed_most", "max_runs"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "zone" in self.fields:  # it is not in the form of whoever may only look
+            self.fields["zone"].required = False
+        for name, moment in (("at", self.instance.at), ("ends_at", self.instance.ends_at)):
+            if moment:
+                self.initial[name] = _in_zone(moment, self.instance).isoformat()
+
+    def clean_deliver_to(self) -> Any:
+        return self.cleaned_data["deliver_to"] or {}
+
+    def clean(self) -> Any:
+        """What series refuses is told here: it is done once, and undone."""
+        super().clean()
+        if not self.errors:
+            try:
+                with transaction.atomic():
+                    self.carry_out()
+                    transaction.set_rollback(True)
+            except Problem as problem:
+                raise forms.ValidationError(problem.detail) from None
+        return self.cleaned_data
+
+    def carry_out(self) -> Schedule:
+        """Make the schedule, or change what was changed of it."""
+        given = self.cleaned_data
+        wishes: Any = {_WISHES.get(name, name): given[name] for name in self.changed_data if name in given}
+        if not self.instance._state.adding:
+            return series.update(self.instance, **wishes)
+        whose = {"owner_id": wishes.pop("owner").pk, "agent": wishes.pop("agent").name}
+        return series.create(**whose, **wishes)
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ModelAdmin):
+    """What an agent is told by the clock, when next, and what became of it last."""
+
+    form = ScheduleForm
+    list_display = ["__str__", "owner", "agent", "told_times", "state", "active", "next", "last", "lag", "failures"]
+    list_filter = ["active", "kind", "owner", "agent"]
+    list_select_related = ["owner", "agent"]
+    list_per_page = 50
+    ordering = ["-pk"]  # the newest first: ids sort by time
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    search_fields = ["id", "description", "owner__username"]
+    actions = ["resume", "pause", "run_now", "cancel"]
+    readonly_fields = ["id", "state", "paused_because", "next", "upcoming", "ledger", "runs", "failures", "phase"]
+    readonly_fields += ["created_at", "updated_at", "cancelled_at"]
+    fieldsets = [
+        (None, {"fields": ["description", "prompt", "owner", "agent", "conversation_id", "deliver_to"]}),
+        ("When, by one of", {"fields": ["expression", "every_seconds", "at"]}),
+        ("and", {"fields": ["zone", "missed", "missed_most", "ends_at", "max_runs"]}),
+        ("How it stands", {"fields": ["id", "state", "paused_because", "next", "upcoming"]}),
+        ("What it did", {"fields": ["ledger", "runs", "failures"]}),
+        ("Time", {"fields": ["phase", "created_at", "updated_at", "cancelled_at"]}),
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        last = ScheduleRun.objects.filter(schedule=OuterRef("pk")).order_by("-slot")
+        each = {f"last_{name}": Subquery(last.values(name)[:1]) for name in ("slot", "state", "lag_ms")}
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(**each)
+        return rows
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Where it speaks does not change."""
+        return [*self.readonly_fields, *(("owner", "agent", "conversation_id") if obj else ())]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and not (obj and obj.cancelled_at)
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False  # it is cancelled, and its ledger is kept for a while
+
+    def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
+        obj.pk = form.carry_out().pk
+        obj.refresh_from_db()
+
+    @admin.display(description="next run")
+    def next(self, schedule: Schedule) -> str:
+        return _local(schedule.comes_at, schedule) if schedule.comes_at else "–"
+
+    @admin.display(description="last time")
+    def last(self, schedule: Any) -> str:
+        if not schedule.last_slot:
+            return "–"
+        state = RunState(schedule.last_state)
+        shown = f"{_local(schedule.last_slot, schedule)}: {state}"
+        return link_to_list("scheduler_schedulerun", shown, schedule=schedule.pk)
+
+    @admin.display(description="lag")
+    def lag(self, schedule: Any) -> str:
+        return "–" if schedule.last_lag_ms is None else f"{schedule.last_lag_ms} ms"
+
+    @admin.display(description="its next times")
+    def upcoming(self, schedule: Schedule) -> str:
+        try:
+            shown = [(_local(each.at, schedule), each.note) for each in series.upcoming(schedule)]
+        except BadTiming as error:
+            return str(error)
+        return format_html_join("", "{} {}<br>", shown) or "none"
+
+    @admin.display(description="what became of its times")
+    def ledger(self, schedule: Schedule) -> str:
+        return link_to_list("scheduler_schedulerun", "the ledger", schedule=schedule.pk)
+
+    @admin.action(description="Resume the selected schedules", permissions=[PAUSE])
+    def resume(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:
+        self._each(request, chosen, series.resume, "resumed")
+
+    @admin.action(description="Pause the selected schedules", permissions=[PAUSE])
+    def pause(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:
+        self._each(request, chosen, series.pause, "paused")
+
+    @admin.action(description="Run the selected schedules now", permissions=[PAUSE])
+    def run_now(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:
+        self._each(request, chosen, series.run_now, "run")
+
+    @admin.action(description="Cancel the selected schedules, for good", permissions=[CANCEL])
+    def cancel(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:
+        self._each(request, chosen, series.cancel, "cancelled")
+
+    def _each(
+        self, request: HttpRequest, chosen: QuerySet[Schedule], do: Callable[[Schedule], object], done: str
+    ) -> None:
+        count = 0
+        for schedule in chosen:
+            try:
+                do(schedule)
+            except Problem as problem:
+                self.message_user(request, f"{schedule}: {problem.detail}", messages.ERROR)
+                continue
+            self.log_change(request, schedule, done.capitalize() + ".")
+            count += 1
+        self.message_user(request, f"{count} schedules are {done}.", messages.SUCCESS)
+
+
+def _in_zone(moment: datetime, schedule: Schedule) -> datetime:
+    """As the schedule's own clock shows it; if its zone is gone, in UTC."""
+    try:
+        return moment.astimezone(zone_of(schedule.zone))
+    except BadTiming:
+        return moment
+
+
+def _local(moment: datetime, schedule: Schedule) -> str:
+    return f"{_in_zone(moment, schedule):%Y-%m-%d %H:%M:%S %z}"
+
+
+@admin.register(ScheduleRun)
+class ScheduleRunAdmin(GrowingAdmin):
+    """The ledger: what became of each time that has come."""
+
+    list_display = ["slot", "schedule", "state", "lag", "attempts", "by_hand", "error", "its_turn"]
+    list_filter = ["state"]
+    list_prefetch_related = ["schedule"]
+    ordering = ["-id"]  # the newest first: ids sort by time
+    search_fields = ["id", "schedule__id"]
+    search_help_text = "An id (or its beginning) of a run or a schedule; a turn's request id names its run."
+    readonly_fields = ["its_schedule", "its_turn", "its_conversation", "lag"]
+    fields = ["id", "its_schedule", "slot", "state", "error", "lag", "by_hand", "attempts", "retry_at"]
+    fields += ["its_turn", "its_conversation", "created_at", "ended_at"]
+
+    @admin.display(description="lag")
+    def lag(self, run: ScheduleRun) -> str:
+        return "–" if run.lag_ms is None else f"{run.lag_ms} ms"
+
+    @admin.display(description="schedule")
+    def its_schedule(self, run: ScheduleRun) -> str:
+        return link_to("scheduler_schedule", run.schedule_id, str(run.schedule))
+
+    @admin.display(description="turn")
+    def its_turn(self, run: ScheduleRun) -> str:
+        return link_to("conversations_turn", run.turn_id, str(run.turn_id)) if run.turn_id else "–"
+
+    @admin.display(description="conversation")
+    def its_conversation(self, run: ScheduleRun) -> str:
+        shown = run.conversation_id
+        return link_to("conversations_conversation", shown, str(shown)) if shown else "–"

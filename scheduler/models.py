@@ -1,0 +1,179 @@
+"""When agents are spoken to by the clock: schedules, and the ledger of what became of each of their times."""
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from django.conf import settings
+from django.db import models
+
+from agent.models import Agent
+from nanohost.lib.ids import new_id
+from scheduler.times import At, Cron, Every, Timing, zone_of
+
+
+class Kind(models.TextChoices):
+    """How a schedule's times are told."""
+
+    AT = "at"
+    EVERY = "every"
+    CRON = "cron"
+
+
+class Missed(models.TextChoices):
+    """What becomes of times at which nobody looked, for longer than SCHEDULE_GRACE_SECONDS."""
+
+    SKIP = "skip", "skip: none is made up for"
+    ONCE = "once", "once: one run makes up for all"
+    ALL = "all", "all: each is made up for, the last missed_most of them"
+
+
+class ScheduleQuerySet(models.QuerySet["Schedule"]):
+    """Look-ups that say what they mean."""
+
+    def kept(self) -> Self:
+        """Those that were not cancelled."""
+        return self.filter(cancelled_at=None)
+
+
+class Schedule(models.Model):
+    """A prompt that is said to an agent at certain times, on behalf of its owner."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    # Without an index of its own: it comes first in another one.
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="schedules", db_index=False
+    )
+    agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="+")
+    # A plain id: whoever deletes a conversation waits for no schedule, which outlives it to tell that it is gone.
+    conversation_id = models.UUIDField(
+        null=True, blank=True, help_text="Where it speaks. Empty: in a new conversation each time."
+    )
+    description = models.CharField(max_length=200, blank=True, help_text="What it is for, for people.")
+    prompt = models.TextField(help_text="What is said to the agent.")
+    deliver_to = models.JSONField(default=dict, blank=True, help_text="For channels to come; kept, not read.")
+
+    kind = models.CharField(max_length=5, choices=Kind.choices, help_text="Which of the next three counts.")
+    at = models.DateTimeField(null=True, blank=True, help_text="Once, at this time.")
+    every_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="Again and again, after so long.")
+    expression = models.CharField(
+        max_length=200, blank=True, help_text="Cron: minute, hour, day of the month, month, day of the week."
+    )
+    zone = models.CharField(max_length=64, help_text="Whose clock is meant, such as Europe/Berlin.")
+    phase = models.DateTimeField(help_text="What intervals are counted from, so that they keep their beat.")
+    missed = models.CharField(
+        max_length=4,
+        choices=Missed.choices,
+        default=Missed.ONCE,
+        help_text="What becomes of times that were missed, as when the host was down.",
+    )
+    missed_most = models.PositiveIntegerField(default=10, help_text="How many of them are made up for, with all.")
+    ends_at = models.DateTimeField(null=True, blank=True, help_text="It does not run after that.")
+    max_runs = models.PositiveIntegerField(null=True, blank=True, help_text="It ends when it has run so often.")
+
+    active = models.BooleanField(default=True, help_text="Whether it runs when its time has come.")
+    paused_because = models.CharField(max_length=500, blank=True, help_text="Why it does not, for people.")
+    next_at = models.DateTimeField(null=True, blank=True, help_text="When it runs next. Empty: it has ended.")
+    runs = models.PositiveIntegerField(default=0, help_text="How often it has run, without those by hand.")
+    failures = models.PositiveIntegerField(
+        default=0, help_text="Runs in a row that failed; at SCHEDULE_MAX_FAILURES it is paused."
+    )
+    revision = models.PositiveIntegerField(
+        default=0, help_text="Raised by each change; a tick that has read an earlier one fires nothing."
+    )
+    cancelled_at = models.DateTimeField(null=True, blank=True, help_text="When it was cancelled, for good.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects = ScheduleQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        indexes = [
+            models.Index(fields=["active", "next_at"], name="schedules_due"),
+            models.Index(fields=["owner", "-created_at"], name="schedules_of_an_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return self.description or " ".join(self.prompt[:60].split())
+
+    @property
+    def timing(self) -> Timing:
+        """Its times; raises :class:`scheduler.times.BadTiming` if its zone is gone."""
+        zone = zone_of(self.zone)
+        if self.kind == Kind.AT:
+            assert self.at
+            return At(self.at, zone)
+        if self.kind == Kind.EVERY:
+            assert self.every_seconds
+            return Every(timedelta(seconds=self.every_seconds), self.phase, zone)
+        return Cron(self.expression, zone)
+
+    @property
+    def told_times(self) -> str:
+        """Its times, in the fewest words."""
+        if self.kind == Kind.AT:
+            return f"at {self.at:%Y-%m-%d %H:%M:%S}Z"
+        return f"every {self.every_seconds} s" if self.kind == Kind.EVERY else f"{self.expression} ({self.zone})"
+
+    @property
+    def state(self) -> str:
+        """``active``, ``paused``, ``ended``, or ``cancelled``."""
+        if self.cancelled_at:
+            return "cancelled"
+        if self.active:
+            return "active"
+        return "paused" if self.next_at else "ended"
+
+    @property
+    def comes_at(self) -> datetime | None:
+        """When it runs next; None while it does not."""
+        return self.next_at if self.active else None
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it has run as often as it may."""
+        return self.max_runs is not None and self.runs >= self.max_runs
+
+
+class RunState(models.TextChoices):
+    """What became of one of a schedule's times."""
+
+    DUE = "due", "due: it failed, and is tried again"
+    FIRED = "fired", "fired: its turn was made"
+    SKIPPED = "skipped", "skipped: there was a reason not to run"
+    MISSED = "missed", "missed: nobody looked in time"
+    FAILED = "failed", "failed: its turn did, as often as it was tried"
+
+
+class ScheduleRun(models.Model):
+    """The ledger: one row a time that has come, whatever became of it."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    # Without an index of its own: the constraint's begins with it.
+    schedule = models.ForeignKey(
+        Schedule, on_delete=models.CASCADE, related_name="ledger", db_index=False, help_text="Whose time it was."
+    )
+    slot = models.DateTimeField(help_text="The time at which it was due.")
+    state = models.CharField(max_length=7, choices=RunState.choices, help_text="What became of it.")
+    by_hand = models.BooleanField(default=False, help_text="Somebody asked for it, out of turn.")
+    # Plain ids: the ledger outlives what it tells of.
+    conversation_id = models.UUIDField(null=True, help_text="Where the agent was spoken to.")
+    turn_id = models.UUIDField(null=True, help_text="The turn it made; the last one, if it was tried again.")
+    lag_ms = models.BigIntegerField(null=True, help_text="From its time until its turn was stored, in milliseconds.")
+    attempts = models.PositiveIntegerField(default=0, help_text="Turns that were made for it.")
+    retry_at = models.DateTimeField(null=True, help_text="When it is tried again.")
+    error = models.CharField(max_length=500, blank=True, help_text="Why it did not run, or failed.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, help_text="When its outcome was seen.")
+
+    class Meta:
+        ordering = ["-slot"]
+        constraints = [models.UniqueConstraint(fields=["schedule", "slot"], name="one_run_a_slot")]
+        indexes = [
+            # What is open, of all or of one schedule; and what is old.
+            models.Index(fields=["ended_at", "schedule"], name="runs_by_end"),
+            models.Index(fields=["state", "-id"], name="runs_by_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} at {self.slot:%Y-%m-%d %H:%M:%S}Z"

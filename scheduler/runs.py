@@ -1,0 +1,271 @@
+"""What becomes of a schedule's times: each gets its row in the ledger, and one turn for each attempt.
+
+Locks are taken in the order schedule, conversation, turn. A schedule's runs are written under its lock, but for those
+that merely end well.
+"""
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery
+
+from conversations import inbox
+from conversations.models import FINAL, Conversation, Turn, TurnStatus
+from nanohost.lib.clock import from_now
+from nanohost.lib.errors import NotFound, Problem
+from nanohost.lib.ids import new_id
+from nanohost.lib.statements import Given, Insert, Rows
+from scheduler.models import RunState, Schedule, ScheduleRun
+
+logger = logging.getLogger(__name__)
+
+# How long after a failure a run is tried again; then it has failed.
+RETRY_AFTER = (timedelta(minutes=1), timedelta(minutes=5))
+# Of ended runs.
+KEPT_FOR = timedelta(days=90)
+# So many rows are looked at, or deleted, in one go.
+MANY = 500
+
+
+class _CannotBeTold(Exception):
+    """A turn of the conversation is active; its owner is told when it has ended."""
+
+
+def open_runs(schedule: Schedule) -> QuerySet[ScheduleRun]:
+    """Runs whose outcome was not seen yet."""
+    return ScheduleRun.objects.filter(ended_at=None, schedule=schedule)
+
+
+# What every firing does is written once.
+_open_slots = Rows(
+    lambda: ScheduleRun.objects.filter(ended_at=None, schedule_id=Given("schedule_id")).values_list("slot", flat=True)
+)
+_at_slot = Rows(
+    lambda: ScheduleRun.objects.filter(schedule_id=Given("schedule_id"), slot=Given("slot")).values_list(
+        "pk", flat=True
+    )
+)
+_ROW = [field.attname for field in ScheduleRun._meta.concrete_fields]
+_insert_run = Insert(ScheduleRun, *_ROW)
+
+
+def count_open(schedule: Schedule) -> int:
+    """How many runs of a schedule have not ended."""
+    return len(_open_slots(schedule_id=schedule.pk))
+
+
+# --- a time that has come ----------------------------------------------------------------------------------------
+
+
+def start(schedule: Schedule, *, slot: datetime, now: datetime, by_hand: bool = False) -> ScheduleRun | None:
+    """Give a time its row and its turn, under the schedule's lock; None if it has its row."""
+    if _at_slot(schedule_id=schedule.pk, slot=slot):
+        return None
+    run = ScheduleRun(schedule=schedule, slot=slot, by_hand=by_hand, lag_ms=(now - slot) // timedelta(milliseconds=1))
+    problem = ""
+    try:
+        with transaction.atomic():
+            _speak(run, schedule)
+    except Problem as refused:
+        run.lag_ms, problem = None, refused.detail
+        _has_failed(run, error=problem, now=now)
+    run.created_at = now
+    _insert_run(**{name: getattr(run, name) for name in _ROW})
+    if problem:
+        _pause_if_active(schedule, because=problem, now=now)
+    return run
+
+
+def pass_over(schedule: Schedule, slots: list[datetime], *, state: RunState, because: str, now: datetime) -> None:
+    """Write down that a schedule did not run at these times."""
+    if not slots:
+        return
+    ScheduleRun.objects.bulk_create(
+        [ScheduleRun(schedule=schedule, slot=slot, state=state, error=because, ended_at=now) for slot in slots],
+        ignore_conflicts=True,
+    )
+
+
+def _speak(run: ScheduleRun, schedule: Schedule) -> None:
+    """Make the turn of the run's next attempt."""
+    conversation = _conversation(run, schedule)
+    turn = inbox.receive(
+        conversation=conversation,
+        content=schedule.prompt,
+        idempotency_key=f"schedule:{schedule.pk}:{run.slot:%Y%m%dT%H%M%S.%fZ}:{run.attempts + 1}",
+        request_id=f"schedule:{run.pk}",
+        turn_id=new_id(),
+    )
+    run.conversation_id, run.turn_id = conversation.pk, turn.pk
+    run.state, run.retry_at, run.attempts = RunState.FIRED, None, run.attempts + 1
+
+
+def _conversation(run: ScheduleRun, schedule: Schedule) -> Conversation:
+    if wanted := run.conversation_id or schedule.conversation_id:
+        mine = Conversation.objects.select_related("agent").filter(owner_id=schedule.owner_id)
+        if found := mine.filter(pk=wanted).first():
+            return found
+        raise NotFound("Its conversation was deleted.")
+    return inbox.start_conversation(
+        owner_id=schedule.owner_id,
+        agent=schedule.agent.name,
+        metadata={"scheduleId": str(schedule.pk), "slot": run.slot.isoformat()},
+    )
+
+
+# --- its outcome -------------------------------------------------------------------------------------------------
+
+
+def settle(*, now: datetime) -> int:
+    """See what has become of turns that schedules made; returns how many had ended."""
+    turn = Turn.objects.filter(pk=OuterRef("turn_id"))
+    opened = ScheduleRun.objects.filter(ended_at=None, state=RunState.FIRED)
+    opened = opened.annotate(outcome=Subquery(turn.values("status")), code=Subquery(turn.values("error_code")))
+    ended: QuerySet[Any] = opened.filter(Q(outcome__in=FINAL) | Q(outcome=None)).select_related("schedule")[:MANY]
+    well: list[Any] = []
+    others: list[Any] = []
+    for run in ended:
+        # A schedule that has failed before is written as well.
+        plain = run.outcome == TurnStatus.SUCCEEDED and not run.schedule.failures
+        (well if plain else others).append(run)
+    if well:
+        with transaction.atomic():
+            # Another tick's are passed over, which also keeps two from waiting for each other.
+            mine = ScheduleRun.objects.select_for_update(skip_locked=True, of=("self",))
+            found = list(mine.filter(pk__in=[run.pk for run in well]).values_list("pk", flat=True))
+            ScheduleRun.objects.filter(pk__in=found, ended_at=None).update(ended_at=now)
+    return len(well) + sum(_is_settled(run, now=now) for run in others)
+
+
+def _is_settled(run: Any, *, now: datetime) -> bool:
+    try:
+        _settle(run, outcome=run.outcome, error=run.code or "", now=now)
+    except _CannotBeTold:
+        return False
+    except Exception:
+        logger.exception("the outcome of a schedule's run could not be stored, and is looked at again: %s", run.pk)
+        return False
+    return True
+
+
+def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime) -> None:
+    with transaction.atomic():
+        schedule = Schedule.objects.select_for_update().get(pk=run.schedule_id)
+        seen = run.attempts
+        if outcome == TurnStatus.SUCCEEDED:
+            run.ended_at = now
+        elif outcome != TurnStatus.FAILED:
+            run.ended_at, run.error = now, error or "The conversation was deleted."
+        elif run.attempts <= len(RETRY_AFTER) and (schedule.active or run.by_hand):
+            run.state, run.error, run.retry_at = RunState.DUE, error, now + RETRY_AFTER[run.attempts - 1]
+        else:
+            _has_failed(run, error=error, now=now)
+        if not _store(run, was=RunState.FIRED, attempts=seen):
+            return
+        if outcome == TurnStatus.SUCCEEDED:
+            Schedule.objects.filter(pk=schedule.pk).update(failures=0)
+        elif run.state == RunState.FAILED:
+            _count_failure(run, schedule, now=now)
+
+
+def _count_failure(run: ScheduleRun, schedule: Schedule, *, now: datetime) -> None:
+    """One more in a row. At the last that is borne, the schedule is paused, and its owner is told where it spoke."""
+    failures = schedule.failures + 1
+    Schedule.objects.filter(pk=schedule.pk).update(failures=failures)
+    if failures < settings.SCHEDULE_MAX_FAILURES or not schedule.active:
+        return
+    because = f"It failed {failures} times in a row, the last time with {run.error}."
+    pause(schedule, because=because, now=now)
+    told = f"The schedule “{schedule}” is paused. {because} Resume it when the cause is gone."
+    if run.conversation_id and not inbox.note(conversation_id=run.conversation_id, content=told):
+        raise _CannotBeTold
+
+
+def pause(schedule: Schedule, *, because: str, now: datetime) -> None:
+    """Have it run no more until it is resumed; what was to be tried again is not."""
+    Schedule.objects.filter(pk=schedule.pk).update(
+        active=False, paused_because=because[:500], revision=F("revision") + 1
+    )
+    forget_retries(schedule, now=now)
+
+
+def _pause_if_active(schedule: Schedule, *, because: str, now: datetime) -> None:
+    if schedule.active:
+        pause(schedule, because=because, now=now)
+
+
+def forget_retries(schedule: Schedule, *, now: datetime) -> None:
+    """Runs that wait to be tried again have failed."""
+    waiting = open_runs(schedule).filter(state=RunState.DUE)
+    waiting.update(state=RunState.FAILED, ended_at=now, retry_at=None)
+
+
+# --- another attempt ---------------------------------------------------------------------------------------------
+
+
+def due_again(*, now: datetime) -> QuerySet[ScheduleRun]:
+    """Runs that are to be tried again now."""
+    return ScheduleRun.objects.filter(ended_at=None, state=RunState.DUE, retry_at__lte=now)
+
+
+def retry(run: ScheduleRun, *, now: datetime) -> bool:
+    """Try a run again, unless somebody else has; whether it was."""
+    try:
+        return _retry(run, now=now)
+    except Exception:
+        logger.exception("a schedule's run could not be tried again, and is due at the next tick: %s", run.pk)
+        return False
+
+
+def _retry(run: ScheduleRun, *, now: datetime) -> bool:
+    with transaction.atomic():
+        schedule = Schedule.objects.select_for_update(of=("self",)).select_related("agent").get(pk=run.schedule_id)
+        seen, problem = run.attempts, ""
+        try:
+            with transaction.atomic():
+                _speak(run, schedule)
+        except Problem as refused:
+            problem = refused.detail
+            _has_failed(run, error=problem, now=now)
+        if not _store(run, was=RunState.DUE, attempts=seen):
+            transaction.set_rollback(True)
+            return False
+        if problem:
+            _pause_if_active(schedule, because=problem, now=now)
+    return not problem
+
+
+def _has_failed(run: ScheduleRun, *, error: str, now: datetime) -> None:
+    run.state, run.error, run.ended_at, run.retry_at = RunState.FAILED, error[:500], now, None
+
+
+def _store(run: ScheduleRun, *, was: RunState, attempts: int) -> bool:
+    """Write the run as it now is; False if it is no longer what was seen: somebody else was first."""
+    seen = ScheduleRun.objects.filter(pk=run.pk, ended_at=None, state=was, attempts=attempts)
+    changed = seen.update(
+        state=run.state,
+        conversation_id=run.conversation_id,
+        turn_id=run.turn_id,
+        attempts=run.attempts,
+        retry_at=run.retry_at,
+        error=run.error,
+        ended_at=run.ended_at,
+    )
+    return changed == 1
+
+
+# --- what is old -------------------------------------------------------------------------------------------------
+
+
+def forget_old() -> int:
+    """Delete the ledger of what has ended long ago, and schedules that were cancelled then; returns how many rows."""
+    long_ago = from_now(-KEPT_FOR.total_seconds())
+    gone = 0
+    for rows in (ScheduleRun.objects.filter(ended_at__lt=long_ago), Schedule.objects.filter(cancelled_at__lt=long_ago)):
+        # In parts: a table that nobody has cleared for long is not cleared within one statement's time.
+        while found := list(rows.values_list("pk", flat=True)[:MANY]):
+            gone += rows.model.objects.filter(pk__in=found).delete()[0]
+    return gone

@@ -1,0 +1,57 @@
+"""Every page of the console there is, read from its registry: a page that is added later is looked at, too."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from axes.models import AccessAttempt
+from django.contrib import admin
+from django.contrib.auth.models import Group
+from django.db.models import Model
+from django.urls import reverse
+from django.utils import timezone
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
+
+from scheduler.house import sync_house_jobs
+from tests.test_admin import make_rows
+
+
+@dataclass(frozen=True)
+class Page:
+    """``view`` is Django's name of it; the page of a model, or of none."""
+
+    view: str
+    model: type[Model] | None
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.model._meta.label_lower if self.model else 'console'} {self.view}"
+
+
+def make_a_row_of_each() -> None:
+    """A row on each page; see that there is one of a model that is new."""
+    make_rows(1)
+    sync_house_jobs()
+    Group.objects.create(name="a group")
+    ClockedSchedule.objects.create(clocked_time=timezone.now())
+    CrontabSchedule.objects.create()
+    SolarSchedule.objects.create(event="sunset", latitude=52.5, longitude=13.4)
+    AccessAttempt.objects.create(username="x", ip_address="192.0.2.1", failures_since_start=1)
+
+
+def pages() -> Iterator[Page]:
+    """Every address of the console that needs no more than a row's key."""
+    for view in ("index", "password_change", "jsi18n", "search"):
+        yield Page(view, None, reverse(f"admin:{view}"))
+    for label in sorted({model._meta.app_label for model in admin.site._registry}):
+        yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))
+    for model in admin.site._registry:
+        row: Any = model._default_manager.first()
+        assert row, f"tests/console.py makes no {model._meta.label}"
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+        for view in ("changelist", "add"):
+            yield Page(view, model, reverse(f"{name}_{view}"))
+        for view in ("change", "history", "delete"):
+            yield Page(view, model, reverse(f"{name}_{view}", args=[row.pk]))
+        if name == "admin:auth_user":
+            yield Page("password", model, reverse("admin:auth_user_password_change", args=[row.pk]))

@@ -1,0 +1,97 @@
+"""Summaries of a day: one a conversation, beside the prompt and not in it."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from conversations import daily, inbox
+from conversations.models import Compaction, CompactionStatus, Conversation, Message
+from conversations.turns import _take
+from nanohost.lib.ids import first_id_at, new_id
+from tests.openai_server import call, completion
+from tests.test_compaction import model, rows, run  # noqa: F401 -- a fixture
+from tests.work import settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DAY = date(2026, 11, 21)
+SINCE, UNTIL = datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.fixture
+def yesterday(owner, agent) -> list[Conversation]:
+    """Three conversations in which something was said on that day, and in a fourth the day after."""
+    made = [inbox.start_conversation(owner_id=owner.pk, metadata={}) for _ in range(4)]
+    for place, conversation in enumerate(made):
+        hours = 30 if place == 3 else 9
+        for seq, role in enumerate(("user", "assistant"), start=1):
+            message = Message.objects.create(conversation=conversation, seq=seq, role=role, content=f"word {place}")
+            at = SINCE + timedelta(hours=hours)
+            Message.objects.filter(pk=message.pk).update(created_at=at)
+        Conversation.objects.filter(pk=conversation.pk).update(next_seq=3)
+    return made
+
+
+def ask() -> int:
+    return daily.request(day=DAY, since=SINCE, until=UNTIL)
+
+
+def test_each_conversation_of_the_day_gets_one_summary(yesterday, say):
+    assert ask() == 3
+    for row in rows():
+        run(row)
+    summaries = Message.objects.filter(type="SUMMARY")
+    assert {(each.role, each.kind, each.content) for each in summaries} == {
+        ("system", "daily", f"The user said: word {place}") for place in range(3)
+    }
+    assert ask() == 0
+    assert [row.status for row in rows()] == [CompactionStatus.DONE] * 3
+    assert [(row.first_seq, row.through_seq, row.day) for row in rows()] == [(1, 2, DAY)] * 3
+
+
+def test_it_is_never_taken_for_the_rolling_summary(yesterday):
+    ask()
+    for row in rows():
+        run(row)
+    first = Conversation.objects.get(pk=yesterday[0].pk)
+    assert (first.summary_seq, first.consolidated_through) == (None, 0)
+    turn = inbox.receive(conversation=first, content="And now?", request_id="r")
+    _, outlook = _take(turn.pk, worker="worker-1")
+    assert outlook.view.summary == ""
+    assert len(outlook.view.transcript) == 3
+
+
+def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):  # noqa: F811
+    ask()
+    first, second, third = rows()
+    model.answer(*[completion(None, tool_calls=[call("time")], finish_reason="tool_calls")] * 3)
+    for _ in range(4):
+        Compaction.objects.filter(pk=second.pk).update(run_after=None)
+        run(second)
+    model.forget()
+    for row in (first, third):
+        model.answer(completion("They spoke."))
+        run(row)
+    second.refresh_from_db()
+    assert (second.status, second.error) == ("failed", "the model's answer: it called time instead of save_summary")
+    assert Message.objects.filter(kind="daily").count() == 2
+
+
+def test_a_day_and_a_rolling_one_do_not_wait_for_each_other(yesterday):
+    from conversations import compaction
+
+    ask()
+    compaction.request(yesterday[0].pk, None, keep_tokens=0)
+    assert Compaction.objects.filter(conversation=yesterday[0], status="queued").count() == 2
+
+
+def test_commands_and_summaries_are_not_what_was_said(conversation, say):
+    settle([say("/help")])
+    now = datetime.now(UTC)
+    assert daily.request(day=DAY, since=now - timedelta(days=1), until=now + timedelta(days=1)) == 0
+
+
+def test_ids_sort_by_time():
+    before = first_id_at(datetime.now(UTC) - timedelta(milliseconds=2))
+    made = new_id()
+    assert before < made < first_id_at(datetime.now(UTC) + timedelta(milliseconds=2))

@@ -1,0 +1,235 @@
+"""The overview's figures: counted hour by hour, right after what comes late, quick after a month."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from conversations.models import Turn, TurnStatus, Worker
+from nanohost.console import dashboard, figures
+from nanohost.console.figures import BOUNDS, HOUR, hour_of, percentile
+from nanohost.console.models import Hour, Total
+from nanohost.lib.ids import new_id
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db
+
+NOW = timezone.now()
+DAY, WEEK, MONTH = dashboard.WINDOWS
+
+
+@pytest.fixture
+def ended(conversation):
+    """Store a turn that was asked for so many hours ago: ``ended(3, took=2.5, status="failed")``."""
+
+    def store(hours_ago, *, took=1.0, status=TurnStatus.SUCCEEDED, model="m", tokens=(10, 5)):
+        asked = NOW - hours_ago * HOUR
+        turn = Turn.objects.create(
+            conversation=conversation,
+            owner=conversation.owner,
+            number=Turn.objects.count() + 1,
+            status=status,
+            model=model,
+            request_id="r",
+            prompt_tokens=tokens[0],
+            completion_tokens=tokens[1],
+        )
+        done = asked + timedelta(seconds=took) if status in ("succeeded", "failed", "cancelled") else None
+        Turn.objects.filter(pk=turn.pk).update(created_at=asked, ended_at=done)
+        return turn
+
+    return store
+
+
+def called(hours_ago, status=CallStatus.SUCCESS):
+    call = ToolCall.objects.create(
+        conversation_id=new_id(), turn_id=new_id(), agent="a", call_id="c", position=0, tool_name="time", status=status
+    )
+    ToolCall.objects.filter(pk=call.pk).update(created_at=NOW - hours_ago * HOUR)
+    return call
+
+
+def count():
+    figures.refresh(seconds=60)
+
+
+def show(window=DAY):
+    count()
+    return dashboard.overview(window)
+
+
+def outcomes(shown):
+    return {each["status"]: each["count"] for each in shown["outcomes"]}
+
+
+def test_outcomes_tokens_and_calls_are_those_of_the_window(ended):
+    ended(1)
+    ended(30, status="failed", model="n", tokens=(7, 3))
+    ended(24 * 20, status="cancelled")
+    called(1)
+    called(30, CallStatus.REJECTED)
+    for window, expected in [(DAY, (1, 0, 0)), (WEEK, (1, 1, 0)), (MONTH, (1, 1, 1))]:
+        shown = show(window)
+        assert tuple(outcomes(shown).values()) == expected
+        assert shown["turns"] == sum(expected)
+    assert {each["name"]: (each["prompt_tokens"], each["completion_tokens"]) for each in shown["models"]} == {
+        "m": (20, 10),
+        "n": (7, 3),
+    }
+    assert {each["status"]: each["count"] for each in shown["calls"]} == {"SUCCESS": 1, "REJECTED": 1}
+
+
+def test_what_ends_late_is_counted_where_it_was_asked_for(ended):
+    turn = ended(5, status="running")
+    assert outcomes(show())["succeeded"] == 0
+    Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=NOW)
+    assert outcomes(show())["succeeded"] == 1
+    assert Hour.objects.get(hour=hour_of(NOW - 5 * HOUR)).settled
+    ended(5)  # its hour is settled: nobody looks at it again
+    assert outcomes(show())["succeeded"] == 1
+
+
+def test_a_turn_of_a_settled_hour_that_is_taken_up_again_is_counted_when_it_ends(ended):
+    turn = ended(5, status="failed")
+    count()
+    Turn.objects.filter(pk=turn.pk).update(status="queued", ended_at=None)
+    count()
+    Turn.objects.filter(pk=turn.pk).update(status="succeeded", ended_at=NOW)
+    assert outcomes(show()) == {"succeeded": 1, "failed": 1, "cancelled": 0}
+
+
+def test_counting_again_counts_nothing_twice_and_what_is_deleted_has_happened(ended):
+    ended(0)
+    called(0)
+    for _ in range(3):
+        count()
+    Turn.objects.all().delete()
+    count()
+    assert outcomes(show())["succeeded"] == 1
+    total = Total.objects.get()
+    assert (total.turns["m"]["succeeded"], total.calls) == (1, {"SUCCESS": 1})
+
+
+def test_the_sum_is_that_of_the_hours(ended):
+    for hours_ago in (0, 1, 7, 50):
+        ended(hours_ago, took=hours_ago + 0.5)
+        called(hours_ago)
+    count()
+    total = Total.objects.get()
+    assert total.turns == figures.total_of(hour.turns for hour in Hour.objects.all())
+    assert total.turns["m"]["succeeded"] == total.calls["SUCCESS"] == 4
+    assert Hour.objects.count() == 4
+
+
+def test_counting_that_was_cut_short_goes_on_where_it_was_and_leaves_no_gap(ended):
+    for hours_ago in (1, 9, 20):
+        ended(hours_ago)
+    for counted in (1, 2, 3, 3):
+        figures.refresh(seconds=0)
+        assert Total.objects.get().turns["m"]["succeeded"] == counted
+    assert outcomes(show())["succeeded"] == 3
+
+
+def test_what_is_not_counted_yet_is_said(ended):
+    for hours_ago in range(1, 24):
+        ended(hours_ago)
+    figures.refresh(seconds=0)
+    assert dashboard.overview(DAY)["missing_before"] == hour_of(NOW - HOUR)
+    assert show()["missing_before"] is None
+
+
+def test_strangers_names_of_models_are_bounded(ended):
+    for number in range(30):
+        ended(1, model=f"model-{number}")
+    shown = show()
+    assert len(shown["models"]) == figures.MOST_MODELS["hour"] + 1
+    assert sum(each["turns"] for each in shown["models"]) == 30
+
+
+def test_percentiles_are_read_off_between_bounds():
+    within = [sum(took <= bound for took in [0.05] * 50 + [5.0] * 50) for bound in BOUNDS]
+    assert percentile(within, 0.5) == 0.1
+    assert percentile(within, 0.95) == pytest.approx(4 + 2 * 0.9)
+    assert percentile([0] * len(BOUNDS), 0.5) is None
+    assert percentile([], 0.5) is None
+
+
+def test_a_percentile_is_near_the_real_one(ended):
+    for number in range(1, 101):
+        ended(1, took=number / 10)
+    shown = show()
+    assert shown["p50"] == pytest.approx(5.0, rel=0.05)
+    assert shown["p95"] == pytest.approx(9.5, rel=0.2)
+
+
+def test_what_waits_and_who_works_is_of_this_moment(ended):
+    ended(0.5, status="queued")
+    for name, queues in [("a", "turns,compaction"), ("b", "tools"), ("c", "turns")]:
+        Worker.objects.create(name=name, version="0", turns_most=1, heartbeat_at=timezone.now(), queues=queues)
+    Worker.objects.filter(name="c").update(heartbeat_at=NOW - HOUR)
+    shown = show()
+    assert shown["queued"] == 1
+    assert shown["queue"].oldest_seconds == pytest.approx(1800, abs=60)
+    assert shown["queue"].workers == {"turns": 1, "tools": 1, "compaction": 1}
+
+
+def test_each_figure_leads_to_its_rows(admin_client, ended):
+    ended(1)
+    ended(2, status="failed")
+    ended(0, status="queued")
+    called(1)
+    count()
+    shown = admin_client.get("/admin/").context["overview"]
+    linked = [(each["link"], each["count"]) for each in [*shown["outcomes"], *shown["calls"], *shown["open"]]]
+    linked += [(each["link"], each["turns"] + 1) for each in shown["models"]]  # and the one that is open
+    linked += [(shown["queued_link"], shown["queued"]), (shown["turns_link"], shown["turns"] + 1)]
+    for link, rows in linked:
+        answer = admin_client.get(link)
+        assert answer.status_code == 200, link
+        assert answer.context["cl"].result_count == rows, link
+
+
+def test_each_bar_leads_to_its_turns(admin_client, ended):
+    ended(1)
+    ended(2, status="failed")
+    bars = [bar for bar in show()["chart"]["bars"] if bar["parts"]]
+    assert [[part["status"] for part in bar["parts"]] for bar in bars] == [["failed"], ["succeeded"]]
+    for bar in bars:
+        assert admin_client.get(bar["link"]).context["cl"].result_count == 1
+
+
+@pytest.mark.parametrize("window", ["24 hours", "7 days", "30 days", "nonsense", ""])
+def test_the_overview_opens_with_whatever_models_are_called(admin_client, ended, window):
+    ended(1, model="<script>alert('1')</script>")
+    count()
+    shown = admin_client.get("/admin/", {"window": window}).content.decode()
+    assert "<script>alert" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_an_empty_host_has_an_overview(admin_client):
+    assert b"Time to the answer" in admin_client.get("/admin/").content
+
+
+def test_whoever_may_see_no_turn_sees_no_figures(client, owner):
+    owner.is_staff = True
+    owner.save()
+    client.force_login(owner)
+    answer = client.get("/admin/")
+    assert answer.status_code == 200
+    assert "overview" not in answer.context
+
+
+def test_the_overview_s_queries_do_not_grow_with_its_rows(admin_client, ended):
+    ended(1)
+    count()
+    with CaptureQueriesContext(connection) as few:
+        admin_client.get("/admin/?window=30+days")
+    for number in range(20):
+        ended(number, model=f"m{number}")
+    count()
+    with CaptureQueriesContext(connection) as many:
+        admin_client.get("/admin/?window=30+days")
+    assert len(many) <= len(few) <= 25

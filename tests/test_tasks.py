@@ -1,0 +1,46 @@
+"""Rings as a worker hears them, off a real queue of kombu's."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+from kombu import Connection, Queue
+
+from conversations import tasks, worker
+from nanohost.celery import make_app
+
+pytestmark = pytest.mark.shapeless(reason="a broker in memory")
+
+
+@pytest.fixture
+def hear(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Ring with these arguments, and hear it; returns whether it was acknowledged."""
+    app = make_app(current=False)
+    task = app.tasks["conversations.tasks.advance_turn"]
+
+    def hear(*arguments: object) -> bool:
+        with Connection("memory://") as connection, connection.channel() as channel:
+            queue = Queue("turns", routing_key="turns", channel=channel)
+            queue.declare()
+            app.send_task(task.name, arguments, connection=connection, queue=queue)
+            message = queue.get()
+            tasks.pass_on(task, app, SimpleNamespace(connection_errors=()))(message, None, None, None, None)
+            return bool(message.acknowledged)
+
+    return hear
+
+
+@pytest.mark.parametrize("arguments", [("no id",), (), (str(UUID(int=7)),)], ids=["no id", "nothing", "no worker"])
+def test_a_ring_that_cannot_be_followed_ends_nothing(hear, monkeypatch, caplog, arguments):
+    monkeypatch.setattr(worker, "_runtime", None)
+    assert hear(*arguments)
+    assert "could not be followed" in caplog.text
+
+
+def test_who_wants_celerys_monitoring_gets_its_requests(monkeypatch, settings):
+    settings.WORKER_EVENTS = True
+    made = []
+    monkeypatch.setattr(tasks, "default", lambda *given: made.append(given))
+    tasks.pass_on(tasks.advance_turn, None, None)
+    assert made == [(tasks.advance_turn, None, None)]
