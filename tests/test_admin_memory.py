@@ -138,19 +138,19 @@ def test_a_memory_leads_to_its_versions_and_its_log(admin_client, rewrite, owner
 
 
 def test_two_versions_are_compared(admin_client, rewrite):
-    first, _, third = rewrite(0, "tea"), rewrite(1, "milk"), rewrite(2, f"rain {HOSTILE}")
+    first, _, third = rewrite(0, "Likes tea."), rewrite(1, "Likes milk."), rewrite(2, f"Likes rain {HOSTILE}")
     shown = act(admin_client, "compare", third, first).content.decode()
-    assert "<del>-tea</del>" in shown
-    assert "<ins>+rain &lt;script&gt;" in shown
+    assert "<del>-Likes tea.</del>" in shown
+    assert "<ins>+Likes rain &lt;script&gt;" in shown
     assert HOSTILE not in shown
     assert "milk" not in shown
     assert "Select two versions." in act(admin_client, "compare", third).content.decode()
 
 
 def test_an_older_version_is_restored_as_a_new_one(admin_client, rewrite):
-    first, second = rewrite(0, "tea"), rewrite(1, "milk")
+    first, second = rewrite(0, "Likes tea."), rewrite(1, "Likes milk.")
     assert "Version 3 has its content." in act(admin_client, "take", first).content.decode()
-    assert (head().version, head().content) == (3, "tea")
+    assert (head().version, head().content) == (3, "Likes tea.")
     assert MemoryVersion.objects.get(number=3).made_by == "admin"
     assert "Select one version." in act(admin_client, "take", first, second).content.decode()
     assert "has this content already" in act(admin_client, "take", first).content.decode()
@@ -215,11 +215,11 @@ def test_no_list_asks_more_for_more_rows(admin_client, rewrite, owner):
                 admin_client.get(page(name))
         return len(asked)
 
-    rewrite(0, "0")
+    rewrite(0, "Version 0")
     queries()
     few = queries()
     for number in range(10):
-        rewrite(number + 1, f"{number + 1}")
+        rewrite(number + 1, f"Version {number + 1}")
         rewrite(0, "0", owner_id=OwnerFactory().pk)
         log.append(agent="default", owner_id=owner.pk, content="rain", happened_at=datetime.now(UTC))
     assert queries() <= few + 1  # the owners of the log's entries
