@@ -1,19 +1,40 @@
 """What happened, in the admin: conversations, turns, messages and workers, to be read and not to be changed."""
 
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 
+from conversations import reading
 from conversations.errors import TurnProblem
 from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, WaitingFor, Worker
 from memory.models import HistoryEntry, MemoryVersion
-from nanohost.lib.admin import GrowingAdmin, KnownValues, ReadOnlyAdmin, ReadOnlyInline, excerpt, link_to, link_to_list
+from nanohost.lib.admin import (
+    GrowingAdmin,
+    KnownValues,
+    ReadOnlyAdmin,
+    ReadOnlyInline,
+    excerpt,
+    link_to,
+    link_to_list,
+    shown,
+)
 from tools.admin import ToolCallAdmin
 from tools.models import ToolCall
+
+# What the pages of a conversation show, whoever reads one has to be allowed to see.
+READERS = [
+    *("conversations.view_conversation", "conversations.view_message", "conversations.view_turn"),
+    *("tools.view_toolcall", "agent.view_agentversion", "memory.view_memoryversion"),
+]
 
 # A page shows so many of a turn's tool calls; the list of tool calls has the rest.
 MOST_CALLS = 200
@@ -23,7 +44,7 @@ MOST_CALLS = 200
 class ConversationAdmin(GrowingAdmin):
     """A transcript with one owner and one agent."""
 
-    list_display = ["created_at", "key", "owner", "agent", "updated_at"]
+    list_display = ["created_at", "key", "owner", "agent", "updated_at", "transcript"]
     list_filter = ["created_at", "agent", "owner"]
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
@@ -32,10 +53,40 @@ class ConversationAdmin(GrowingAdmin):
     fields += ["metadata", "next_seq", "next_turn", "created_at", "updated_at"]
     readonly_fields = ["rows", "summary"]
 
+    def get_urls(self) -> list[Any]:
+        pages = {"transcript": self.transcript_view}
+        return [
+            path(f"<uuid:pk>/{name}/", self.admin_site.admin_view(view), name=f"conversations_conversation_{name}")
+            for name, view in pages.items()
+        ] + super().get_urls()
+
+    def transcript_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """What was said, as people read it."""
+        conversation = self._readable(request, pk)
+        page = reading.read(conversation, before=_number(request, "before"), after=_number(request, "after"))
+        told = {"conversation": conversation, "page": page, "key": shown(conversation.key)}
+        told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
+        context = self.admin_site.each_context(request) | told
+        return TemplateResponse(request, "admin/conversations/transcript.html", context)
+
+    def _readable(self, request: HttpRequest, pk: UUID) -> Conversation:
+        """The conversation, for those who may read all that its pages show of it."""
+        if not request.user.has_perms(READERS):
+            raise PermissionDenied
+        found = Conversation.objects.select_related("agent", "owner").filter(pk=pk).first()
+        if found is None:
+            raise Http404("There is no such conversation; perhaps it was deleted.")
+        return found
+
+    @admin.display(description="transcript")
+    def transcript(self, conversation: Conversation) -> str:
+        return _page_link("transcript", conversation.pk, "read")
+
     @admin.display(description="its rows")
     def rows(self, conversation: Conversation) -> str:
         return format_html(
-            "{} · {} · {} · {}",
+            "{} · {} · {} · {} · {}",
+            _page_link("transcript", conversation.pk, "transcript"),
             link_to_list("conversations_turn", "turns", conversation=conversation.pk),
             link_to_list("conversations_compaction", "compactions", conversation=conversation.pk),
             link_to_list("conversations_message", "messages", conversation=conversation.pk),
@@ -46,6 +97,18 @@ class ConversationAdmin(GrowingAdmin):
     def summary(self, conversation: Conversation) -> str:
         latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
         return latest.content if latest and conversation.summary_seq else "–"
+
+
+def _number(request: HttpRequest, name: str) -> int | None:
+    """A message's number out of the address; None for what is none."""
+    given = request.GET.get(name, "")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else None
+
+
+def _page_link(page: str, conversation_id: UUID, text: str) -> str:
+    return format_html(
+        '<a href="{}">{}</a>', reverse(f"admin:conversations_conversation_{page}", args=[conversation_id]), text
+    )
 
 
 class ErrorFilter(KnownValues):

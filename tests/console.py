@@ -15,6 +15,9 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSch
 from scheduler.house import sync_house_jobs
 from tests.test_admin import make_rows
 
+# Pages of a row besides Django's own, which only show.
+READ = {"admin:conversations_conversation": ["transcript"]}
+
 
 @dataclass(frozen=True)
 class Page:
@@ -53,5 +56,7 @@ def pages() -> Iterator[Page]:
             yield Page(view, model, reverse(f"{name}_{view}"))
         for view in ("change", "history", "delete"):
             yield Page(view, model, reverse(f"{name}_{view}", args=[row.pk]))
+        for view in READ.get(name, ()):
+            yield Page(f"read {view}", model, reverse(f"{name}_{view}", args=[row.pk]))
         if name == "admin:auth_user":
             yield Page("password", model, reverse("admin:auth_user_password_change", args=[row.pk]))

@@ -663,6 +663,9 @@ def console_paths() -> Iterator[tuple[str, str]]:
         yield f"messages of {conversation} in words", f"/admin/conversations/message/?conversation__exact={pk}&q=found"
         yield f"compactions of {conversation}", f"/admin/conversations/compaction/?conversation__exact={pk}"
         yield f"calls of {conversation}", f"/admin/tools/toolcall/?conversation_id__exact={pk}"
+        for query in ("", "?before=50", "?after=50"):
+            yield f"transcript of {conversation} {query}", f"/admin/conversations/conversation/{pk}/transcript/{query}"
+    yield "transcript, in the middle", f"/admin/conversations/conversation/{the_long_one().pk}/transcript/?before=50000"
     for window in ("24 hours", "7 days", "30 days"):
         yield f"overview of {window}", f"/admin/?{urlencode({'window': window})}"
         overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]

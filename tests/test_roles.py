@@ -61,7 +61,7 @@ def expected(role: str, shown: Page) -> int:
         return 200
     if role == NOBODY:
         return 404 if shown.view.startswith("app_list") else 403  # an app of which one may see nothing is not there
-    if shown.model is None or shown.view in ("changelist", "change", "history"):
+    if shown.model is None or shown.view in ("changelist", "change", "history") or shown.view.startswith("read "):
         return 200
     return 200 if role == ADMIN and not is_forbidden(shown) else 403
 

@@ -1,4 +1,4 @@
-"""What the apps' admin pages share: read-only pages, links between them, and short texts."""
+"""What the apps' admin pages share: read-only pages, links between them, and texts of strangers, shown safely."""
 
 import difflib
 import re
@@ -15,8 +15,10 @@ from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
-from django.utils.safestring import mark_safe
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from nanohost.lib.redaction import redact_known
 
 if TYPE_CHECKING:  # the theme's are untyped, Django's own are not subscriptable
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -174,3 +176,18 @@ def excerpt(text: str, limit: int = 80) -> str:
     """The beginning of a text, in one line."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit else f"{line[:limit]}…"
+
+
+# What no reader sees: control characters, those that turn the direction of what follows them, that take no room, or
+# that carry text of their own. Line feed and tab are left, and what joins the parts of an emoji.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def shown(text: str) -> SafeString:
+    """A stranger's text as HTML: nothing in it is markup, what nobody would see is named, known secrets are out."""
+    whole = escape(redact_known(text).replace("\r\n", "\n"))
+    marked = _UNSEEN.sub(lambda found: f'<span class="unseen">U+{ord(found[0]):04X}</span>', whole)
+    return mark_safe(marked)  # noqa: S308 -- escaped above

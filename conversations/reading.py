@@ -1,0 +1,247 @@
+"""A transcript as people read it: page by page, turn by turn, each tool call with what became of it.
+
+A page costs as many statements in a conversation of 100,000 messages as in one of ten, and each goes by index.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Left, Length
+from django.utils.safestring import SafeString
+
+from agent.models import AgentVersion
+from conversations.errors import TurnProblem
+from conversations.models import Conversation, Message, Turn, TurnStatus
+from nanohost.lib.admin import shown
+from nanohost.lib.text import duration
+from tools.models import ToolCall
+
+# Messages of a page, and of the inbox that are shown below the last one.
+A_PAGE, MOST_WAITING = 100, 50
+
+# Characters of one text; its own page has the rest.
+MOST_CHARS = 20_000
+
+_KINDS = {
+    Message.Kind.ROLLING: "Summary, for the prompts from here on",
+    Message.Kind.DAILY: "Summary of a day, for people",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text to show, and how many of its characters are left out."""
+
+    html: SafeString
+    missing: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A tool call. ``row``: its record, unless that is of an import. ``result`` None: there is none yet."""
+
+    name: Text
+    arguments: Text
+    result: Text | None
+    row: Any = None
+
+    @property
+    def rule(self) -> SafeString:
+        """The rule that refused it, or what ended it."""
+        return shown(self.row.rule if self.row else "")
+
+    @property
+    def took(self) -> str:
+        """How long it ran."""
+        return duration(self.row.duration_ms / 1000) if self.row and self.row.duration_ms is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bubble:
+    """A message. ``label`` says who speaks, or what else it is."""
+
+    message: Any
+    label: str
+    text: Text
+    calls: Sequence[Call] = ()
+
+    @property
+    def looks(self) -> str:
+        """Its class in the page's style."""
+        return "summary" if self.message.type == Message.Type.SUMMARY else self.message.kind or self.message.role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Messages of one turn, or (None) of no turn. ``begins``: the page has nothing of the turn before them."""
+
+    turn: Turn | None
+    bubbles: Sequence[Bubble]
+    begins: bool = True
+    version: AgentVersion | None = None
+
+    @property
+    def model(self) -> SafeString:
+        """The model it asks; a client may name any."""
+        return shown(self.turn.model if self.turn else "")
+
+    @property
+    def problem(self) -> SafeString:
+        """Why there is no answer, in plain words."""
+        return shown(problem_of(self.turn) if self.turn else "")
+
+    @property
+    def waited(self) -> str:
+        """From the question until a worker took it."""
+        turn = self.turn
+        return duration((turn.started_at - turn.created_at).total_seconds()) if turn and turn.started_at else ""
+
+    @property
+    def took(self) -> str:
+        """From there to the end."""
+        turn = self.turn
+        if not (turn and turn.started_at and turn.ended_at):
+            return ""
+        return duration((turn.ended_at - turn.started_at).total_seconds())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Some messages in a row. ``older`` and ``newer``: the number of the message there is more before, or after."""
+
+    parts: Sequence[Part]
+    older: int | None = None
+    newer: int | None = None
+    waiting: Sequence[Part] = field(default_factory=list)
+
+
+def problem_of(turn: Turn) -> str:
+    """Why a turn has no answer, in plain words; empty if it has one, or may yet."""
+    if not turn.error_code:
+        return ""
+    _, words = TurnProblem.codes.get(turn.error_code, ("", f"It ended with the code {turn.error_code}."))
+    return f"{words} {turn.error_detail}".strip()
+
+
+def read(conversation: Conversation, *, before: int | None = None, after: int | None = None) -> Page:
+    """The last messages; or the last ones ``before`` a message, or the first ones ``after`` it."""
+    rows = Message.objects.filter(conversation=conversation, seq__isnull=False)
+    if after is not None:
+        found = list(_cut(rows.filter(seq__gt=after).order_by("seq"))[: A_PAGE + 1])
+        more_before, more_after = after > 0, len(found) > A_PAGE
+        messages = found[:A_PAGE]
+    else:
+        rows = rows if before is None else rows.filter(seq__lt=before)
+        found = list(_cut(rows.order_by("-seq"))[: A_PAGE + 1])
+        more_before, more_after = len(found) > A_PAGE, before is not None
+        messages = found[:A_PAGE][::-1]
+    waiting: list[Any] = []
+    if not more_after:
+        inbox = Message.objects.filter(conversation=conversation, seq=None)
+        waiting = list(_cut(inbox.order_by("pk"))[:MOST_WAITING])
+    look_up = _LookUp(conversation, [*messages, *waiting])
+    return Page(
+        parts=list(look_up.parts(messages)),
+        older=messages[0].seq if messages and more_before else None,
+        newer=messages[-1].seq if messages and more_after else None,
+        waiting=list(look_up.parts(waiting)),
+    )
+
+
+def _cut(rows: Any) -> Any:
+    """Messages with the beginnings of their contents: a page of whole ones might have 100 MB."""
+    return rows.defer("content").annotate(begins=Left("content", MOST_CHARS), chars=Length("content"))
+
+
+class _LookUp:
+    """What belongs to the messages of a page, each looked up once."""
+
+    def __init__(self, conversation: Conversation, messages: Sequence[Any]) -> None:
+        turns = {message.turn_id for message in messages if message.turn_id}
+        self._turns = Turn.objects.defer("body_hash").in_bulk(turns)
+        asked = {call_id for message in messages for call_id, _, _ in _calls_in(message)}
+        calls = ToolCall.objects.filter(turn_id__in=turns, call_id__in=asked)
+        calls = calls.defer("arguments", "private_arguments", "result").annotate(
+            begins=Left("result", MOST_CHARS), chars=Length("result")
+        )
+        self._calls = {(call.turn_id, call.call_id): call for call in calls}
+        # An import has no record of its calls: their results are messages.
+        self._results = {(each.turn_id, each.tool_call_id): each for each in messages if each.role == Message.Role.TOOL}
+        self._asked = {(each.turn_id, call_id) for each in messages for call_id, _, _ in _calls_in(each)}
+        numbers = {turn.agent_version for turn in self._turns.values() if turn.agent_version}
+        versions = AgentVersion.objects.filter(agent=conversation.agent_id, number__in=numbers).defer("profile")
+        self._versions = {version.number: version for version in versions}
+
+    def parts(self, messages: Sequence[Any]) -> Iterable[Part]:
+        """The messages, turn by turn. A summary may stand in the midst of a turn."""
+        begun: set[UUID] = set()
+        for turn_id, several in groupby(messages, key=lambda message: message.turn_id):
+            bubbles = [self._bubble(each) for each in several if not self._is_folded(each)]
+            turn = self._turns.get(turn_id)
+            if bubbles:
+                version = self._versions.get(turn.agent_version) if turn and turn.agent_version else None
+                yield Part(turn=turn, bubbles=bubbles, begins=turn_id not in begun, version=version)
+                begun.add(turn_id)
+
+    def _is_folded(self, message: Any) -> bool:
+        """Whether it is the result of a call that the page shows."""
+        return message.role == Message.Role.TOOL and (message.turn_id, message.tool_call_id) in self._asked
+
+    def _bubble(self, message: Any) -> Bubble:
+        calls = [self._call(message, *call) for call in _calls_in(message)]
+        return Bubble(message=message, label=_label(message), text=_text(message), calls=calls)
+
+    def _call(self, message: Any, call_id: str, name: str, arguments: str) -> Call:
+        row, told = self._calls.get((message.turn_id, call_id)), self._results.get((message.turn_id, call_id))
+        result = _text(told) if told else _text(row) if row and row.ended else None
+        return Call(name=cut(name), arguments=cut(as_read(arguments)), result=result, row=row)
+
+
+def _calls_in(message: Any) -> list[tuple[str, str, str]]:
+    """The id, the name and the arguments of each call that a message asks for."""
+    found = []
+    for call in message.tool_calls or ():
+        function = call.get("function", {})
+        texts = (call.get("id"), function.get("name"), function.get("arguments"))
+        found.append(tuple(each if isinstance(each, str) else json.dumps(each) for each in texts))
+    return found  # type: ignore[return-value]  # three of them
+
+
+def _label(message: Any) -> str:
+    if message.type == Message.Type.SUMMARY:
+        return _KINDS.get(message.kind, "Summary")
+    if message.kind == Message.Kind.COMMAND:
+        return "Command to the host" if message.role == Message.Role.USER else "The host"
+    return f"Result of {message.tool_name}".strip() if message.role == Message.Role.TOOL else message.role.capitalize()
+
+
+def _text(row: Any) -> Text:
+    """What a row's text begins with."""
+    return Text(html=shown(row.begins), missing=max(row.chars - MOST_CHARS, 0))
+
+
+def cut(text: str) -> Text:
+    """A text, its end left out if it is long."""
+    return Text(html=shown(text[:MOST_CHARS]), missing=max(len(text) - MOST_CHARS, 0))
+
+
+def as_read(text: str) -> str:
+    """JSON on lines of its own; other text as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def may_be_cancelled(turn: Turn) -> bool:
+    """Whether there is something left to cancel."""
+    return not turn.ended and not turn.cancel_requested
+
+
+def may_be_asked_again(turn: Turn) -> bool:
+    """Whether it failed; what people cancel is left."""
+    return turn.status == TurnStatus.FAILED
