@@ -70,9 +70,8 @@ class ConversationAdmin(GrowingAdmin):
         return TemplateResponse(request, "admin/conversations/transcript.html", context)
 
     def _readable(self, request: HttpRequest, pk: UUID) -> Conversation:
-        """The conversation, for those who may read all that its pages show of it."""
-        if not request.user.has_perms(READERS):
-            raise PermissionDenied
+        """The conversation, with its agent and owner."""
+        check_readers(request)
         found = Conversation.objects.select_related("agent", "owner").filter(pk=pk).first()
         if found is None:
             raise Http404("There is no such conversation; perhaps it was deleted.")
@@ -97,6 +96,12 @@ class ConversationAdmin(GrowingAdmin):
     def summary(self, conversation: Conversation) -> str:
         latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
         return latest.content if latest and conversation.summary_seq else "–"
+
+
+def check_readers(request: HttpRequest) -> None:
+    """Let those pass who may see all that the pages of a conversation show."""
+    if not request.user.has_perms(READERS):
+        raise PermissionDenied
 
 
 def _number(request: HttpRequest, name: str) -> int | None:
@@ -151,7 +156,7 @@ class TurnAdmin(GrowingAdmin):
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
     inlines = [MessageInline]
-    readonly_fields = ["its_conversation", "calls"]
+    readonly_fields = ["its_conversation", "calls", "sent_to_model"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "calls"]}),
         ("How it ended", {"fields": ["error_code", "error_detail", "cancel_requested", "ended_at"]}),
@@ -160,6 +165,7 @@ class TurnAdmin(GrowingAdmin):
             {
                 "fields": [
                     "model",
+                    "sent_to_model",
                     "agent_version",
                     "request_id",
                     "idempotency_key",
@@ -175,9 +181,35 @@ class TurnAdmin(GrowingAdmin):
         ("Time", {"fields": ["created_at", "started_at"]}),
     ]
 
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.sent_view)
+        return [path("<uuid:pk>/sent/", view, name="conversations_turn_sent"), *super().get_urls()]
+
+    def sent_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """What the model was sent in this turn, call by call."""
+        check_readers(request)
+        turn = Turn.objects.select_related("conversation__agent").filter(pk=pk).first()
+        if turn is None:
+            raise Http404("There is no such turn; perhaps its conversation was deleted.")
+        told = reading.sent(turn, number=_number(request, "call")) | {
+            "opts": self.opts,
+            "title": "What the model was sent",
+        }
+        return TemplateResponse(request, "admin/conversations/sent.html", self.admin_site.each_context(request) | told)
+
+    @admin.display(description="what the model was sent")
+    def sent_to_model(self, turn: Turn) -> str:
+        return format_html(
+            '<a href="{}">each of its model calls</a>', reverse("admin:conversations_turn_sent", args=[turn.pk])
+        )
+
     @admin.display(description="conversation")
     def its_conversation(self, turn: Turn) -> str:
-        return link_to("conversations_conversation", turn.conversation_id, str(turn.conversation))
+        return format_html(
+            "{} · {}",
+            link_to("conversations_conversation", turn.conversation_id, str(turn.conversation)),
+            _page_link("transcript", turn.conversation_id, "transcript"),
+        )
 
     @admin.display(description="tool calls")
     def calls(self, turn: Turn) -> str:

@@ -24,6 +24,7 @@ from django.db.models import (
     ExpressionWrapper,
     F,
     IntegerField,
+    JSONField,
     OuterRef,
     Q,
     Subquery,
@@ -79,7 +80,8 @@ class View:
     """What the next step is decided on: ``own`` are the turn's messages, ``transcript`` what the model may see.
 
     ``summary``: of what came before the transcript. ``unconsolidated``: how many messages no summary covers.
-    ``command``: the turn's message, if it is a command to the host.
+    ``command``: the turn's message, if it is a command to the host. ``first_seq``, ``last_seq`` and ``summary_seq``:
+    where the transcript and the summary were read.
     """
 
     own: list[ChatMessage]
@@ -89,6 +91,9 @@ class View:
     summary: str = ""
     unconsolidated: int = 0
     command: str = ""
+    first_seq: int = 0
+    last_seq: int = 0
+    summary_seq: int | None = None
 
 
 # --- taking hold -------------------------------------------------------------------------------------------------
@@ -241,16 +246,27 @@ def read(claim: Claim) -> View:
     own = [(kind, as_chat(*row)) for _, turn_id, kind, _, *row in rows if turn_id == claim.turn_id]
     return View(
         own=[message for _, message in own],
-        transcript=[_for_model(*row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
+        transcript=[for_model(*row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
         usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens),
         retries=retries,
         summary=_content_at(conversation_id=claim.conversation_id, seq=summary_seq)[0] if summary_seq else "",
         unconsolidated=sum(seq > consolidated_through for seq, *_ in rows),
         command=str(own[0][1]["content"]) if own and own[0][0] == Message.Kind.COMMAND else "",
+        first_seq=rows[0][0] if rows else 0,
+        last_seq=rows[-1][0] if rows else 0,
+        summary_seq=summary_seq,
     )
 
 
-def _for_model(created_at: datetime, role: str, content: str, tool_calls: object, tool_call_id: str) -> ChatMessage:
+def said_between(conversation_id: UUID, first_seq: int, last_seq: int) -> list[ChatMessage]:
+    """Messages as :func:`read` has them in a view's transcript."""
+    said = Message.objects.filter(conversation_id=conversation_id, seq__range=(first_seq, last_seq))
+    said = said.filter(type=Message.Type.NORMAL, kind=Message.Kind.SAID).order_by("seq")
+    return [for_model(*row) for row in said.values_list("created_at", *_FOR_CHAT)]
+
+
+def for_model(created_at: datetime, role: str, content: str, tool_calls: object, tool_call_id: str) -> ChatMessage:
+    """A message as the prompt has it: a user's with the time at which it was sent."""
     if role == Message.Role.USER:
         content = sent_at(content, timezone.localtime(created_at))
     return as_chat(role, content, tool_calls, tool_call_id)
@@ -288,18 +304,23 @@ _succeeds = _held_turn(
 )
 _stands_back = _held_turn(_WAITING | _LATER | {"waiting_for": WaitingFor.RETRY})
 _waits_for_retry = _held_turn(
-    _WAITING | _LATER | {"waiting_for": WaitingFor.RETRY, "retries": F("retries") + 1},
+    _WAITING
+    | _LATER
+    | {"waiting_for": WaitingFor.RETRY, "retries": F("retries") + 1, "sent": Given("sent", JSONField())},
 )
 _is_handed_back = _held_turn(
     _WAITING | {"waiting_for": WaitingFor.RETRY, "run_after": Now(), "rung_at": None}, unless_cancelled=False
 )
 
 
-def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) -> bool:
+def store_calls(
+    claim: Claim, completion: Completion, *, limit: Limit | None, sent: dict[str, Any] | None = None
+) -> bool:
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
     Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are rung for. Those of
     tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is rung for.
+    ``sent``: the record of what the model was sent.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
     taken = {call_id for call_id, _ in _results(turn_id=claim.turn_id)}
@@ -324,7 +345,8 @@ def store_calls(claim: Claim, completion: Completion, *, limit: Limit | None) ->
     queued = [row for row in rows if not row.ended]
     change = _waits_for_tools if queued else _goes_on_with_refusals
     with _writing(claim, change, messages=1, **_used(completion)) as seq:
-        _append(claim, seq, [completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}])
+        asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
+        _append(claim, seq, [asks], sent=sent)
         gate.record(rows)
         for row in rows:
             if not row.ended:
@@ -353,19 +375,21 @@ def finish(
     compact_to: int | None = None,
     kind: str = Message.Kind.SAID,
     also: Callable[[int], None] | None = None,
+    sent: dict[str, Any] | None = None,
 ) -> None:
     """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
 
     ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``compact_to``: how many
     tokens of the conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``:
-    what else is done in the transaction; it is given the reply's number.
+    what else is done in the transaction; it is given the reply's number. ``sent``: the record of what the model was
+    sent.
     """
     with transaction.atomic():
         seq = transcript.take_seqs(claim.conversation_id, 1)
         spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion))
         if not spent:
             raise FenceLost
-        _append(claim, seq, [{"role": "assistant", "content": reply}], kind)
+        _append(claim, seq, [{"role": "assistant", "content": reply}], kind, sent)
         if also:
             also(seq)
         calls = answers.calls_of(claim.turn_id) if has_called else []
@@ -377,9 +401,11 @@ def finish(
             compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
 
 
-def fail(claim: Claim, *, code: str, detail: str = "") -> None:
-    """End the turn without an answer: the stable code for programs, the detail for people."""
-    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact(detail)[:500])
+def fail(claim: Claim, *, code: str, detail: str = "", sent: dict[str, Any] | None = None) -> None:
+    """End the turn without an answer: the stable code for programs, the detail for people. ``sent``: the record of what
+    the model was sent that did not answer."""
+    unanswered = {"sent": sent} if sent else {}
+    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact(detail)[:500], **unanswered)
 
 
 def cancel_if_asked(claim: Claim) -> bool:
@@ -391,9 +417,9 @@ def cancel_if_asked(claim: Claim) -> bool:
     return True
 
 
-def wait_for_retry(claim: Claim, *, seconds: float) -> None:
+def wait_for_retry(claim: Claim, *, seconds: float, sent: dict[str, Any] | None = None) -> None:
     """Let go of the turn for a while; it stays active, so that nothing of its conversation overtakes it."""
-    with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds)):
+    with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent):
         pass
 
 
@@ -484,8 +510,14 @@ def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
     return call | {"function": function | {"arguments": redact_json(function["arguments"])}}
 
 
-def _append(claim: Claim, seq: int, messages: Sequence[ChatMessage], kind: str = Message.Kind.SAID) -> None:
-    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind)
+def _append(
+    claim: Claim,
+    seq: int,
+    messages: Sequence[ChatMessage],
+    kind: str = Message.Kind.SAID,
+    sent: dict[str, Any] | None = None,
+) -> None:
+    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent)
 
 
 _results = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list("call_id", "result"))

@@ -141,6 +141,9 @@ class Turn(models.Model):
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     rung_at = models.DateTimeField(null=True, blank=True, help_text="When workers were last told of it.")
     cancel_requested = models.BooleanField(default=False)
+    sent = models.JSONField(
+        null=True, blank=True, help_text="What the model was asked last without an answer; see conversations.sent."
+    )
 
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
@@ -237,6 +240,11 @@ class Message(models.Model):
     tool_call_id = models.CharField(max_length=128, blank=True, help_text="Of a tool: the call it answers.")
     tool_name = models.CharField(max_length=128, blank=True)
     metadata = models.JSONField(null=True, blank=True, help_text="What an import found with it that has no column.")
+    sent = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Of an answer: what the model was sent for it; see conversations.sent.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = MessageQuerySet.as_manager()

@@ -1,6 +1,7 @@
 """What a step of a turn is decided on, and what the model is sent for it."""
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from django.conf import settings
@@ -9,10 +10,10 @@ from django.utils import timezone
 from agent import tokens
 from agent.llm.base import ModelRequest
 from agent.loop import Limit
-from agent.models import DOCUMENTS
-from agent.prompt import Background, build_prompt
-from conversations import claims
+from agent.prompt import Background
+from conversations import claims, sent
 from conversations.claims import Claim, View
+from conversations.sent import background_of, prompt_of
 from memory import documents
 from tools import gate
 
@@ -25,27 +26,36 @@ USED_SHARE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """A held turn, with all that is stored for its next step. ``tools``: those the model is told of."""
+    """A held turn, with all that is stored for its next step. ``tools``: those the model is told of.
+    ``memory_version``: of the long-term memory in the background. ``today``: the day of its notes."""
 
     claim: Claim
     view: View
     tools: list[dict[str, Any]]
     background: Background
+    memory_version: int
+    today: date
 
     def request(self, limit: Limit | None) -> tuple[ModelRequest, int]:
         """What the model is to be asked, and how many tokens that is, by an estimate that is not corrected."""
-        tools = [] if limit else self.tools
-        for_tools = tokens.estimated_tools(tools)
-        prompt = build_prompt(
-            background=self.background,
-            transcript=self.view.transcript,
+        tools = self.offered(limit)
+        prompt = prompt_of(
+            self.background,
+            self.view.transcript,
+            room=self.room(limit),
             result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
-            most=claims.MOST_MESSAGES,
-            tokens=self._room() - for_tools,
             limit=limit,
         )
-        estimated = for_tools + sum(map(tokens.estimated_message, prompt))
+        estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt))
         return ModelRequest(model=self.claim.model, messages=prompt, tools=tools), estimated
+
+    def offered(self, limit: Limit | None) -> list[dict[str, Any]]:
+        """The tools that a request offers: at a limit, none."""
+        return [] if limit else self.tools
+
+    def room(self, limit: Limit | None) -> int:
+        """Tokens that a request's messages may have, by an estimate that is not corrected."""
+        return self._room() - tokens.estimated_tools(self.offered(limit))
 
     def compact_to(self, request: ModelRequest) -> int | None:
         """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
@@ -64,6 +74,47 @@ class Outlook:
         return int(USED_SHARE * self.claim.agent.prompt_tokens() / ratio)
 
 
+class Asking:
+    """What the model is asked for a step of a turn; if it is refused as too long, something smaller.
+
+    ``record``: what is kept of it, from which it can be told later what was sent.
+    """
+
+    def __init__(self, outlook: Outlook, limit: Limit | None) -> None:
+        self._outlook, self._limit = outlook, limit
+        self._refused: list[int] = []
+        self._make()
+
+    def _make(self) -> None:
+        outlook, limit = self._outlook, self._limit
+        self._room = outlook.room(limit)
+        self.request, self.estimated = outlook.request(limit)
+        self.record = sent.record(
+            self.request,
+            room=self._room,
+            limit=limit,
+            refused=self._refused,
+            agent_version=outlook.claim.agent.version,
+            memory_version=outlook.memory_version,
+            notes=outlook.background.notes,
+            today=outlook.today,
+            first_seq=outlook.view.first_seq,
+            last_seq=outlook.view.last_seq,
+            summary_seq=outlook.view.summary_seq,
+            # Also where none is offered: the system prompt tells how to use them.
+            tools=outlook.background.tools,
+        )
+
+    def make_smaller(self) -> bool:
+        """After it was refused as too long: dense text has more tokens than were estimated. Whether it is smaller now;
+        what cannot be made smaller is refused for good."""
+        tokens.correction.refused(self.request.model)
+        before = self.estimated
+        self._refused = [*self._refused, self._room]
+        self._make()
+        return self.estimated < before
+
+
 def look(claim: Claim) -> Outlook:
     """Read what the next step is decided on; raises :class:`conversations.errors.FenceLost`.
 
@@ -73,18 +124,16 @@ def look(claim: Claim) -> Outlook:
     agent = claim.agent
     survey = gate.survey(agent_tools=agent.allowed_tools())
     tools = [tool.as_function() for tool, forbidden_by in survey if forbidden_by is None]
-    known = documents.background(agent=agent.name, owner_id=claim.owner_id, today=timezone.localdate())
-    channel, _, chat = claim.key.partition(":")
-    background = Background(
-        system_prompt=agent.system_prompt,
-        agent=agent.name,
-        zone=settings.TIME_ZONE,
-        documents={name: agent.documents[name] for name in DOCUMENTS if name in agent.documents},
+    today = timezone.localdate()
+    known = documents.background(agent=agent.name, owner_id=claim.owner_id, today=today)
+    background = background_of(
+        agent.profile(),
+        key=claim.key,
         memory=known.content,
         notes=known.notes,
-        channel=channel,
-        chat=chat,
         summary=view.summary,
         tools=[tool["function"]["name"] for tool in tools],
     )
-    return Outlook(claim=claim, view=view, tools=tools, background=background)
+    return Outlook(
+        claim=claim, view=view, tools=tools, background=background, memory_version=known.version, today=today
+    )

@@ -16,7 +16,9 @@ from django.utils.safestring import SafeString
 from agent.models import AgentVersion
 from conversations.errors import TurnProblem
 from conversations.models import Conversation, Message, Turn, TurnStatus
-from nanohost.lib.admin import shown
+from conversations.sent import build_again, calls_of
+from memory.models import MemoryVersion
+from nanohost.lib.admin import excerpt, shown
 from nanohost.lib.text import duration
 from tools.models import ToolCall
 
@@ -245,3 +247,48 @@ def may_be_cancelled(turn: Turn) -> bool:
 def may_be_asked_again(turn: Turn) -> bool:
     """Whether it failed; what people cancel is left."""
     return turn.status == TurnStatus.FAILED
+
+
+def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:
+    """What the model was sent in one of a turn's calls, counted from 1; the last if there is none of that number."""
+    calls = calls_of(turn)
+    number = number if number and number <= len(calls) else len(calls)
+    call = calls[number - 1] if calls else None
+    told = {"turn": turn, "model": shown(turn.model), "calls": calls, "number": number, "call": call}
+    if call is None or not call.record:
+        return told
+    conversation, kept = turn.conversation, call.record
+    again = build_again(conversation, turn.model, kept)
+    whose: dict[str, Any] = {"owner_id": conversation.owner_id, "agent": conversation.agent.name}
+    versions = AgentVersion.objects.filter(agent=conversation.agent_id, number=kept["agent"])
+    memories = MemoryVersion.objects.filter(**whose, number=kept.get("memory", 0))
+    told |= {
+        "sent": again,
+        "version": versions.values_list("pk", flat=True).first(),
+        "memory": memories.values_list("pk", flat=True).first(),
+    }
+    if again.request is None:
+        return told
+    messages, tools = again.request.messages, again.request.tools
+    body = {"model": turn.model, "messages": messages} | ({"tools": tools} if tools else {})
+    return told | {
+        "chosen": len(messages) - 1,
+        "messages": [_as_sent(each) for each in messages],
+        "tools": [{"name": shown(each["function"]["name"]), "json": _as_json(each)} for each in tools],
+        "whole": _as_json(body),
+    }
+
+
+def _as_sent(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    text = message["content"] or ""
+    return {
+        "role": message["role"],
+        "begins": shown(excerpt(text)),
+        "text": Text(html=shown(text)),
+        "calls": [{"name": shown(each["name"]), "arguments": shown(as_read(each["arguments"]))} for each in calls],
+    }
+
+
+def _as_json(value: Any) -> SafeString:
+    return shown(json.dumps(value, indent=2, ensure_ascii=False))

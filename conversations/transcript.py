@@ -1,6 +1,7 @@
 """Appending to a transcript: numbers are taken under the conversation's lock, and given to messages that then stay."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from django.db.models import BigIntegerField, F
@@ -32,15 +33,21 @@ def take_seqs(conversation_id: UUID, count: int) -> int:
 _insert_message = Insert(
     Message,
     *("id", "conversation_id", "turn_id", "seq", "role", "content"),
-    *("tool_calls", "tool_call_id", "tool_name", "created_at", "kind"),
+    *("tool_calls", "tool_call_id", "tool_name", "created_at", "kind", "sent"),
     type=Message.Type.NORMAL,
 )
 
 
 def append(
-    conversation_id: UUID, turn_id: UUID, seq: int, messages: Sequence[ChatMessage], kind: str = Message.Kind.SAID
+    conversation_id: UUID,
+    turn_id: UUID,
+    seq: int,
+    messages: Sequence[ChatMessage],
+    kind: str = Message.Kind.SAID,
+    sent: dict[str, Any] | None = None,
 ) -> None:
-    """Store messages in the OpenAI chat format, with numbers that were taken for them."""
+    """Store messages in the OpenAI chat format, with numbers that were taken for them. ``sent``: of a model's answer,
+    the record of what it was sent."""
     for offset, message in enumerate(messages):
         _insert_message(
             id=new_id(),
@@ -54,4 +61,5 @@ def append(
             tool_name=message.get("name", ""),
             created_at=timezone.now(),
             kind=kind,
+            sent=sent,
         )

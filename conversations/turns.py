@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.conf import settings
@@ -23,7 +23,7 @@ from conversations import claims, commands, doorbell, events
 from conversations.claims import Claim, View
 from conversations.database_threads import DatabaseThreads
 from conversations.errors import FenceLost
-from conversations.outlook import Outlook, look
+from conversations.outlook import Asking, Outlook, look
 from conversations.sweeper import time_for_last_answer
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import RedactedPieces, redact_known
@@ -181,21 +181,23 @@ class TurnRunner:
         step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
             return await self._database(_answer_calls, claim, view)
-        completion, compact_to = Completion(), None
+        completion, compact_to, sent = Completion(), None, None
         if isinstance(step, CallModel):
+            asking = Asking(outlook, step.limit)
             try:
-                completion, compact_to = await self._ask(claim, outlook, step.limit)
+                completion = await self._ask(claim, view, asking, step.limit)
             except LlmError as error:
-                await self._give_up_or_wait(claim, view, error)
+                await self._give_up_or_wait(claim, view, error, sent=asking.record)
                 return None
+            compact_to, sent = outlook.compact_to(asking.request), asking.record
             step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
-            waits = await self._stored(claims.store_calls, claim, completion, limit=step.limit)
+            waits = await self._stored(claims.store_calls, claim, completion, limit=step.limit, sent=sent)
             return None if waits else await self._database(look, claim)
         assert isinstance(step, Finish)
         has_called = any("tool_calls" in message for message in view.own)
         await self._stored(
-            claims.finish, claim, completion, reply=step.reply, has_called=has_called, compact_to=compact_to
+            claims.finish, claim, completion, reply=step.reply, has_called=has_called, compact_to=compact_to, sent=sent
         )
         return None
 
@@ -210,55 +212,54 @@ class TurnRunner:
                 await asyncio.sleep(seconds)
         return await self._database(store, *args, **kwargs)
 
-    async def _ask(self, claim: Claim, outlook: Outlook, limit: Limit | None) -> tuple[Completion, int | None]:
-        """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`.
-
-        Returns the answer, and to how many tokens the conversation is to be compacted then, if it is.
-        """
-        request, estimated = outlook.request(limit)
+    async def _ask(self, claim: Claim, view: View, asking: Asking, limit: Limit | None) -> Completion:
+        """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
         while True:
-            telling = _Telling(claim, outlook.view)
+            telling = _Telling(claim, view)
             seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
             try:
-                completion = await llm.ask(request, seconds=seconds, on_delta=telling)
+                completion = await llm.ask(asking.request, seconds=seconds, on_delta=telling)
                 break
             except LlmContextTooLong:
-                # Dense text has more tokens than were estimated. A smaller prompt may fit; one that cannot be made
-                # smaller is refused for good.
-                tokens.correction.refused(claim.model)
-                before, (request, estimated) = estimated, outlook.request(limit)
-                if estimated >= before:
+                if not asking.make_smaller():
                     raise
         telling.end()
-        tokens.correction.learn(claim.model, estimated=estimated, reported=completion.usage.prompt_tokens)
+        tokens.correction.learn(claim.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens)
         if not completion.content.strip() and not completion.tool_calls and not limit:
             raise LlmBadResponse("an empty answer")
         completion = replace(completion, content=redact_known(completion.content))
-        return (_without_calls(completion) if limit else completion), outlook.compact_to(request)
+        return _without_calls(completion) if limit else completion
 
-    async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError) -> None:
+    async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
         if claim.seconds_left() <= 0:
-            await self._database(claims.fail, claim, code="turn_timeout")
+            await self._database(claims.fail, claim, code="turn_timeout", sent=sent)
             return
         if not error.transient:
-            await self._database(claims.fail, claim, code=error.code, detail=error.detail)
+            await self._database(claims.fail, claim, code=error.code, detail=error.detail, sent=sent)
             return
         await self._retry_or_fail(
-            claim, code=error.code, detail=error.detail, retries=view.retries, wait=error.retry_after
+            claim, code=error.code, detail=error.detail, retries=view.retries, wait=error.retry_after, sent=sent
         )
 
     async def _retry_or_fail(
-        self, claim: Claim, *, code: str, detail: str, retries: int | None = None, wait: float | None = None
+        self,
+        claim: Claim,
+        *,
+        code: str,
+        detail: str,
+        retries: int | None = None,
+        wait: float | None = None,
+        sent: dict[str, Any] | None = None,
     ) -> None:
         try:
             if retries is None:
                 retries = (await self._database(claims.read, claim)).retries
             seconds = _backoff(retries) if wait is None else wait
             if retries >= settings.TURN_MAX_ATTEMPTS or seconds >= claim.seconds_left():
-                await self._database(claims.fail, claim, code=code, detail=detail)
+                await self._database(claims.fail, claim, code=code, detail=detail, sent=sent)
                 return
-            await self._database(claims.wait_for_retry, claim, seconds=seconds)
+            await self._database(claims.wait_for_retry, claim, seconds=seconds, sent=sent)
         except FenceLost:
             await self._database(claims.cancel_if_asked, claim)
             return

@@ -1,5 +1,6 @@
 """The history log: what happened, entry by entry, and the notes of each day. Nothing in it is ever changed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from uuid import UUID
@@ -73,6 +74,8 @@ def note(
 ) -> HistoryEntry:
     """Add a line to the day's notes, which are in every prompt of that day, and to the log."""
     with transaction.atomic():
+        # First: entries have the order that their lines have in the notes.
+        head = documents.locked_head(agent=agent, owner_id=owner_id)
         entry = append(
             agent=agent,
             owner_id=owner_id,
@@ -83,11 +86,23 @@ def note(
             happened_at=timezone.now(),
             day=today,
         )
-        head = documents.locked_head(agent=agent, owner_id=owner_id)
         earlier = head.notes.splitlines() if head.notes_on == today else []
-        notes = _latest([*earlier, " ".join(entry.content.split())])
+        notes = _with_line(earlier, entry.content)
         Memory.objects.filter(pk=head.pk).update(notes_on=today, notes=notes, updated_at=timezone.now())
     return entry
+
+
+def notes_as_they_were(*, agent: str, owner_id: int, day: date) -> Iterator[str]:
+    """What a prompt had of a day's notes, after each line that was added to them."""
+    noted = HistoryEntry.objects.filter(owner_id=owner_id, agent=agent, kind=Kind.NOTE, day=day).order_by("pk")
+    notes = ""
+    for content in noted.values_list("content", flat=True):
+        notes = _with_line(notes.splitlines(), content)
+        yield notes
+
+
+def _with_line(lines: list[str], content: str) -> str:
+    return _latest([*lines, " ".join(content.split())])
 
 
 def _latest(lines: list[str]) -> str:

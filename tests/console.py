@@ -16,7 +16,7 @@ from scheduler.house import sync_house_jobs
 from tests.test_admin import make_rows
 
 # Pages of a row besides Django's own, which only show.
-READ = {"admin:conversations_conversation": ["transcript"]}
+READ = {"admin:conversations_conversation": ["transcript"], "admin:conversations_turn": ["sent"]}
 
 
 @dataclass(frozen=True)
