@@ -1,23 +1,32 @@
 """What happened, in the admin: conversations, turns, messages and workers, to be read and not to be changed."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_POST
 
-from conversations import reading
+from conversations import endings, export, inbox, reading
 from conversations.errors import TurnProblem
 from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, WaitingFor, Worker
+from conversations.waiting import PARTS_HEADER
 from memory.models import HistoryEntry, MemoryVersion
 from nanohost.lib.admin import (
+    CANCEL,
+    REQUEUE,
     GrowingAdmin,
     KnownValues,
     ReadOnlyAdmin,
@@ -27,6 +36,8 @@ from nanohost.lib.admin import (
     link_to_list,
     shown,
 )
+from nanohost.lib.errors import Problem
+from nanohost.lib.ids import request_id
 from tools.admin import ToolCallAdmin
 from tools.models import ToolCall
 
@@ -49,25 +60,127 @@ class ConversationAdmin(GrowingAdmin):
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
     search_help_text = "An id (or its beginning), a key."
+    actions = ["cancel", "ask_again"]
     fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "state"]
     fields += ["metadata", "next_seq", "next_turn", "created_at", "updated_at"]
     readonly_fields = ["rows", "summary"]
 
     def get_urls(self) -> list[Any]:
-        pages = {"transcript": self.transcript_view}
+        pages: dict[str, tuple[str, Any]] = {
+            "transcript": ("<uuid:pk>/transcript/", self.transcript_view),
+            "json": ("<uuid:pk>/export.json", self.json_view),
+            "jsonl": ("<uuid:pk>/export.jsonl", self.json_lines_view),
+            "cancel_turn": ("<uuid:pk>/turns/<int:number>/cancel/", require_POST(self.cancel_view)),
+            "ask_again": ("<uuid:pk>/turns/<int:number>/ask-again/", require_POST(self.ask_again_view)),
+        }
         return [
-            path(f"<uuid:pk>/{name}/", self.admin_site.admin_view(view), name=f"conversations_conversation_{name}")
-            for name, view in pages.items()
+            path(address, self.admin_site.admin_view(view), name=f"conversations_conversation_{name}")
+            for name, (address, view) in pages.items()
         ] + super().get_urls()
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        """Without Django's way to delete several, which would read every message there is."""
+        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return request.user.has_perm("conversations.delete_conversation")
 
     def transcript_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """What was said, as people read it."""
         conversation = self._readable(request, pk)
         page = reading.read(conversation, before=_number(request, "before"), after=_number(request, "after"))
-        told = {"conversation": conversation, "page": page, "key": shown(conversation.key)}
+        told: dict[str, Any] = {"conversation": conversation, "page": page, "key": shown(conversation.key)}
+        told |= {"may_cancel": self.has_cancel_permission(request), "may_ask": self.has_requeue_permission(request)}
+        told |= {"may_delete": self.has_delete_permission(request)}
         told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "admin/conversations/transcript.html", context)
+
+    def json_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
+        """All of it as one object of JSON."""
+        conversation = self._readable(request, pk)
+        return _as_file(export.as_json(conversation), f"conversation-{pk}.json", "application/json")
+
+    def json_lines_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
+        """All of it as JSON, a line each."""
+        conversation = self._readable(request, pk)
+        return _as_file(export.as_json_lines(conversation), f"conversation-{pk}.jsonl", "application/jsonl")
+
+    def cancel_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
+        """Cancel a turn, as its client might."""
+        if not self.has_cancel_permission(request):
+            raise PermissionDenied
+        turn = self._turn(pk, number)
+        if reading.may_be_cancelled(turn):
+            endings.cancel_turn(turn)
+            self.log_change(request, turn.conversation, f"Cancelled turn {number}.")
+            self.message_user(request, f"Turn {number} is cancelled, or will be in a moment.", messages.SUCCESS)
+        else:
+            self.message_user(request, f"Turn {number} has ended already.", messages.WARNING)
+        return self._back_to(pk)
+
+    def ask_again_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
+        """Ask a failed turn once more, in a new one."""
+        if not self.has_requeue_permission(request):
+            raise PermissionDenied
+        self._ask_again(request, self._turn(pk, number))
+        return self._back_to(pk)
+
+    def _ask_again(self, request: HttpRequest, turn: Turn) -> None:
+        try:
+            again = inbox.ask_again(turn, request_id=request_id(request.headers.get("X-Request-ID")))
+        except Problem as problem:
+            self.message_user(request, f"Turn {turn.number}: {problem.title} {problem.detail}", messages.ERROR)
+            return
+        self.log_change(request, turn.conversation, f"Asked turn {turn.number} again, as turn {again.number}.")
+        self.message_user(request, f"Turn {turn.number} is asked again, as turn {again.number}.", messages.SUCCESS)
+
+    def _turn(self, pk: UUID, number: int) -> Turn:
+        found = Turn.objects.select_related("conversation__agent").filter(conversation=pk, number=number).first()
+        if found is None:
+            raise Http404("There is no such turn; perhaps its conversation was deleted.")
+        return found
+
+    def _back_to(self, pk: UUID) -> HttpResponse:
+        return redirect("admin:conversations_conversation_transcript", pk)
+
+    @admin.action(description="Cancel what is under way in the selected conversations", permissions=[CANCEL])
+    def cancel(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
+        count = 0
+        # The last first, so that none starts when one before it ends.
+        for turn in Turn.objects.open().filter(conversation__in=list(chosen)).order_by("conversation_id", "-number"):
+            endings.cancel_turn(turn)
+            self.log_change(request, turn.conversation, f"Cancelled turn {turn.number}.")
+            count += 1
+        self.message_user(request, f"{count} turns are cancelled, or will be in a moment.", messages.SUCCESS)
+
+    @admin.action(
+        description="Ask the last turn of the selected conversations again, if it failed", permissions=[REQUEUE]
+    )
+    def ask_again(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
+        for conversation in chosen:
+            last = Turn.objects.filter(conversation=conversation).order_by("-number").first()
+            if last and reading.may_be_asked_again(last):
+                self._ask_again(request, last)
+
+    @method_decorator(csrf_protect)
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """What goes and what stays; then it is deleted."""
+        if not self.has_delete_permission(request):
+            raise PermissionDenied
+        conversation = self.get_object(request, unquote(object_id))
+        if conversation is None:
+            raise Http404("There is no such conversation; perhaps it was deleted.")
+        if request.method == "POST":
+            self.log_deletions(request, Conversation.objects.filter(pk=conversation.pk))
+            endings.delete_conversation(conversation.pk)
+            self.message_user(request, f"The conversation {conversation} is deleted.", messages.SUCCESS)
+            return redirect("admin:conversations_conversation_changelist")
+        told = {"conversation": conversation, "key": shown(conversation.key), "opts": self.opts}
+        told |= {"owner": shown(conversation.owner.get_username()), "title": "Delete a conversation"}
+        told |= {"messages_made": conversation.next_seq - 1, "turns_made": conversation.next_turn - 1}
+        context = self.admin_site.each_context(request) | told
+        return TemplateResponse(request, "admin/conversations/delete.html", context)
 
     def _readable(self, request: HttpRequest, pk: UUID) -> Conversation:
         """The conversation, with its agent and owner."""
@@ -84,8 +197,10 @@ class ConversationAdmin(GrowingAdmin):
     @admin.display(description="its rows")
     def rows(self, conversation: Conversation) -> str:
         return format_html(
-            "{} · {} · {} · {} · {}",
+            "{} · {} · {} · {} · {} · {} · {}",
             _page_link("transcript", conversation.pk, "transcript"),
+            _page_link("json", conversation.pk, "as JSON"),
+            _page_link("jsonl", conversation.pk, "as JSON lines"),
             link_to_list("conversations_turn", "turns", conversation=conversation.pk),
             link_to_list("conversations_compaction", "compactions", conversation=conversation.pk),
             link_to_list("conversations_message", "messages", conversation=conversation.pk),
@@ -108,6 +223,12 @@ def _number(request: HttpRequest, name: str) -> int | None:
     """A message's number out of the address; None for what is none."""
     given = request.GET.get(name, "")
     return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else None
+
+
+def _as_file(parts: Iterator[bytes], name: str, content_type: str) -> StreamingHttpResponse:
+    """What a browser stores as a file, while it is made."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store", PARTS_HEADER: "1"}
+    return StreamingHttpResponse(parts, content_type=content_type, headers=headers)
 
 
 def _page_link(page: str, conversation_id: UUID, text: str) -> str:

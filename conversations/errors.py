@@ -39,6 +39,12 @@ class ConversationBusy(Problem):
     code, status, title = "conversation_busy", 409, "A turn of this conversation has not ended, and onBusy is reject."
 
 
+class NotFailed(Problem):
+    """A turn is to be asked again that has not failed."""
+
+    code, status, title = "not_failed", 409, "Only a turn that has failed is asked again."
+
+
 class IdempotencyConflict(Problem):
     """An idempotency key comes back with another request."""
 

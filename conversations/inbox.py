@@ -13,7 +13,7 @@ from django.utils import timezone
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import doorbell, endings
 from conversations.commands import STOP, command_in
-from conversations.errors import ConversationBusy, IdempotencyConflict, UnknownAgent, UnknownModel
+from conversations.errors import ConversationBusy, IdempotencyConflict, NotFailed, UnknownAgent, UnknownModel
 from conversations.models import ACTIVE, Conversation, LaterMessage, LaterState, Message, Turn, TurnStatus
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
@@ -108,6 +108,26 @@ def receive(
             return earlier
         raise
     return Turn(**stored)
+
+
+def ask_again(turn: Turn, *, request_id: str) -> Turn:
+    """Ask what a failed turn was asked once more, in a turn of its own with the same model; returns that turn, which
+    is the same however often it is asked for.
+
+    Raises :class:`NotFailed`, and what :func:`receive` raises.
+    """
+    if turn.status != TurnStatus.FAILED:
+        raise NotFailed(f"It is {turn.status}.")
+    said = Message.objects.filter(turn=turn, role=Message.Role.USER).order_by("pk").last()
+    if said is None:
+        raise NotFailed("Nothing was asked in it.")
+    return receive(
+        conversation=turn.conversation,
+        content=said.content,
+        model=turn.model,
+        idempotency_key=f"again:{turn.pk}",
+        request_id=request_id,
+    )
 
 
 def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:

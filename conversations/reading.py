@@ -97,6 +97,16 @@ class Part:
         return shown(problem_of(self.turn) if self.turn else "")
 
     @property
+    def may_be_cancelled(self) -> bool:
+        """Whether there is something left to cancel."""
+        return self.turn is not None and may_be_cancelled(self.turn)
+
+    @property
+    def may_be_asked_again(self) -> bool:
+        """Whether it failed."""
+        return self.turn is not None and may_be_asked_again(self.turn)
+
+    @property
     def waited(self) -> str:
         """From the question until a worker took it."""
         turn = self.turn

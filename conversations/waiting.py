@@ -6,7 +6,8 @@ Django's views store and answer at once, as WSGI in a small pool of threads with
 2. has Django answer;
 3. sees by ``AWAIT_HEADER`` that the answer stands for a turn that is not done; then it keeps the client, without a
    thread or a connection, until the turn has ended, the time is up or the client is gone;
-4. sends the finished body; or, where ``STREAM_HEADER`` says so, the turn's events as they come.
+4. sends the finished body; or, where ``STREAM_HEADER`` says so, the turn's events as they come; or, where
+   ``PARTS_HEADER`` does, the body part by part, each made when the one before is taken.
 
 A client that goes away does not stop its turn.
 """
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 AWAIT_HEADER = "X-Nanohost-Await-Turn"
 STREAM_HEADER = "X-Nanohost-Stream"
+# An answer without it is put together before it is sent.
+PARTS_HEADER = "X-Nanohost-Parts"
 # Where a view finds the id that a turn it makes is to have: its end is listened for before it exists.
 TURN_ID = "nanohost.turn_id"
 # A reader that takes nothing for so many seconds is let go; it may come back.
@@ -67,7 +70,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-_OWN_HEADERS = tuple(header.lower().encode() for header in (AWAIT_HEADER, STREAM_HEADER))
+_OWN_HEADERS = tuple(header.lower().encode() for header in (AWAIT_HEADER, STREAM_HEADER, PARTS_HEADER))
 
 CLIENT_GONE = 499  # in the access log, as nginx writes it
 
@@ -80,6 +83,8 @@ class _Reply:
     # What the view has told the waiting room.
     awaits: UUID | None = None
     streams: bool = False
+    # In the place of a body.
+    parts: Any = None
 
 
 class WaitingRoom:
@@ -161,6 +166,8 @@ class _Visit:
             reply = await self._from_django(turn_id)
             if reply is None:
                 return CLIENT_GONE
+            if reply.parts is not None:
+                return await self._send_parts(reply)
             if reply.awaits is None:
                 return await self._answer(reply)
             also_about(turn=reply.awaits)
@@ -242,6 +249,22 @@ class _Visit:
             return CLIENT_GONE
         await self._send({"type": "http.response.body", "body": b""})
         return 200
+
+    async def _send_parts(self, reply: _Reply) -> int:
+        """Send a body part by part. No thread and no connection is held while the client takes one."""
+        self._gone = asyncio.ensure_future(_disconnected(self._receive))
+        parts = iter(reply.parts)
+        try:
+            await self._send_head(reply.status, reply.headers)
+            while (chunk := await self._room.in_thread(next, parts, None)) is not None:
+                if self._gone.done() or not await self._is_taken(chunk):
+                    self._scope.get(HANG_UP, lambda: None)()
+                    await asyncio.wait((self._gone,), timeout=1)
+                    return CLIENT_GONE
+        finally:
+            await self._room.in_thread(reply.parts.close)
+        await self._send({"type": "http.response.body", "body": b""})
+        return reply.status
 
     async def _is_taken(self, chunk: bytes) -> bool:
         """Send a part of a stream; False if its reader takes nothing for too long."""
@@ -351,12 +374,13 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
         ]
 
     chunks = django(environ, start_response)
-    try:
-        content = b"".join(chunks)
-    finally:
-        if hasattr(chunks, "close"):
-            chunks.close()
     told = dict(started["headers"])
+    in_parts = _OWN_HEADERS[2] in told
+    try:
+        content = b"" if in_parts else b"".join(chunks)
+    finally:
+        if not in_parts and hasattr(chunks, "close"):
+            chunks.close()
     awaited = told.get(_OWN_HEADERS[0])
     return _Reply(
         status=started["status"],
@@ -364,6 +388,7 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
         body=content,
         awaits=UUID(awaited.decode()) if awaited else None,
         streams=_OWN_HEADERS[1] in told,
+        parts=chunks if in_parts else None,
     )
 
 

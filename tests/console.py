@@ -8,6 +8,8 @@ from axes.models import AccessAttempt
 from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.db.models import Model
+from django.http import HttpResponse
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
@@ -16,7 +18,7 @@ from scheduler.house import sync_house_jobs
 from tests.test_admin import make_rows
 
 # Pages of a row besides Django's own, which only show.
-READ = {"admin:conversations_conversation": ["transcript"], "admin:conversations_turn": ["sent"]}
+READ = {"admin:conversations_conversation": ["transcript", "json", "jsonl"], "admin:conversations_turn": ["sent"]}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,14 @@ def make_a_row_of_each() -> None:
     CrontabSchedule.objects.create()
     SolarSchedule.objects.create(event="sunset", latitude=52.5, longitude=13.4)
     AccessAttempt.objects.create(username="x", ip_address="192.0.2.1", failures_since_start=1)
+
+
+def get(client: Client, page: Page) -> Any:
+    """The answer of a page, whole also if it comes in parts."""
+    answer = client.get(page.address)
+    if not answer.streaming:
+        return answer
+    return HttpResponse(b"".join(answer.streaming_content), status=answer.status_code, headers=answer.headers)
 
 
 def pages() -> Iterator[Page]:

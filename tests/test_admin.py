@@ -259,7 +259,8 @@ def test_what_happened_cannot_be_added_changed_or_deleted(admin_client, rows, na
     assert admin_client.get(page(name, "add")).status_code == 403
     assert admin_client.post(page(name, "add"), {"name": "x"}).status_code == 403
     assert admin_client.post(page(name, "change", row.pk), {"status": "x", "name": "x"}).status_code == 403
-    assert admin_client.post(page(name, "delete", row.pk), {"post": "yes"}).status_code == 403
+    if name != "conversations_conversation":  # which admins may delete
+        assert admin_client.post(page(name, "delete", row.pk), {"post": "yes"}).status_code == 403
     admin_client.post(page(name), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
     assert row.__class__.objects.filter(pk=row.pk).values().get() == before
 

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from tests.console import make_a_row_of_each, pages
+from tests.console import get, make_a_row_of_each, pages
 
 
 class Reader(HTMLParser):
@@ -44,7 +44,7 @@ def everything(django_db_setup, django_db_blocker):
         make_a_row_of_each()
         client = Client()
         client.force_login(get_user_model().objects.create_superuser("boss"))
-        shown = {str(page): client.get(page.address) for page in pages()}
+        shown = {str(page): get(client, page) for page in pages()}
         delete = {"action": "delete_selected", "_selected_action": [Group.objects.get().pk]}
         shown["action"] = client.post(reverse("admin:auth_group_changelist"), delete)
         client.logout()

@@ -137,6 +137,12 @@ def receive_again() -> Callable[[], object]:
     return lambda: say(idempotency_key="again")
 
 
+@operation("inbox.ask_again")
+def ask_again() -> Callable[[], object]:
+    turn = the_long_one().turns.filter(status=TurnStatus.FAILED).latest("number")
+    return lambda: inbox.ask_again(turn, request_id="request")
+
+
 # --- a turn's life -----------------------------------------------------------------------------------------------
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=1)
@@ -662,6 +668,7 @@ def console_paths() -> Iterator[tuple[str, str]]:
         yield f"messages of {conversation}", f"/admin/conversations/message/?conversation__exact={pk}"
         yield f"messages of {conversation} in words", f"/admin/conversations/message/?conversation__exact={pk}&q=found"
         yield f"compactions of {conversation}", f"/admin/conversations/compaction/?conversation__exact={pk}"
+        yield f"deletion of {conversation}", f"/admin/conversations/conversation/{pk}/delete/"
         yield f"calls of {conversation}", f"/admin/tools/toolcall/?conversation_id__exact={pk}"
         for query in ("", "?before=50", "?after=50"):
             yield f"transcript of {conversation} {query}", f"/admin/conversations/conversation/{pk}/transcript/{query}"

@@ -9,7 +9,7 @@ from django.test import Client, RequestFactory
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
 from nanohost.lib.admin import ACTIONS
-from tests.console import Page, make_a_row_of_each, pages
+from tests.console import Page, get, make_a_row_of_each, pages
 from tests.factories import OwnerFactory
 from tests.test_admin import page
 from tools.models import ToolCall, ToolSetting
@@ -49,7 +49,7 @@ def answers(django_db_setup, django_db_blocker):
         there_are = list(pages())
         for role in EVERYBODY:
             client = client_of(role)
-            found[role] = {each: client.get(each.address) for each in there_are}
+            found[role] = {each: get(client, each) for each in there_are}
         transaction.set_rollback(True)
     return found
 

@@ -1,0 +1,141 @@
+"""A conversation as JSON, or as JSON lines, in the API's words.
+
+It is written part by part: 100,000 messages need no more memory than a hundred. What comes in meanwhile may be missing.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.serializers.json import DjangoJSONEncoder
+
+from conversations.answers import usage_of
+from conversations.models import Conversation, Message, Turn
+from nanohost.lib.redaction import redact_known
+from tools.models import ToolCall
+
+# Rows that are read together.
+BATCH = 100
+
+Record = dict[str, Any]
+
+
+def as_json_lines(conversation: Conversation) -> Iterator[bytes]:
+    """A line for the conversation, then one for each turn, then one for each message; ``record`` tells which."""
+    yield _line({"record": "conversation", **_conversation(conversation)})
+    for kind, batches in (("turn", _turns(conversation)), ("message", _messages(conversation))):
+        for batch in batches:
+            yield b"".join(_line({"record": kind, **record}) for record in batch)
+
+
+def as_json(conversation: Conversation) -> Iterator[bytes]:
+    """One object: ``conversation``, ``turns`` and ``messages``."""
+    yield b'{"conversation":' + _json(_conversation(conversation))
+    for name, batches in ((b"turns", _turns(conversation)), (b"messages", _messages(conversation))):
+        yield b',"%b":[' % name
+        comma = b""
+        for batch in batches:
+            yield comma + b",\n".join(map(_json, batch))
+            comma = b",\n"
+        yield b"]"
+    yield b"}\n"
+
+
+def _line(record: Record) -> bytes:
+    return _json(record) + b"\n"
+
+
+def _json(record: Record) -> bytes:
+    text = json.dumps(record, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":"))
+    return redact_known(text).encode()
+
+
+def _conversation(conversation: Conversation) -> Record:
+    return {
+        "conversationId": conversation.pk,
+        "key": conversation.key,
+        "agent": conversation.agent.name,
+        "owner": conversation.owner.get_username(),
+        "metadata": conversation.metadata,
+        "state": conversation.state,
+        "startsAtSeq": conversation.starts_at_seq,
+        "consolidatedThrough": conversation.consolidated_through,
+        "summarySeq": conversation.summary_seq,
+        "createdAt": conversation.created_at,
+        "updatedAt": conversation.updated_at,
+    }
+
+
+def _turns(conversation: Conversation) -> Iterator[list[Record]]:
+    last = 0
+    while True:
+        turns = Turn.objects.filter(conversation=conversation, number__gt=last).order_by("number")
+        batch = list(turns.defer("sent", "body_hash")[:BATCH])
+        if not batch:
+            return
+        calls: dict[Any, list[Record]] = {turn.pk: [] for turn in batch}
+        for call in ToolCall.objects.filter(turn_id__in=calls).defer("private_arguments").order_by("position"):
+            calls[call.turn_id].append(_call(call))
+        yield [_turn(turn) | {"toolCalls": calls[turn.pk]} for turn in batch]
+        last = batch[-1].number
+
+
+def _turn(turn: Turn) -> Record:
+    error = {"code": turn.error_code, "detail": turn.error_detail} if turn.error_code else None
+    return {
+        "turnId": turn.pk,
+        "number": turn.number,
+        "status": turn.status,
+        "model": turn.model,
+        "agentVersion": turn.agent_version,
+        "requestId": turn.request_id,
+        "usage": usage_of(turn.prompt_tokens, turn.completion_tokens),
+        "error": error,
+        "createdAt": turn.created_at,
+        "startedAt": turn.started_at,
+        "endedAt": turn.ended_at,
+    }
+
+
+def _call(call: ToolCall) -> Record:
+    return {
+        "callId": call.call_id,
+        "toolName": call.tool_name,
+        "arguments": call.arguments,
+        "status": call.status,
+        "rule": call.rule,
+        "result": call.result,
+        "durationMs": call.duration_ms,
+        "createdAt": call.created_at,
+        "endedAt": call.ended_at,
+    }
+
+
+def _messages(conversation: Conversation) -> Iterator[list[Record]]:
+    last = 0
+    while True:
+        messages = Message.objects.filter(conversation=conversation, seq__gt=last).order_by("seq")
+        batch = list(messages.defer("sent")[:BATCH])
+        if not batch:
+            break
+        yield [_message(message) for message in batch]
+        last = batch[-1].seq or 0
+    waiting = Message.objects.filter(conversation=conversation, seq=None).order_by("pk")
+    if batch := list(waiting.defer("sent")[:BATCH]):
+        yield [_message(message) for message in batch]
+
+
+def _message(message: Message) -> Record:
+    return {
+        "seq": message.seq,
+        "turnId": message.turn_id,
+        "role": message.role.upper(),
+        "type": message.type,
+        "kind": message.kind,
+        "content": message.content,
+        "toolCalls": message.tool_calls,
+        "toolCallId": message.tool_call_id,
+        "toolName": message.tool_name,
+        "metadata": message.metadata,
+        "createdAt": message.created_at,
+    }
