@@ -2,14 +2,22 @@
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin
-from django.http import HttpRequest
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html, format_html_join
 
+from agent import simulator
 from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, Agent, AgentVersion
-from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to_list
+from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to, link_to_list
 from tools import registry
+from tools.admin import ToolSettingAdmin
+from tools.models import ToolSetting
 
 
 def _document(name: str, help_text: str) -> forms.CharField:
@@ -111,6 +119,45 @@ class AgentAdmin(ModelAdmin):
     @admin.display(description="tools")
     def tools_allowed(self, agent: Agent) -> str:
         return "every enabled tool" if agent.every_tool else ", ".join(agent.tools) or "none"
+
+
+# The tools' own page knows no agents.
+admin.site.unregister(ToolSetting)
+
+
+@admin.register(ToolSetting)
+class AgentsToolAdmin(ToolSettingAdmin):
+    """The tools' page, with the agents that may use each, and the simulator."""
+
+    readonly_fields = [*ToolSettingAdmin.readonly_fields, "simulator", "agents"]
+    fieldsets = [
+        *ToolSettingAdmin.fieldsets[:1],
+        ("Who may use it", {"fields": ["agents", "simulator"]}),
+        *ToolSettingAdmin.fieldsets[1:],
+    ]
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.simulator_view)
+        return [path("simulate/", view, name="simulator"), *super().get_urls()]
+
+    def simulator_view(self, request: HttpRequest) -> HttpResponse:
+        """Would a call run, and which rule decides?"""
+        if not request.user.has_perms(["tools.view_toolsetting", "agent.view_agent"]):
+            raise PermissionDenied
+        told = self.admin_site.each_context(request) | {"title": "Simulator", "opts": self.opts}
+        return TemplateResponse(request, "admin/agent/simulator.html", told | simulator.context(request))
+
+    @admin.display(description="simulator")
+    def simulator(self, setting: ToolSetting) -> str:
+        address = f"{reverse('admin:simulator')}?{urlencode({'tool': setting.name})}"
+        return format_html('<a href="{}">would a call of it run, and which rule decides?</a>', address)
+
+    @admin.display(description="agents")
+    def agents(self, setting: ToolSetting) -> str:
+        """Whoever owns a conversation with one of these."""
+        may = [each for each in Agent.objects.order_by("name") if each.allowed_tools().include(setting.name)]
+        links = ((link_to("agent_agent", each.pk, each.name),) for each in may)
+        return format_html("{} (whoever their conversations belong to)", format_html_join(", ", "{}", links) or "none")
 
 
 @admin.register(AgentVersion)

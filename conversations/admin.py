@@ -35,6 +35,7 @@ from nanohost.lib.admin import (
     link_to,
     link_to_list,
     shown,
+    table,
 )
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id
@@ -346,12 +347,7 @@ class TurnAdmin(GrowingAdmin):
             )
             for call in rows
         )
-        table = format_html_join("", f"<tr>{'<td>{}</td>' * 6}</tr>", cells)
-        if not table:
-            return "none"
-        heads = ("tool", "status", "rule", "arguments", "result", "took")
-        head = format_html_join("", "<th>{}</th>", ((name,) for name in heads))
-        return format_html("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>", head, table)
+        return table(("tool", "status", "rule", "arguments", "result", "took"), cells) or "none"
 
 
 @admin.register(Message)
@@ -499,11 +495,19 @@ class LinkedToolCallAdmin(ToolCallAdmin):
 
     list_display = [*ToolCallAdmin.list_display[:-1], "turn"]
     fieldsets = [
-        (None, {"fields": ["id", "tool_name", "status", "rule", "arguments", "result"]}),
+        (None, {"fields": ["id", "tool_name", "status", "rule", "why", "arguments", "result"]}),
         ("Belongs to", {"fields": ["turn", "conversation", "owner_id", "agent", "request_id", "call_id", "position"]}),
         *ToolCallAdmin.fieldsets[2:],
     ]
-    readonly_fields = ["turn", "conversation"]
+    readonly_fields = ["turn", "conversation", "why"]
+
+    @admin.display(description="why?")
+    def why(self, call: ToolCall) -> str:
+        return format_html(
+            '<a href="{}?call={}">rule by rule: what would become of it now</a>',
+            reverse("admin:simulator"),
+            call.pk,
+        )
 
     @admin.display(description="turn")
     def turn(self, call: ToolCall) -> str:

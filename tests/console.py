@@ -19,6 +19,8 @@ from tests.test_admin import make_rows
 
 # Pages of a row besides Django's own, which only show.
 READ = {"admin:conversations_conversation": ["transcript", "json", "jsonl"], "admin:conversations_turn": ["sent"]}
+# And those of a model.
+READ_OF_MODEL = {"admin:tools_toolsetting": ["simulator"]}
 
 
 @dataclass(frozen=True)
@@ -68,5 +70,7 @@ def pages() -> Iterator[Page]:
             yield Page(view, model, reverse(f"{name}_{view}", args=[row.pk]))
         for view in READ.get(name, ()):
             yield Page(f"read {view}", model, reverse(f"{name}_{view}", args=[row.pk]))
+        for view in READ_OF_MODEL.get(name, ()):
+            yield Page(f"read {view}", model, reverse(f"admin:{view}"))
         if name == "admin:auth_user":
             yield Page("password", model, reverse("admin:auth_user_password_change", args=[row.pk]))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.conf import settings
@@ -10,14 +10,18 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.forms.models import construct_instance
 from django.http import HttpRequest
+from django.utils.html import format_html
 
-from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list
+from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list, table
 from tools import gate, registry
 from tools.changes import FIELDS, changing
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
 from tools.models import SettingChange, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE, Permission
+
+# The latest changes that a tool's own page shows.
+MOST_CHANGES = 10
 
 EFFECTS = {
     "read": "reads only",
@@ -59,14 +63,16 @@ class ToolSettingAdmin(ModelAdmin):
     """Which tools may run, and within which limits. A change counts from the next decision of the gate on: at once."""
 
     form = ToolSettingForm
-    list_display = ["name", "enabled", "state", "needs", "granted", "effects", "limits"]
+    list_display = ["name", "in_code", "enabled", "state", "needs", "granted", "effects", "limits"]
     list_filter = ["enabled"]
     search_fields = ["name"]
-    readonly_fields = ["name", "description", "state", "needs", "effects", "defined_in", "limits", "log", "updated_at"]
-    fieldsets = [
-        (None, {"fields": ["name", "description", "state", "needs", "effects", "defined_in", "enabled", "grants"]}),
+    readonly_fields = ["name", "description", "state", "needs", "ceiling", "effects", "defined_in", "takes", "schema"]
+    readonly_fields += ["limits", "log", "calls", "updated_at"]
+    fieldsets: ClassVar[Any] = [
+        (None, {"fields": ["name", "description", "state", "enabled", "grants", "needs", "ceiling", "effects"]}),
+        ("What it takes", {"fields": ["takes", "schema", "defined_in"]}),
         ("Limits", {"fields": ["limits", *FIELDS[2:]]}),
-        ("What was changed", {"fields": ["log", "updated_at"]}),
+        ("What happened", {"fields": ["calls", "log", "updated_at"]}),
     ]
     actions = ["enable", "disable"]
 
@@ -95,6 +101,41 @@ class ToolSettingAdmin(ModelAdmin):
         tool = _registered(setting)
         return ", ".join(tool.permissions) if tool and tool.permissions else "no permission"
 
+    @admin.display(description="in code", boolean=True)
+    def in_code(self, setting: ToolSetting) -> bool:
+        return _registered(setting) is not None
+
+    @admin.display(description="the settings' ceiling")
+    def ceiling(self, setting: ToolSetting) -> str:
+        tool = _registered(setting)
+        allowed = not settings.TOOLS_ALLOWED or setting.name in settings.TOOLS_ALLOWED
+        said = [f"TOOLS_ALLOWED {'has it' if allowed else 'leaves it out'}"]
+        for permission in tool.permissions if tool else ():
+            within = permission in GRANTABLE and permission in settings.PERMISSIONS_GRANTED
+            said.append(f"PERMISSIONS_GRANTED {'has' if within else 'leaves out'} {permission}")
+        return " · ".join(said)
+
+    @admin.display(description="arguments")
+    def takes(self, setting: ToolSetting) -> str:
+        tool = _registered(setting)
+        if tool is None:
+            return "–"
+        needed = tool.schema.get("required", [])
+        cells = (
+            (name, _kind_of(each), "yes" if name in needed else "no", each.get("description", ""))
+            for name, each in tool.schema.get("properties", {}).items()
+        )
+        return table(("argument", "kind", "needed", "what it is"), cells) or "none"
+
+    @admin.display(description="JSON Schema")
+    def schema(self, setting: ToolSetting) -> str:
+        tool = _registered(setting)
+        return format_html('<pre class="code">{}</pre>', json.dumps(tool.schema, indent=2)) if tool else "–"
+
+    @admin.display(description="calls")
+    def calls(self, setting: ToolSetting) -> str:
+        return link_to_list("tools_toolcall", "every call of it that was asked for", tool_name=setting.name)
+
     @admin.display(description="granted")
     def granted(self, setting: ToolSetting) -> str:
         return ", ".join(setting.grants) or "–"
@@ -121,7 +162,10 @@ class ToolSettingAdmin(ModelAdmin):
 
     @admin.display(description="change log")
     def log(self, setting: ToolSetting) -> str:
-        return link_to_list("tools_settingchange", "its changes: who, when, before, after", tool_name=setting.name)
+        latest = SettingChange.objects.filter(tool_name=setting.name).order_by("-id")[:MOST_CHANGES]
+        cells = ((f"{each.changed_at:%Y-%m-%d %H:%M}", each.changed_by, what_changed(each)) for each in latest)
+        every = link_to_list("tools_settingchange", "all changes", tool_name=setting.name)
+        return format_html("{} {}", table(("when (UTC)", "who", "what"), cells), every)
 
     @admin.display(description="defined in")
     def defined_in(self, setting: ToolSetting) -> str:
@@ -148,6 +192,20 @@ class ToolSettingAdmin(ModelAdmin):
             self.log_change(request, setting, "Enabled." if enabled else "Disabled.")
         word = "enabled" if enabled else "disabled"
         self.message_user(request, f"{len(chosen)} tools are {word}.", messages.SUCCESS)
+
+
+def _kind_of(schema: dict[str, Any]) -> str:
+    """What an argument may be, in a word or two."""
+    several = [_kind_of(each) for each in schema.get("anyOf", ())]
+    if "enum" in schema:
+        return "one of " + ", ".join(map(str, schema["enum"]))
+    return " or ".join(several) or str(schema.get("type", "anything"))
+
+
+def what_changed(change: SettingChange) -> str:
+    """Each field, as it was and as it is since."""
+    fields = change.before.items()
+    return "; ".join(f"{name}: {json.dumps(was)} → {json.dumps(change.after.get(name))}" for name, was in fields)
 
 
 def _registered(setting: ToolSetting) -> registry.RegisteredTool | None:
@@ -178,8 +236,7 @@ class SettingChangeAdmin(GrowingAdmin):
 
     @admin.display(description="what")
     def what(self, change: SettingChange) -> str:
-        fields = change.before.items()
-        return "; ".join(f"{name}: {json.dumps(was)} → {json.dumps(change.after.get(name))}" for name, was in fields)
+        return what_changed(change)
 
 
 class RuleFilter(KnownValues):

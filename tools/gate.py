@@ -10,16 +10,17 @@ import difflib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, close_old_connections, transaction
 
 from nanohost.lib.database import borrowed_connection
+from nanohost.lib.ids import new_id
 from nanohost.lib.logs import about
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import clip
@@ -33,6 +34,8 @@ from tools.limits import Limit
 from tools.models import CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
 from tools.registry import REPEATABLE, Caller, RegisteredTool
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
@@ -75,6 +78,23 @@ def admit(
 
     ``decided``: what the admin has decided, by tool, where the caller has read it for many tools at once.
     """
+    return _passed(_admitting(name, agent_tools, decided))
+
+
+def _passed(rules: Generator[str, None, T]) -> T:
+    """What is behind all of these rules; raises :class:`Refused` by the first that says no."""
+    while True:
+        try:
+            next(rules)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _admitting(
+    name: str, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None
+) -> Generator[str, None, tuple[RegisteredTool, ToolSetting]]:
+    """The rules of who may use what, in their order: each one passed is yielded, the first that is not is raised."""
     try:
         tool = registry.get(name)
     except UnknownTool:
@@ -82,33 +102,84 @@ def admit(
         near = difflib.get_close_matches(clip(name, 64), _offered(agent_tools), n=3) if decided is None else []
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.{hint}") from None
+    yield "not_registered"
     if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
         raise Refused("not_in_ceiling", f"The tool {name} is outside TOOLS_ALLOWED, the settings' ceiling.")
+    yield "not_in_ceiling"
     setting = decided.get(name) if decided is not None else next(iter(_setting(name=name)), None)
     if setting is None or not setting.enabled:
         raise Refused("not_enabled", f"The tool {name} is not enabled. An administrator can enable it.")
+    yield "not_enabled"
     if not agent_tools.include(name):
         raise Refused("not_for_agent", f"The tool {name} is not allowed to this agent.")
+    yield "not_for_agent"
     for permission in tool.permissions:
         if permission not in GRANTABLE or permission not in settings.PERMISSIONS_GRANTED:
             raise Refused(
                 f"permission_ceiling:{permission}",
                 f"The tool {name} needs {permission}, which is outside PERMISSIONS_GRANTED, the settings' ceiling.",
             )
+        yield f"permission_ceiling:{permission}"
         if permission not in setting.grants:
             raise Refused(f"permission:{permission}", f"The tool {name} needs {permission}, which it was not granted.")
+        yield f"permission:{permission}"
     return tool, setting
 
 
 def check_arguments(tool: RegisteredTool, setting: ToolSetting, raw: str) -> dict[str, Any]:
     """The arguments, parsed; raises :class:`Refused` if they are too large, not JSON, or not what the schema says."""
+    return _passed(_fitting(tool, setting, raw))
+
+
+def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[str, None, dict[str, Any]]:
     size = len(raw.encode("utf-8"))
     if size > (most := setting.input_bytes()):
         raise Refused("input_size", f"The arguments have {size} bytes; {most} are allowed.")
+    yield "input_size"
     try:
-        return read_arguments(tool.schema, raw)
+        arguments = read_arguments(tool.schema, raw)
     except Misfit as misfit:
         raise Refused("arguments", str(misfit)) from None
+    yield "arguments"
+    return arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What would become of a call. ``passed``: the rules it passes, in their order. ``refusal``: the one that says no,
+    or None: it would run, with these ``arguments``."""
+
+    passed: Sequence[str]
+    refusal: Refused | None = None
+    arguments: Mapping[str, Any] | None = None
+
+
+def simulate(
+    name: str, raw: str, *, agent_tools: AgentTools, owner_id: int | None, conversation_id: UUID | None = None
+) -> Verdict:
+    """Decide on a call as if a model asked for it now, by the rules that decide on real ones. Nothing is run or stored,
+    and no place of a rate limit is taken. Without an owner or a conversation, those without any calls are meant."""
+    passed: list[str] = []
+    # Nobody's: whoever has none is none of those whose calls are counted.
+    call = ToolCall(tool_name=name, conversation_id=conversation_id or new_id(), owner_id=owner_id or -1)
+    rules = _deciding(call, raw, agent_tools)
+    try:
+        while True:
+            passed.append(next(rules))
+    except StopIteration as end:
+        return Verdict(passed=passed, arguments=end.value)
+    except Refused as refusal:
+        return Verdict(passed=passed, refusal=refusal)
+
+
+def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[str, None, dict[str, Any]]:
+    tool, setting = yield from _admitting(call.tool_name, agent_tools)
+    arguments = yield from _fitting(tool, setting, raw)
+    if exceeded := limits.exceeded_by(call, setting):
+        raise _too_many(call, *exceeded)
+    for limit in limits.limits_of(setting):
+        yield limit.rule
+    return arguments
 
 
 def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:

@@ -76,6 +76,14 @@ def exceeding(requested: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, Limit, 
         yield from _exceeding(limits_of(setting), asked[setting.name])
 
 
+def exceeded_by(call: ToolCall, setting: ToolSetting) -> tuple[Limit, float] | None:
+    """The limit that leaves no place for a call that is not stored, and in how many seconds one is free. Nothing is
+    locked: somebody else may take it meanwhile."""
+    for _, limit, free_in in _exceeding(limits_of(setting), [call]):
+        return limit, free_in
+    return None
+
+
 def _exceeding(limits: list[Limit], asked: list[ToolCall]) -> Iterator[tuple[ToolCall, Limit, float]]:
     places: dict[tuple[Limit, object], _Places] = {}
     for call in asked:

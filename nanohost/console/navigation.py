@@ -22,7 +22,7 @@ _OF_APP = {
 }
 _OF_MODEL = {"conversations.worker": SYSTEM}
 
-# Names of Material Symbols, whose font the theme brings.
+# In the order in which they stand in their group; names of Material Symbols, whose font the theme brings.
 _ICONS = {
     "conversations.conversation": "forum",
     "conversations.turn": "sync_alt",
@@ -52,10 +52,14 @@ def group_of(label: str) -> str:
     return _OF_MODEL.get(label) or _OF_APP.get(label.partition(".")[0], SYSTEM)
 
 
+def _place(label: str) -> int:
+    return list(_ICONS).index(label) if label in _ICONS else len(_ICONS)
+
+
 def groups(request: HttpRequest) -> list[dict[str, Any]]:
     """The groups with the pages this user may see."""
     items: dict[str, list[dict[str, Any]]] = {name: [] for name in GROUPS}
-    for model, page in admin.site._registry.items():
+    for model, page in sorted(admin.site._registry.items(), key=lambda item: _place(item[0]._meta.label_lower)):
         if page.has_view_or_change_permission(request) and page.has_module_permission(request):
             label = model._meta.label_lower
             items[group_of(label)].append(

@@ -15,7 +15,7 @@ from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import escape, format_html
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from nanohost.lib.redaction import redact_known
@@ -161,6 +161,16 @@ def link_to_list(page: str, text: str, **filters: object) -> str:
     """A link to a list of the rows that have these values."""
     query = urlencode({f"{name}__exact": str(value) for name, value in filters.items()})
     return format_html('<a href="{}?{}">{}</a>', reverse(f"admin:{page}_changelist"), query, text)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeString:
+    """Rows with as many cells as there are heads; empty if there are none."""
+    cells = "<td>{}</td>" * len(heads)
+    body = format_html_join("", f"<tr>{cells}</tr>", rows)
+    if not body:
+        return SafeString("")
+    head = format_html_join("", '<th scope="col">{}</th>', ((name,) for name in heads))
+    return format_html("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>", head, body)
 
 
 def diff(before: str, after: str) -> str:

@@ -1,0 +1,126 @@
+"""Would this call run, and which rule decides? A page that asks the gate, which runs and stores nothing for it."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from agent.models import DEFAULT_AGENT, Agent
+from nanohost.lib.admin import shown
+from tools import gate
+from tools.gate import Verdict
+from tools.models import ToolCall
+
+# What each rule asks; of one for a permission, behind the colon stands which.
+QUESTIONS = {
+    "not_registered": "Is there a tool of that name?",
+    "not_in_ceiling": "Does TOOLS_ALLOWED, the settings' ceiling, have it?",
+    "not_enabled": "Has an admin enabled it?",
+    "not_for_agent": "May this agent use it?",
+    "permission_ceiling": "Does PERMISSIONS_GRANTED, the settings' ceiling, have the permission it needs?",
+    "permission": "Has an admin granted it the permission it needs?",
+    "input_size": "Are the arguments small enough?",
+    "arguments": "Are the arguments what the tool's schema asks for?",
+    "rate:conversation": "Is one of the conversation's calls of this minute left?",
+    "rate:owner": "Is one of the owner's calls of this minute left?",
+}
+
+
+class SimulatorForm(forms.Form):
+    """A call as a model might ask for it."""
+
+    tool = forms.CharField(max_length=128, strip=False, widget=UnfoldAdminTextInputWidget)
+    agent = forms.ModelChoiceField(Agent.objects.all(), to_field_name="name", widget=UnfoldAdminSelectWidget)
+    owner = forms.CharField(
+        required=False,
+        max_length=150,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="A user's name; only rate limits look at it. Empty: somebody without any calls.",
+    )
+    conversation = forms.UUIDField(
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Its id; only rate limits look at it. Empty: a new one.",
+    )
+    arguments = forms.CharField(
+        required=False,
+        strip=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 8}),
+        help_text="JSON, as a model writes it.",
+    )
+
+    def clean_owner(self) -> int | None:
+        """The user's id."""
+        name = self.cleaned_data["owner"]
+        if not name:
+            return None
+        found = get_user_model().objects.filter(username=name).values_list("pk", flat=True).first()
+        if found is None:
+            raise forms.ValidationError("There is no user of that name.")
+        return int(found)
+
+    def verdict(self) -> Verdict:
+        """What the gate says; the form is valid."""
+        given = self.cleaned_data
+        return gate.simulate(
+            given["tool"],
+            given["arguments"],
+            agent_tools=given["agent"].allowed_tools(),
+            owner_id=given["owner"],
+            conversation_id=given["conversation"],
+        )
+
+
+def context(request: HttpRequest) -> dict[str, Any]:
+    """What the page shows: the form; and, of one that is filled in, or of a call that is named, what the gate says."""
+    call = _call(request)
+    form = SimulatorForm(request.POST) if request.method == "POST" else SimulatorForm(call or _given(request))
+    if request.method != "POST" and not call:
+        return {"form": SimulatorForm(initial=_given(request))}
+    if not form.is_valid():
+        return {"form": form, "is_call": bool(call)}
+    verdict = form.verdict()
+    steps = [{"rule": rule, "asks": question(rule), "passed": True, "message": ""} for rule in verdict.passed]
+    if refusal := verdict.refusal:
+        met = {"rule": refusal.rule, "asks": question(refusal.rule), "passed": False, "message": shown(str(refusal))}
+        steps.append(met)
+    arguments = None if verdict.arguments is None else json.dumps(verdict.arguments, indent=2, ensure_ascii=False)
+    told = {"form": form, "is_call": bool(call), "verdict": verdict, "steps": steps, "tool": shown(form.data["tool"])}
+    return told | {"arguments": arguments and shown(arguments)}
+
+
+def question(rule: str) -> str:
+    """What a rule asks, in plain words."""
+    kind, _, permission = rule.partition(":")
+    asks = QUESTIONS.get(rule) or QUESTIONS.get(kind, rule)
+    return f"{asks.removesuffix('?')}, {permission}?" if kind.startswith("permission") else asks
+
+
+def _given(request: HttpRequest) -> dict[str, Any]:
+    named = {name: request.GET[name] for name in ("tool", "agent", "owner", "conversation") if name in request.GET}
+    return {"agent": DEFAULT_AGENT, "arguments": "{}"} | named
+
+
+def _call(request: HttpRequest) -> dict[str, Any] | None:
+    """A stored call, as the form takes it."""
+    try:
+        pk = UUID(request.GET.get("call", ""))
+    except ValueError:
+        return None
+    if not request.user.has_perm("tools.view_toolcall"):
+        return None
+    row = ToolCall.objects.filter(pk=pk).first()
+    if row is None:
+        return None
+    owner = get_user_model().objects.filter(pk=row.owner_id).first() if row.owner_id else None
+    return {
+        "tool": row.tool_name,
+        "agent": row.agent,
+        "owner": owner.get_username() if owner else "",
+        "conversation": row.conversation_id,
+        "arguments": row.arguments,
+    }
