@@ -172,10 +172,10 @@ class AgentVersionAdmin(ReadOnlyAdmin):
 
     @admin.display(description="differences to the version before")
     def differences(self, version: AgentVersion) -> str:
-        return diff(_as_text(version.before()), _as_text(version.profile))
+        return diff(as_text(version.before()), as_text(version.profile))
 
 
-def _as_text(profile: dict[str, Any]) -> str:
+def as_text(profile: dict[str, Any]) -> str:
     """A profile as lines: its documents as they are, the rest as JSON."""
     lines = [
         f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in profile.items() if name != "documents"

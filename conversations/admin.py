@@ -19,6 +19,7 @@ from django.utils.html import format_html, format_html_join
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
+from agent.models import AgentVersion
 from conversations import endings, export, inbox, reading
 from conversations.errors import TurnProblem
 from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, WaitingFor, Worker
@@ -278,7 +279,7 @@ class TurnAdmin(GrowingAdmin):
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
     inlines = [MessageInline]
-    readonly_fields = ["its_conversation", "calls", "sent_to_model"]
+    readonly_fields = ["its_conversation", "calls", "version", "sent_to_model"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "calls"]}),
         ("How it ended", {"fields": ["error_code", "error_detail", "cancel_requested", "ended_at"]}),
@@ -288,7 +289,7 @@ class TurnAdmin(GrowingAdmin):
                 "fields": [
                     "model",
                     "sent_to_model",
-                    "agent_version",
+                    "version",
                     "request_id",
                     "idempotency_key",
                     "prompt_tokens",
@@ -318,6 +319,15 @@ class TurnAdmin(GrowingAdmin):
             "title": "What the model was sent",
         }
         return TemplateResponse(request, "admin/conversations/sent.html", self.admin_site.each_context(request) | told)
+
+    @admin.display(description="version of its agent", empty_value="–")
+    def version(self, turn: Turn) -> str | None:
+        """That it ran with since it was last taken up; each model call has its own."""
+        number = turn.agent_version
+        found = AgentVersion.objects.filter(agent=turn.conversation.agent_id, number=number).first() if number else None
+        if number and not found:
+            return f"version {number}, which is not kept"
+        return link_to("agent_agentversion", found.pk, str(found)) if found else None
 
     @admin.display(description="what the model was sent")
     def sent_to_model(self, turn: Turn) -> str:

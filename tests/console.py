@@ -18,7 +18,11 @@ from scheduler.house import sync_house_jobs
 from tests.test_admin import make_rows
 
 # Pages of a row besides Django's own, which only show.
-READ = {"admin:conversations_conversation": ["transcript", "json", "jsonl"], "admin:conversations_turn": ["sent"]}
+READ = {
+    "admin:conversations_conversation": ["transcript", "json", "jsonl"],
+    "admin:conversations_turn": ["sent"],
+    "admin:agent_agent": ["whole"],
+}
 # And those of a model.
 READ_OF_MODEL = {"admin:tools_toolsetting": ["simulator"]}
 

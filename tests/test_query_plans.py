@@ -678,6 +678,7 @@ def console_paths() -> Iterator[tuple[str, str]]:
         overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]
         for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
             yield f"{figure['link']} of {window}", figure["link"]
+    yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
     yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
 

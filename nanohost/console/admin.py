@@ -13,6 +13,7 @@ from django_celery_beat import admin as beat
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from nanohost.console import agents  # noqa: F401 -- which registers pages as well
 from nanohost.lib.admin import TOGGLE, BoundedPaginator, ModelAdmin
 
 admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedule, IntervalSchedule, SolarSchedule])

@@ -176,9 +176,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeString:
 def diff(before: str, after: str) -> str:
     """What was changed in a text, line by line, three lines around each change; for a ``<pre>``."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
-    shown = [line for line in lines if not line.startswith(("---", "+++"))]
+    told = [line for line in lines if not line.startswith(("---", "+++"))]
     tags = {"+": "ins", "-": "del"}
-    marked = [format_html("<{0}>{1}</{0}>", tags.get(line[:1], "span"), line) for line in shown]
+    marked = [format_html("<{0}>{1}</{0}>", tags.get(line[:1], "span"), shown(line)) for line in told]
     return format_html('<pre class="diff">{}</pre>', mark_safe("\n".join(marked)))  # noqa: S308 -- each is escaped
 
 

@@ -1,0 +1,152 @@
+"""All about an agent on one page: what it is and was, may use, remembers, did last, and when it is spoken to."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models.functions import Length
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html
+
+from agent.admin import AgentAdmin, as_text
+from agent.models import DOCUMENTS, Agent, AgentVersion
+from conversations.models import Turn
+from memory.models import Memory
+from nanohost.lib.admin import diff, shown
+from nanohost.lib.text import duration
+from scheduler.models import Schedule
+from tools import gate, registry
+
+# Of each kind, so many are listed; among the latest turns of all agents, so many are looked at.
+MOST, MOST_VERSIONS, LATEST_TURNS = 20, 50, 2000
+
+READERS = [
+    *("agent.view_agent", "agent.view_agentversion", "memory.view_memory", "tools.view_toolsetting"),
+    *("scheduler.view_schedule", "conversations.view_turn", "conversations.view_conversation"),
+]
+
+# What is shown of the profile, and what stands in for what is empty.
+_LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
+    "context_window": ("Context window, in tokens", lambda: f"LLM_CONTEXT_WINDOW, {settings.LLM_CONTEXT_WINDOW}"),
+    "output_reserve": ("of which kept for the answer", lambda: f"LLM_OUTPUT_RESERVE, {settings.LLM_OUTPUT_RESERVE}"),
+    "max_tool_rounds": ("Tool rounds a turn", lambda: f"AGENT_MAX_TOOL_ROUNDS, {settings.AGENT_MAX_TOOL_ROUNDS}"),
+    "max_turn_tokens": ("Tokens a turn", lambda: "no limit"),
+}
+
+
+admin.site.unregister(Agent)
+
+
+@admin.register(Agent)
+class WholeAgentAdmin(AgentAdmin):
+    """The agents' own page knows neither schedules nor turns."""
+
+    list_display = [*AgentAdmin.list_display, "whole"]
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.whole_view)
+        return [path("<int:pk>/whole/", view, name="agent_agent_whole"), *super().get_urls()]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Agent | None = None) -> Any:
+        return [*super().get_fieldsets(request, obj), *([("More", {"fields": ["whole"]})] if obj else [])]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
+        return [*super().get_readonly_fields(request, obj), "whole"]
+
+    @admin.display(description="all about it")
+    def whole(self, agent: Agent) -> str:
+        return format_html('<a href="{}">read</a>', reverse("admin:agent_agent_whole", args=[agent.pk]))
+
+    def whole_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """All about an agent."""
+        if not request.user.has_perms(READERS):
+            raise PermissionDenied
+        agent = Agent.objects.filter(pk=pk).first()
+        if agent is None:
+            raise Http404("There is no such agent; perhaps it was deleted.")
+        told = {"title": f"Agent {agent.name}", "opts": self.opts, "may_change": self.has_change_permission(request)}
+        told |= profile_of(agent) | versions_of(agent, request) | doings_of(agent)
+        context = self.admin_site.each_context(request) | told
+        return TemplateResponse(request, "console/agent.html", context)
+
+
+def profile_of(agent: Agent) -> dict[str, Any]:
+    """What it is now, and what it may use."""
+    limits = []
+    for name, (label, otherwise) in _LIMITS.items():
+        value = getattr(agent, name)
+        limits.append((label, otherwise() if value is None else value))
+    documents = [("System prompt", agent.system_prompt or "The host's own.")]
+    documents += [(name, agent.documents[name]) for name in DOCUMENTS if agent.documents.get(name)]
+    tools = [
+        {"name": tool.name, "rule": rule, "simulator": _simulator(agent, tool.name)}
+        for tool, rule in gate.survey(agent_tools=agent.allowed_tools())
+    ]
+    gone = [] if agent.every_tool else sorted(set(agent.tools) - set(registry.names()))
+    return {
+        "agent": agent,
+        "model": shown(agent.model) or f"LLM_MODEL_DEFAULT, {settings.LLM_MODEL_DEFAULT}",
+        "limits": limits,
+        "prompt_tokens": agent.prompt_tokens(),
+        "documents": [(name, shown(text)) for name, text in documents],
+        "tools": sorted(tools, key=lambda tool: (tool["rule"] is not None, tool["name"])),
+        "gone": [shown(name) for name in gone],
+    }
+
+
+def _simulator(agent: Agent, tool: str) -> str:
+    return f"{reverse('admin:simulator')}?{urlencode({'tool': tool, 'agent': agent.name})}"
+
+
+def versions_of(agent: Agent, request: HttpRequest) -> dict[str, Any]:
+    """Its versions, and the differences between two of them; between the last two, if no others are asked for."""
+    versions = list(AgentVersion.objects.filter(agent=agent).defer("profile").order_by("-number")[:MOST_VERSIONS])
+    newer = _number(request, "newer") or agent.version
+    older = _number(request, "older") or max(newer - 1, 0)
+    asked = AgentVersion.objects.filter(agent=agent, number__in=(older, newer))
+    profiles = dict(asked.values_list("number", "profile"))
+    told: dict[str, Any] = {"versions": versions, "older": older, "newer": newer}
+    if newer in profiles and (older in profiles or not older):
+        before = as_text(profiles[older]) if older else ""
+        told["differences"] = diff(before, as_text(profiles[newer]))
+    return told
+
+
+def _number(request: HttpRequest, name: str) -> int:
+    given = request.GET.get(name, "")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
+
+
+def doings_of(agent: Agent) -> dict[str, Any]:
+    """What it remembers of whom, when it is spoken to by the clock, and what it did last."""
+    memories = Memory.objects.filter(agent=agent.name).select_related("owner").defer("content", "notes")
+    schedules = Schedule.objects.filter(agent=agent, cancelled_at=None).select_related("owner")
+    latest = Turn.objects.order_by("-created_at").values("pk")[:LATEST_TURNS]
+    turns = Turn.objects.filter(pk__in=latest, conversation__agent=agent).select_related("conversation", "owner")
+    numbers = dict(AgentVersion.objects.filter(agent=agent).values_list("number", "pk").order_by("-number")[:1000])
+    return {
+        "memories": memories.annotate(chars=Length("content")).order_by("-updated_at")[:MOST],
+        "schedules": schedules.order_by("-active", "-pk")[:MOST],
+        "turns": [
+            {
+                "row": turn,
+                "owner": shown(turn.owner.get_username()),
+                "model": shown(turn.model),
+                "took": _took(turn),
+                "version": numbers.get(turn.agent_version or 0),
+            }
+            for turn in turns.defer("sent").order_by("-created_at")[:MOST]
+        ],
+        "latest_turns": LATEST_TURNS,
+        "most": MOST,
+    }
+
+
+def _took(turn: Turn) -> str:
+    ended = turn.started_at and turn.ended_at
+    return duration((turn.ended_at - turn.started_at).total_seconds()) if ended else "–"  # type: ignore[operator]
