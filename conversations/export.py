@@ -14,7 +14,8 @@ from conversations.models import Conversation, Message, Turn
 from nanohost.lib.redaction import redact_known
 from tools.models import ToolCall
 
-# Rows that are read together.
+# Rows that are read together: a range of numbers, of which none is left out. "The next so many" would be sorted out of
+# all of the conversation's, once PostgreSQL plans without looking at whose they are.
 BATCH = 100
 
 Record = dict[str, Any]
@@ -67,17 +68,14 @@ def _conversation(conversation: Conversation) -> Record:
 
 
 def _turns(conversation: Conversation) -> Iterator[list[Record]]:
-    last = 0
-    while True:
-        turns = Turn.objects.filter(conversation=conversation, number__gt=last).order_by("number")
-        batch = list(turns.defer("sent", "body_hash")[:BATCH])
-        if not batch:
-            return
+    for first in range(1, conversation.next_turn, BATCH):
+        turns = Turn.objects.filter(conversation=conversation, number__range=(first, first + BATCH - 1))
+        batch = list(turns.defer("sent", "body_hash").order_by("number"))
         calls: dict[Any, list[Record]] = {turn.pk: [] for turn in batch}
         for call in ToolCall.objects.filter(turn_id__in=calls).defer("private_arguments").order_by("position"):
             calls[call.turn_id].append(_call(call))
-        yield [_turn(turn) | {"toolCalls": calls[turn.pk]} for turn in batch]
-        last = batch[-1].number
+        if batch:
+            yield [_turn(turn) | {"toolCalls": calls[turn.pk]} for turn in batch]
 
 
 def _turn(turn: Turn) -> Record:
@@ -112,14 +110,10 @@ def _call(call: ToolCall) -> Record:
 
 
 def _messages(conversation: Conversation) -> Iterator[list[Record]]:
-    last = 0
-    while True:
-        messages = Message.objects.filter(conversation=conversation, seq__gt=last).order_by("seq")
-        batch = list(messages.defer("sent")[:BATCH])
-        if not batch:
-            break
-        yield [_message(message) for message in batch]
-        last = batch[-1].seq or 0
+    for first in range(1, conversation.next_seq, BATCH):
+        messages = Message.objects.filter(conversation=conversation, seq__range=(first, first + BATCH - 1))
+        if batch := list(messages.defer("sent").order_by("seq")):
+            yield [_message(message) for message in batch]
     waiting = Message.objects.filter(conversation=conversation, seq=None).order_by("pk")
     if batch := list(waiting.defer("sent")[:BATCH]):
         yield [_message(message) for message in batch]

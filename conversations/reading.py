@@ -141,16 +141,17 @@ def problem_of(turn: Turn) -> str:
 
 def read(conversation: Conversation, *, before: int | None = None, after: int | None = None) -> Page:
     """The last messages; or the last ones ``before`` a message, or the first ones ``after`` it."""
-    rows = Message.objects.filter(conversation=conversation, seq__isnull=False)
+    end = conversation.next_seq
     if after is not None:
-        found = list(_cut(rows.filter(seq__gt=after).order_by("seq"))[: A_PAGE + 1])
-        more_before, more_after = after > 0, len(found) > A_PAGE
-        messages = found[:A_PAGE]
+        first = min(after + 1, end)
+        last = min(first + A_PAGE, end) - 1
     else:
-        rows = rows if before is None else rows.filter(seq__lt=before)
-        found = list(_cut(rows.order_by("-seq"))[: A_PAGE + 1])
-        more_before, more_after = len(found) > A_PAGE, before is not None
-        messages = found[:A_PAGE][::-1]
+        last = min(end if before is None else before, end) - 1
+        first = max(last - A_PAGE + 1, 1)
+    # By a range, in which no number is left out: PostgreSQL may plan "the last so many" without looking at whose they
+    # are, and then sorts all of them.
+    messages = list(_cut(Message.objects.filter(conversation=conversation, seq__range=(first, last)).order_by("seq")))
+    more_before, more_after = first > 1, last < end - 1
     waiting: list[Any] = []
     if not more_after:
         inbox = Message.objects.filter(conversation=conversation, seq=None)
@@ -158,8 +159,8 @@ def read(conversation: Conversation, *, before: int | None = None, after: int | 
     look_up = _LookUp(conversation, [*messages, *waiting])
     return Page(
         parts=list(look_up.parts(messages)),
-        older=messages[0].seq if messages and more_before else None,
-        newer=messages[-1].seq if messages and more_after else None,
+        older=first if more_before else None,
+        newer=last if more_after else None,
         waiting=list(look_up.parts(waiting)),
     )
 

@@ -30,6 +30,13 @@ def look(client, conversation, **query):
     return answer.content.decode()
 
 
+def count_on(conversation):
+    """Go on counting behind the messages that a test has made by itself."""
+    last = Message.objects.transcript().filter(conversation=conversation).last()
+    conversation.next_seq = last.seq + 1 if last else 1
+    Conversation.objects.filter(pk=conversation.pk).update(next_seq=conversation.next_seq)
+
+
 def numbers(html):
     return [int(seq) for seq in re.findall(r'id="message-(\d+)"', html)]
 
@@ -71,9 +78,8 @@ def fill(conversation):
                 result="noon",
                 duration_ms=12,
             )
-        Conversation.objects.filter(pk=conversation.pk).update(
-            next_turn=first + turns, next_seq=(first + turns - 1) * each + 1
-        )
+        Conversation.objects.filter(pk=conversation.pk).update(next_turn=first + turns)
+        count_on(conversation)
 
     return make
 
@@ -121,6 +127,7 @@ def test_what_waits_in_the_inbox_stands_at_the_end(admin_client, conversation, f
 def test_summaries_and_commands_are_marked(admin_client, conversation, say):
     settle([say("/help")])
     Message.objects.create(conversation=conversation, seq=3, role="system", type="SUMMARY", kind="rolling", content="S")
+    count_on(conversation)
     html = look(admin_client, conversation)
     assert "Command to the host" in html
     assert "The host" in html
@@ -134,6 +141,7 @@ def test_an_import_has_messages_without_turns_and_calls_without_records(admin_cl
         Message.objects.create(
             conversation=conversation, seq=seq + 1, role=role, tool_calls=asked, tool_call_id=answers, content=f"w{seq}"
         )
+    count_on(conversation)
     html = look(admin_client, conversation)
     assert "no record" in html
     assert "w2" in html
@@ -203,6 +211,7 @@ def test_a_page_costs_as_many_statements_however_long_the_conversation_is(admin_
 def test_of_a_long_text_the_beginning_is_shown(admin_client, conversation):
     text = "x" * (reading.MOST_CHARS + 7)
     Message.objects.create(conversation=conversation, seq=1, role="user", content=text)
+    count_on(conversation)
     html = look(admin_client, conversation)
     assert "7 more characters are left out here." in html
     assert text not in html
@@ -273,6 +282,7 @@ def hostile(conversation):
             rule=text[:64],
             result=text,
         )
+    count_on(conversation)
     return conversation
 
 
