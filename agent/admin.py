@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextareaWidget
 
 from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, Agent, AgentVersion
 from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to_list
@@ -13,7 +14,7 @@ from tools import registry
 
 
 def _document(name: str, help_text: str) -> forms.CharField:
-    box = forms.Textarea(attrs={"rows": 8, "cols": 100})
+    box = UnfoldAdminTextareaWidget(attrs={"rows": 8})
     return forms.CharField(
         label=name, required=False, strip=False, max_length=MOST_DOCUMENT_CHARS, widget=box, help_text=help_text
     )
@@ -23,7 +24,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
     """Tools as checkboxes, documents as texts."""
 
     tools = forms.MultipleChoiceField(
-        widget=forms.CheckboxSelectMultiple,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
         required=False,
         help_text="Those it may use, unless it may use every tool. Each must be enabled, too.",
     )

@@ -360,9 +360,9 @@ operation("compaction.hand_back")(with_hold(compaction.hand_back))
 operation("compaction.drop")(with_hold(compaction.drop))
 operation("compaction.fail")(with_hold(compaction.fail))
 operation("compaction.put_off")(with_hold(lambda hold: compaction.put_off(hold, error="", counts=True)))
-# 2,000 messages at once.
+# 2,000 messages at once; a stub reads them again, whole.
 operation("compaction.read", READING)(with_hold(the_part))
-operation("compaction.store")(
+operation("compaction.store", READING)(
     with_part(lambda hold, part: compaction.store(hold, part, replace(compaction.stub_of(part), memory="- words")))
 )
 

@@ -10,6 +10,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.forms.models import construct_instance
 from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list
 from tools import gate, registry
@@ -31,7 +32,7 @@ class ToolSettingForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's ow
 
     grants = forms.MultipleChoiceField(
         choices=[(str(each), str(each)) for each in GRANTABLE],
-        widget=forms.CheckboxSelectMultiple,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
         required=False,
         help_text="Each permission the tool needs must be granted. The settings' PERMISSIONS_GRANTED is the ceiling.",
     )
