@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextareaWidget
 
-from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, Agent, AgentVersion
+from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, PROMPT_DOCUMENTS, Agent, AgentVersion
 from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to_list
 from tools import registry
 
@@ -34,6 +34,10 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
     document_user = _document("USER", "Whom it works for.")
     document_tools = _document("TOOLS", "How its tools are to be used.")
     document_identity = _document("IDENTITY", "What else it is to know of itself.")
+    document_heartbeat = _document(
+        "HEARTBEAT",
+        "What it is to look after by itself, such as tasks. Headings, comments and ticked boxes are nothing to do.",
+    )
 
     class Meta:
         model = Agent
@@ -47,6 +51,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "tools",
             "max_tool_rounds",
             "max_turn_tokens",
+            "may_reschedule",
+            "heartbeat_owner",
         ]
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -81,8 +87,9 @@ class AgentAdmin(ModelAdmin):
     search_fields = ["name", "system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
-        ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in DOCUMENTS]}),
-        ("Tools", {"fields": ["every_tool", "tools"]}),
+        ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
+        ("Heartbeat, which is in none", {"fields": ["document_heartbeat", "heartbeat_owner"]}),
+        ("Tools", {"fields": ["every_tool", "tools", "may_reschedule"]}),
         ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]

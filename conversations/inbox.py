@@ -120,9 +120,13 @@ def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
     return [f"[note] {each.content}" if each.kind == LaterMessage.Kind.NOTE else each.content for each in taken]
 
 
-def note(*, conversation_id: UUID, content: str) -> bool:
-    """Append what the host itself has to say, for people: the model does not see it. False if a turn is active, into
-    whose middle it would fall. Where the conversation is gone, nobody is left to be told: True."""
+def note(*, conversation_id: UUID, content: str, by_agent: bool = False) -> bool:
+    """Append what nobody has asked for. What the host itself has to say is for people, and the model does not see it;
+    what its agent says (``by_agent``) it sees as its own words.
+
+    False if a turn is active, into whose middle it would fall. Where the conversation is gone, nobody is left to be
+    told: True.
+    """
     with transaction.atomic():
         conversation = Conversation.objects.select_for_update().filter(pk=conversation_id).first()
         if conversation is None:
@@ -132,12 +136,21 @@ def note(*, conversation_id: UUID, content: str) -> bool:
         Message.objects.create(
             conversation=conversation,
             seq=conversation.next_seq,
-            role=Message.Role.SYSTEM,
-            kind=Message.Kind.COMMAND,
+            role=Message.Role.ASSISTANT if by_agent else Message.Role.SYSTEM,
+            kind=Message.Kind.SAID if by_agent else Message.Kind.COMMAND,
             content=content,
         )
         Conversation.objects.filter(pk=conversation_id).update(next_seq=F("next_seq") + 1, updated_at=Now())
     return True
+
+
+def begin_anew(*, conversation_id: UUID) -> None:
+    """Let the next prompt begin with the next message, unless a turn is active. In the caller's transaction, which then
+    has the conversation's lock."""
+    row = Conversation.objects.select_for_update().filter(pk=conversation_id)
+    next_seq = row.values_list("next_seq", flat=True).first()
+    if next_seq and not Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():
+        row.update(starts_at_seq=next_seq, consolidated_through=next_seq - 1, summary_seq=None)
 
 
 def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:

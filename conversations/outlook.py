@@ -9,7 +9,7 @@ from django.utils import timezone
 from agent import tokens
 from agent.llm.base import ModelRequest
 from agent.loop import Limit
-from agent.models import DOCUMENTS
+from agent.models import PROMPT_DOCUMENTS
 from agent.prompt import Background, build_prompt
 from conversations import claims
 from conversations.claims import Claim, View
@@ -79,7 +79,7 @@ def look(claim: Claim) -> Outlook:
         system_prompt=agent.system_prompt,
         agent=agent.name,
         zone=settings.TIME_ZONE,
-        documents={name: agent.documents[name] for name in DOCUMENTS if name in agent.documents},
+        documents={name: agent.documents[name] for name in PROMPT_DOCUMENTS if name in agent.documents},
         memory=known.content,
         notes=known.notes,
         channel=channel,

@@ -18,7 +18,7 @@ from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Rows
-from scheduler.models import RunState, Schedule, ScheduleRun
+from scheduler.models import Heartbeat, RunState, Schedule, ScheduleRun
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,14 @@ RETRY_AFTER = (timedelta(minutes=1), timedelta(minutes=5))
 KEPT_FOR = timedelta(days=90)
 # So many rows are looked at, or deleted, in one go.
 MANY = 500
+
+# What a turn's request id begins with, if the clock made it; behind it stands the id of its row here.
+BY_SCHEDULE, BY_HEARTBEAT = "schedule:", "heartbeat:"
+
+
+def is_scheduled(request_id: str) -> bool:
+    """Whether a turn with this request id was made by the clock, and not by somebody who asked for it."""
+    return request_id.startswith((BY_SCHEDULE, BY_HEARTBEAT))
 
 
 class _CannotBeTold(Exception):
@@ -96,7 +104,7 @@ def _speak(run: ScheduleRun, schedule: Schedule) -> None:
         conversation=conversation,
         content=schedule.prompt,
         idempotency_key=f"schedule:{schedule.pk}:{run.slot:%Y%m%dT%H%M%S.%fZ}:{run.attempts + 1}",
-        request_id=f"schedule:{run.pk}",
+        request_id=f"{BY_SCHEDULE}{run.pk}",
         turn_id=new_id(),
     )
     run.conversation_id, run.turn_id = conversation.pk, turn.pk
@@ -261,10 +269,11 @@ def _store(run: ScheduleRun, *, was: RunState, attempts: int) -> bool:
 
 
 def forget_old() -> int:
-    """Delete the ledger of what has ended long ago, and schedules that were cancelled then; returns how many rows."""
+    """Delete what is written of times long past, and schedules that were cancelled then; returns how many rows."""
     long_ago = from_now(-KEPT_FOR.total_seconds())
     gone = 0
-    for rows in (ScheduleRun.objects.filter(ended_at__lt=long_ago), Schedule.objects.filter(cancelled_at__lt=long_ago)):
+    ended = [kind.objects.filter(ended_at__lt=long_ago) for kind in (ScheduleRun, Heartbeat)]
+    for rows in (*ended, Schedule.objects.filter(cancelled_at__lt=long_ago)):
         # In parts: a table that nobody has cleared for long is not cleared within one statement's time.
         while found := list(rows.values_list("pk", flat=True)[:MANY]):
             gone += rows.model.objects.filter(pk__in=found).delete()[0]

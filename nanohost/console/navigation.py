@@ -39,6 +39,7 @@ _ICONS = {
     "tools.settingchange": "edit_note",
     "scheduler.schedule": "event",
     "scheduler.schedulerun": "event_available",
+    "scheduler.heartbeat": "monitor_heart",
     "django_celery_beat.periodictask": "schedule",
     "accounts.apikey": "key",
     "auth.user": "person",
