@@ -226,6 +226,7 @@ class Heartbeat(models.Model):
         indexes = [
             models.Index(fields=["agent", "day"], name="heartbeats_of_a_day"),
             models.Index(fields=["ended_at"], name="heartbeats_by_end"),
+            models.Index(fields=["state", "-id"], name="heartbeats_by_state"),
         ]
 
     def __str__(self) -> str:

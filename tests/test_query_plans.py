@@ -394,6 +394,12 @@ def store_day() -> Callable[[], object]:
     return lambda: daily.store(hold, lines, compaction.Result(summary="words"))
 
 
+@operation("inbox.begin_anew")
+def begin_anew() -> Callable[[], object]:
+    conversation = the_long_one()
+    return lambda: inbox.begin_anew(conversation_id=conversation.pk)
+
+
 # --- messages for later -------------------------------------------------------------------------------------------
 
 
