@@ -100,15 +100,17 @@ def _ask(row: Heartbeat) -> None:
 
 
 def _asked_in(row: Heartbeat) -> Conversation:
-    return _conversation(row, f"heartbeat:{row.agent.name}:asked")
+    return _conversation(row, f"heartbeat:{row.agent.name}:asked", {"heartbeat": "asked"})
 
 
 def _told_in(row: Heartbeat) -> Conversation:
-    return _conversation(row, f"heartbeat:{row.agent.name}")
+    return _conversation(row, f"heartbeat:{row.agent.name}", {"heartbeat": "told"})
 
 
-def _conversation(row: Heartbeat, key: str) -> Conversation:
-    return Conversation.objects.get_or_create(owner_id=row.owner_id, key=key, defaults={"agent": row.agent})[0]
+def _conversation(row: Heartbeat, key: str, metadata: dict[str, str]) -> Conversation:
+    """Made when it is needed first; clients know it by its metadata."""
+    fresh = {"agent": row.agent, "metadata": metadata}
+    return Conversation.objects.get_or_create(owner_id=row.owner_id, key=key, defaults=fresh)[0]
 
 
 # --- what came of it ---------------------------------------------------------------------------------------------
