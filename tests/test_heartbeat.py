@@ -245,25 +245,39 @@ def test_many_beats_at_once_ask_once(watch, open_before):
     watch(TASK)
     if open_before:
         beat(now=NOW - HALF_HOUR)
+    at_once(lambda: beat(now=NOW))
+    assert states() == (["open", "skipped"] if open_before else ["open"])
+    assert Turn.objects.count() == 1
+
+
+def test_many_who_see_the_answer_deliver_it_once(watch, owner):
+    watch(TELL)
+    live_through(1)
+    beat(now=NOW + HALF_HOUR)
+    work(Turn.objects.open())
+    at_once(lambda: settle(now=NOW + 31 * MINUTE))
+    assert (states(), len(told(owner))) == (["told", "told"], 2)
+
+
+def at_once(act):
+    """Have six threads do it."""
     barrier, broken = threading.Barrier(6), []
 
-    def ring():
+    def look():
         barrier.wait()
         try:
-            beat(now=NOW)
+            act()
         except Exception as error:
             broken.append(error)
         finally:
             connection.close()
 
-    threads = [threading.Thread(target=ring) for _ in range(6)]
+    threads = [threading.Thread(target=look) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert broken == []
-    assert states() == (["open", "skipped"] if open_before else ["open"])
-    assert Turn.objects.count() == 1
 
 
 # --- tokens -------------------------------------------------------------------------------------------------------

@@ -472,6 +472,66 @@ MUTANTS += (
         says="assert",
     ),
     Mutant(
+        name="an agent has the schedules of all owners",
+        edits=(("scheduler/agent_tools.py", "filter(owner=caller.owner_id, agent__name", "filter(agent__name"),),
+        caught_by=(
+            "tests/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
+            "tests/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
+        ),
+        says="SUCCESS",
+    ),
+    Mutant(
+        name="an agent has the schedules of its owner's other agents",
+        edits=(
+            ("scheduler/agent_tools.py", "owner=caller.owner_id, agent__name=caller.agent", "owner=caller.owner_id"),
+        ),
+        caught_by=(
+            "tests/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
+            "tests/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
+        ),
+        says="SUCCESS",
+    ),
+    Mutant(
+        name="schedules are made by schedules",
+        edits=(("scheduler/agent_tools.py", "if is_scheduled(caller.request_id) and", "if False and"),),
+        caught_by=("tests/test_schedule_tool.py::test_a_turn_of_the_clock_may_not_use_it",),
+        says="A turn that was begun by the clock",
+    ),
+    Mutant(
+        name="schedules are counted without a lock",
+        edits=(("scheduler/agent_tools.py", "objects.select_for_update(no_key=True).get", "objects.get"),),
+        caught_by=("tests/test_schedule_tool.py::test_calls_side_by_side_do_not_both_get_the_last_place",),
+        says="assert",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="an agent has several open heartbeats",
+        edits=(("scheduler/migrations/0002_heartbeat.py", 'fields=("agent",)', 'fields=("id",)'),),
+        caught_by=(
+            "tests/test_heartbeat.py::test_one_that_has_not_ended_lets_the_next_pass",
+            "tests/test_heartbeat.py::test_many_beats_at_once_ask_once",
+        ),
+        says="skipped",
+    ),
+    Mutant(
+        name="a heartbeat without anything to do",
+        edits=(("scheduler/heartbeat.py", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),),
+        caught_by=("tests/test_heartbeat.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
+        says="assert [1, 0, 0] == [0, 0, 0]",
+    ),
+    Mutant(
+        name="heartbeats without a cap",
+        edits=(("scheduler/heartbeat.py", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
+        caught_by=("tests/test_heartbeat.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",),
+        says="capped",
+    ),
+    Mutant(
+        name="what a heartbeat has to tell is told twice",
+        edits=(("scheduler/heartbeat.py", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
+        caught_by=("tests/test_heartbeat.py::test_many_who_see_the_answer_deliver_it_once",),
+        says="assert",
+    ),
+    Mutant(
         name="the host speaks into the middle of a turn",
         edits=(
             (
