@@ -124,15 +124,21 @@ def test_or_the_last_24_hours(settings):
     assert covered(moment) == (moment.date(), moment - timedelta(hours=24), moment)
 
 
+# The minute that just is stands for nine o'clock: the job was last looked at before it began.
 SWITCH = """
+from datetime import UTC, datetime, timedelta
 from conversations.models import Worker
-from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
+now = datetime.now(UTC)
 second, _ = IntervalSchedule.objects.get_or_create(every=1, period="seconds")
-for job in PeriodicTask.objects.filter(name__in=["daily_summary", "retention"]):
-    job.interval, job.crontab = second, None
-    job.enabled = job.name == "retention" or %s
-    job.save()
+this_minute, _ = CrontabSchedule.objects.get_or_create(minute=now.minute, hour=now.hour, timezone="UTC")
+job = PeriodicTask.objects.get(name="daily_summary")
+job.crontab, job.enabled, job.last_run_at = this_minute, %s, now - timedelta(hours=2)
+job.save()
+job = PeriodicTask.objects.get(name="retention")
+job.interval = second
+job.save()
 Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at="2020-01-01T00:00:00Z")
 """
 
