@@ -167,7 +167,7 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
             run.ended_at = now
         elif outcome != TurnStatus.FAILED:
             run.ended_at, run.error = now, error or "The conversation was deleted."
-        elif run.attempts <= len(RETRY_AFTER) and (schedule.active or run.by_hand):
+        elif run.attempts <= len(RETRY_AFTER) and _may_be_tried_again(run, schedule):
             run.state, run.error, run.retry_at = RunState.DUE, error, now + RETRY_AFTER[run.attempts - 1]
         else:
             _has_failed(run, error=error, now=now)
@@ -179,15 +179,24 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
             _count_failure(run, schedule, now=now)
 
 
+def _may_be_tried_again(run: ScheduleRun, schedule: Schedule) -> bool:
+    """One that has ended had its last time, and this may be the run of it."""
+    return not schedule.cancelled_at and (schedule.state != "paused" or run.by_hand)
+
+
 def _count_failure(run: ScheduleRun, schedule: Schedule, *, now: datetime) -> None:
-    """One more in a row. At the last that is borne, the schedule is paused, and its owner is told where it spoke."""
+    """One more in a row. At the last that is borne, the schedule is paused, and its owner is told where it spoke; at
+    once, if no time is to come at which it could do better."""
     failures = schedule.failures + 1
     Schedule.objects.filter(pk=schedule.pk).update(failures=failures)
-    if failures < settings.SCHEDULE_MAX_FAILURES or not schedule.active:
+    if schedule.state == "ended":
+        told = f"The schedule “{schedule}” has ended, and its last run failed with {run.error}. Run it again by hand."
+    elif failures >= settings.SCHEDULE_MAX_FAILURES and schedule.active:
+        because = f"It failed {failures} times in a row, the last time with {run.error}."
+        pause(schedule, because=because, now=now)
+        told = f"The schedule “{schedule}” is paused. {because} Resume it when the cause is gone."
+    else:
         return
-    because = f"It failed {failures} times in a row, the last time with {run.error}."
-    pause(schedule, because=because, now=now)
-    told = f"The schedule “{schedule}” is paused. {because} Resume it when the cause is gone."
     if run.conversation_id and not inbox.note(conversation_id=run.conversation_id, content=told):
         raise _CannotBeTold
 

@@ -472,6 +472,21 @@ MUTANTS += (
         says="assert",
     ),
     Mutant(
+        name="the last run of a schedule is tried once",
+        edits=(
+            (
+                "scheduler/runs.py",
+                'return not schedule.cancelled_at and (schedule.state != "paused" or run.by_hand)',
+                "return schedule.active or run.by_hand",
+            ),
+        ),
+        caught_by=(
+            "tests/test_ticking.py::test_the_last_run_of_a_schedule_is_tried_again_as_well_and_its_owner_is_told",
+            "tests/test_ticking.py::test_a_run_by_hand_that_fails_after_its_schedule_was_cancelled_is_not_tried_again",
+        ),
+        says="assert 0 == 1",
+    ),
+    Mutant(
         name="an agent has the schedules of all owners",
         edits=(("scheduler/agent_tools.py", "filter(owner=caller.owner_id, agent__name", "filter(agent__name"),),
         caught_by=(
