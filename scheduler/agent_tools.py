@@ -132,7 +132,7 @@ def _check_caps(caller: Caller, changed: Schedule, wishes: Any) -> None:
         raise ValueError(
             f"You may run a schedule every {least:g} seconds at the most often. Choose times further apart."
         )
-    if _not_ended(caller).count() > most:
+    if _not_ended(caller)[: most + 1].count() > most:
         raise ValueError(
             f"You may have {most} schedules that have not ended. Cancel one that is no longer needed first."
         )

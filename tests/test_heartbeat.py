@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import heartbeat as document
-from agent.models import Agent
+from agent.models import Agent, AgentVersion
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from conversations.turns import _take
 from scheduler import runs
@@ -322,6 +322,25 @@ def test_the_console_shows_them_by_day(admin_client, watch):
     used = sum(Heartbeat.objects.values_list("tokens", flat=True))
     page = admin_client.get("/admin/scheduler/heartbeat/").content.decode()
     assert page.count(f"{used} of 100000") == 2
+
+
+# --- the document -------------------------------------------------------------------------------------------------
+
+
+def test_the_document_is_edited_in_the_admin_versioned_and_in_no_other_prompt(admin_client, agent, owner, say):
+    form = {"system_prompt": "", "model": "", "document_soul": "Be patient.", "document_heartbeat": TASK}
+    answer = admin_client.post(f"/admin/agent/agent/{agent.pk}/change/", form | {"heartbeat_owner": owner.pk})
+    assert answer.status_code == 302, answer.content.decode()
+    version = AgentVersion.objects.latest("number")
+    assert {"HEARTBEAT", "heartbeat_owner"} <= set(version.changed.split(", "))
+    assert version.profile["documents"]["HEARTBEAT"].split() == TASK.split()
+    _, outlook = _take(say("Hello").pk, worker="worker-1")
+    request, _ = outlook.request(None)
+    system = request.messages[0]["content"]
+    assert "Be patient." in system
+    assert "Water the plants" not in system
+    assert "HEARTBEAT" not in system
+    assert beat(now=NOW) == 1
 
 
 # --- around it ----------------------------------------------------------------------------------------------------

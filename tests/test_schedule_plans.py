@@ -13,13 +13,15 @@ from django.test import Client
 from agent.models import Agent
 from conversations.models import Turn
 from nanohost.accounts.models import ApiKey
-from scheduler import runs, series
+from nanohost.lib.ids import new_id
+from scheduler import agent_tools, runs, series
 from scheduler.heartbeat import beat, settle
 from scheduler.models import Heartbeat, Schedule, ScheduleRun
 from scheduler.ticking import BATCH, fire, tick
 from tests import many_schedules
 from tests.factories import AgentFactory, OwnerFactory
 from tests.plans import Statement, explained
+from tools.registry import Caller
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's"),
@@ -73,6 +75,22 @@ def test_a_tick_reads_what_is_due_and_no_more(many: Any) -> None:
     (again,) = runs.due_again(now=begin)
     assert wrong(ran(lambda: list(runs.due_again(now=begin))), rows=BATCH_ROWS) == []
     assert wrong(ran(lambda: runs.retry(again, now=begin)), rows=BATCH_ROWS) == []
+
+
+def test_an_agents_tool_reads_a_bounded_part_of_what_its_owner_has(many: Any, agent: Any) -> None:
+    ids = {"conversation_id": new_id(), "turn_id": new_id(), "call_id": new_id()}
+    caller = Caller(owner_id=many.pk, agent=agent.name, request_id="request-1", **ids)
+    known = str(Schedule.objects.latest("created_at").pk)
+
+    def is_refused() -> None:
+        wanted = {"prompt": "x", "at": "2099-05-05T09:00", "new_conversation": True}
+        with pytest.raises(ValueError, match="You may have 20 schedules"):
+            agent_tools.schedule(caller, "create", **wanted)
+
+    assert wrong(ran(is_refused), rows=BATCH_ROWS) == []
+    assert wrong(ran(lambda: agent_tools.schedule(caller, "list")), rows=BATCH_ROWS) == []
+    for action in ("pause", "cancel"):
+        assert wrong(ran(lambda: agent_tools.schedule(caller, action, known)), rows=BATCH_ROWS) == []  # noqa: B023
 
 
 def test_a_heartbeat_reads_nothing_of_those_before(many: Any, agent: Any) -> None:
