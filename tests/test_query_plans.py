@@ -23,7 +23,7 @@ from django.test import Client
 from django.utils import timezone
 
 from agent.llm.base import Completion, Usage, tool_call
-from conversations import answers, claims, compaction, daily, endings, inbox, later, sweeper, waiting, worker
+from conversations import answers, claims, compaction, daily, endings, inbox, intake, later, sweeper, waiting, worker
 from conversations.api import urls
 from conversations.claims import Claim
 from conversations.events import streams
@@ -489,6 +489,68 @@ def cancel_ended() -> Callable[[], object]:
     return lambda: endings.cancel_turn(turn)
 
 
+@operation("endings.fail_turn")
+def fail_turn() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: endings.fail_turn(turn, reason="words")
+
+
+@operation("endings.requeue_turn, running")
+def requeue_running() -> Callable[[], object]:
+    turn = Turn.objects.get(pk=claimed().turn_id)
+    return lambda: endings.requeue_turn(turn)
+
+
+@operation("endings.requeue_turn, waiting")
+def requeue_waiting() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: endings.requeue_turn(turn)
+
+
+@operation("sweeper.overlooked", SWEEP)
+def overlooked() -> Callable[[], object]:
+    def look() -> None:
+        assert len(sweeper.overlooked().turns) == sweeper.MOST_FOUND
+
+    return look
+
+
+@operation("sweeper.ring_again", SWEEP)
+def ring_again() -> Callable[[], object]:
+    return sweeper.ring_again
+
+
+def paused() -> None:
+    assert intake.pause(by="boss", because="words")
+
+
+@operation("intake.pause")
+def pause() -> Callable[[], object]:
+    return paused
+
+
+@operation("intake.resume")
+def resume() -> Callable[[], object]:
+    paused()
+    return lambda: intake.resume(by="boss")
+
+
+@operation("intake.current_pause")
+def current_pause() -> Callable[[], object]:
+    return intake.current_pause
+
+
+@operation("intake.left", SWEEP)
+def left() -> Callable[[], object]:
+    return intake.left
+
+
+@operation("inbox.receive, while the intake is paused")
+def receive_paused() -> Callable[[], object]:
+    paused()
+    return say
+
+
 @operation("endings.delete_conversation")
 def delete_conversation() -> Callable[[], object]:
     conversation = a_usual_one()
@@ -811,6 +873,9 @@ def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None
 # --- and the list of operations does not rot ---------------------------------------------------------------------
 
 
+MODULES = (answers, calls, claims, compaction, daily, endings, inbox, intake, later, limits, streams, sweeper)
+
+
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
@@ -821,7 +886,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     elsewhere = {"answers.turns_as_json", "calls.store", "compaction.apply", "compaction.end"}
     there_are = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in (answers, calls, claims, compaction, daily, endings, inbox, later, limits, streams, sweeper)
+        for module in MODULES
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")
     }

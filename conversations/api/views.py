@@ -210,6 +210,7 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
         request_id=_request_id(request),
         turn_id=request.META.get(TURN_ID),
         on_busy=said.get("onBusy", "enqueue"),
+        while_paused="refuse",
     )
 
 

@@ -264,21 +264,85 @@ MUTANTS = (
         shape=PRODUCTION,
     ),
     Mutant(
+        name="the intake is not looked at with each message",
+        edits=(
+            (
+                "conversations/inbox.py",
+                "_taking(lambda: _place().filter(~Exists(IntakePause.objects.current())))",
+                "_taking(_place)",
+            ),
+        ),
+        caught_by=("tests/test_intake.py::test_a_new_turn_is_refused_and_nothing_is_stored",),
+        says="assert 202 == 503",
+    ),
+    Mutant(
+        name="what is held is not let in by itself",
+        edits=(
+            (
+                "conversations/models.py",
+                "~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())",
+                "~Q(waiting_for=WaitingFor.INTAKE)",
+            ),
+        ),
+        caught_by=(
+            "tests/test_intake.py::test_one_that_is_held_is_let_in_also_if_it_was_stored_as_the_intake_was_resumed",
+            "tests/test_intake.py::test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed",
+        ),
+        says="assert",
+    ),
+    Mutant(
+        name="what is held is worked on",
+        edits=(
+            (
+                "conversations/models.py",
+                "Q(status=TurnStatus.QUEUED) & on_time & is_let_in",
+                "Q(status=TurnStatus.QUEUED) & on_time",
+            ),
+        ),
+        caught_by=("tests/test_intake.py::test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed",),
+        says="assert",
+    ),
+    Mutant(
+        name="a requeued turn stays with its worker",
+        edits=(
+            (
+                "conversations/endings.py",
+                """            status=TurnStatus.WAITING,
+            waiting_for=WaitingFor.RETRY,
+            fence=F("fence") + 1,
+            lease_until=None,
+            **_anew(),
+""",
+                "            **_anew(),\n",
+            ),
+        ),
+        caught_by=("tests/test_endings.py::test_a_turn_that_is_requeued_is_taken_from_its_worker",),
+        says="DID NOT RAISE FenceLost",
+    ),
+    Mutant(
+        name="a requeued turn has its calls run again",
+        edits=(
+            (
+                "conversations/endings.py",
+                "            for call_id in ToolCall.objects.open()",
+                """            ToolCall.objects.open().filter(turn_id=turn.pk).update(status="QUEUED")
+            for call_id in ToolCall.objects.open()""",
+            ),
+        ),
+        caught_by=("tests/test_endings.py::test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown",),
+        says="'SUCCESS'",
+    ),
+    Mutant(
         name="numbers read before they are taken",
         edits=(
             (
                 "conversations/inbox.py",
-                """    taken = _take(conversation_id=conversation_id)
-    if not taken:
-        raise NotFound()
-    ((next_turn, set_aside),) = taken
-    return int(next_turn) - 1, int(set_aside)
-""",
+                "    taken = _take_unless_paused(conversation_id=conversation_id)\n",
                 """    mine = Conversation.objects.filter(pk=conversation_id)
     if (number := mine.values_list("next_turn", flat=True).first()) is None:
         raise NotFound()
     mine.update(next_turn=number + 1, updated_at=Now())
-    return number, 0
+    taken = [(number + 1, 0)]
 """,
             ),
         ),
