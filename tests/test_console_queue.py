@@ -1,5 +1,6 @@
 """The console's page *Queue*: what it says, what it does, and who may do it."""
 
+import html
 import re
 import time
 from datetime import timedelta
@@ -8,7 +9,7 @@ import pytest
 import redis
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -75,8 +76,9 @@ def look(client, **query):
 
 def words_of(client, turn):
     """What the page says of a turn, and how urgent it takes it for."""
-    (found,) = [each for each in look(client).context["found"] if each.turn.pk == turn.pk]
-    assert found.words in re.sub(r"&#x27;", "'", look(client).content.decode())
+    shown = look(client)
+    (found,) = [each for each in shown.context["found"] if each.turn.pk == turn.pk]
+    assert found.words in html.unescape(shown.content.decode())
     return found.urgency, found.words
 
 
@@ -132,7 +134,7 @@ def test_a_queued_turn_is_late_when_nobody_has_come(operator, say, worker):
     Worker.objects.update(turns_held=3)
     urgency, words = words_of(operator, turn)
     assert urgency == "late"
-    assert re.fullmatch(r"It was rung for 4\d s ago ago|It was rung for 4\d s ago, and no worker has come\.", words)
+    assert re.fullmatch(r"It was rung for 4\d s ago, and no worker has come\.", words)
     assert words_of(operator, behind)[0] == ""
     Turn.objects.update(rung_at=None)
     assert words_of(operator, turn) == ("", "Nobody could be rung for it; the sweep finds it within 5 s.")
@@ -142,10 +144,11 @@ def test_a_waiting_turn_names_its_calls(operator, say, tool_settings, worker):
     worker()
     tool_settings("time")
     turn = advance(say("What time is it?"))
-    assert words_of(operator, turn) == (
-        "",
-        "It waits for 1 tool call: time (queued for 0.0 s). No worker of tools is alive: start one.",
-    ) or words_of(operator, turn)[1].startswith("It waits for 1 tool call: time (queued for ")
+    urgency, words = words_of(operator, turn)
+    assert urgency == ""
+    assert re.fullmatch(
+        r"It waits for 1 tool call: time \(queued for .*\)\. No worker of tools is alive: start one\.", words
+    )
     worker(name="toolbox-1", queues="tools", turns_most=0)
     ToolCall.objects.update(created_at=from_now(-60))
     urgency, words = words_of(operator, turn)
@@ -170,8 +173,8 @@ def test_a_retry_says_when_and_why(operator, say, worker):
     assert re.fullmatch(r"The model's provider failed \(once in a row\); tried again in (30|29) s\.", words)
     Turn.objects.update(run_after=from_now(-45))
     urgency, words = words_of(operator, turn)
-    assert (urgency, words[:42]) == ("late", "It is to be taken up again, and no worker h")[:1] + (words[:42],)
-    assert "no worker has come for 45 s" in words
+    assert urgency == "late"
+    assert words.startswith("It is to be taken up again, and no worker has come for 45 s.")
 
 
 def test_stuck_ones_come_first_then_late_ones(operator, owner, worker):
@@ -348,9 +351,7 @@ def test_nobody_else_does_anything(client_of, say, role):
     assert (turn.status, IntakePause.objects.count(), LogEntry.objects.count()) == ("queued", 1, 0)
 
 
-def test_who_may_requeue_may_not_fail(say, client_of):
-    from django.contrib.auth.models import Permission
-
+def test_who_may_requeue_may_not_fail(say):
     sync_roles()
     user = OwnerFactory(is_staff=True)
     user.user_permissions.add(*Permission.objects.filter(codename__in=["requeue_turn", "view_turn", "view_worker"]))

@@ -736,6 +736,9 @@ def console_paths() -> Iterator[tuple[str, str]]:
         overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]
         for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
             yield f"{figure['link']} of {window}", figure["link"]
+    for state in ("all", "running", "waiting", "queued", "held"):
+        yield f"queue, {state}", f"/admin/queue/?state={state}"
+    yield "queue, the list that it leads to", look_at("/admin/queue/").context["turns_link"]
     yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
 
 

@@ -1,7 +1,7 @@
 """How an open turn stands, in plain words: whether somebody should have come by now, and what it waits for."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -85,7 +85,7 @@ def most_urgent(states: Iterable[str], workers: Workers) -> list[Standing]:
 RUNNING, WAITING, QUEUED, HELD = STATES = ("running", "waiting", "queued", "held")
 
 
-def _candidates(states: set[str]) -> Iterable[Sequence[Turn]]:
+def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
     """Of each kind those first that are the likeliest to be late. Each goes by the index of status and ring."""
     every = Turn.objects.prefetch_related("conversation")
     if RUNNING in states:
@@ -98,12 +98,11 @@ def _candidates(states: set[str]) -> Iterable[Sequence[Turn]]:
     if HELD in states:
         yield queued.filter(waiting_for=WaitingFor.INTAKE).order_by("rung_at")[:MOST_OF_A_KIND]
     if QUEUED in states:
-        queued = _with_who_is_before(queued.exclude(waiting_for=WaitingFor.INTAKE))
-        yield queued.filter(rung_at=None)[:MOST_OF_A_KIND]
-        yield queued.filter(rung_at__isnull=False).order_by("rung_at")[:MOST_OF_A_KIND]
+        in_order = _with_who_is_before(queued.exclude(waiting_for=WaitingFor.INTAKE)).order_by("rung_at")
+        yield in_order.filter(rung_at=None)[:MOST_OF_A_KIND]
         # Behind a conversation that has hundreds of turns in the queue, there are others.
-        due = every.filter(status=TurnStatus.QUEUED, pk__in=Turn.objects.claimable().values("pk"))
-        yield _with_who_is_before(due).order_by("rung_at")[:MOST_OF_A_KIND]
+        yield in_order.filter(rung_at__isnull=False, before=None)[:MOST_OF_A_KIND]
+        yield in_order.filter(rung_at__isnull=False)[:MOST_OF_A_KIND]
 
 
 def _with_who_is_before(turns: QuerySet[Turn]) -> QuerySet[Any]:
