@@ -5,6 +5,7 @@ stored and begins when it is resumed. What was taken in before is worked off: th
 """
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 
 from django.db.models import Count
@@ -18,17 +19,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """Turns that have not ended: ``running`` ones, those that wait for tools or a retry included; ``queued`` ones; and
-    those that are ``held`` until the intake is resumed."""
+    """Turns that have not ended: ``waiting`` are those that wait for tools or a retry, ``held`` those that wait until
+    the intake is resumed."""
 
     running: int
+    waiting: int
     queued: int
     held: int
+
+    def __str__(self) -> str:
+        held = f", {self.held} held until the intake is resumed" if self.held else ""
+        return f"{self.running + self.waiting} running, {self.queued} queued{held}"
 
     @property
     def drained(self) -> bool:
         """Whether all that was taken in before the pause is done."""
-        return not (self.running or self.queued)
+        return not (self.running or self.waiting or self.queued)
 
 
 def pause(*, by: str, because: str) -> bool:
@@ -58,12 +64,7 @@ def current_pause() -> IntakePause | None:
 def left() -> Left:
     """What is not done yet."""
     counted = Turn.objects.open().order_by().values_list("status", "waiting_for").annotate(number=Count("pk"))
-    running = queued = held = 0
+    numbers: Counter[str] = Counter()
     for status, waiting_for, number in counted:
-        if status != TurnStatus.QUEUED:
-            running += number
-        elif waiting_for == WaitingFor.INTAKE:
-            held += number
-        else:
-            queued += number
-    return Left(running=running, queued=queued, held=held)
+        numbers["held" if status == TurnStatus.QUEUED and waiting_for == WaitingFor.INTAKE else status] += number
+    return Left(**{state: numbers[state] for state in ("running", "waiting", "queued", "held")})

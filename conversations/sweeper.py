@@ -8,11 +8,12 @@ sweepers may run, and what two of them find is claimed once.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from conversations import doorbell
 from conversations.models import Compaction, CompactionStatus, Turn, TurnStatus, WaitingFor
@@ -81,11 +82,14 @@ def overlooked() -> Overlooked:
     long_ago = Q(rung_at__lt=then) | Q(rung_at=None, created_at__lt=then)
     turns = Turn.objects.claimable().filter(long_ago).exclude(status=TurnStatus.RUNNING, lease_until__gte=then)
     waits = Q(status=CallStatus.QUEUED) | Q(status=CallStatus.RUNNING, lease_until__lt=then)
-    return Overlooked(
-        turns=list(turns.order_by("rung_at").values_list("pk", flat=True)[:MOST_FOUND]),
-        calls=list(ToolCall.objects.filter(waits & long_ago).values_list("pk", flat=True)[:MOST_FOUND]),
-        compactions=list(Compaction.objects.due().filter(long_ago).values_list("pk", flat=True)[:MOST_FOUND]),
-    )
+    calls = ToolCall.objects.filter(waits & long_ago)
+    compactions = Compaction.objects.due().filter(long_ago)
+    return Overlooked(turns=_first(turns), calls=_first(calls), compactions=_first(compactions))
+
+
+def _first(rows: QuerySet[Any]) -> list[UUID]:
+    # In the order of the index that they are found by.
+    return list(rows.order_by("rung_at").values_list("pk", flat=True)[:MOST_FOUND])
 
 
 def ring_again() -> int:

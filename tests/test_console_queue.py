@@ -388,7 +388,7 @@ def test_the_intake_is_paused_drains_and_is_resumed(operator, say):
     assert advance(turn).status == TurnStatus.SUCCEEDED
     say("of a schedule")
     shown = look(operator)
-    for words in ("Drained", "0 running, 0 queued; 1 held until the intake is resumed"):
+    for words in ("Drained", "0 running, 0 queued, 1 held until the intake is resumed"):
         assert words in shown.content.decode()
     (held,) = look(operator, state="held").context["found"]
     assert held.turn.waiting_for == WaitingFor.INTAKE

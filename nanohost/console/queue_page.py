@@ -34,10 +34,10 @@ from conversations.models import (
     TurnStatus,
     Worker,
 )
-from nanohost.console import broker, queue, standing
+from nanohost.console import broker, standing
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact
-from tools.models import CallStatus
+from tools.models import CallStatus, ToolCall
 
 # So many rows a table; its list has the others.
 MOST_TURNS, MOST_FAILED, MOST_WORKERS, MOST_ENTRIES = 100, 20, 50, 10
@@ -72,12 +72,7 @@ def show(request: HttpRequest) -> HttpResponse:
     chosen = request.GET.get("state", "all")
     states = CHOICES.get(chosen, standing.STATES)
     now, workers, left = clock.read(), standing.workers_alive(), intake.left()
-    found = standing.most_urgent(states, workers)
-    counts = {"running": 0, "waiting": 0, "queued": left.queued, "held": left.held}
-    moment = queue.look()
-    for status in OPEN:
-        if status != TurnStatus.QUEUED:
-            counts[status] = moment.turns[status]
+    found, counts = standing.most_urgent(states, workers), vars(left)
     context = {
         **admin.site.each_context(request),
         "title": "Queue",
@@ -87,7 +82,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "left": left,
         "may_pause": request.user.has_perm(PAUSE),
         "may_ring": request.user.has_perm(RING),
-        **_broker(moment, workers),
+        **_broker(left.queued, workers),
         "choices": [{"name": name, "count": sum(counts[each] for each in CHOICES[name])} for name in CHOICES],
         "chosen": chosen if chosen in CHOICES else "all",
         "found": found[:MOST_TURNS],
@@ -104,22 +99,25 @@ def show(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "console/queue.html", context)
 
 
-def _broker(moment: queue.Queue, workers: standing.Workers) -> dict[str, Any]:
+def _broker(queued: int, workers: standing.Workers) -> dict[str, Any]:
     rings, away = None, ""
     try:
         rings = broker.waiting_rings()
     except broker.BrokerAway as error:
         away = str(error)
     overlooked = sweeper.overlooked()
-    compactions = Compaction.objects.filter(status=CompactionStatus.QUEUED).count()
-    rows = {TURNS: moment.turns[TurnStatus.QUEUED], TOOLS: moment.calls[CallStatus.QUEUED], COMPACTION: compactions}
+    rows = {
+        TURNS: queued,
+        TOOLS: ToolCall.objects.filter(status=CallStatus.QUEUED).count(),
+        COMPACTION: Compaction.objects.filter(status=CompactionStatus.QUEUED).count(),
+    }
     late = {TURNS: overlooked.turns, TOOLS: overlooked.calls, COMPACTION: overlooked.compactions}
     lines = [
         Line(
             name=name,
             rings=rings[name] if rings else None,
             rows=rows[name],
-            workers=moment.workers[name],
+            workers=workers.by_queue[name],
             overlooked=len(late[name]),
         )
         for name in (TURNS, TOOLS, COMPACTION)

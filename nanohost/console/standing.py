@@ -10,7 +10,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from conversations.models import TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
 from conversations.sweeper import OVERLOOKED_AFTER
 from nanohost.console.templatetags.console import duration
 from nanohost.lib import clock
@@ -42,15 +42,14 @@ class Workers:
     """Those that are alive. ``places``: turns that they hold, and may hold at most."""
 
     names: frozenset[str]
-    of_turns: int
-    of_tools: int
+    by_queue: dict[str, int]
     held: int
     places: int
 
     @property
     def why_nobody_comes(self) -> str:
         """What keeps a due turn waiting, with a blank before it; "" if nothing is known to."""
-        if not self.of_turns:
+        if not self.by_queue[TURNS]:
             return " No worker of turns is alive: start one."
         if self.held >= self.places:
             return f" All workers are full ({self.held} of {self.places} turns): start another."
@@ -62,8 +61,9 @@ def workers_alive() -> Workers:
     alive = list(Worker.objects.alive().values_list("name", "queues", "turns_held", "turns_most"))
     return Workers(
         names=frozenset(name for name, *_ in alive),
-        of_turns=sum(TURNS in queues.split(",") for _, queues, *_ in alive),
-        of_tools=sum(TOOLS in queues.split(",") for _, queues, *_ in alive),
+        by_queue={
+            queue: sum(queue in queues.split(",") for _, queues, *_ in alive) for queue in (TURNS, TOOLS, COMPACTION)
+        },
         held=sum(held for *_, held, _ in alive),
         places=sum(most for *_, most in alive),
     )
@@ -186,7 +186,7 @@ def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> 
             told.append(f"{name} (running for {_since(call.started_at or call.created_at, now)})")
     if len(told) > 5:
         told = [*told[:5], f"{len(told) - 5} more"]
-    nobody = "" if workers.of_tools else " No worker of tools is alive: start one."
+    nobody = "" if workers.by_queue[TOOLS] else " No worker of tools is alive: start one."
     return urgency, f"It waits for {len(calls)} tool call{'' if len(calls) == 1 else 's'}: {', '.join(told)}.{nobody}"
 
 

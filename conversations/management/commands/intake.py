@@ -57,7 +57,7 @@ class Command(BaseCommand):
         until = time.monotonic() + wait
         while not (left := intake.left()).drained and time.monotonic() < until:
             time.sleep(min(LOOK_EVERY_SECONDS, max(0.0, until - time.monotonic())))
-        self.stdout.write(f"{left.running} running, {left.queued} queued, {left.held} held until it is resumed")
+        self.stdout.write(str(left))
         if pause and left.drained:
             self.stdout.write("drained")
         elif wait:
