@@ -333,6 +333,24 @@ MUTANTS = (
         says="'SUCCESS'",
     ),
     Mutant(
+        name="whoever sees the queue may act on it",
+        edits=(
+            (
+                "nanohost/console/queue_page.py",
+                "if act is None or not _may(request, act):",
+                "if act is None:",
+            ),
+        ),
+        caught_by=("tests/test_console_queue.py::test_nobody_else_does_anything",),
+        says="assert 302 == 403",
+    ),
+    Mutant(
+        name="what people do to turns is not logged",
+        edits=(("conversations/steering.py", "    if done:\n", "    if not done:\n"),),
+        caught_by=("tests/test_console_queue.py::test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason",),
+        says="assert set() == ",
+    ),
+    Mutant(
         name="numbers read before they are taken",
         edits=(
             (
