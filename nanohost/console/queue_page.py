@@ -171,7 +171,7 @@ def _failed(now: Any) -> list[dict[str, Any]]:
         {
             "turn": turn,
             "age": (now - turn.created_at).total_seconds(),
-            "words": " ".join(part for part in (TurnProblem(turn.error_code).detail, turn.error_detail) if part),
+            "words": TurnProblem(turn.error_code).title,
         }
         for turn in rows.prefetch_related("conversation").order_by("-created_at")[:MOST_FAILED]
     ]
