@@ -284,7 +284,10 @@ def test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason(operator, s
     assert {entry.object_id for entry in logged} == {str(turn.pk) for turn in turns}
     assert {entry.user.username for entry in logged} == {"of operator"}
     assert all("It is three in the morning." in entry.get_change_message() for entry in logged)
-    assert "It is three in the morning." in look(operator).content.decode()
+    history = f"/admin/conversations/turn/{turns[0].pk}/history/"
+    for shown in (look(operator), operator.get(history)):
+        assert "It is three in the morning." in shown.content.decode()
+    assert history in look(operator).content.decode()
 
 
 def test_the_reason_of_a_failed_turn_is_what_its_client_is_told(operator, say):
