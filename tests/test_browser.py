@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from tests.browser import WIDTHS, Visitor, browser, chromium
 from tests.host import PREPARED, Host
 from tests.http import start
+from tests.wait import wait_until
 
 pytestmark = pytest.mark.skipif(
     not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM"
@@ -188,3 +189,44 @@ def test_a_changed_document_is_a_version_that_the_next_turn_ran_with(boss, api, 
     assert host.sql("SELECT agent_version FROM conversations_turn WHERE id = ?", UUID(turn)) == [
         {"agent_version": row["number"]}
     ]
+
+
+def test_a_turn_that_is_stuck_is_requeued_and_answered(boss, api):
+    page = boss.page
+    script = scripted({"fail": "rate_limited", "times": 1, "retryAfter": 60, "say": "At last."})
+    sent = api.post(f"/conversations/{start(api)}/turns", json={"message": script})
+    turn = sent.json()["turnId"]
+    wait_until(lambda: api.get(f"/turns/{turn}").json()["status"] == "waiting")
+    page.goto("/admin/queue/")
+    row = page.locator(f"#turn-{turn}")
+    expect(row).to_contain_text("provider failed (once in a row); tried again in")
+    row.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Requeue…").click()
+    expect(page.get_by_text("No tool call is run twice")).to_be_visible()
+    page.get_by_label("Why").fill("The provider is back.")
+    page.get_by_role("button", name="Yes, requeue").click()
+    expect(page.get_by_text("Requeued: 1 turn.")).to_be_visible()
+    wait_until(lambda: api.get(f"/turns/{turn}").json()["status"] == "succeeded")
+    page.goto("/admin/queue/")
+    expect(page.locator("#log")).to_contain_text("Requeued: The provider is back.")
+
+
+def test_the_intake_is_paused_for_a_deploy_and_resumed(boss, api):
+    page, conversation = boss.page, start(api)
+
+    def say():
+        return api.post(f"/conversations/{conversation}/chat", json={"message": "Anybody there?"})
+
+    page.goto("/admin/queue/")
+    page.get_by_role("link", name="Pause intake").click()
+    page.get_by_label("Why").fill("Version 2 comes.")
+    page.get_by_role("button", name="Yes, pause").click()
+    expect(page.locator("#intake-state")).to_have_text("Drained")
+    page.goto("/admin/agent/agent/")
+    expect(page.get_by_text("Version 2 comes.")).to_be_visible()
+    wait_until(lambda: say().status_code == 503)
+    assert int(say().headers["Retry-After"]) > 0
+    page.goto("/admin/queue/")
+    page.get_by_role("button", name="Resume intake").click()
+    expect(page.locator("#intake-state")).to_have_text("Open")
+    wait_until(lambda: say().status_code == 200)
