@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
-.PHONY: run stack secrets test lint faults bench lock
+.PHONY: run stack secrets test lint faults bench screenshots lock
 
 run: $(VENV)/runtime-installed
 	@exec $(BIN)/python manage.py serve
@@ -40,6 +40,10 @@ faults: $(VENV)/dev-installed
 # What a turn costs and how many there are in a second: figures of this machine, in three minutes when it is idle.
 bench: $(VENV)/dev-installed
 	$(BIN)/python -m tests.bench
+
+# Every page of the console, on a wide screen and on a phone, into docs/screenshots; look at them before you keep them.
+screenshots: $(VENV)/dev-installed
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest --numprocesses 0 tests/test_browser.py -k every_page
 
 # Needs uv; writes versions and hashes, and no index's address.
 lock:

@@ -11,9 +11,10 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextareaWidget
 
 from agent import simulator
-from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, Agent, AgentVersion
+from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, PROMPT_DOCUMENTS, Agent, AgentVersion
 from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to, link_to_list
 from tools import registry
 from tools.admin import ToolSettingAdmin
@@ -21,7 +22,7 @@ from tools.models import ToolSetting
 
 
 def _document(name: str, help_text: str) -> forms.CharField:
-    box = forms.Textarea(attrs={"rows": 8, "cols": 100})
+    box = UnfoldAdminTextareaWidget(attrs={"rows": 8})
     return forms.CharField(
         label=name, required=False, strip=False, max_length=MOST_DOCUMENT_CHARS, widget=box, help_text=help_text
     )
@@ -31,7 +32,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
     """Tools as checkboxes, documents as texts."""
 
     tools = forms.MultipleChoiceField(
-        widget=forms.CheckboxSelectMultiple,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
         required=False,
         help_text="Those it may use, unless it may use every tool. Each must be enabled, too.",
     )
@@ -41,6 +42,10 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
     document_user = _document("USER", "Whom it works for.")
     document_tools = _document("TOOLS", "How its tools are to be used.")
     document_identity = _document("IDENTITY", "What else it is to know of itself.")
+    document_heartbeat = _document(
+        "HEARTBEAT",
+        "What it is to look after by itself, such as tasks. Headings, comments and ticked boxes are nothing to do.",
+    )
 
     class Meta:
         model = Agent
@@ -54,6 +59,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "tools",
             "max_tool_rounds",
             "max_turn_tokens",
+            "may_reschedule",
+            "heartbeat_owner",
         ]
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -88,8 +95,9 @@ class AgentAdmin(ModelAdmin):
     search_fields = ["name", "system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
-        ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in DOCUMENTS]}),
-        ("Tools", {"fields": ["every_tool", "tools"]}),
+        ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
+        ("Heartbeat, which is in none", {"fields": ["document_heartbeat", "heartbeat_owner"]}),
+        ("Tools", {"fields": ["every_tool", "tools", "may_reschedule"]}),
         ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]

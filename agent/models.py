@@ -12,8 +12,10 @@ from tools.gate import AgentTools
 
 DEFAULT_AGENT = "default"
 
-# An agent's documents, in the order in which its prompt has them.
-DOCUMENTS = ("AGENTS", "SOUL", "USER", "TOOLS", "IDENTITY")
+# The documents that its prompt has, in their order; and the one that is looked at every half hour.
+PROMPT_DOCUMENTS = ("AGENTS", "SOUL", "USER", "TOOLS", "IDENTITY")
+HEARTBEAT = "HEARTBEAT"
+DOCUMENTS = (*PROMPT_DOCUMENTS, HEARTBEAT)
 
 # Characters of one document: some 10,000 tokens, which every call of the model pays for.
 MOST_DOCUMENT_CHARS = 40_000
@@ -46,7 +48,7 @@ class Agent(models.Model):
         db_default=models.Value({}, models.JSONField()),
         blank=True,
         validators=[validate_documents],
-        help_text="What its prompt is made of besides, by name.",
+        help_text="What it is told besides, by name.",
     )
     model = models.CharField(max_length=128, blank=True, help_text="Empty: LLM_MODEL_DEFAULT.")
     context_window = models.PositiveIntegerField(
@@ -73,6 +75,19 @@ class Agent(models.Model):
     )
     max_turn_tokens = models.PositiveIntegerField(
         null=True, blank=True, help_text="Tokens one turn may use, prompts and answers together. Empty: no limit."
+    )
+    may_reschedule = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="May use the tool schedule also in turns that a schedule or its heartbeat has begun.",
+    )
+    heartbeat_owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="On whose behalf its document HEARTBEAT is looked at. Empty: it is not.",
     )
     version = models.PositiveIntegerField(
         default=1, db_default=1, editable=False, help_text="Raised by each change; a turn keeps the one it ran with."
@@ -117,7 +132,7 @@ class Agent(models.Model):
 # The fields of an agent that its versions keep.
 PROFILE = (
     *("name", "system_prompt", "documents", "model", "context_window", "output_reserve"),
-    *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens"),
+    *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "heartbeat_owner"),
 )
 
 

@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
+from functools import lru_cache
 from typing import Any
 
 from agent.history import clean, keep_what_fits
@@ -213,7 +214,13 @@ def _cost(history: Sequence[ChatMessage]) -> int:
 
 def sent_at(text: str, at: datetime) -> str:
     """A user's words with the time, in the zone ``at`` has, at which they were sent."""
-    return f"{text}\n\n[sent {at:%a %Y-%m-%d %H:%M} {at.tzinfo}]"
+    return f"{text}\n\n{_stamp(at.year, at.month, at.day, at.hour, at.minute, at.tzinfo)}"
+
+
+@lru_cache(maxsize=4096)
+def _stamp(year: int, month: int, day: int, hour: int, minute: int, zone: tzinfo | None) -> str:
+    """Each prompt has those of the one before."""
+    return f"[sent {datetime(year, month, day, hour, minute):%a %Y-%m-%d %H:%M} {zone}]"
 
 
 def unsent(text: str) -> str:

@@ -20,13 +20,24 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
 from agent.models import AgentVersion
-from conversations import endings, export, inbox, reading
+from conversations import endings, export, inbox, reading, steering
 from conversations.errors import TurnProblem
-from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import (
+    OPEN,
+    Compaction,
+    Conversation,
+    LaterMessage,
+    Message,
+    Turn,
+    TurnStatus,
+    WaitingFor,
+    Worker,
+)
 from conversations.waiting import PARTS_HEADER
 from memory.models import HistoryEntry, MemoryVersion
 from nanohost.lib.admin import (
     CANCEL,
+    FAIL,
     REQUEUE,
     GrowingAdmin,
     KnownValues,
@@ -257,7 +268,7 @@ class WaitingForFilter(KnownValues):
         return list(WaitingFor)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Turn]) -> QuerySet[Turn]:
-        return super().queryset(request, queryset.filter(status=TurnStatus.WAITING) if self.value() else queryset)
+        return super().queryset(request, queryset.filter(status__in=OPEN) if self.value() else queryset)
 
 
 class MessageInline(ReadOnlyInline):
@@ -278,6 +289,7 @@ class TurnAdmin(GrowingAdmin):
     list_prefetch_related = ["conversation", "owner"]
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
+    actions = ["requeue_turns", "cancel_turns", "fail_turns"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "calls", "version", "sent_to_model"]
     fieldsets = [
@@ -334,6 +346,18 @@ class TurnAdmin(GrowingAdmin):
         return format_html(
             '<a href="{}">each of its model calls</a>', reverse("admin:conversations_turn_sent", args=[turn.pk])
         )
+
+    @admin.action(description="Requeue the selected turns", permissions=[REQUEUE])
+    def requeue_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
+        return steering.steer(request, steering.ACTS["requeue_turns"], queryset)
+
+    @admin.action(description="Cancel the selected turns", permissions=[CANCEL])
+    def cancel_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
+        return steering.steer(request, steering.ACTS["cancel_turns"], queryset)
+
+    @admin.action(description="Fail the selected turns", permissions=[FAIL])
+    def fail_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
+        return steering.steer(request, steering.ACTS["fail_turns"], queryset)
 
     @admin.display(description="conversation")
     def its_conversation(self, turn: Turn) -> str:
@@ -479,9 +503,10 @@ class LaterMessageAdmin(GrowingAdmin):
 class WorkerAdmin(ReadOnlyAdmin):
     """The worker processes: who lives, who died, and how much they hold."""
 
-    list_display = ["name", "is_alive", "heartbeat_at", "turns_held", "turns_most", "version", "started_at", "ended_at"]
+    list_display = ["name", "is_alive", "queues", "heartbeat_at", "turns_held", "turns_most", "version", "started_at"]
+    list_display += ["ended_at"]
     search_fields = ["name"]
-    fields = ["name", "is_alive", "version", "turns", "turns_held", "turns_most"]
+    fields = ["name", "is_alive", "queues", "version", "turns", "turns_held", "turns_most"]
     fields += ["started_at", "heartbeat_at", "ended_at"]
     readonly_fields = ["is_alive", "turns"]
 

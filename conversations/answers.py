@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from conversations.errors import TurnProblem
+from conversations.errors import BY_OPERATOR, TurnProblem
 from conversations.models import Message, Turn, TurnStatus
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.rest import PROBLEM_TYPE, problem
@@ -63,7 +63,7 @@ def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
         reply, calls = _replies_of([turn]).get(turn.pk), calls_of(turn.pk)
         usage = usage_of(turn.prompt_tokens, turn.completion_tokens)
         return Answer(status=200, body=succeeded(turn.conversation_id, turn.pk, reply=reply, calls=calls, usage=usage))
-    error = TurnProblem(turn.error_code, turnId=str(turn.pk), conversationId=str(turn.conversation_id))
+    error = TurnProblem(turn.error_code, _told_of(turn), turnId=str(turn.pk), conversationId=str(turn.conversation_id))
     return problem_answer(error, request_id)
 
 
@@ -126,4 +126,10 @@ def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
 def _error_of(turn: Turn) -> dict[str, str] | None:
     if not turn.error_code:
         return None
-    return {"code": turn.error_code, "message": TurnProblem(turn.error_code).detail}
+    return {"code": turn.error_code, "message": TurnProblem(turn.error_code, _told_of(turn)).detail}
+
+
+def _told_of(turn: Turn) -> str:
+    """What its client is told besides what the code means: the detail is for people of the house, unless one of them
+    wrote it for the client."""
+    return turn.error_detail if turn.error_code == BY_OPERATOR else ""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import (
     BigIntegerField,
+    BooleanField,
     Case,
     DurationField,
     Exists,
@@ -199,7 +200,8 @@ _standing = Rows(
     ),
 )
 _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
-_FOR_VIEW = ("seq", "turn_id", "kind", "created_at", *_FOR_CHAT)
+# Whether it is the turn's own is the database's to say: to make an id of each row costs as much as all else of it.
+_FOR_VIEW = ("seq", "own", "kind", "created_at", *_FOR_CHAT)
 
 # However few of them are consolidated: an older summary of what comes before these is worth more than their beginning.
 MOST_MESSAGES = 500
@@ -208,7 +210,10 @@ MOST_MESSAGES = 500
 def _said() -> Any:
     """What was said, and the turn's own command."""
     mine = Message.objects.filter(conversation_id=Given("conversation_id"), seq__isnull=False)
-    return mine.filter(Q(kind=Message.Kind.SAID) | Q(turn_id=Given("turn_id")), type=Message.Type.NORMAL)
+    own = ExpressionWrapper(Q(turn_id=Given("turn_id")), output_field=BooleanField())
+    return mine.annotate(own=own).filter(
+        Q(kind=Message.Kind.SAID) | Q(turn_id=Given("turn_id")), type=Message.Type.NORMAL
+    )
 
 
 @cache
@@ -240,13 +245,14 @@ def read(claim: Claim) -> View:
     ((prompt_tokens, completion_tokens, retries, starts_at, consolidated_through, summary_seq),) = standing
     whose = {"conversation_id": claim.conversation_id, "turn_id": claim.turn_id}
     rows = _latest(settings.MEMORY_WINDOW)(**whose, starts_at=starts_at, first=consolidated_through + 1)[::-1]
-    if len(rows) == MOST_MESSAGES and rows[0][1] == claim.turn_id:
+    if len(rows) == MOST_MESSAGES and rows[0][1]:
         # The turn alone may fill the prompt; all of it is needed to decide what comes next.
         rows = _of_turn(**whose)
-    own = [(kind, as_chat(*row)) for _, turn_id, kind, _, *row in rows if turn_id == claim.turn_id]
+    zone = timezone.get_current_timezone()
+    own = [(kind, as_chat(*row)) for _, is_own, kind, _, *row in rows if is_own]
     return View(
         own=[message for _, message in own],
-        transcript=[for_model(*row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
+        transcript=[for_model(zone, *row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
         usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens),
         retries=retries,
         summary=_content_at(conversation_id=claim.conversation_id, seq=summary_seq)[0] if summary_seq else "",
@@ -262,13 +268,16 @@ def said_between(conversation_id: UUID, first_seq: int, last_seq: int) -> list[C
     """Messages as :func:`read` has them in a view's transcript."""
     said = Message.objects.filter(conversation_id=conversation_id, seq__range=(first_seq, last_seq))
     said = said.filter(type=Message.Type.NORMAL, kind=Message.Kind.SAID).order_by("seq")
-    return [for_model(*row) for row in said.values_list("created_at", *_FOR_CHAT)]
+    zone = timezone.get_current_timezone()
+    return [for_model(zone, *row) for row in said.values_list("created_at", *_FOR_CHAT)]
 
 
-def for_model(created_at: datetime, role: str, content: str, tool_calls: object, tool_call_id: str) -> ChatMessage:
+def for_model(
+    zone: tzinfo, created_at: datetime, role: str, content: str, tool_calls: object, tool_call_id: str
+) -> ChatMessage:
     """A message as the prompt has it: a user's with the time at which it was sent."""
     if role == Message.Role.USER:
-        content = sent_at(content, timezone.localtime(created_at))
+        content = sent_at(content, created_at.astimezone(zone))
     return as_chat(role, content, tool_calls, tool_call_id)
 
 

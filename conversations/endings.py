@@ -1,22 +1,27 @@
-"""Ending what somebody else holds: cancelling turns, deleting conversations."""
+"""Taking away what somebody else holds: cancelling, failing and requeueing turns, deleting conversations."""
 
+from collections.abc import Mapping
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 
-from conversations import events
+from conversations import doorbell, events
 from conversations.claims import close_round, ring_for_next
-from conversations.models import OPEN, Conversation, Turn, TurnStatus
-from nanohost.lib.clock import Now
+from conversations.errors import BY_OPERATOR
+from conversations.models import OPEN, Conversation, Turn, TurnStatus, WaitingFor
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.redaction import redact
 from tools import gate
+from tools.models import ToolCall
 
 
 def cancel_turn(turn: Turn) -> None:
     """Cancel a turn, wherever it is; one that has ended stays as it ended.
 
-    A queued or waiting turn is ended here, with its open calls. A running one is flagged: its worker looks at the flag
-    between steps, and every second while a model is silent.
+    A queued or waiting turn is ended here, with its open calls, and so is one whose worker is gone. A running one is
+    flagged: its worker looks at the flag between steps, and every second while a model is silent.
     """
     while not _cancel_at_rest(turn) and not _flag_running(turn):
         # Neither at rest nor running: it has ended, or it has just changed from one to the other.
@@ -25,27 +30,80 @@ def cancel_turn(turn: Turn) -> None:
 
 
 def _cancel_at_rest(turn: Turn) -> bool:
-    with transaction.atomic():
-        # Conversation, turn, call: the order in which locks are taken everywhere.
-        Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=Now())
-        at_rest = Turn.objects.filter(pk=turn.pk, status__in=(TurnStatus.QUEUED, TurnStatus.WAITING))
-        cancelled = at_rest.update(
-            status=TurnStatus.CANCELLED,
-            waiting_for="",
-            error_code="turn_cancelled",
-            cancel_requested=True,
-            fence=F("fence") + 1,
-            ended_at=Now(),
-        )
-        if cancelled:
-            close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="the turn was cancelled")
-            events.publish_end_after_commit(turn.pk)
-            ring_for_next(turn.conversation_id)
-    return bool(cancelled)
+    at_rest = Q(status__in=(TurnStatus.QUEUED, TurnStatus.WAITING))
+    at_rest |= Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
+    cancelled = {"status": TurnStatus.CANCELLED, "error_code": "turn_cancelled", "cancel_requested": True}
+    return _end(turn, at_rest, cancelled, rule="cancelled", reason="the turn was cancelled")
 
 
 def _flag_running(turn: Turn) -> bool:
     return bool(Turn.objects.filter(pk=turn.pk, status=TurnStatus.RUNNING).update(cancel_requested=True))
+
+
+def fail_turn(turn: Turn, *, reason: str) -> bool:
+    """End a turn as failed, wherever it is, for a reason that its client is told; False if it has ended already.
+
+    A worker that holds it loses it: nothing of what it still does is stored.
+    """
+    failed = {"status": TurnStatus.FAILED, "error_code": BY_OPERATOR, "error_detail": redact(reason)[:500]}
+    return _end(turn, Q(status__in=OPEN), failed, rule="turn_ended", reason="an operator ended the turn")
+
+
+def _end(turn: Turn, if_it_is: Q, outcome: Mapping[str, object], *, rule: str, reason: str) -> bool:
+    with transaction.atomic():
+        # Conversation, turn, call: the order in which locks are taken everywhere.
+        Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=Now())
+        ended = Turn.objects.filter(if_it_is, pk=turn.pk).update(
+            waiting_for="", lease_until=None, fence=F("fence") + 1, ended_at=Now(), **outcome
+        )
+        if ended:
+            close_round(turn.conversation_id, turn.pk, rule=rule, reason=reason)
+            events.publish_end_after_commit(turn.pk)
+            ring_for_next(turn.conversation_id)
+    return bool(ended)
+
+
+def requeue_turn(turn: Turn) -> bool:
+    """Have a worker look at an open turn now, with all of a turn's time before it; False if it has ended.
+
+    A running one is taken from its worker, by the fence, and goes on from its last stored step. Its calls stay what
+    they are: one with side effects whose worker is gone becomes UNKNOWN and is not run again. ``attempts`` stays as
+    well: what has cost workers before is still run apart from others.
+    """
+    while not _take_away(turn) and not _hurry(turn):
+        if not Turn.objects.open().filter(pk=turn.pk).exists():
+            return False
+    return True
+
+
+def _take_away(turn: Turn) -> bool:
+    with transaction.atomic():
+        taken = Turn.objects.filter(pk=turn.pk, status=TurnStatus.RUNNING).update(
+            status=TurnStatus.WAITING,
+            waiting_for=WaitingFor.RETRY,
+            fence=F("fence") + 1,
+            lease_until=None,
+            **_anew(),
+        )
+        if taken:
+            doorbell.ring_for_turn(turn.pk)
+    return bool(taken)
+
+
+def _hurry(turn: Turn) -> bool:
+    with transaction.atomic():
+        queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(rung_at=Now())
+        if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**_anew()):
+            doorbell.ring_for_turn(turn.pk)
+            for call_id in ToolCall.objects.open().filter(turn_id=turn.pk).values_list("pk", flat=True):
+                doorbell.ring_for_call(call_id)
+            return True
+    return False
+
+
+def _anew() -> dict[str, object]:
+    deadline = from_now(settings.TURN_TIMEOUT_SECONDS)
+    return {"run_after": Now(), "rung_at": Now(), "deadline": deadline, "retries": 0}
 
 
 def delete_conversation(conversation_id: UUID) -> None:

@@ -21,6 +21,12 @@ class FolderInUse(Exception):
     """There is something already where an export is to be written."""
 
 
+class IntakePaused(Problem):
+    """No new turns are taken in, as while a new version is deployed."""
+
+    code, status, title = "intake_paused", 503, "New turns are not taken in just now; try again after Retry-After."
+
+
 class UnknownModel(Problem):
     """The request names a model outside LLM_MODELS."""
 
@@ -51,6 +57,10 @@ class IdempotencyConflict(Problem):
     code, status, title = "idempotency_conflict", 409, "This Idempotency-Key was used for another request."
 
 
+# Of a turn that people of the house have failed, for a reason that its client is told.
+BY_OPERATOR = "turn_failed_by_operator"
+
+
 class TurnProblem(Problem):
     """A turn that ended without an answer, as the chat request that waits for it is told."""
 
@@ -59,6 +69,7 @@ class TurnProblem(Problem):
         "turn_timeout": (504, "The turn took longer than TURN_TIMEOUT_SECONDS."),
         "turn_crashed": (500, "The workers that ran the turn died, TURN_MAX_ATTEMPTS times."),
         "turn_error": (500, "The turn failed by a fault of the server; the failure is logged."),
+        BY_OPERATOR: (500, "An operator of this host ended the turn; the detail says why."),
         "llm_auth": (502, "The model's provider refused the server's key, or its quota is used up."),
         "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
         "llm_timeout": (504, "The model did not answer within LLM_TIMEOUT_SECONDS; retries were used up."),
@@ -69,7 +80,7 @@ class TurnProblem(Problem):
         "llm_request_refused": (502, "The model's provider refused the request, for example for an unknown model."),
     }
 
-    def __init__(self, code: str, **members: object) -> None:
+    def __init__(self, code: str, told: str = "", **members: object) -> None:
         self.code = code
         self.status, self.title = self.codes.get(code, self.codes["turn_error"])
-        super().__init__(self.title, headers=None, **members)
+        super().__init__(told, headers=None, **members)

@@ -2,25 +2,47 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q
+from django.db.models import Exists, F, Q, QuerySet
 from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import doorbell, endings
 from conversations.commands import STOP, command_in
-from conversations.errors import ConversationBusy, IdempotencyConflict, NotFailed, UnknownAgent, UnknownModel
-from conversations.models import ACTIVE, Conversation, LaterMessage, LaterState, Message, Turn, TurnStatus
+from conversations.errors import (
+    ConversationBusy,
+    IdempotencyConflict,
+    IntakePaused,
+    NotFailed,
+    UnknownAgent,
+    UnknownModel,
+)
+from conversations.models import (
+    ACTIVE,
+    Conversation,
+    IntakePause,
+    LaterMessage,
+    LaterState,
+    Message,
+    Turn,
+    TurnStatus,
+    WaitingFor,
+)
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Rows, Update
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
+WhilePaused = Literal["hold", "refuse"]
+
+# Nobody knows for how long the intake will be paused: so often a client may ask.
+RETRY_AFTER_SECONDS = 15
 
 
 def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: dict[str, object]) -> Conversation:
@@ -37,7 +59,7 @@ def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: d
 _insert_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    "created_at",
+    *("created_at", "waiting_for"),
     status=TurnStatus.QUEUED,
     rung_at=Now(),
 )
@@ -55,15 +77,18 @@ def receive(
     request_id: str,
     turn_id: UUID | None = None,
     on_busy: OnBusy = "enqueue",
+    while_paused: WhilePaused = "hold",
 ) -> Turn:
     """Store a user's message and the turn that will answer it, and ring for it. Returns the turn.
 
     ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what becomes of it while turns of the
     conversation are open: it waits behind them, is refused as :class:`ConversationBusy`, or has them cancelled.
+    ``while_paused``: what becomes of it while the intake is paused: it is stored and begins when that is resumed, or is
+    refused as :class:`IntakePaused`, for clients that can come back.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
-    :class:`IdempotencyConflict`. Raises :class:`UnknownModel`, and :class:`NotFound` if the conversation is deleted
-    meanwhile.
+    :class:`IdempotencyConflict`, paused or not. Raises :class:`UnknownModel`, and :class:`NotFound` if the conversation
+    is deleted meanwhile.
     """
     body_hash = _hash_of(conversation.pk, content, model)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
@@ -75,7 +100,7 @@ def receive(
         on_busy = "interrupt"
     try:
         with transaction.atomic():
-            number, set_aside = _take_number(conversation.pk)  # and with it the conversation's lock
+            number, set_aside, waiting_for = _take_number(conversation.pk, while_paused)  # and the conversation's lock
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy)
             stored: dict[str, Any] = {
@@ -88,6 +113,7 @@ def receive(
                 "idempotency_key": idempotency_key,
                 "body_hash": body_hash,
                 "created_at": timezone.now(),
+                "waiting_for": waiting_for,
             }
             _insert_turn(**stored)
             # What was set aside comes first: ids sort as they are made.
@@ -140,9 +166,13 @@ def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
     return [f"[note] {each.content}" if each.kind == LaterMessage.Kind.NOTE else each.content for each in taken]
 
 
-def note(*, conversation_id: UUID, content: str) -> bool:
-    """Append what the host itself has to say, for people: the model does not see it. False if a turn is active, into
-    whose middle it would fall. Where the conversation is gone, nobody is left to be told: True."""
+def note(*, conversation_id: UUID, content: str, by_agent: bool = False) -> bool:
+    """Append what nobody has asked for. What the host itself has to say is for people, and the model does not see it;
+    what its agent says (``by_agent``) it sees as its own words.
+
+    False if a turn is active, into whose middle it would fall. Where the conversation is gone, nobody is left to be
+    told: True.
+    """
     with transaction.atomic():
         conversation = Conversation.objects.select_for_update().filter(pk=conversation_id).first()
         if conversation is None:
@@ -152,12 +182,21 @@ def note(*, conversation_id: UUID, content: str) -> bool:
         Message.objects.create(
             conversation=conversation,
             seq=conversation.next_seq,
-            role=Message.Role.SYSTEM,
-            kind=Message.Kind.COMMAND,
+            role=Message.Role.ASSISTANT if by_agent else Message.Role.SYSTEM,
+            kind=Message.Kind.SAID if by_agent else Message.Kind.COMMAND,
             content=content,
         )
         Conversation.objects.filter(pk=conversation_id).update(next_seq=F("next_seq") + 1, updated_at=Now())
     return True
+
+
+def begin_anew(*, conversation_id: UUID) -> None:
+    """Let the next prompt begin with the next message, unless a turn is active. In the caller's transaction, which then
+    has the conversation's lock."""
+    row = Conversation.objects.select_for_update().filter(pk=conversation_id)
+    next_seq = row.values_list("next_seq", flat=True).first()
+    if next_seq and not Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():
+        row.update(starts_at_seq=next_seq, consolidated_through=next_seq - 1, summary_seq=None)
 
 
 def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
@@ -168,21 +207,41 @@ def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
         endings.cancel_turn(turn)
 
 
-_take = Update(
-    lambda: Conversation.objects.filter(pk=Given("conversation_id")),
-    lambda: {"next_turn": F("next_turn") + 1, "updated_at": Now()},
-    returning=("next_turn", "set_aside"),
-)
+def _place() -> QuerySet[Conversation]:
+    return Conversation.objects.filter(pk=Given("conversation_id"))
 
 
-def _take_number(conversation_id: UUID) -> tuple[int, int]:
-    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted. And
-    how many messages wait to ride along with it."""
-    taken = _take(conversation_id=conversation_id)
+def _taking(place: Callable[[], QuerySet[Conversation]]) -> Update:
+    """Takes a turn's place in its conversation."""
+    return Update(
+        place,
+        lambda: {"next_turn": F("next_turn") + 1, "updated_at": Now()},
+        returning=("next_turn", "set_aside"),
+    )
+
+
+# Whether the intake is paused costs no statement of its own, and is never known from before.
+_take_unless_paused = _taking(lambda: _place().filter(~Exists(IntakePause.objects.current())))
+_take = _taking(_place)
+
+
+def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> tuple[int, int, str]:
+    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted. Then
+    how many messages wait to ride along with it, and what it waits for itself, if the intake is paused."""
+    waiting_for = ""
+    taken = _take_unless_paused(conversation_id=conversation_id)
+    if not taken and while_paused == "hold":
+        taken, waiting_for = _take(conversation_id=conversation_id), WaitingFor.INTAKE
     if not taken:
+        if Conversation.objects.filter(pk=conversation_id).exists():
+            raise IntakePaused(
+                "New turns are not taken in just now, as while a new version is deployed. Send the request again later,"
+                " with the same Idempotency-Key if it had one.",
+                headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+            )
         raise NotFound()
     ((next_turn, set_aside),) = taken
-    return int(next_turn) - 1, int(set_aside)
+    return int(next_turn) - 1, int(set_aside), waiting_for
 
 
 def _hash_of(conversation_id: UUID, content: str, model: str) -> str:

@@ -8,7 +8,7 @@ import logging
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, OuterRef, Subquery
 
 from conversations import inbox
 from conversations.errors import IdempotencyConflict
@@ -50,7 +50,9 @@ def put(
             earlier = LaterMessage.objects.filter(conversation=conversation, idempotency_key=idempotency_key).first()
             if earlier:
                 Conversation.objects.filter(pk=conversation.pk).update(set_aside=F("set_aside") - aside)
-                if (earlier.kind, earlier.content, earlier.run_after) != (kind, content, run_after):
+                asked = (earlier.kind, earlier.content, earlier.run_after, earlier.model)
+                # Its time has moved on if its turn has failed.
+                if asked != (kind, content, earlier.run_after if earlier.tries else run_after, model):
                     raise IdempotencyConflict("This Idempotency-Key was used for another message.")
                 return earlier
         return LaterMessage.objects.create(
@@ -76,6 +78,9 @@ def fire_due() -> None:
             logger.warning("a message for later makes no turn: %s", problem.code)
             mine.update(state=LaterState.FAILED)
             continue
+        except Exception:
+            logger.exception("a message for later could not be said, and is due again: %s", message.pk)
+            continue
         mine.update(state=LaterState.FIRED, tries=F("tries") + 1, turn_id=turn.pk)
 
 
@@ -91,13 +96,11 @@ def _receive(message: LaterMessage) -> Turn:
 
 
 def _settle() -> None:
-    fired = LaterMessage.objects.filter(state=LaterState.FIRED).order_by("run_after")[:MOST_FOUND]
-    messages = {message.turn_id: message for message in fired if message.turn_id}
-    ended = Turn.objects.filter(pk__in=list(messages)).exclude(ended_at=None)
-    for turn_id, status in ended.values_list("pk", "status"):
-        message = messages[turn_id]
-        mine = LaterMessage.objects.filter(pk=message.pk, state=LaterState.FIRED, turn_id=turn_id)
-        if status != TurnStatus.FAILED:
+    turn = Turn.objects.filter(pk=OuterRef("turn_id"), ended_at__isnull=False)
+    fired = LaterMessage.objects.filter(state=LaterState.FIRED).annotate(outcome=Subquery(turn.values("status")))
+    for message in fired.exclude(outcome=None)[:MOST_FOUND]:
+        mine = LaterMessage.objects.filter(pk=message.pk, state=LaterState.FIRED, turn_id=message.turn_id)
+        if message.outcome != TurnStatus.FAILED:
             mine.update(state=LaterState.DONE)
         elif message.tries < MOST_TRIES:
             mine.update(state=LaterState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))

@@ -75,6 +75,8 @@ class WaitingFor(models.TextChoices):
 
     TOOLS = "tools"
     RETRY = "retry"
+    # Of a queued one, which came of itself while the intake was paused.
+    INTAKE = "intake"
 
 
 ACTIVE = (TurnStatus.RUNNING, TurnStatus.WAITING)
@@ -92,8 +94,11 @@ class TurnQuerySet(models.QuerySet["Turn"]):
     def due(self) -> Self:
         """Turns that nobody works on and whose time has come."""
         on_time = Q(run_after=None) | Q(run_after__lte=Now())
+        # Looked at each time, not written into the turns when the intake is resumed: one that is stored at that
+        # moment would wait for ever.
+        is_let_in = ~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())
         return self.filter(
-            Q(status=TurnStatus.QUEUED) & on_time
+            Q(status=TurnStatus.QUEUED) & on_time & is_let_in
             | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS)
             | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.RETRY) & on_time
             | Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
@@ -420,6 +425,35 @@ class Compaction(models.Model):
 
     def __str__(self) -> str:
         return f"messages {self.first_seq} to {self.through_seq}" if self.through_seq else f"compaction {self.status}"
+
+
+class IntakePauseQuerySet(models.QuerySet["IntakePause"]):
+    """Look-ups that say what they mean."""
+
+    def current(self) -> Self:
+        """The pause there is, if there is one."""
+        return self.filter(pk=IntakePause.ONLY)
+
+
+class IntakePause(models.Model):
+    """The one row that is there while no new turns are taken in, as for a deploy."""
+
+    ONLY = 1
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    paused_at = models.DateTimeField()
+    paused_by = models.CharField(max_length=150, help_text="Who paused it.")
+    because = models.CharField(max_length=500, help_text="Why.")
+
+    objects = IntakePauseQuerySet.as_manager()
+
+    class Meta:
+        # There is no page of it; the console's page of the queue asks for this one.
+        default_permissions = ()
+        permissions = [("pause_intakepause", "Can pause the intake")]
+
+    def __str__(self) -> str:
+        return "intake"
 
 
 # The queues a worker may work on. Turns are model calls, and tools hold no key: so each has workers of its own.

@@ -17,7 +17,7 @@ from django.conf import settings
 
 from agent.llm.base import ModelRequest
 from agent.loop import ChatMessage, Limit
-from agent.models import DOCUMENTS, AgentVersion
+from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, build_prompt
 from conversations import claims
 from conversations.models import Conversation, Message, Turn
@@ -38,7 +38,7 @@ def background_of(
         system_prompt=profile["system_prompt"],
         agent=profile["name"],
         zone=settings.TIME_ZONE,
-        documents={name: profile["documents"][name] for name in DOCUMENTS if name in profile["documents"]},
+        documents={name: profile["documents"][name] for name in PROMPT_DOCUMENTS if name in profile["documents"]},
         memory=memory,
         notes=notes,
         channel=channel,

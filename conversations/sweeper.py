@@ -6,21 +6,28 @@ sweepers may run, and what two of them find is claimed once.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
+from conversations import doorbell
 from conversations.models import Compaction, CompactionStatus, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from tools import calls, gate
+from tools.models import CallStatus, ToolCall
 
 # What somebody was told of is left to them for so long, and no longer than what somebody holds; and a sweep finds so
 # many rows at most.
 TOLD_FOR = timedelta(seconds=min(10.0, settings.TURN_LEASE_SECONDS))
 MOST_FOUND = 200
+
+# A sweep tells of what is due every few seconds: what was told of before then, nobody had room for.
+OVERLOOKED_AFTER = timedelta(seconds=30)
 
 
 def due_turns(*, wanted: int = MOST_FOUND, held: Collection[UUID] = ()) -> Sequence[UUID]:
@@ -58,6 +65,46 @@ def due_compactions(*, wanted: int) -> Sequence[UUID]:
         found = list(rows.select_for_update(skip_locked=True).values_list("pk", flat=True)[:wanted])
         Compaction.objects.filter(pk__in=found).update(rung_at=Now())
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlooked:
+    """What is due and was rung for long ago; ``MOST_FOUND`` of each at most."""
+
+    turns: Sequence[UUID]
+    calls: Sequence[UUID]
+    compactions: Sequence[UUID]
+
+
+def overlooked() -> Overlooked:
+    """What nobody came for within ``OVERLOOKED_AFTER``: there is no worker for it, or all of them are full."""
+    then = from_now(-OVERLOOKED_AFTER.total_seconds())
+    long_ago = Q(rung_at__lt=then) | Q(rung_at=None, created_at__lt=then)
+    turns = Turn.objects.claimable().filter(long_ago).exclude(status=TurnStatus.RUNNING, lease_until__gte=then)
+    waits = Q(status=CallStatus.QUEUED) | Q(status=CallStatus.RUNNING, lease_until__lt=then)
+    calls = ToolCall.objects.filter(waits & long_ago)
+    compactions = Compaction.objects.due().filter(long_ago)
+    return Overlooked(turns=_first(turns), calls=_first(calls), compactions=_first(compactions))
+
+
+def _first(rows: QuerySet[Any]) -> list[UUID]:
+    # In the order of the index that they are found by.
+    return list(rows.order_by("rung_at").values_list("pk", flat=True)[:MOST_FOUND])
+
+
+def ring_again() -> int:
+    """Ring for what was overlooked; returns for how much."""
+    with transaction.atomic():
+        found = overlooked()
+        for model, ids, ring in (
+            (Turn, found.turns, doorbell.ring_for_turn),
+            (ToolCall, found.calls, doorbell.ring_for_call),
+            (Compaction, found.compactions, doorbell.ring_for_compaction),
+        ):
+            model._default_manager.filter(pk__in=ids).update(rung_at=Now())
+            for row_id in ids:
+                ring(row_id)
+    return len(found.turns) + len(found.calls) + len(found.compactions)
 
 
 def _end_overdue_calls() -> None:

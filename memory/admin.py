@@ -13,6 +13,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from memory import documents, index
 from memory.errors import MemoryChanged, MemoryTooLong
@@ -30,7 +31,7 @@ class MemoryForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is 
     content = forms.CharField(
         required=False,
         strip=False,
-        widget=forms.Textarea(attrs={"rows": 30, "cols": 120}),
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 30}),
         help_text="In every prompt.",
     )
     read_version = forms.IntegerField(widget=forms.HiddenInput)

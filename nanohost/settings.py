@@ -113,6 +113,11 @@ DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 10, maximum=MOST_THREADS)
 # --- schedules ---------------------------------------------------------------------------------------------------
 SCHEDULE_GRACE_SECONDS = env.seconds("SCHEDULE_GRACE_SECONDS", 300)
 SCHEDULE_MAX_FAILURES = env.integer("SCHEDULE_MAX_FAILURES", 3)
+# What agents may make by the tool; people may make more, and more frequent ones.
+SCHEDULE_TOOL_MOST = env.integer("SCHEDULE_TOOL_MOST", 20)
+SCHEDULE_TOOL_LEAST_SECONDS = env.seconds("SCHEDULE_TOOL_LEAST_SECONDS", 600)
+HEARTBEAT_MINUTES = env.integer("HEARTBEAT_MINUTES", 30, maximum=1440)
+HEARTBEAT_TOKENS_A_DAY = env.integer("HEARTBEAT_TOKENS_A_DAY", 100_000)
 # Of the first start: from then on, what stands in the admin counts.
 SCHEDULER_DAILY_SUMMARY_ENABLED = env.boolean("SCHEDULER_DAILY_SUMMARY_ENABLED", False)
 SCHEDULER_DAILY_SUMMARY_CRON = env.cron("SCHEDULER_DAILY_SUMMARY_CRON", "0 0 9 * * *")

@@ -14,6 +14,7 @@ from nanohost.lib.rest import plain_problem
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
+    path("admin/queue/", include("nanohost.console.queue_page")),
     path("admin/", admin.site.urls),
     path("health/live", health.live),
     path("health/ready", health.ready),

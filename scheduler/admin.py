@@ -5,16 +5,17 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db import transaction
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
 from nanohost.lib.admin import CANCEL, PAUSE, BoundedPaginator, GrowingAdmin, ModelAdmin, link_to, link_to_list
 from nanohost.lib.errors import Problem
 from scheduler import series
-from scheduler.models import RunState, Schedule, ScheduleRun
+from scheduler.models import Heartbeat, RunState, Schedule, ScheduleRun
 from scheduler.times import BadTiming, zone_of
 
 # What the form calls otherwise than series does.
@@ -210,4 +211,38 @@ class ScheduleRunAdmin(GrowingAdmin):
     @admin.display(description="conversation")
     def its_conversation(self, run: ScheduleRun) -> str:
         shown = run.conversation_id
+        return link_to("conversations_conversation", shown, str(shown)) if shown else "–"
+
+
+@admin.register(Heartbeat)
+class HeartbeatAdmin(GrowingAdmin):
+    """When agents were looked after, what came of it, and what it cost."""
+
+    list_display = ["slot", "agent", "state", "tokens", "of_the_day", "error", "its_turn"]
+    list_filter = ["state", "agent"]
+    list_prefetch_related = ["agent"]
+    ordering = ["-id"]  # the newest first: ids sort by time
+    search_fields = ["id"]
+    readonly_fields = ["of_the_day", "its_turn", "its_conversation"]
+    fields = ["id", "agent", "owner", "slot", "state", "error", "tokens", "day", "of_the_day"]
+    fields += ["its_turn", "its_conversation", "created_at", "ended_at"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        of_day = Heartbeat.objects.filter(agent=OuterRef("agent"), day=OuterRef("day")).order_by()
+        used = of_day.values("agent").annotate(used=Sum("tokens")).values("used")
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(used_on_day=Subquery(used))
+        return rows
+
+    @admin.display(description="tokens of that day")
+    def of_the_day(self, heartbeat: Any) -> str:
+        return f"{heartbeat.used_on_day} of {settings.HEARTBEAT_TOKENS_A_DAY}"
+
+    @admin.display(description="turn")
+    def its_turn(self, heartbeat: Heartbeat) -> str:
+        turn = heartbeat.turn_id
+        return link_to("conversations_turn", turn, str(turn)) if turn else "–"
+
+    @admin.display(description="conversation")
+    def its_conversation(self, heartbeat: Heartbeat) -> str:
+        shown = heartbeat.conversation_id
         return link_to("conversations_conversation", shown, str(shown)) if shown else "–"

@@ -36,6 +36,12 @@ HOUSE_JOBS = (
         enabled=settings.SCHEDULER_DAILY_SUMMARY_ENABLED,
     ),
     HouseJob(
+        name="heartbeat",
+        task="scheduler.tasks.heartbeat",
+        times=timedelta(minutes=1),
+        description="Every HEARTBEAT_MINUTES, asks agents to do what their document HEARTBEAT says, if anything.",
+    ),
+    HouseJob(
         name="retention",
         task="scheduler.tasks.retention",
         times=timedelta(minutes=60),

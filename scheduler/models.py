@@ -177,3 +177,57 @@ class ScheduleRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} at {self.slot:%Y-%m-%d %H:%M:%S}Z"
+
+
+class HeartbeatState(models.TextChoices):
+    """What came of looking after an agent."""
+
+    OPEN = "open", "open: it was asked, and has not answered yet"
+    OK = "ok", "ok: it had nothing to tell"
+    TOLD = "told", "told: what it said was delivered"
+    FAILED = "failed", "failed: its turn did"
+    NOTHING = "nothing", "nothing: there was nothing to do, and no model was asked"
+    SKIPPED = "skipped", "skipped: there was a reason not to ask"
+    CAPPED = "capped", "capped: the tokens of the day were used up"
+
+
+class Heartbeat(models.Model):
+    """One time at which an agent's document HEARTBEAT was looked at, and what came of it."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    # Without an index of its own: the constraint's begins with it.
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="heartbeats", db_index=False)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        null=True,
+        related_name="+",
+        help_text="On whose behalf it was asked.",
+    )
+    slot = models.DateTimeField(help_text="When its turn to be looked at began.")
+    day = models.DateField(help_text="The day, in TIME_ZONE, whose tokens it uses.")
+    state = models.CharField(max_length=7, choices=HeartbeatState.choices, help_text="What came of it.")
+    error = models.CharField(max_length=500, blank=True, help_text="Why it was not asked, or failed.")
+    tokens = models.PositiveIntegerField(default=0, help_text="What its turn has used, prompts and answers together.")
+    # Plain ids: it outlives what it tells of.
+    conversation_id = models.UUIDField(null=True, help_text="Where it was asked.")
+    turn_id = models.UUIDField(null=True, help_text="The turn in which it was asked.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, help_text="When its outcome was seen.")
+
+    class Meta:
+        ordering = ["-slot"]
+        constraints = [
+            models.UniqueConstraint(fields=["agent", "slot"], name="one_heartbeat_a_slot"),
+            models.UniqueConstraint(
+                fields=["agent"], condition=models.Q(ended_at=None), name="one_open_heartbeat_an_agent"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["agent", "day"], name="heartbeats_of_a_day"),
+            models.Index(fields=["ended_at"], name="heartbeats_by_end"),
+            models.Index(fields=["state", "-id"], name="heartbeats_by_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent_id} at {self.slot:%Y-%m-%d %H:%M:%S}Z"

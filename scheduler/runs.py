@@ -18,7 +18,7 @@ from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Rows
-from scheduler.models import RunState, Schedule, ScheduleRun
+from scheduler.models import Heartbeat, RunState, Schedule, ScheduleRun
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,14 @@ RETRY_AFTER = (timedelta(minutes=1), timedelta(minutes=5))
 KEPT_FOR = timedelta(days=90)
 # So many rows are looked at, or deleted, in one go.
 MANY = 500
+
+# What a turn's request id begins with, if the clock made it; behind it stands the id of its row here.
+BY_SCHEDULE, BY_HEARTBEAT = "schedule:", "heartbeat:"
+
+
+def is_scheduled(request_id: str) -> bool:
+    """Whether a turn with this request id was made by the clock, and not by somebody who asked for it."""
+    return request_id.startswith((BY_SCHEDULE, BY_HEARTBEAT))
 
 
 class _CannotBeTold(Exception):
@@ -96,7 +104,7 @@ def _speak(run: ScheduleRun, schedule: Schedule) -> None:
         conversation=conversation,
         content=schedule.prompt,
         idempotency_key=f"schedule:{schedule.pk}:{run.slot:%Y%m%dT%H%M%S.%fZ}:{run.attempts + 1}",
-        request_id=f"schedule:{run.pk}",
+        request_id=f"{BY_SCHEDULE}{run.pk}",
         turn_id=new_id(),
     )
     run.conversation_id, run.turn_id = conversation.pk, turn.pk
@@ -159,7 +167,7 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
             run.ended_at = now
         elif outcome != TurnStatus.FAILED:
             run.ended_at, run.error = now, error or "The conversation was deleted."
-        elif run.attempts <= len(RETRY_AFTER) and (schedule.active or run.by_hand):
+        elif run.attempts <= len(RETRY_AFTER) and _may_be_tried_again(run, schedule):
             run.state, run.error, run.retry_at = RunState.DUE, error, now + RETRY_AFTER[run.attempts - 1]
         else:
             _has_failed(run, error=error, now=now)
@@ -171,15 +179,24 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
             _count_failure(run, schedule, now=now)
 
 
+def _may_be_tried_again(run: ScheduleRun, schedule: Schedule) -> bool:
+    """One that has ended had its last time, and this may be the run of it."""
+    return not schedule.cancelled_at and (schedule.state != "paused" or run.by_hand)
+
+
 def _count_failure(run: ScheduleRun, schedule: Schedule, *, now: datetime) -> None:
-    """One more in a row. At the last that is borne, the schedule is paused, and its owner is told where it spoke."""
+    """One more in a row. At the last that is borne, the schedule is paused, and its owner is told where it spoke; at
+    once, if no time is to come at which it could do better."""
     failures = schedule.failures + 1
     Schedule.objects.filter(pk=schedule.pk).update(failures=failures)
-    if failures < settings.SCHEDULE_MAX_FAILURES or not schedule.active:
+    if schedule.state == "ended":
+        told = f"The schedule “{schedule}” has ended, and its last run failed with {run.error}. Run it again by hand."
+    elif failures >= settings.SCHEDULE_MAX_FAILURES and schedule.active:
+        because = f"It failed {failures} times in a row, the last time with {run.error}."
+        pause(schedule, because=because, now=now)
+        told = f"The schedule “{schedule}” is paused. {because} Resume it when the cause is gone."
+    else:
         return
-    because = f"It failed {failures} times in a row, the last time with {run.error}."
-    pause(schedule, because=because, now=now)
-    told = f"The schedule “{schedule}” is paused. {because} Resume it when the cause is gone."
     if run.conversation_id and not inbox.note(conversation_id=run.conversation_id, content=told):
         raise _CannotBeTold
 
@@ -261,10 +278,11 @@ def _store(run: ScheduleRun, *, was: RunState, attempts: int) -> bool:
 
 
 def forget_old() -> int:
-    """Delete the ledger of what has ended long ago, and schedules that were cancelled then; returns how many rows."""
+    """Delete what is written of times long past, and schedules that were cancelled then; returns how many rows."""
     long_ago = from_now(-KEPT_FOR.total_seconds())
     gone = 0
-    for rows in (ScheduleRun.objects.filter(ended_at__lt=long_ago), Schedule.objects.filter(cancelled_at__lt=long_ago)):
+    ended = [kind.objects.filter(ended_at__lt=long_ago) for kind in (ScheduleRun, Heartbeat)]
+    for rows in (*ended, Schedule.objects.filter(cancelled_at__lt=long_ago)):
         # In parts: a table that nobody has cleared for long is not cleared within one statement's time.
         while found := list(rows.values_list("pk", flat=True)[:MANY]):
             gone += rows.model.objects.filter(pk__in=found).delete()[0]

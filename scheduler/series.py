@@ -243,8 +243,9 @@ def _plan(schedule: Schedule, *, now: datetime) -> None:
     following = times.next_after(schedule.timing, now)
     if following is None:
         assert schedule.at
-        shown = schedule.at.astimezone(times.zone_of(schedule.zone))
-        raise BadSchedule(f"{shown:%Y-%m-%d %H:%M:%S} ({schedule.zone}) has passed; a time to come is needed.")
+        zone = times.zone_of(schedule.zone)
+        shown, is_now = (f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S}" for moment in (schedule.at, now))
+        raise BadSchedule(f"{shown} ({schedule.zone}) has passed; a time to come is needed. There, it is {is_now} now.")
     if schedule.ends_at and following > schedule.ends_at:
         raise BadSchedule("It would end before it runs.")
     schedule.next_at = following

@@ -6,6 +6,7 @@ from conversations.worker import forget_dead_workers
 from nanohost.lib import clock
 from scheduler import runs
 from scheduler.daily import summarise_day
+from scheduler.heartbeat import beat
 from scheduler.ticking import tick as fire_what_is_due
 
 
@@ -19,6 +20,12 @@ def tick() -> None:
 def daily_summary() -> None:
     """Have the day before summarised, in each conversation in which something was said."""
     summarise_day(now=clock.read())
+
+
+@shared_task
+def heartbeat() -> None:
+    """Look after the agents that have something to do by themselves."""
+    beat(now=clock.read())
 
 
 @shared_task

@@ -41,6 +41,8 @@ def tick(*, now: datetime | None = None, seconds: float = TICK_SECONDS) -> int:
         pass
     made = 0
     for run in runs.due_again(now=moment)[: runs.MANY]:
+        if time.monotonic() >= until:
+            break
         made += runs.retry(run, now=moment)
     failed: set[UUID] = set()
     while time.monotonic() < until and len(failed) < BATCH:

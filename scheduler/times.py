@@ -12,7 +12,7 @@ here, as Debian's cron has it:
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -121,6 +121,19 @@ def latest(timing: Timing, *, since: datetime, until: datetime, most: int) -> li
         if len(found) >= most or start == since:
             return found[-most:]
         span *= 2
+
+
+def shortest_gap(timing: Timing) -> timedelta:
+    """How often it comes at the most: the shortest time between two of its times, on a day with all of its hours. An
+    expression's days do not count: each is taken for one of them. Of a single time, the longest there is."""
+    if isinstance(timing, At):
+        return timedelta.max
+    if isinstance(timing, Every):
+        return timing.every
+    minute, hour, *_ = timing.expression.split()
+    daily = CronSim(f"{minute} {hour} * * *", datetime(2000, 1, 1))
+    walls = list(takewhile(lambda wall: wall < datetime(2000, 1, 3), daily))
+    return min(later - earlier for earlier, later in pairwise(walls))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from typing import Any
 
 from axes.models import AccessAttempt
 from django.contrib import admin
-from django.contrib.auth.models import Group
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import Group, User
+from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.http import HttpResponse
 from django.test import Client
@@ -14,8 +16,10 @@ from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
 
+from conversations import intake
+from conversations.models import Turn
 from scheduler.house import sync_house_jobs
-from tests.test_admin import make_rows
+from tests.test_admin import HOSTILE, make_rows
 
 # Pages of a row besides Django's own, which only show.
 READ = {
@@ -42,6 +46,14 @@ class Page:
 def make_a_row_of_each() -> None:
     """A row on each page; see that there is one of a model that is new."""
     make_rows(1)
+    LogEntry.objects.create(
+        user=User.objects.first(),
+        content_type=ContentType.objects.get_for_model(Turn),
+        object_repr=HOSTILE,
+        action_flag=CHANGE,
+        change_message=HOSTILE,
+    )
+    intake.pause(by=HOSTILE, because=HOSTILE)
     sync_house_jobs()
     Group.objects.create(name="a group")
     ClockedSchedule.objects.create(clocked_time=timezone.now())
@@ -62,6 +74,8 @@ def pages() -> Iterator[Page]:
     """Every address of the console that needs no more than a row's key."""
     for view in ("index", "password_change", "jsi18n", "search"):
         yield Page(view, None, reverse(f"admin:{view}"))
+    for view in ("queue", "queue_intake"):
+        yield Page(view, None, reverse(view))
     for label in sorted({model._meta.app_label for model in admin.site._registry}):
         yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))
     for model in admin.site._registry:

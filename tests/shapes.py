@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import psycopg
 import redis
 
+from tests.browser import chromium
+
 EMBEDDED, PRODUCTION = "embedded", "production"
 
 LOCAL_DATABASE = "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -89,6 +91,8 @@ def main(arguments: list[str]) -> int:
     else:
         passed.append(run_suite(PRODUCTION, arguments))
         ran.append(PRODUCTION)
+    pages = chromium() or "not tested: install Debian's chromium, or set CHROMIUM to one"
+    print(f"\npages in a browser: {pages}", flush=True)  # noqa: T201 -- a command
     if not all(passed):
         print("\nfailed", flush=True)  # noqa: T201 -- a command
     print(f"shapes run: {', '.join(ran)}", flush=True)  # noqa: T201 -- a command

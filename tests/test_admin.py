@@ -15,7 +15,7 @@ from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import new_id
 from scheduler import series
-from scheduler.models import Schedule, ScheduleRun
+from scheduler.models import Heartbeat, Schedule, ScheduleRun
 from tests.calls import ask
 from tests.factories import OwnerFactory
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
@@ -34,6 +34,7 @@ READ_ONLY = [
     "memory_memoryversion",
     "memory_historyentry",
     "scheduler_schedulerun",
+    "scheduler_heartbeat",
     "tools_toolcall",
     "tools_settingchange",
     "accounts_apikey",
@@ -94,6 +95,10 @@ def make_rows(number):
         )
         Schedule.objects.filter(pk=schedule.pk).update(paused_because=HOSTILE)
         ScheduleRun.objects.create(schedule=schedule, slot=timezone.now(), state="failed", error=HOSTILE)
+        today = timezone.localdate()
+        Heartbeat.objects.create(
+            agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE
+        )
         Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
         ApiKey.objects.issue(owner=owner)
         ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)

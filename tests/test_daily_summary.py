@@ -3,13 +3,17 @@
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from django_celery_beat.models import PeriodicTask
 
 from conversations import daily, inbox
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from conversations.turns import _take
 from nanohost.lib.ids import first_id_at, new_id
+from scheduler.daily import summarise_day
+from scheduler.house import sync_house_jobs
 from tests.openai_server import call, completion
 from tests.test_compaction import model, rows, run  # noqa: F401 -- a fixture
+from tests.test_scheduler import runs_of
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -47,6 +51,28 @@ def test_each_conversation_of_the_day_gets_one_summary(yesterday, say):
     assert ask() == 0
     assert [row.status for row in rows()] == [CompactionStatus.DONE] * 3
     assert [(row.first_seq, row.through_seq, row.day) for row in rows()] == [(1, 2, DAY)] * 3
+
+
+def days_of(job):
+    """When summaries were stored while beat's clock is stepped from one evening over two mornings, and of which day."""
+    stored = []
+    for at in runs_of(job, UNTIL - timedelta(hours=3), hours=38):
+        summarise_day(now=at)
+        for row in Compaction.objects.filter(status=CompactionStatus.QUEUED):
+            run(row)
+            stored.append((at, row.day, row.conversation_id))
+    return stored
+
+
+def test_switched_on_there_are_summaries_of_yesterday_at_the_next_nine_o_clock(yesterday):
+    sync_house_jobs()
+    job = PeriodicTask.objects.get(name="daily_summary")
+    assert (days_of(job), Message.objects.filter(kind="daily").count()) == ([], 0)
+    job.enabled = True
+    first, second = UNTIL + timedelta(hours=9), UNTIL + timedelta(hours=33)
+    expected = {(first, DAY, each.pk) for each in yesterday[:3]} | {(second, UNTIL.date(), yesterday[3].pk)}
+    assert set(days_of(job)) == expected
+    assert Message.objects.filter(kind="daily").count() == 4
 
 
 def test_it_is_never_taken_for_the_rolling_summary(yesterday):

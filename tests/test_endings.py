@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from conversations import claims, endings
+from conversations import answers, claims, endings
 from conversations.errors import FenceLost
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from conversations.turns import DatabaseThreads, TurnRunner
 from nanohost.lib.clock import from_now
+from tests.faults import doorbell as rings
 from tests.scripts import script
 from tests.work import advance, run_call, settle
 from tools.models import CallStatus, ToolCall
@@ -145,3 +146,105 @@ def test_open_calls_of_a_deleted_conversation_end(say, tool_settings, conversati
     advance(say("What time is it?"))
     endings.delete_conversation(conversation.pk)
     assert ToolCall.objects.get().rule == "deleted"
+
+
+# --- by hand: failed, requeued ------------------------------------------------------------------------------------
+
+
+def lose_its_worker(turn):
+    Turn.objects.filter(pk=turn.pk).update(lease_until=from_now(-1))
+
+
+def test_a_turn_whose_worker_is_gone_is_cancelled_at_once(say):
+    turn = say("Hello")
+    claim = claims.claim(turn.pk, worker="worker")
+    lose_its_worker(turn)
+    endings.cancel_turn(turn)
+    turn.refresh_from_db()
+    assert (turn.status, turn.lease_until) == (TurnStatus.CANCELLED, None)
+    with pytest.raises(FenceLost):  # it was not gone after all
+        claims.fail(claim, code="turn_error")
+
+
+def test_a_turn_is_failed_wherever_it_is_and_its_client_is_told_why(say):
+    queued, running, waiting = say("one"), say("two"), say("three")
+    assert endings.fail_turn(queued, reason="The model is withdrawn.")
+    claim = claims.claim(running.pk, worker="worker")
+    assert endings.fail_turn(running, reason="The model is withdrawn.")
+    with pytest.raises(FenceLost):
+        claims.hand_back(claim)
+    claims.wait_for_retry(claims.claim(waiting.pk, worker="worker"), seconds=60)
+    assert endings.fail_turn(waiting, reason="The model is withdrawn.")
+    for turn in Turn.objects.all():
+        assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "turn_failed_by_operator")
+        problem = answers.chat_answer(turn.pk, request_id="r")
+        assert (problem.status, problem.body["detail"]) == (500, "The model is withdrawn.")
+        assert answers.turns_as_json([turn])[0]["error"]["message"] == "The model is withdrawn."
+    assert not endings.fail_turn(queued, reason="again")
+
+
+def test_a_started_call_with_side_effects_becomes_unknown_when_its_turn_is_failed(say, tool_settings, effects):
+    tool_settings("append_line", grants=["FS_WRITE"])
+    call = {"name": "append_line", "arguments": {"path": str(effects), "line": "perhaps"}}
+    turn = advance(say(script({"call": [call]})))
+    ToolCall.objects.update(status=CallStatus.RUNNING, fence=1, lease_until=from_now(30))
+    endings.fail_turn(turn, reason="x")
+    assert ToolCall.objects.get().status == CallStatus.UNKNOWN
+
+
+def test_a_turn_that_is_requeued_is_taken_from_its_worker(say):
+    turn = say("Hello")
+    claim = claims.claim(turn.pk, worker="worker-1")
+    Turn.objects.update(attempts=2, deadline=from_now(-1))
+    assert endings.requeue_turn(turn)
+    for write in (claims.hand_back, lambda claim: claims.fail(claim, code="turn_error")):
+        with pytest.raises(FenceLost):
+            write(claim)
+    again = claims.claim(turn.pk, worker="worker-2")
+    assert again.attempts == 2, "what has cost workers is still run apart"
+    assert again.seconds_left() > 1, "it has its time anew"
+    claims.hand_back(again)
+    assert settle([turn])[0].status == TurnStatus.SUCCEEDED
+
+
+def test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown(say, tool_settings, effects):
+    tool_settings("append_line", grants=["FS_WRITE"])
+    call = {"name": "append_line", "arguments": {"path": str(effects), "line": "once"}}
+    turn = advance(say(script({"call": [call]}, {"say": "So."})))
+    ToolCall.objects.update(status=CallStatus.RUNNING, fence=1, lease_until=from_now(-1))  # its worker died in it
+    assert endings.requeue_turn(turn)
+    assert run_call(ToolCall.objects.get()).status == CallStatus.UNKNOWN
+    assert settle([turn])[0].status == TurnStatus.SUCCEEDED
+    assert not effects.exists()
+
+
+def test_a_retry_that_is_requeued_is_not_waited_for(say):
+    turn = advance(say(script({"fail": "unavailable"})))
+    assert claims.claim(turn.pk, worker="worker") is None
+    assert endings.requeue_turn(turn)
+    turn.refresh_from_db()
+    assert turn.retries == 0
+    assert claims.claim(turn.pk, worker="worker")
+
+
+def test_a_queued_turn_that_is_requeued_is_rung_for_and_keeps_its_place(say):
+    first, second = say("one"), say("two")
+    rings.purge()
+    assert endings.requeue_turn(second)
+    assert list(rings.rings()) == [("turn", second.pk)]
+    assert claims.claim(second.pk, worker="worker") is None
+    assert claims.claim(first.pk, worker="worker").fence == 1
+
+
+def test_a_turn_that_waits_for_tools_is_rung_for_with_its_calls(say, tool_settings):
+    tool_settings("time")
+    turn = advance(say("What time is it?"))
+    rings.purge()
+    assert endings.requeue_turn(turn)
+    assert set(rings.rings()) == {("turn", turn.pk), ("call", ToolCall.objects.get().pk)}
+
+
+def test_an_ended_turn_is_not_requeued(say):
+    (turn,) = settle([say("Hello")])
+    assert not endings.requeue_turn(turn)
+    assert advance(turn).status == TurnStatus.SUCCEEDED

@@ -90,6 +90,33 @@ def test_one_that_cannot_be_said_keeps_no_other_from_it(put, settings):
     assert (bad.state, good.state) == (LaterState.FAILED, LaterState.FIRED)
 
 
+def test_one_that_stumbles_keeps_no_other_from_it(put, caplog):
+    bad, good = put(run_after=PAST), put(run_after=PAST + timedelta(days=1))
+
+    def fail_for_the_first(execute, sql, params, *rest):
+        if sql.startswith("INSERT") and any(str(bad.pk) in str(each) for each in params or ()):
+            raise RuntimeError("as a fault of ours")
+        return execute(sql, params, *rest)
+
+    with connection.execute_wrapper(fail_for_the_first):
+        later.fire_due()
+    states = {message.pk: message.state for message in LaterMessage.objects.all()}
+    assert states == {bad.pk: LaterState.WAITING, good.pk: LaterState.FIRED}
+    assert "could not be said" in caplog.text
+
+
+def test_outcomes_are_seen_however_many_are_still_open(put, monkeypatch):
+    monkeypatch.setattr(later, "MOST_FOUND", 1)
+    held, done = put(run_after=PAST), put(run_after=PAST + timedelta(days=1))
+    later.fire_due()
+    later.fire_due()
+    done.refresh_from_db()
+    Turn.objects.filter(pk=done.turn_id).update(status="succeeded", ended_at=datetime.now(UTC))
+    later.fire_due()
+    states = {message.pk: message.state for message in LaterMessage.objects.all()}
+    assert states == {held.pk: LaterState.FIRED, done.pk: LaterState.DONE}
+
+
 def test_context_wakes_nobody_and_comes_before_the_next_message(put, say):
     put("The door is open.", kind=later.Kind.CONTEXT)
     put("It rains.", kind=later.Kind.NOTE)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from agent.llm import scripted
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 from agent.loop import Limit
-from agent.prompt import Background, build_prompt
+from agent.prompt import Background, build_prompt, sent_at
 from conversations.models import Message, TurnStatus
 from nanohost.lib.text import storable
 from tests.scripts import script
@@ -55,6 +56,21 @@ def test_it_echoes():
 def test_it_asks_for_the_time_if_it_may():
     assert [call["function"]["name"] for call in ask("What time is it?", tools=[TIME]).tool_calls] == ["time"]
     assert ask("What time is it?").content == "You said: What time is it?"
+
+
+@pytest.mark.parametrize(
+    ("said", "at", "prompt"),
+    [
+        ("Remind me tomorrow at 8 to call Anna.", "2027-01-01T08:00", "Remind the user to call Anna."),
+        ("remind me tomorrow at 17:30", "2027-01-01T17:30", "Remind the user."),
+    ],
+)
+def test_it_has_itself_reminded_if_it_may(said, at, prompt):
+    schedule = {**TIME, "function": {**TIME["function"], "name": "schedule"}}
+    sent = sent_at(said, datetime(2026, 12, 31, 23, 59, tzinfo=UTC))
+    (call,) = ask(sent, tools=[schedule]).tool_calls
+    assert json.loads(call["function"]["arguments"]) == {"action": "create", "prompt": prompt, "at": at}
+    assert ask(sent).content == f"You said: {said}"
 
 
 def test_it_tells_what_a_tool_said():

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agent import llm, tokens
 from agent.llm.base import ModelRequest
 from agent.tokens import Correction, estimated_message, estimated_tools
 from conversations.models import Compaction, Conversation, Message, Turn
 from conversations.turns import _take
-from memory.models import HistoryEntry
+from memory import log
 from tests.openai_server import OpenAIServer, completion
 from tests.test_compaction import model, run  # noqa: F401 -- a fixture
 from tests.work import settle
@@ -136,12 +137,12 @@ def test_every_planted_fact_is_in_the_prompt_in_the_summarys_range_or_found_by_r
 
 
 def is_kept(fact: str, seq: int, request: ModelRequest, conversation: Conversation) -> bool:
-    """In the prompt; or in the range of the summary, and in the log."""
+    """In the prompt; or in the range of the summary, and found by the tool that recalls, which says where it stood."""
     if any(fact in str(message["content"]) for message in request.messages):
         return True
-    entries = HistoryEntry.objects.filter(first_seq__lte=seq, last_seq__gte=seq)
     through = Conversation.objects.values_list("consolidated_through", flat=True).get(pk=conversation.pk)
-    return seq <= through and entries.filter(content__contains=fact).exists()
+    found = log.recall(agent="default", owner_id=conversation.owner_id, query=fact, today=timezone.localdate())
+    return seq <= through and any(fact in each.content and each.first_seq <= seq <= each.last_seq for each in found)
 
 
 def test_tools_count_in_the_budget(chat, prompts, agent, tool_settings):

@@ -23,7 +23,7 @@ from django.test import Client
 from django.utils import timezone
 
 from agent.llm.base import Completion, Usage, tool_call
-from conversations import answers, claims, compaction, daily, endings, inbox, later, sweeper, waiting, worker
+from conversations import answers, claims, compaction, daily, endings, inbox, intake, later, sweeper, waiting, worker
 from conversations.api import urls
 from conversations.claims import Claim
 from conversations.events import streams
@@ -366,9 +366,9 @@ operation("compaction.hand_back")(with_hold(compaction.hand_back))
 operation("compaction.drop")(with_hold(compaction.drop))
 operation("compaction.fail")(with_hold(compaction.fail))
 operation("compaction.put_off")(with_hold(lambda hold: compaction.put_off(hold, error="", counts=True)))
-# 2,000 messages at once.
+# 2,000 messages at once; a stub reads them again, whole.
 operation("compaction.read", READING)(with_hold(the_part))
-operation("compaction.store")(
+operation("compaction.store", READING)(
     with_part(lambda hold, part: compaction.store(hold, part, replace(compaction.stub_of(part), memory="- words")))
 )
 
@@ -398,6 +398,12 @@ def store_day() -> Callable[[], object]:
     hold = a_day()
     lines = daily.read(hold)
     return lambda: daily.store(hold, lines, compaction.Result(summary="words"))
+
+
+@operation("inbox.begin_anew")
+def begin_anew() -> Callable[[], object]:
+    conversation = the_long_one()
+    return lambda: inbox.begin_anew(conversation_id=conversation.pk)
 
 
 # --- messages for later -------------------------------------------------------------------------------------------
@@ -487,6 +493,68 @@ def cancel_running() -> Callable[[], object]:
 def cancel_ended() -> Callable[[], object]:
     turn = the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).latest("number")
     return lambda: endings.cancel_turn(turn)
+
+
+@operation("endings.fail_turn")
+def fail_turn() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: endings.fail_turn(turn, reason="words")
+
+
+@operation("endings.requeue_turn, running")
+def requeue_running() -> Callable[[], object]:
+    turn = Turn.objects.get(pk=claimed().turn_id)
+    return lambda: endings.requeue_turn(turn)
+
+
+@operation("endings.requeue_turn, waiting")
+def requeue_waiting() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: endings.requeue_turn(turn)
+
+
+@operation("sweeper.overlooked", SWEEP)
+def overlooked() -> Callable[[], object]:
+    def look() -> None:
+        assert len(sweeper.overlooked().turns) == sweeper.MOST_FOUND
+
+    return look
+
+
+@operation("sweeper.ring_again", SWEEP)
+def ring_again() -> Callable[[], object]:
+    return sweeper.ring_again
+
+
+def paused() -> None:
+    assert intake.pause(by="boss", because="words")
+
+
+@operation("intake.pause")
+def pause() -> Callable[[], object]:
+    return paused
+
+
+@operation("intake.resume")
+def resume() -> Callable[[], object]:
+    paused()
+    return lambda: intake.resume(by="boss")
+
+
+@operation("intake.current_pause")
+def current_pause() -> Callable[[], object]:
+    return intake.current_pause
+
+
+@operation("intake.left", SWEEP)
+def left() -> Callable[[], object]:
+    return intake.left
+
+
+@operation("inbox.receive, while the intake is paused")
+def receive_paused() -> Callable[[], object]:
+    paused()
+    return say
 
 
 @operation("endings.delete_conversation")
@@ -680,6 +748,9 @@ def console_paths() -> Iterator[tuple[str, str]]:
             yield f"{figure['link']} of {window}", figure["link"]
     yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
+    for state in ("all", "running", "waiting", "queued", "held"):
+        yield f"queue, {state}", f"/admin/queue/?state={state}"
+    yield "queue, the list that it leads to", look_at("/admin/queue/").context["turns_link"]
     yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
 
 
@@ -817,6 +888,9 @@ def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None
 # --- and the list of operations does not rot ---------------------------------------------------------------------
 
 
+MODULES = (answers, calls, claims, compaction, daily, endings, inbox, intake, later, limits, streams, sweeper)
+
+
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
@@ -827,7 +901,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     elsewhere = {"answers.turns_as_json", "calls.store", "compaction.apply", "compaction.end"}
     there_are = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in (answers, calls, claims, compaction, daily, endings, inbox, later, limits, streams, sweeper)
+        for module in MODULES
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")
     }

@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 
+from agent.models import Agent
 from conversations.models import Turn
 from nanohost.accounts.models import ApiKey
-from scheduler import runs, series
-from scheduler.models import Schedule, ScheduleRun
+from nanohost.lib.ids import new_id
+from scheduler import agent_tools, runs, series
+from scheduler.heartbeat import beat, settle
+from scheduler.models import Heartbeat, Schedule, ScheduleRun
 from scheduler.ticking import BATCH, fire, tick
 from tests import many_schedules
-from tests.factories import OwnerFactory
+from tests.factories import AgentFactory, OwnerFactory
 from tests.plans import Statement, explained
+from tools.registry import Caller
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's"),
@@ -26,6 +30,7 @@ pytestmark = [
 ]
 
 TABLES = {"scheduler_schedule", "scheduler_schedulerun", "conversations_turn", "conversations_conversation"}
+TABLES |= {"scheduler_heartbeat"}
 # Of 50 schedules that are due, each is joined with its owner and its agent.
 BATCH_ROWS = 10 * BATCH
 # A list of the console walks by time until it has counted to 500.
@@ -70,6 +75,42 @@ def test_a_tick_reads_what_is_due_and_no_more(many: Any) -> None:
     (again,) = runs.due_again(now=begin)
     assert wrong(ran(lambda: list(runs.due_again(now=begin))), rows=BATCH_ROWS) == []
     assert wrong(ran(lambda: runs.retry(again, now=begin)), rows=BATCH_ROWS) == []
+
+
+def test_an_agents_tool_reads_a_bounded_part_of_what_its_owner_has(many: Any, agent: Any) -> None:
+    ids = {"conversation_id": new_id(), "turn_id": new_id(), "call_id": new_id()}
+    caller = Caller(owner_id=many.pk, agent=agent.name, request_id="request-1", **ids)
+    known = str(Schedule.objects.latest("created_at").pk)
+
+    def is_refused() -> None:
+        wanted = {"prompt": "x", "at": "2099-05-05T09:00", "new_conversation": True}
+        with pytest.raises(ValueError, match="You may have 20 schedules"):
+            agent_tools.schedule(caller, "create", **wanted)
+
+    assert wrong(ran(is_refused), rows=BATCH_ROWS) == []
+    assert wrong(ran(lambda: agent_tools.schedule(caller, "list")), rows=BATCH_ROWS) == []
+    for action in ("pause", "cancel"):
+        assert wrong(ran(lambda: agent_tools.schedule(caller, action, known)), rows=BATCH_ROWS) == []  # noqa: B023
+
+
+def test_a_heartbeat_reads_nothing_of_those_before(many: Any, agent: Any) -> None:
+    now = datetime.now(UTC)
+    Agent.objects.filter(pk=agent.pk).update(documents={"HEARTBEAT": "Look after it."}, heartbeat_owner=many)
+    agents = [agent, *(AgentFactory() for _ in range(9))]
+    times = [now - timedelta(minutes=30 * number) for number in range(4320, 0, -1)]  # three months
+    done = {"state": "ok", "tokens": 9}
+    rows = [Heartbeat(agent=each, slot=at, day=at.date(), ended_at=at, **done) for at in times for each in agents]
+    Heartbeat.objects.bulk_create(rows)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE scheduler_heartbeat")
+    assert wrong(ran(lambda: beat(now=now)), rows=BATCH_ROWS) == []
+    beat(now=now)
+    Turn.objects.update(status="succeeded")
+    assert wrong(ran(lambda: settle(now=now)), rows=BATCH_ROWS) == []
+    boss = Client()
+    boss.force_login(get_user_model().objects.create_superuser("boss"))
+    for query in ("", "state__exact=capped", "state__exact=ok", f"agent__id__exact={agent.pk}"):
+        assert wrong(ran(lambda: boss.get(f"/admin/scheduler/heartbeat/?{query}", secure=True)), rows=LIST_ROWS) == []  # noqa: B023
 
 
 def test_the_ledger_is_cleared_by_index(many: Any) -> None:

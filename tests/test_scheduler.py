@@ -23,6 +23,7 @@ def test_the_start_makes_the_house_s_jobs_and_nothing_else():
     assert jobs == {
         "tick": ("scheduler.tasks.tick", "every 5 seconds", True),
         "daily_summary": ("scheduler.tasks.daily_summary", "None", False),
+        "heartbeat": ("scheduler.tasks.heartbeat", "every minute", True),
         "retention": ("scheduler.tasks.retention", "every 60 minutes", True),
     }
     assert str(PeriodicTask.objects.get(name="daily_summary").crontab).startswith("0 9 * * *")
@@ -123,15 +124,21 @@ def test_or_the_last_24_hours(settings):
     assert covered(moment) == (moment.date(), moment - timedelta(hours=24), moment)
 
 
+# The minute that just is stands for nine o'clock: the job was last looked at before it began.
 SWITCH = """
+from datetime import UTC, datetime, timedelta
 from conversations.models import Worker
-from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
+now = datetime.now(UTC)
 second, _ = IntervalSchedule.objects.get_or_create(every=1, period="seconds")
-for job in PeriodicTask.objects.filter(name__in=["daily_summary", "retention"]):
-    job.interval, job.crontab = second, None
-    job.enabled = job.name == "retention" or %s
-    job.save()
+this_minute, _ = CrontabSchedule.objects.get_or_create(minute=now.minute, hour=now.hour, timezone="UTC")
+job = PeriodicTask.objects.get(name="daily_summary")
+job.crontab, job.enabled, job.last_run_at = this_minute, %s, now - timedelta(hours=2)
+job.save()
+job = PeriodicTask.objects.get(name="retention")
+job.interval = second
+job.save()
 Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at="2020-01-01T00:00:00Z")
 """
 
@@ -203,6 +210,6 @@ def test_beat_runs_the_jobs_in_the_running_host_and_none_that_is_disabled(house)
     house.stop()  # beat writes its counts down then
     counted = house.sql("SELECT name, total_run_count FROM django_celery_beat_periodictask")
     runs = {job["name"]: job["total_run_count"] for job in counted}
-    assert runs.keys() == {"count", "tick", "retention", "daily_summary", "disabled"}
+    assert runs.keys() == {"count", "tick", "heartbeat", "retention", "daily_summary", "disabled"}
     assert runs["retention"] > 0
     assert runs["disabled"] == 0

@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from conversations import claims
+from conversations import claims, inbox
 from conversations.models import Turn, TurnStatus
-from conversations.sweeper import due_calls, due_turns
+from conversations.sweeper import due_calls, due_turns, overlooked, ring_again
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell
 from tests.scripts import script
@@ -148,10 +148,38 @@ def test_a_sweep_finds_a_bounded_number(say, monkeypatch):
     from conversations import sweeper
 
     monkeypatch.setattr(sweeper, "MOST_FOUND", 1)
-    from conversations import inbox
 
     for number in range(3):
         conversation = inbox.start_conversation(owner_id=say("x").owner_id, metadata={})
         say(str(number), conversation=conversation)
     long_ago()
     assert len(sweep()) == 1
+
+
+# --- what nobody came for ----------------------------------------------------------------------------------------
+
+
+def test_what_was_rung_for_long_ago_is_overlooked_and_rung_for_again(say, tool_settings):
+    tool_settings("time")
+    waiting = advance(say("What time is it?"))
+    conversation = inbox.start_conversation(owner_id=waiting.owner_id, metadata={})
+    queued = say("Hello", conversation=conversation)
+    say("behind it", conversation=conversation)
+    assert ring_again() == 0, "just rung for"
+    long_ago()
+    assert overlooked().turns == [queued.pk], "neither one that waits for its turn, nor one that waits for its call"
+    assert overlooked().calls == [ToolCall.objects.get().pk]
+    doorbell.purge()
+    assert ring_again() == 2
+    assert set(doorbell.rings()) == {("turn", queued.pk), ("call", ToolCall.objects.get().pk)}
+    assert ring_again() == 0
+
+
+def test_a_lease_that_has_just_run_out_is_left_to_the_sweep(say):
+    turn = say("Hello")
+    claims.claim(turn.pk, worker="worker-1")
+    long_ago()
+    Turn.objects.update(lease_until=from_now(-5))
+    assert overlooked().turns == []
+    Turn.objects.update(lease_until=from_now(-60))
+    assert overlooked().turns == [turn.pk]

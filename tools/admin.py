@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.forms.models import construct_instance
 from django.http import HttpRequest
 from django.utils.html import format_html
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list, table
 from tools import gate, registry
@@ -35,7 +36,7 @@ class ToolSettingForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's ow
 
     grants = forms.MultipleChoiceField(
         choices=[(str(each), str(each)) for each in GRANTABLE],
-        widget=forms.CheckboxSelectMultiple,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
         required=False,
         help_text="Each permission the tool needs must be granted. The settings' PERMISSIONS_GRANTED is the ceiling.",
     )

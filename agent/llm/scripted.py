@@ -19,8 +19,10 @@ An answer that is streamed is handed over in pieces: what it thinks, then what i
 request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
 once: the tool results so far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no
 sense is answered with a sentence that says so.
-Without a script: a question for the time calls ``time`` if it is offered; everything else is echoed. Asked to put
-a part of a conversation into memory, it quotes what the users said, and keeps what one asked it to remember.
+A heartbeat is answered HEARTBEAT_OK, or by the first line of the document that is a script.
+Without a script: a question for the time calls ``time`` if it is offered, and "Remind me tomorrow at 8 to …" calls
+``schedule``; everything else is echoed. Asked to put a part of a conversation into memory, it quotes what the users
+said, and keeps what one asked it to remember.
 """
 
 import asyncio
@@ -29,9 +31,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date, timedelta
 from typing import Any, NoReturn
 
 from agent import errors
+from agent.heartbeat import HEAD, HEARTBEAT_OK
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.loop import ChatMessage
 from agent.prompt import is_last_word, unmarked, unsent
@@ -61,11 +65,12 @@ class ScriptedClient:
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
         """Do the script's next step, or answer in the way of the module's last paragraph."""
         asked = max((index for index, message in enumerate(request.messages) if message["role"] == "user"), default=0)
-        question, since = unsent(str(request.messages[asked]["content"])), request.messages[asked + 1 :]
+        said, since = str(request.messages[asked]["content"]), request.messages[asked + 1 :]
+        question = unsent(said)
         script = [_consolidated(question, request.tool_choice)] if request.tool_choice else _script(question)
         step_number = sum(1 for message in since if message["role"] == "assistant")
         if script is None:
-            step = _improvise(question, since, request.tools)
+            step = _improvise(question, since, request.tools, sent=said.removeprefix(question))
         elif step_number < len(script):
             step = _checked(script[step_number], step_number)
         else:
@@ -127,6 +132,9 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
 
 def _script(question: str) -> list[Any] | None:
     """The script, if the question is one."""
+    if question.startswith(HEAD):
+        scripts = (_script(line) for line in question.removeprefix(HEAD).splitlines())
+        return next((script for script in scripts if script), [{"say": HEARTBEAT_OK}])
     try:
         script = json.loads(question, parse_constant=_no_constants)["script"]
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -179,10 +187,22 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
-def _improvise(question: str, since: Sequence[ChatMessage], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+_REMINDER = re.compile(r"remind me tomorrow at (\d\d?)(?::(\d\d))?(?: to (.+?))?\.?", re.IGNORECASE)
+
+
+def _improvise(
+    question: str, since: Sequence[ChatMessage], tools: Sequence[dict[str, Any]], *, sent: str
+) -> dict[str, Any]:
     offered = {tool["function"]["name"] for tool in tools}
     if since and since[-1]["role"] == "tool":
         return {"say": "The tool says: {results}"}
+    day = re.search(r"\d{4}-\d\d-\d\d", sent)
+    if "schedule" in offered and day and (wanted := _REMINDER.fullmatch(question.strip())):
+        hour, minute, what = wanted.groups(default="")
+        tomorrow = date.fromisoformat(day[0]) + timedelta(days=1)
+        prompt = f"Remind the user to {what}." if what else "Remind the user."
+        arguments = {"action": "create", "prompt": prompt, "at": f"{tomorrow}T{hour:0>2}:{minute or '00'}"}
+        return {"call": [{"name": "schedule", "arguments": arguments}]}
     if "time" in offered and re.search(r"\btime\b", question, re.IGNORECASE):
         return {"call": [{"name": "time"}]}
     return {"say": f"You said: {question}"}

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.http import JsonResponse
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -116,6 +116,11 @@ class ConversationDetail(APIView):
         return Response(status=204)
 
 
+_MESSAGE_OR_TURN = PolymorphicProxySerializer(
+    component_name="MessageOrTurn",
+    serializers=[shapes.LaterMessageView, shapes.ChatPending],
+    resource_type_field_name=None,
+)
 _IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY}$"},
@@ -205,6 +210,7 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
         request_id=_request_id(request),
         turn_id=request.META.get(TURN_ID),
         on_busy=said.get("onBusy", "enqueue"),
+        while_paused="refuse",
     )
 
 
@@ -259,7 +265,7 @@ class MessageList(ListAPIView[Message]):
         operation_id="sendMessage",
         request=shapes.MessageIn,
         parameters=[_IDEMPOTENCY_KEY],
-        responses={202: shapes.LaterMessageView, **_problems(404, 409)},
+        responses={202: _MESSAGE_OR_TURN, **_problems(404, 409)},
     )
     def post(self, request: Request, conversation_id: UUID) -> JsonResponse:
         """Say something at a time (``runAfter``), or without waking the agent: it then rides along with the next turn.

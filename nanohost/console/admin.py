@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django_celery_beat import admin as beat
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from nanohost.console import agents  # noqa: F401 -- which registers pages as well
 from nanohost.lib.admin import TOGGLE, BoundedPaginator, ModelAdmin
@@ -23,18 +24,40 @@ admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedu
 _JobsAdmin: Any = beat.PeriodicTaskAdmin
 
 
-@admin.register(User)
-class UserAdmin(PlainUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # Django's own is not subscriptable
-    """People: staff, who sign in here, and owners of conversations."""
+class _Chosen(ModelAdmin):
+    """Choices of many are boxes to tick: the two lists of Django's own page need a wide screen and a mouse."""
 
+    filter_horizontal = ()
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        options.setdefault("widget", UnfoldAdminCheckboxSelectMultipleWidget())
+        field = super().formfield_for_manytomany(db_field, request, **options)
+        if field:
+            field.help_text = ""
+        return field
+
+
+@admin.register(User)
+class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's own is not subscriptable
+    """People: staff, who sign in here, and owners of conversations. What staff may do is by group alone."""
+
+    filter_horizontal = ()
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        ("Who it is", {"fields": ("first_name", "last_name", "email")}),
+        ("What they may do", {"fields": ("is_active", "is_staff", "is_superuser", "groups")}),
+        ("Important dates", {"fields": ("last_login", "date_joined")}),
+    )
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
 
 @admin.register(Group)
-class GroupAdmin(PlainGroupAdmin, ModelAdmin):
+class GroupAdmin(PlainGroupAdmin, _Chosen):
     """The roles (docs/console.md), and groups of your own."""
+
+    filter_horizontal = ()
 
 
 @admin.register(PeriodicTask)

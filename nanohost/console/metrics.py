@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 import nanohost
+from conversations import intake
 from conversations.models import FINAL
 from nanohost.console import figures, queue
 from tools.models import OPEN_CALL, CallStatus
@@ -77,6 +78,8 @@ class HostCollector(Collector):
             "When the counters were last counted.",
             value=total.counted_at.timestamp() if total.counted_at else 0,
         )
+        paused = "1 while no new turns are taken in, else 0."
+        yield GaugeMetricFamily("nanohost_intake_paused", paused, value=int(intake.current_pause() is not None))
         yield _family(GaugeMetricFamily, "nanohost_info", "1, with the version.", "version", {nanohost.__version__: 1})
 
     def _of_turns(self, by_model: dict[str, Any]) -> Iterator[Metric]:

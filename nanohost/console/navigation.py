@@ -8,6 +8,8 @@ from django.urls import reverse
 from django.utils.html import escape
 from django.utils.text import capfirst
 
+from nanohost.console import queue_page
+
 WORK, AGENTS, TOOLS, SCHEDULES, SYSTEM = "Work", "Agents & memory", "Tools", "Schedules", "System"
 GROUPS = (WORK, AGENTS, TOOLS, SCHEDULES, SYSTEM)
 
@@ -39,6 +41,7 @@ _ICONS = {
     "tools.settingchange": "edit_note",
     "scheduler.schedule": "event",
     "scheduler.schedulerun": "event_available",
+    "scheduler.heartbeat": "monitor_heart",
     "django_celery_beat.periodictask": "schedule",
     "accounts.apikey": "key",
     "auth.user": "person",
@@ -70,6 +73,8 @@ def groups(request: HttpRequest) -> list[dict[str, Any]]:
                     "link": reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"),
                 }
             )
+    if request.user.has_perms(queue_page.VIEW):
+        items[WORK].insert(0, {"title": "Queue", "icon": "pending_actions", "link": reverse("queue")})
     overview = {"title": "Overview", "icon": "dashboard", "link": reverse("admin:index")}
     shown = [{"title": name, "items": items[name], "separator": True} for name in GROUPS if items[name]]
     return [{"items": [overview]}, *shown]

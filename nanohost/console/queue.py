@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from conversations.models import COMPACTION, OPEN, TOOLS, TURNS, Turn, TurnStatus, Worker
+from conversations.models import COMPACTION, OPEN, TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
 from tools.models import OPEN_CALL, ToolCall
 
 
@@ -24,7 +24,9 @@ def look() -> Queue:
     turns = Turn.objects.filter(status__in=OPEN).order_by().values_list("status").annotate(n=Count("pk"))
     calls = ToolCall.objects.filter(status__in=OPEN_CALL).order_by().values_list("status").annotate(n=Count("pk"))
     # Counted as well: to find the least alone, PostgreSQL would walk through all turns there ever were, by their time.
-    queued = Turn.objects.filter(status=TurnStatus.QUEUED).aggregate(n=Count("pk"), since=Min("created_at"))
+    # What is held until the intake is resumed waits on purpose.
+    waiting = Turn.objects.filter(status=TurnStatus.QUEUED).exclude(waiting_for=WaitingFor.INTAKE)
+    queued = waiting.aggregate(n=Count("pk"), since=Min("created_at"))
     alive = [set(queues.split(",")) for queues in Worker.objects.alive().values_list("queues", flat=True)]
     return Queue(
         turns={str(status): 0 for status in OPEN} | dict(turns),

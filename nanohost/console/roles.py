@@ -8,9 +8,14 @@ from django.contrib.auth.models import Group, Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
 
-from nanohost.lib.admin import ACTIONS
+from conversations.models import IntakePause
+from nanohost.lib.admin import ACTIONS, PAUSE
 
 VIEWER, OPERATOR, ADMIN = ROLES = ("viewer", "operator", "admin")
+
+
+# What is acted on, and has no page of its own.
+_WITHOUT_A_PAGE: tuple[tuple[Any, str], ...] = ((IntakePause, PAUSE),)
 
 
 def sync_roles() -> None:
@@ -37,16 +42,15 @@ def acts_of(page: Any) -> set[str]:
 
 
 def _permissions_to_act() -> list[Permission]:
+    of_pages = ((model, act) for model, page in admin.site._registry.items() for act in sorted(acts_of(page)))
     made = []
-    for model, page in admin.site._registry.items():
-        kind = ContentType.objects.get_for_model(model, for_concrete_model=False)
-        for act in sorted(acts_of(page)):
-            permission, _ = Permission.objects.get_or_create(
-                content_type=kind,
-                codename=get_permission_codename(act, model._meta),
-                defaults={"name": f"Can {act} {model._meta.verbose_name}"[:255]},
-            )
-            made.append(permission)
+    for model, act in (*of_pages, *_WITHOUT_A_PAGE):
+        permission, _ = Permission.objects.get_or_create(
+            content_type=ContentType.objects.get_for_model(model, for_concrete_model=False),
+            codename=get_permission_codename(act, model._meta),
+            defaults={"name": f"Can {act} {model._meta.verbose_name}"[:255]},
+        )
+        made.append(permission)
     return made
 
 

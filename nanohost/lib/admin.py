@@ -29,7 +29,7 @@ else:
 
 # What an operator may do besides looking: permissions of actions, ``@admin.action(permissions=[CANCEL])``. Each is a
 # permission of the page's model, such as ``conversations.cancel_turn``; `manage.py prepare` makes them.
-CANCEL, REQUEUE, TOGGLE, PAUSE, REVOKE = ACTIONS = ("cancel", "requeue", "toggle", "pause", "revoke")
+CANCEL, REQUEUE, FAIL, TOGGLE, PAUSE, REVOKE = ACTIONS = ("cancel", "requeue", "fail", "toggle", "pause", "revoke")
 
 
 class ModelAdmin(_ModelAdmin):
@@ -43,6 +43,9 @@ class ModelAdmin(_ModelAdmin):
 
     def has_requeue_permission(self, request: HttpRequest) -> bool:
         return self._may(request, REQUEUE)
+
+    def has_fail_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, FAIL)
 
     def has_toggle_permission(self, request: HttpRequest) -> bool:
         return self._may(request, TOGGLE)

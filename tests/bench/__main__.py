@@ -6,7 +6,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import cache, growth, hosts, profile, results, speed
+from tests.bench import cache, growth, hosts, profile, recall, results, speed
 from tests.host import ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -33,6 +33,9 @@ def main() -> None:
             found = speed.Measuring(size, model, both).measure(_tell)
             share = cache.cached_share(directory / "cache", turns=4 if quick else 60, documents=4000)
             found[speed.CACHED][speed.EMBEDDED].append(share)
+            for shape, host in both.items():
+                took = recall.milliseconds(host.environment, 200 if quick else 100_000)
+                found[speed.RECALLED][shape].append(took)
             goals = results.goals(found)
             _tell(goals)
             profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 10))

@@ -264,21 +264,103 @@ MUTANTS = (
         shape=PRODUCTION,
     ),
     Mutant(
+        name="the intake is not looked at with each message",
+        edits=(
+            (
+                "conversations/inbox.py",
+                "_taking(lambda: _place().filter(~Exists(IntakePause.objects.current())))",
+                "_taking(_place)",
+            ),
+        ),
+        caught_by=("tests/test_intake.py::test_a_new_turn_is_refused_and_nothing_is_stored",),
+        says="assert 202 == 503",
+    ),
+    Mutant(
+        name="what is held is not let in by itself",
+        edits=(
+            (
+                "conversations/models.py",
+                "~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())",
+                "~Q(waiting_for=WaitingFor.INTAKE)",
+            ),
+        ),
+        caught_by=(
+            "tests/test_intake.py::test_one_that_is_held_is_let_in_also_if_it_was_stored_as_the_intake_was_resumed",
+            "tests/test_intake.py::test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed",
+        ),
+        says="assert",
+    ),
+    Mutant(
+        name="what is held is worked on",
+        edits=(
+            (
+                "conversations/models.py",
+                "Q(status=TurnStatus.QUEUED) & on_time & is_let_in",
+                "Q(status=TurnStatus.QUEUED) & on_time",
+            ),
+        ),
+        caught_by=("tests/test_intake.py::test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed",),
+        says="assert",
+    ),
+    Mutant(
+        name="a requeued turn stays with its worker",
+        edits=(
+            (
+                "conversations/endings.py",
+                """            status=TurnStatus.WAITING,
+            waiting_for=WaitingFor.RETRY,
+            fence=F("fence") + 1,
+            lease_until=None,
+            **_anew(),
+""",
+                "            **_anew(),\n",
+            ),
+        ),
+        caught_by=("tests/test_endings.py::test_a_turn_that_is_requeued_is_taken_from_its_worker",),
+        says="DID NOT RAISE FenceLost",
+    ),
+    Mutant(
+        name="a requeued turn has its calls run again",
+        edits=(
+            (
+                "conversations/endings.py",
+                "            for call_id in ToolCall.objects.open()",
+                """            ToolCall.objects.open().filter(turn_id=turn.pk).update(status="QUEUED")
+            for call_id in ToolCall.objects.open()""",
+            ),
+        ),
+        caught_by=("tests/test_endings.py::test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown",),
+        says="'SUCCESS'",
+    ),
+    Mutant(
+        name="whoever sees the queue may act on it",
+        edits=(
+            (
+                "nanohost/console/queue_page.py",
+                "if act is None or not _may(request, act):",
+                "if act is None:",
+            ),
+        ),
+        caught_by=("tests/test_console_queue.py::test_nobody_else_does_anything",),
+        says="assert 302 == 403",
+    ),
+    Mutant(
+        name="what people do to turns is not logged",
+        edits=(("conversations/steering.py", "    if done:\n", "    if not done:\n"),),
+        caught_by=("tests/test_console_queue.py::test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason",),
+        says="assert set() == ",
+    ),
+    Mutant(
         name="numbers read before they are taken",
         edits=(
             (
                 "conversations/inbox.py",
-                """    taken = _take(conversation_id=conversation_id)
-    if not taken:
-        raise NotFound()
-    ((next_turn, set_aside),) = taken
-    return int(next_turn) - 1, int(set_aside)
-""",
+                "    taken = _take_unless_paused(conversation_id=conversation_id)\n",
                 """    mine = Conversation.objects.filter(pk=conversation_id)
     if (number := mine.values_list("next_turn", flat=True).first()) is None:
         raise NotFound()
     mine.update(next_turn=number + 1, updated_at=Now())
-    return number, 0
+    taken = [(number + 1, 0)]
 """,
             ),
         ),
@@ -469,6 +551,81 @@ MUTANTS += (
             ),
         ),
         caught_by=("tests/test_times.py::test_cron_runs_when_a_walk_over_every_minute_says",),
+        says="assert",
+    ),
+    Mutant(
+        name="the last run of a schedule is tried once",
+        edits=(
+            (
+                "scheduler/runs.py",
+                'return not schedule.cancelled_at and (schedule.state != "paused" or run.by_hand)',
+                "return schedule.active or run.by_hand",
+            ),
+        ),
+        caught_by=(
+            "tests/test_ticking.py::test_the_last_run_of_a_schedule_is_tried_again_as_well_and_its_owner_is_told",
+            "tests/test_ticking.py::test_a_run_by_hand_that_fails_after_its_schedule_was_cancelled_is_not_tried_again",
+        ),
+        says="assert 0 == 1",
+    ),
+    Mutant(
+        name="an agent has the schedules of all owners",
+        edits=(("scheduler/agent_tools.py", "filter(owner=caller.owner_id, agent__name", "filter(agent__name"),),
+        caught_by=(
+            "tests/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
+            "tests/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
+        ),
+        says="SUCCESS",
+    ),
+    Mutant(
+        name="an agent has the schedules of its owner's other agents",
+        edits=(
+            ("scheduler/agent_tools.py", "owner=caller.owner_id, agent__name=caller.agent", "owner=caller.owner_id"),
+        ),
+        caught_by=(
+            "tests/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
+            "tests/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
+        ),
+        says="SUCCESS",
+    ),
+    Mutant(
+        name="schedules are made by schedules",
+        edits=(("scheduler/agent_tools.py", "if is_scheduled(caller.request_id) and", "if False and"),),
+        caught_by=("tests/test_schedule_tool.py::test_a_turn_of_the_clock_may_not_use_it",),
+        says="A turn that was begun by the clock",
+    ),
+    Mutant(
+        name="schedules are counted without a lock",
+        edits=(("scheduler/agent_tools.py", "objects.select_for_update(no_key=True).get", "objects.get"),),
+        caught_by=("tests/test_schedule_tool.py::test_calls_side_by_side_do_not_both_get_the_last_place",),
+        says="assert",
+        shape=PRODUCTION,
+    ),
+    Mutant(
+        name="an agent has several open heartbeats",
+        edits=(("scheduler/migrations/0002_heartbeat.py", 'fields=("agent",)', 'fields=("id",)'),),
+        caught_by=(
+            "tests/test_heartbeat.py::test_one_that_has_not_ended_lets_the_next_pass",
+            "tests/test_heartbeat.py::test_many_beats_at_once_ask_once",
+        ),
+        says="skipped",
+    ),
+    Mutant(
+        name="a heartbeat without anything to do",
+        edits=(("scheduler/heartbeat.py", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),),
+        caught_by=("tests/test_heartbeat.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
+        says="assert [1, 0, 0] == [0, 0, 0]",
+    ),
+    Mutant(
+        name="heartbeats without a cap",
+        edits=(("scheduler/heartbeat.py", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
+        caught_by=("tests/test_heartbeat.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",),
+        says="capped",
+    ),
+    Mutant(
+        name="what a heartbeat has to tell is told twice",
+        edits=(("scheduler/heartbeat.py", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
+        caught_by=("tests/test_heartbeat.py::test_many_who_see_the_answer_deliver_it_once",),
         says="assert",
     ),
     Mutant(

@@ -1,7 +1,10 @@
-"""How figures are written."""
+"""How figures are written, and what stands on every page."""
+
+from typing import Any
 
 from django import template
 
+from conversations import intake
 from nanohost.lib.text import duration
 
 register = template.Library()
@@ -12,3 +15,11 @@ register.filter(duration)
 def unlocalized(number: float) -> str:
     """A number as SVG reads it, whatever the language."""
     return f"{number:g}"
+
+
+@register.inclusion_tag("console/intake_banner.html", takes_context=True)
+def intake_banner(context: dict[str, Any]) -> dict[str, Any]:
+    """That the intake is paused, for staff."""
+    user = getattr(context.get("request"), "user", None)
+    is_staff = user is not None and user.is_active and user.is_staff
+    return {"pause": intake.current_pause() if is_staff else None}

@@ -21,3 +21,9 @@ document.addEventListener("alpine:init", () => {
     moveRecords,
   }));
 });
+
+// A box that ticks all boxes of a form.
+document.addEventListener("change", ({ target }) => {
+  const form = target.dataset.checkAll && document.getElementById(target.dataset.checkAll);
+  if (form) for (const box of form.querySelectorAll("input[type=checkbox][name]")) box.checked = target.checked;
+});

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("conversations", "0006_later"),
+        ("conversations", "0007_intake_pause"),
     ]
 
     operations = [

@@ -1,0 +1,70 @@
+"""The intake of new turns, and its pause: for a deploy, or while something is mended.
+
+While it is paused the API refuses new turns with 503, and what comes of itself (schedules, messages with a time) is
+stored and begins when it is resumed. What was taken in before is worked off: the host drains.
+"""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+
+from django.db.models import Count
+
+from conversations.models import IntakePause, Turn, TurnStatus, WaitingFor
+from nanohost.lib import clock
+from nanohost.lib.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Turns that have not ended: ``waiting`` are those that wait for tools or a retry, ``held`` those that wait until
+    the intake is resumed."""
+
+    running: int
+    waiting: int
+    queued: int
+    held: int
+
+    def __str__(self) -> str:
+        held = f", {self.held} held until the intake is resumed" if self.held else ""
+        return f"{self.running + self.waiting} running, {self.queued} queued{held}"
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was taken in before the pause is done."""
+        return not (self.running or self.waiting or self.queued)
+
+
+def pause(*, by: str, because: str) -> bool:
+    """Take no new turns in, from the commit on; False if it is paused already: that pause stays as it is."""
+    _, paused = IntakePause.objects.get_or_create(
+        pk=IntakePause.ONLY,
+        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact(because)[:500]},
+    )
+    if paused:
+        logger.warning("the intake of new turns is paused", extra={"by": by})
+    return paused
+
+
+def resume(*, by: str) -> bool:
+    """Take new turns in again; False if it was not paused. Sweeps find what was held, within seconds."""
+    resumed = bool(IntakePause.objects.current().delete()[0])
+    if resumed:
+        logger.warning("the intake of new turns is resumed", extra={"by": by})
+    return resumed
+
+
+def current_pause() -> IntakePause | None:
+    """The pause there is; None while new turns are taken in."""
+    return IntakePause.objects.current().first()
+
+
+def left() -> Left:
+    """What is not done yet."""
+    counted = Turn.objects.open().order_by().values_list("status", "waiting_for").annotate(number=Count("pk"))
+    numbers: Counter[str] = Counter()
+    for status, waiting_for, number in counted:
+        numbers["held" if status == TurnStatus.QUEUED and waiting_for == WaitingFor.INTAKE else status] += number
+    return Left(**{state: numbers[state] for state in ("running", "waiting", "queued", "held")})

@@ -1,0 +1,130 @@
+"""What people do to turns in the console: cancel, fail, requeue. Each is confirmed, has its reason, and is logged."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from conversations import endings
+from conversations.models import Turn
+from nanohost.lib.admin import CANCEL, FAIL, REQUEUE
+from nanohost.lib.redaction import redact
+
+# So many at a time: each is a transaction or two of its own, and somebody waits for the page.
+MOST_AT_ONCE = 200
+MOST_REASON = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """``permission``: the one it asks for. ``means``: what becomes of the turns, for whoever is to confirm it. ``do``
+    returns False for a turn that has ended by itself."""
+
+    name: str
+    permission: str
+    label: str
+    means: str
+    reason_label: str
+    done: str
+    do: Callable[[Turn, str], bool]
+
+
+def _cancel(turn: Turn, reason: str) -> bool:
+    endings.cancel_turn(turn)
+    return True
+
+
+ACTS = {
+    act.name: act
+    for act in (
+        Act(
+            name="requeue_turns",
+            permission=REQUEUE,
+            label="Requeue",
+            means="A worker looks at them at once. They go on from their last stored step, with all of a turn's time"
+            " before them. A worker that still holds one loses it: nothing it does from then on is stored, and its"
+            " model is asked again. No tool call is run twice that may have had an effect: if its worker is gone,"
+            " it becomes UNKNOWN, and the model is told.",
+            reason_label="Why (kept in the log)",
+            done="Requeued",
+            do=lambda turn, _: endings.requeue_turn(turn),
+        ),
+        Act(
+            name="cancel_turns",
+            permission=CANCEL,
+            label="Cancel",
+            means="Those that wait end at once; those that run, within seconds. Their clients are told that the turn"
+            " was cancelled. Tool calls that have begun and may have had an effect become UNKNOWN.",
+            reason_label="Why (kept in the log)",
+            done="Cancelled",
+            do=_cancel,
+        ),
+        Act(
+            name="fail_turns",
+            permission=FAIL,
+            label="Fail",
+            means="They end at once as failed, wherever they are. A run of a schedule that fails is tried again:"
+            " cancel it instead to stop it. Tool calls that have begun and may have had an effect become UNKNOWN.",
+            reason_label="Why (shown to the client, and kept in the log)",
+            done="Failed",
+            do=lambda turn, reason: endings.fail_turn(turn, reason=reason),
+        ),
+    )
+}
+
+
+def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn]) -> HttpResponse:
+    """Ask whether it is meant, and why; or do it, once that is answered. Whoever calls has seen to the permission."""
+    chosen = list(turns.open().order_by("pk")[: MOST_AT_ONCE + 1])  # type: ignore[attr-defined]  # a TurnQuerySet
+    back = _back(request)
+    if not chosen:
+        messages.warning(request, "Nothing was done: all of them have ended already.")
+        return HttpResponseRedirect(back)
+    if len(chosen) > MOST_AT_ONCE:
+        messages.error(request, f"Nothing was done: choose {MOST_AT_ONCE} turns at most at a time.")
+        return HttpResponseRedirect(back)
+    reason = request.POST.get("reason", "").strip().replace("\x00", "")
+    if request.POST.get("confirmed") != "yes" or not reason:
+        return _ask(request, act, chosen, back, is_missing="confirmed" in request.POST)
+    reason = redact(reason[:MOST_REASON])
+    done = [turn for turn in chosen if act.do(turn, reason)]
+    if done:
+        assert request.user.pk is not None
+        LogEntry.objects.log_actions(
+            user_id=request.user.pk, queryset=done, action_flag=CHANGE, change_message=f"{act.done}: {reason}"
+        )
+        messages.success(request, f"{act.done}: {_turns(len(done))}.")
+    if missed := len(chosen) - len(done):
+        messages.warning(request, f"{_turns(missed)} had ended already.")
+    return HttpResponseRedirect(back)
+
+
+def _ask(request: HttpRequest, act: Act, chosen: list[Turn], back: str, *, is_missing: bool) -> HttpResponse:
+    context = {
+        **admin.site.each_context(request),
+        "title": f"{act.label} {_turns(len(chosen))}?",
+        "act": act,
+        "turns": chosen,
+        "back": back,
+        "is_missing": is_missing,
+        "checkbox": ACTION_CHECKBOX_NAME,
+        "most_reason": MOST_REASON,
+    }
+    return TemplateResponse(request, "admin/conversations/steer.html", context, status=400 if is_missing else 200)
+
+
+def _back(request: HttpRequest) -> str:
+    """Where whoever asked came from, as the form says; by default the page itself."""
+    back = request.POST.get("next", "")
+    is_ours = url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+    return back if is_ours and back.startswith("/admin/") else request.get_full_path()
+
+
+def _turns(number: int) -> str:
+    return f"{number} turn{'' if number == 1 else 's'}"

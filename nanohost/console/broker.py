@@ -1,0 +1,44 @@
+"""The broker's own view: how many rings wait there."""
+
+from typing import Any
+
+import redis
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from conversations.models import COMPACTION, TOOLS, TURNS
+
+# To connect, and to answer: a page that says that the broker is silent shall say so within a second.
+PATIENCE_SECONDS = 0.4
+
+
+class BrokerAway(Exception):
+    """It does not answer, or answers with an error."""
+
+
+def waiting_rings() -> dict[str, int] | None:
+    """How many rings wait, by queue; None where there is no broker: an embedded host takes its rings itself.
+
+    Raises :class:`BrokerAway`.
+    """
+    if not settings.REDIS_URL:
+        return None
+    options: dict[str, Any] = settings.CELERY_BROKER_TRANSPORT_OPTIONS
+    queues = (TURNS, TOOLS, COMPACTION)
+    try:
+        with (
+            redis.Redis.from_url(
+                settings.REDIS_URL,
+                socket_timeout=PATIENCE_SECONDS,
+                socket_connect_timeout=PATIENCE_SECONDS,
+                retry=Retry(NoBackoff(), 0),
+            ) as client,
+            client.pipeline(transaction=False) as asked,
+        ):
+            for queue in queues:
+                # Celery's list for a queue is called like it, since there is but one priority.
+                asked.llen(options.get("global_keyprefix", "") + queue)
+            return dict(zip(queues, asked.execute(), strict=True))
+    except (redis.RedisError, OSError) as error:
+        raise BrokerAway(type(error).__name__) from None

@@ -1,0 +1,280 @@
+"""The page *Queue*: the open turns, what keeps them, who works on them, and the switch of the intake."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+import nanohost
+from conversations import intake, steering, sweeper
+from conversations.errors import TurnProblem
+from conversations.models import (
+    COMPACTION,
+    OPEN,
+    TOOLS,
+    TURNS,
+    Compaction,
+    CompactionStatus,
+    IntakePause,
+    Turn,
+    TurnStatus,
+    Worker,
+)
+from nanohost.console import broker, standing
+from nanohost.lib import clock
+from nanohost.lib.redaction import redact
+from tools.models import CallStatus, ToolCall
+
+# So many rows a table; its list has the others.
+MOST_TURNS, MOST_FAILED, MOST_WORKERS, MOST_ENTRIES = 100, 20, 50, 10
+
+VIEW = ("conversations.view_turn", "conversations.view_worker")
+PAUSE = "conversations.pause_intakepause"
+RING = "conversations.requeue_turn"
+
+# What may be chosen to be seen.
+CHOICES = {"all": standing.STATES, **{state: (state,) for state in standing.STATES}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A queue as the broker and the database have it; ``rings`` is None where nobody can say."""
+
+    name: str
+    rings: int | None
+    rows: int
+    workers: int
+    overlooked: int
+
+
+# --- what is shown -----------------------------------------------------------------------------------------------
+
+
+@require_GET
+def show(request: HttpRequest) -> HttpResponse:
+    """The page."""
+    if not request.user.has_perms(VIEW):
+        raise PermissionDenied
+    chosen = request.GET.get("state", "all")
+    states = CHOICES.get(chosen, standing.STATES)
+    now, workers, left = clock.read(), standing.workers_alive(), intake.left()
+    found, counts = standing.most_urgent(states, workers), vars(left)
+    context = {
+        **admin.site.each_context(request),
+        "title": "Queue",
+        "now": now,
+        "here": request.get_full_path(),
+        "pause": intake.current_pause(),
+        "left": left,
+        "may_pause": request.user.has_perm(PAUSE),
+        "may_ring": request.user.has_perm(RING),
+        **_broker(left.queued, workers),
+        "choices": [{"name": name, "count": sum(counts[each] for each in CHOICES[name])} for name in CHOICES],
+        "chosen": chosen if chosen in CHOICES else "all",
+        "found": found[:MOST_TURNS],
+        "urgent": {each: sum(every.urgency == each for every in found) for each in (standing.STUCK, standing.LATE)},
+        "hidden": max(0, sum(counts[each] for each in states) - min(len(found), MOST_TURNS)),
+        "turns_link": f"{reverse('admin:conversations_turn_changelist')}?{urlencode({'status__in': ','.join(OPEN)})}",
+        "acts": [act for act in steering.ACTS.values() if _may(request, act)],
+        "checkbox": ACTION_CHECKBOX_NAME,
+        "failed": _failed(now),
+        "workers": _workers(now),
+        "version": nanohost.__version__,
+        "entries": _entries(),
+    }
+    return TemplateResponse(request, "console/queue.html", context)
+
+
+def _broker(queued: int, workers: standing.Workers) -> dict[str, Any]:
+    rings, away = None, ""
+    try:
+        rings = broker.waiting_rings()
+    except broker.BrokerAway as error:
+        away = str(error)
+    overlooked = sweeper.overlooked()
+    rows = {
+        TURNS: queued,
+        TOOLS: ToolCall.objects.filter(status=CallStatus.QUEUED).count(),
+        COMPACTION: Compaction.objects.filter(status=CompactionStatus.QUEUED).count(),
+    }
+    late = {TURNS: overlooked.turns, TOOLS: overlooked.calls, COMPACTION: overlooked.compactions}
+    lines = [
+        Line(
+            name=name,
+            rings=rings[name] if rings else None,
+            rows=rows[name],
+            workers=workers.by_queue[name],
+            overlooked=len(late[name]),
+        )
+        for name in (TURNS, TOOLS, COMPACTION)
+    ]
+    return {
+        "has_broker": bool(settings.REDIS_URL),
+        "broker_away": away,
+        "lines": lines,
+        "differences": list(_differences(lines, away, workers)),
+        "overlooked": sum(line.overlooked for line in lines),
+    }
+
+
+_THINGS = {TURNS: "turn", TOOLS: "tool call", COMPACTION: "compaction"}
+
+
+def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Iterator[str]:
+    """Where the two differ, in plain words."""
+    if away:
+        yield (
+            f"The broker does not answer ({away}): nobody is rung for. Work goes on all the same, since each worker"
+            f" looks for what is due every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
+        )
+    for line in lines:
+        thing = _THINGS[line.name]
+        if line.overlooked:
+            number = f"{line.overlooked} or more" if line.overlooked == sweeper.MOST_FOUND else str(line.overlooked)
+            one = line.overlooked == 1
+            words = (
+                f"{number} {thing}{'' if one else 's'} {'was' if one else 'were'} rung for more than"
+                f" {standing.LATE_SECONDS:.0f} s ago, and nobody came."
+            )
+            if line.name == TURNS:
+                words += workers.why_nobody_comes
+            elif not line.workers:
+                words += f" No worker of {line.name} is alive: start one."
+            yield words
+        elif line.rings and not line.workers:
+            yield f"{line.rings} rings wait for {line.name}, and no worker listens to them: start one."
+        elif line.rings and line.rings > 2 * line.rows + 100:
+            yield (
+                f"Many more rings than rows wait for {line.name}: its workers are slow to listen. Those for what is"
+                " done already cost nothing."
+            )
+
+
+def _failed(now: Any) -> list[dict[str, Any]]:
+    """What failed within the last hour of its asking."""
+    rows = Turn.objects.filter(status=TurnStatus.FAILED, created_at__gte=now - timedelta(hours=1))
+    return [
+        {
+            "turn": turn,
+            "age": (now - turn.created_at).total_seconds(),
+            "words": TurnProblem(turn.error_code).title,
+        }
+        for turn in rows.prefetch_related("conversation").order_by("-created_at")[:MOST_FAILED]
+    ]
+
+
+def _workers(now: Any) -> list[dict[str, Any]]:
+    """Those that have not ended by themselves, the ones heard of last first."""
+    alive_after = now - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
+    rows = Worker.objects.filter(ended_at=None).order_by("-heartbeat_at")[:MOST_WORKERS]
+    return [
+        {
+            "worker": worker,
+            "is_alive": worker.heartbeat_at > alive_after,
+            "silent": max(0.0, (now - worker.heartbeat_at).total_seconds()),
+            "age": (now - worker.started_at).total_seconds(),
+            "is_full": bool(worker.turns_most) and worker.turns_held >= worker.turns_most,
+        }
+        for worker in rows
+    ]
+
+
+def _entries() -> list[LogEntry]:
+    """What people have done to turns and to the intake lately."""
+    kinds = ContentType.objects.get_for_models(Turn, IntakePause).values()
+    return list(LogEntry.objects.filter(content_type__in=kinds).select_related("user")[:MOST_ENTRIES])
+
+
+# --- what is done ------------------------------------------------------------------------------------------------
+
+
+@require_POST
+def steer(request: HttpRequest) -> HttpResponse:
+    """Cancel, fail or requeue turns, as the list of turns does."""
+    act = steering.ACTS.get(request.POST.get("action", ""))
+    if act is None or not _may(request, act):
+        raise PermissionDenied
+    chosen = [turn_id for each in request.POST.getlist(ACTION_CHECKBOX_NAME) if (turn_id := _uuid(each))]
+    if not chosen:
+        messages.warning(request, "Nothing was done: choose a turn first.")
+        return HttpResponseRedirect(reverse("queue"))
+    return steering.steer(request, act, Turn.objects.filter(pk__in=chosen))
+
+
+def _may(request: HttpRequest, act: steering.Act) -> bool:
+    return request.user.has_perm(f"conversations.{act.permission}_turn")
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+@require_POST
+def ring(request: HttpRequest) -> HttpResponse:
+    """Ring again for what nobody came for."""
+    if not request.user.has_perm(RING):
+        raise PermissionDenied
+    rung = sweeper.ring_again()
+    _log(request, Turn, "the queue", f"Rung again for {rung}")
+    messages.success(request, f"Rung again for {rung}. If they are still here in a minute, look at the workers.")
+    return HttpResponseRedirect(reverse("queue"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def switch(request: HttpRequest) -> HttpResponse:
+    """Pause the intake, after asking why; or resume it."""
+    if not request.user.has_perm(PAUSE):
+        raise PermissionDenied
+    if request.POST.get("action") == "resume":
+        if intake.resume(by=request.user.get_username()):
+            _log(request, IntakePause, "intake", "Resumed")
+        messages.success(request, "New turns are taken in again.")
+        return HttpResponseRedirect(reverse("queue"))
+    reason = redact(request.POST.get("reason", "").strip().replace("\x00", "")[:400])
+    if request.method == "POST" and reason:
+        if intake.pause(by=request.user.get_username(), because=reason):
+            _log(request, IntakePause, "intake", f"Paused: {reason}")
+            messages.success(request, "The intake is paused.")
+        else:
+            messages.warning(request, "It is paused already; that pause stays as it is.")
+        return HttpResponseRedirect(reverse("queue"))
+    is_missing = request.method == "POST"
+    context = {**admin.site.each_context(request), "title": "Pause the intake?", "is_missing": is_missing}
+    return TemplateResponse(request, "console/pause.html", context, status=400 if is_missing else 200)
+
+
+def _log(request: HttpRequest, model: Any, what: str, message: str) -> None:
+    assert request.user.pk is not None
+    LogEntry.objects.create(
+        user_id=request.user.pk,
+        content_type=ContentType.objects.get_for_model(model),
+        object_repr=what,
+        action_flag=CHANGE,
+        change_message=message,
+        action_time=timezone.now(),
+    )
+
+
+urlpatterns = [
+    path("", admin.site.admin_view(show), name="queue"),
+    path("turns/", admin.site.admin_view(steer), name="queue_steer"),
+    path("ring/", admin.site.admin_view(ring), name="queue_ring"),
+    path("intake/", admin.site.admin_view(switch), name="queue_intake"),
+]

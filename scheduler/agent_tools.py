@@ -1,0 +1,161 @@
+"""The tool by which an agent keeps schedules. It runs inline, for the owner and the agent that call.
+
+What it raises undoes what it did: its call's outcome is stored in the same transaction, or nothing is.
+"""
+
+from typing import Any, Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db.models import Q
+
+from agent.models import Agent
+from scheduler import series, times
+from scheduler.models import Schedule, ScheduleQuerySet
+from scheduler.runs import is_scheduled
+from tools.registry import Caller, tool
+
+# Of one schedule's next times, and of the schedules in a list.
+TIMES_SHOWN, MOST_LISTED = 3, 50
+
+_UNKNOWN = "There is no schedule of that id, or it is not yours. The action list shows those there are."
+
+
+@tool(effects="rows")
+def schedule(
+    caller: Caller,
+    action: Literal["create", "list", "update", "pause", "resume", "cancel"],
+    id: str = "",
+    prompt: str | None = None,
+    description: str | None = None,
+    at: str | None = None,
+    every_seconds: int | None = None,
+    cron: str | None = None,
+    zone: str | None = None,
+    ends_at: str | None = None,
+    max_runs: int | None = None,
+    new_conversation: bool = False,
+) -> str:
+    """Have a prompt said to you later, once or again and again: reminders, and whatever the user wants done at a time.
+
+    To create one, give a prompt and one of at, every_seconds and cron; it is said in this conversation, as if the user
+    said it then. An update changes what you give and leaves the rest.
+
+    Args:
+        action: What to do.
+        id: Which schedule, for update, pause, resume and cancel; list shows the ids.
+        prompt: What is said to you then. It must make sense by itself, such as "Remind the user to call Anna."
+        description: What it is for, in a few words for people.
+        at: Once: ISO 8601, such as 2030-12-31T09:00, by the clock of the zone unless it names an offset.
+        every_seconds: Again and again, after so many seconds.
+        cron: Five fields: minute, hour, day of the month, month, day of the week, such as "0 8 * * MON-FRI".
+        zone: Whose clock is meant, such as Europe/Berlin. Without one, the clock by which messages here are dated.
+        ends_at: It does not run after that; written as at. An empty text: without an end.
+        max_runs: It ends when it has run so often. 0: without an end.
+        new_conversation: Say it in a new conversation each time, and not in this one.
+    """
+    if is_scheduled(caller.request_id) and not _may_go_on(caller):
+        raise ValueError(
+            "A turn that was begun by the clock may not use schedules, unless an administrator allows it to this agent."
+        )
+    given = {
+        "prompt": prompt,
+        "description": description,
+        "at": at,
+        "every_seconds": every_seconds,
+        "cron": cron,
+        "zone": zone,
+        "ends_at": ends_at,
+        "max_runs": max_runs,
+    }
+    wishes: Any = {name: value for name, value in given.items() if value is not None}
+    if max_runs == 0:
+        wishes["max_runs"] = None
+    if action == "list":
+        return _listed(caller)
+    # Calls of one round run side by side: they are counted one after the other.
+    get_user_model().objects.select_for_update(no_key=True).get(pk=caller.owner_id)
+    if action == "create":
+        made = series.create(
+            owner_id=caller.owner_id,
+            agent=caller.agent,
+            conversation_id=None if new_conversation else caller.conversation_id,
+            **wishes,
+        )
+        _check_caps(caller, made, wishes)
+        return f"Created. {_told(made)}"
+    kept = _named(caller, id)
+    if action == "update":
+        if not wishes:
+            raise ValueError("Say what is to change: prompt, description, at, every_seconds, cron, zone, …")
+        changed = series.update(kept, **wishes)
+        _check_caps(caller, changed, wishes)
+        return f"Changed. {_told(changed)}"
+    if action == "pause":
+        return f"Paused. {_told(series.pause(kept, because='Paused by its agent.'))}"
+    if action == "resume":
+        return f"Resumed. {_told(series.resume(kept))}"
+    series.cancel(kept)
+    return f"Cancelled for good: {kept.pk}."
+
+
+def _may_go_on(caller: Caller) -> bool:
+    return Agent.objects.filter(name=caller.agent, may_reschedule=True).exists()
+
+
+def _own(caller: Caller) -> ScheduleQuerySet:
+    """What the caller may know of: all that its owner and its agent have together, whoever made it."""
+    return Schedule.objects.kept().filter(owner=caller.owner_id, agent__name=caller.agent)
+
+
+def _not_ended(caller: Caller) -> ScheduleQuerySet:
+    return _own(caller).filter(Q(active=True) | Q(next_at__isnull=False))
+
+
+def _named(caller: Caller, name: str) -> Schedule:
+    if not name.strip():
+        raise ValueError("Name the schedule by its id; the action list shows them.")
+    try:
+        found = _own(caller).filter(pk=UUID(name.strip())).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(_UNKNOWN)
+    return found
+
+
+def _check_caps(caller: Caller, changed: Schedule, wishes: Any) -> None:
+    """Raises a ValueError, which undoes the change, if it is one too many or comes too often."""
+    least, most = settings.SCHEDULE_TOOL_LEAST_SECONDS, settings.SCHEDULE_TOOL_MOST
+    if {"at", "every_seconds", "cron"} & wishes.keys() and times.shortest_gap(changed.timing).total_seconds() < least:
+        raise ValueError(
+            f"You may run a schedule every {least:g} seconds at the most often. Choose times further apart."
+        )
+    if _not_ended(caller)[: most + 1].count() > most:
+        raise ValueError(
+            f"You may have {most} schedules that have not ended. Cancel one that is no longer needed first."
+        )
+
+
+def _listed(caller: Caller) -> str:
+    found = list(_not_ended(caller).order_by("-created_at")[: MOST_LISTED + 1])
+    lines = [_told(each) for each in found[:MOST_LISTED]]
+    if len(found) > MOST_LISTED:
+        lines.append(f"And older ones: these are the newest {MOST_LISTED}.")
+    return "\n".join(lines) or "There are no schedules."
+
+
+def _told(schedule: Schedule) -> str:
+    """A schedule in one line: its id, what it is, and when it runs next."""
+    try:
+        zone = times.zone_of(schedule.zone)
+        coming = series.upcoming(schedule)[: TIMES_SHOWN + 1]
+    except times.BadTiming as error:
+        return f"{schedule.pk}: {schedule}; {error}"
+    shown = [f"{each.at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z} {each.note}".strip() for each in coming]
+    more = ", …" if len(shown) > TIMES_SHOWN else ""
+    when = f"{', '.join(shown[:TIMES_SHOWN])}{more} ({schedule.zone})" if shown else "never again"
+    if schedule.state == "paused":
+        return f"{schedule.pk}: {schedule}; paused: {schedule.paused_because} If resumed, it runs {when}."
+    return f"{schedule.pk}: {schedule}; it runs {when}."

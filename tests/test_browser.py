@@ -1,0 +1,232 @@
+"""The console in a real browser, on a host with real turns: what people do in it, and whether they can see it all.
+
+``SCREENSHOTS=folder`` has the walk over all pages write what it sees, in both widths: ``make screenshots``.
+"""
+
+import json
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import WIDTHS, Visitor, browser, chromium
+from tests.host import PREPARED, Host
+from tests.http import start
+from tests.wait import wait_until
+
+pytestmark = pytest.mark.skipif(
+    not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM"
+)
+
+PASSWORD = PREPARED["NANOHOST_ADMIN_PASSWORD"]
+PICTURES = os.environ.get("SCREENSHOTS")
+
+HOSTILE = (
+    "<script>document.title = 'taken'</script><img src=http://127.0.0.1:9/a.png onerror=\"document.title='taken'\">"
+    "![seen](http://127.0.0.1:9/b.png) [click](javascript:alert(1)) \u202e drawkcab"
+)
+
+
+def scripted(*steps):
+    return json.dumps({"script": steps})
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """A host in which some things have happened: answers, tools, a refusal, a failure, text that means ill."""
+    running = Host(tmp_path_factory.mktemp("console"), beat=True).start()
+    try:
+        with running.client() as api:
+            conversation = start(api)
+            chat = f"/conversations/{conversation}/chat"
+            for message in (
+                "Good morning! What can you do?",
+                "What time is it?",
+                scripted(
+                    {"call": [{"name": "http_get", "arguments": {"url": "http://example.org/"}}]}, {"say": "So be it."}
+                ),
+                HOSTILE,
+                scripted({"call": [{"name": "time", "arguments": {"timezone": HOSTILE}}]}, {"say": HOSTILE}),
+            ):
+                assert api.post(chat, json={"message": message}).status_code == 200
+            assert api.post(chat, json={"message": scripted({"fail": "content_filter"})}).status_code >= 400
+        yield running
+    finally:
+        running.kill()
+
+
+@pytest.fixture(scope="module")
+def started():
+    with browser() as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def boss(started, host):
+    """The admin, signed in."""
+    visitor = Visitor(started, host.address)
+    visitor.sign_in("admin", PASSWORD)
+    yield visitor
+    visitor.context.close()
+
+
+@pytest.fixture
+def api(host):
+    with host.client() as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _without_a_complaint(request):
+    """Whatever a test does: no script fails, the policy refuses nothing, and nothing is asked of another host."""
+    yield
+    if "boss" in request.fixturenames:
+        visitor = request.getfixturevalue("boss")
+        complaints, strangers = visitor.complaints[:], visitor.strangers[:]
+        visitor.complaints.clear()
+        visitor.strangers.clear()
+        assert (complaints, strangers) == ([], [])
+
+
+def test_signing_in_shows_the_overview(started, host):
+    visitor = Visitor(started, host.address)
+    visitor.sign_in("admin", "not this")
+    expect(visitor.page.get_by_text("Please enter the correct")).to_be_visible()
+    visitor.sign_in("admin", PASSWORD)
+    expect(visitor.page.get_by_role("heading", name="Overview")).to_be_visible()
+    visitor.context.close()
+
+
+def addresses(visitor):
+    """Every page that the side names, and of each list the first row's; by name."""
+    visitor.page.goto("/admin/")
+    side = visitor.page.locator("#nav-sidebar a[href^='/admin/']")
+    found = {}
+    for address in dict.fromkeys(side.evaluate_all("links => links.map(link => link.getAttribute('href'))")):
+        name = address.removeprefix("/admin/").strip("/").replace("/", "-") or "overview"
+        found[name] = address
+        visitor.page.goto(address)
+        first = visitor.page.locator(f"#result_list a[href^='{address}']")
+        if first.count():
+            found[f"{name}-one"] = first.first.get_attribute("href")
+    return found
+
+
+@pytest.mark.embedded(reason="its pages are those of the other shape")
+def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss):
+    wrong = []
+    there_are = addresses(boss)
+    assert len(there_are) > 30
+    for name, address in there_are.items():
+        for width in WIDTHS:
+            boss.resize(width)
+            boss.page.goto(address)
+            if found := boss.faults() + (["it is too wide"] if boss.is_too_wide() else []):
+                wrong += [f"{name} ({width}): {fault}" for fault in found]
+            if PICTURES:
+                boss.photograph(Path(PICTURES) / f"{name}.{width}.png")
+    boss.resize("desktop")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_tool_that_is_switched_off_does_not_run_in_the_next_chat(boss, api):
+    conversation = start(api)
+    page = boss.page
+
+    def ask():
+        answer = api.post(f"/conversations/{conversation}/chat", json={"message": "What time is it?"}).json()
+        return [call["status"] for call in answer["toolCalls"]]
+
+    def act(action):
+        page.goto("/admin/tools/toolsetting/")
+        page.locator("#result_list tr", has=page.get_by_role("link", name="time", exact=True)).get_by_role(
+            "checkbox"
+        ).check()
+        page.get_by_label("Select action to run").select_option(label=f"{action} the selected tools")
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_text(f"1 tools are {action.lower()}d.")).to_be_visible()
+
+    assert ask() == ["SUCCESS"]
+    act("Disable")
+    assert ask() == []  # it is not even offered
+    act("Enable")
+    assert ask() == ["SUCCESS"]
+
+
+def test_the_daily_summary_is_switched_on_and_off(boss, host):
+    page = boss.page
+
+    def switch(action):
+        page.goto("/admin/django_celery_beat/periodictask/")
+        job = page.locator("#result_list tr", has=page.get_by_role("link", name="daily_summary", exact=True))
+        job.get_by_role("checkbox").check()
+        page.get_by_label("Select action to run").select_option(label=f"{action} the selected jobs")
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_text("1 task was successfully")).to_be_visible()
+        (row,) = host.sql("SELECT enabled FROM django_celery_beat_periodictask WHERE name = 'daily_summary'")
+        return bool(row["enabled"])
+
+    assert switch("Enable")
+    assert not switch("Disable")
+
+
+def test_a_changed_document_is_a_version_that_the_next_turn_ran_with(boss, api, host):
+    page = boss.page
+    page.goto("/admin/agent/agent/")
+    page.locator("#result_list").get_by_role("link", name="default").click()
+    page.get_by_label("SOUL").fill("Speak like a pirate.")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("was changed successfully")).to_be_visible()
+    page.goto("/admin/agent/agentversion/")
+    page.locator("#result_list tbody tr").first.get_by_role("link").first.click()
+    expect(page.locator("ins", has_text="Speak like a pirate.").first).to_be_visible()
+    turn = api.post(f"/conversations/{start(api)}/chat", json={"message": "Ahoy?"}).json()["turnId"]
+    page.goto(f"/admin/conversations/turn/{turn}/change/")
+    expect(page.get_by_text("The version of its agent that it ran with")).to_be_visible()
+    (row,) = host.sql("SELECT max(number) AS number FROM agent_agentversion")
+    assert host.sql("SELECT agent_version FROM conversations_turn WHERE id = ?", UUID(turn)) == [
+        {"agent_version": row["number"]}
+    ]
+
+
+def test_a_turn_that_is_stuck_is_requeued_and_answered(boss, api):
+    page = boss.page
+    script = scripted({"fail": "rate_limited", "times": 1, "retryAfter": 60, "say": "At last."})
+    sent = api.post(f"/conversations/{start(api)}/turns", json={"message": script})
+    turn = sent.json()["turnId"]
+    wait_until(lambda: api.get(f"/turns/{turn}").json()["status"] == "waiting")
+    page.goto("/admin/queue/")
+    row = page.locator(f"#turn-{turn}")
+    expect(row).to_contain_text("provider failed (once in a row); tried again in")
+    row.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Requeue…").click()
+    expect(page.get_by_text("No tool call is run twice")).to_be_visible()
+    page.get_by_label("Why").fill("The provider is back.")
+    page.get_by_role("button", name="Yes, requeue").click()
+    expect(page.get_by_text("Requeued: 1 turn.")).to_be_visible()
+    wait_until(lambda: api.get(f"/turns/{turn}").json()["status"] == "succeeded")
+    page.goto("/admin/queue/")
+    expect(page.locator("#log")).to_contain_text("Requeued: The provider is back.")
+
+
+def test_the_intake_is_paused_for_a_deploy_and_resumed(boss, api):
+    page, conversation = boss.page, start(api)
+
+    def say():
+        return api.post(f"/conversations/{conversation}/chat", json={"message": "Anybody there?"})
+
+    page.goto("/admin/queue/")
+    page.get_by_role("link", name="Pause intake").click()
+    page.get_by_label("Why").fill("Version 2 comes.")
+    page.get_by_role("button", name="Yes, pause").click()
+    expect(page.locator("#intake-state")).to_have_text("Drained")
+    page.goto("/admin/agent/agent/")
+    expect(page.get_by_text("Version 2 comes.")).to_be_visible()
+    wait_until(lambda: say().status_code == 503)
+    assert int(say().headers["Retry-After"]) > 0
+    page.goto("/admin/queue/")
+    page.get_by_role("button", name="Resume intake").click()
+    expect(page.locator("#intake-state")).to_have_text("Open")
+    wait_until(lambda: say().status_code == 200)
