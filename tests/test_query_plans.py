@@ -193,6 +193,9 @@ def with_claim(act: Callable[[Claim], object]) -> Callable[[], Callable[[], obje
 operation("claims.keep")(with_claim(lambda claim: claims.keep([claim], worker="worker")))
 operation("claims.still_held")(with_claim(lambda claim: claims.still_held([claim])))
 operation("claims.read", PROMPT)(with_claim(claims.read))
+operation("claims.said_between", PROMPT)(
+    with_claim(lambda claim: claims.said_between(claim.conversation_id, 1_000, 1_499))
+)
 operation("claims.store_calls")(with_claim(lambda claim: claims.store_calls(claim, CALLS, limit=None)))
 operation("claims.finish")(with_claim(lambda claim: claims.finish(claim, Completion(usage=USAGE), reply="words")))
 operation("claims.fail")(with_claim(lambda claim: claims.fail(claim, code="turn_error")))
@@ -298,6 +301,18 @@ def exceeding() -> Callable[[], object]:
 
     def look() -> None:
         assert [limit.rule for _, limit, _ in limits.exceeding([call])]
+
+    return look
+
+
+@operation("limits.exceeded_by")
+def exceeded_by() -> Callable[[], object]:
+    setting = busy_minute()
+    conversation = the_long_one()
+    call = ToolCall(tool_name="time", conversation_id=conversation.pk, owner_id=conversation.owner_id)
+
+    def look() -> None:
+        assert limits.exceeded_by(call, setting)
 
     return look
 
@@ -895,6 +910,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
+        "claims.for_model",
         *("compaction.line_of", "compaction.chunks_of", "compaction.stub_of"),
     }
     # The route GET turns/{} is nothing else.

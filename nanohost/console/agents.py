@@ -15,7 +15,7 @@ from django.utils.html import format_html
 
 from agent.admin import AgentAdmin, as_text
 from agent.models import DOCUMENTS, Agent, AgentVersion
-from conversations.models import Turn
+from conversations.models import Conversation, Turn
 from memory.models import Memory
 from nanohost.lib.admin import diff, shown
 from nanohost.lib.text import duration
@@ -23,7 +23,7 @@ from scheduler.models import Schedule
 from tools import gate, registry
 
 # Of each kind, so many are listed; among the latest turns of all agents, so many are looked at.
-MOST, MOST_VERSIONS, LATEST_TURNS = 20, 50, 2000
+MOST, MOST_VERSIONS, LATEST_TURNS = 20, 50, 500
 
 READERS = [
     *("agent.view_agent", "agent.view_agentversion", "memory.view_memory", "tools.view_toolsetting"),
@@ -126,8 +126,6 @@ def doings_of(agent: Agent) -> dict[str, Any]:
     """What it remembers of whom, when it is spoken to by the clock, and what it did last."""
     memories = Memory.objects.filter(agent=agent.name).select_related("owner").defer("content", "notes")
     schedules = Schedule.objects.filter(agent=agent, cancelled_at=None).select_related("owner")
-    latest = Turn.objects.order_by("-created_at").values("pk")[:LATEST_TURNS]
-    turns = Turn.objects.filter(pk__in=latest, conversation__agent=agent).select_related("conversation", "owner")
     numbers = dict(AgentVersion.objects.filter(agent=agent).values_list("number", "pk").order_by("-number")[:1000])
     return {
         "memories": memories.annotate(chars=Length("content")).order_by("-updated_at")[:MOST],
@@ -140,11 +138,21 @@ def doings_of(agent: Agent) -> dict[str, Any]:
                 "took": _took(turn),
                 "version": numbers.get(turn.agent_version or 0),
             }
-            for turn in turns.defer("sent").order_by("-created_at")[:MOST]
+            for turn in _latest_turns(agent)
         ],
         "latest_turns": LATEST_TURNS,
         "most": MOST,
     }
+
+
+def _latest_turns(agent: Agent) -> list[Turn]:
+    """One after the other: asked for all at once, PostgreSQL would read every turn there is of an agent with few."""
+    latest = dict(Turn.objects.order_by("-created_at").values_list("pk", "conversation_id")[:LATEST_TURNS])
+    own = Conversation.objects.filter(pk__in=set(latest.values()), agent=agent).values_list("pk", flat=True)
+    mine = set(own)
+    chosen = [pk for pk, conversation_id in latest.items() if conversation_id in mine][:MOST]
+    found = Turn.objects.filter(pk__in=chosen).defer("sent").prefetch_related("owner")
+    return sorted(found, key=lambda turn: turn.created_at, reverse=True)
 
 
 def _took(turn: Turn) -> str:
