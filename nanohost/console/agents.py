@@ -77,9 +77,9 @@ class WholeAgentAdmin(AgentAdmin):
 
 def profile_of(agent: Agent) -> dict[str, Any]:
     """What it is now, and what it may use."""
-    limits = []
+    limits, profile = [], agent.profile()
     for name, (label, otherwise) in _LIMITS.items():
-        value = getattr(agent, name)
+        value = profile[name]
         limits.append((label, otherwise() if value is None else value))
     documents = [("System prompt", agent.system_prompt or "The host's own.")]
     documents += [(name, agent.documents[name]) for name in DOCUMENTS if agent.documents.get(name)]
