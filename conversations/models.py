@@ -441,7 +441,7 @@ class IntakePause(models.Model):
     ONLY = 1
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
-    paused_at = models.DateTimeField()
+    paused_at = models.DateTimeField(help_text="Since when.")
     paused_by = models.CharField(max_length=150, help_text="Who paused it.")
     because = models.CharField(max_length=500, help_text="Why.")
 

@@ -83,14 +83,19 @@ def schedule(
             conversation_id=None if new_conversation else caller.conversation_id,
             **wishes,
         )
-        _check_caps(caller, made, wishes)
+        _check_frequency(made)
+        _check_count(caller)
         return f"Created. {_told(made)}"
     kept = _named(caller, id)
     if action == "update":
         if not wishes:
             raise ValueError("Say what is to change: prompt, description, at, every_seconds, cron, zone, …")
         changed = series.update(kept, **wishes)
-        _check_caps(caller, changed, wishes)
+        goes_on_again = kept.state == "ended" and changed.state != "ended"
+        if goes_on_again or {"at", "every_seconds", "cron"} & wishes.keys():
+            _check_frequency(changed)
+        if goes_on_again:
+            _check_count(caller)
         return f"Changed. {_told(changed)}"
     if action == "pause":
         return f"Paused. {_told(series.pause(kept, because='Paused by its agent.'))}"
@@ -125,13 +130,18 @@ def _named(caller: Caller, name: str) -> Schedule:
     return found
 
 
-def _check_caps(caller: Caller, changed: Schedule, wishes: Any) -> None:
-    """Raises a ValueError, which undoes the change, if it is one too many or comes too often."""
-    least, most = settings.SCHEDULE_TOOL_LEAST_SECONDS, settings.SCHEDULE_TOOL_MOST
-    if {"at", "every_seconds", "cron"} & wishes.keys() and times.shortest_gap(changed.timing).total_seconds() < least:
+def _check_frequency(row: Schedule) -> None:
+    """Raises a ValueError, which undoes the change, if it comes too often."""
+    least = settings.SCHEDULE_TOOL_LEAST_SECONDS
+    if times.shortest_gap(row.timing).total_seconds() < least:
         raise ValueError(
             f"You may run a schedule every {least:g} seconds at the most often. Choose times further apart."
         )
+
+
+def _check_count(caller: Caller) -> None:
+    """Raises a ValueError, which undoes the change, if it is one too many."""
+    most = settings.SCHEDULE_TOOL_MOST
     if _not_ended(caller)[: most + 1].count() > most:
         raise ValueError(
             f"You may have {most} schedules that have not ended. Cancel one that is no longer needed first."

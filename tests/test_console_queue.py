@@ -86,6 +86,7 @@ def words_of(client, turn):
 
 
 def test_an_empty_queue_says_so(operator):
+    doorbell.purge()
     shown = look(operator).content.decode()
     for words in ("None.", "None: start one.", "They agree", "0 running, 0 queued"):
         assert words in shown
@@ -434,7 +435,7 @@ def test_rings_are_told_beside_rows(operator, say):
         assert "Embedded: no broker" in look(operator).content.decode()
     else:
         assert found.rings == 1
-        assert "1 rings wait for turns, and no worker listens" in look(operator).content.decode()
+        assert "1 ring waits for turns, and no worker listens" in look(operator).content.decode()
 
 
 def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker):

@@ -207,6 +207,29 @@ def test_a_turn_that_is_requeued_is_taken_from_its_worker(say):
     assert settle([turn])[0].status == TurnStatus.SUCCEEDED
 
 
+def test_a_process_that_holds_a_turn_lets_it_go_and_takes_it_again_when_it_is_requeued(say):
+    """The ring may come back to whoever holds it, which is the only worker there is in an embedded host."""
+    turn = say(script({"sleep": 0.5, "say": "So."}))
+
+    async def requeue_in_mid_call() -> None:
+        threads = DatabaseThreads(2)
+        runner = TurnRunner(worker="worker-1", database=threads)
+        task = asyncio.create_task(runner.advance(turn.pk))
+        while not runner.count:
+            await asyncio.sleep(0.01)
+        assert await threads(endings.requeue_turn, turn)
+        await runner.advance(turn.pk)  # the ring
+        for _ in range(2):  # once, its own last step may just have been stored
+            await runner.watch()
+        await task
+        threads.close()
+
+    asyncio.run(requeue_in_mid_call())
+    turn.refresh_from_db()
+    assert (turn.status, turn.fence, turn.attempts) == (TurnStatus.SUCCEEDED, 3, 0)
+    assert turn.messages.filter(role="assistant").count() == 1
+
+
 def test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown(say, tool_settings, effects):
     tool_settings("append_line", grants=["FS_WRITE"])
     call = {"name": "append_line", "arguments": {"path": str(effects), "line": "once"}}

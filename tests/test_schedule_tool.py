@@ -237,9 +237,19 @@ def test_so_often_it_may(use, wishes):
     assert made(use, at=None, **wishes)
 
 
-def test_what_a_person_made_is_changed_in_its_words_however_often_it_runs(use, owner):
-    row = series.create(owner_id=owner.pk, prompt="x", every_seconds=60)
+def test_what_a_person_made_is_changed_in_its_words_however_often_it_runs_and_however_many_there_are(
+    use, owner, settings
+):
+    settings.SCHEDULE_TOOL_MOST = 1
+    row, _ = (series.create(owner_id=owner.pk, prompt="x", every_seconds=60) for _ in range(2))
     assert use("update", id=str(row.pk), prompt="y").status == CallStatus.SUCCESS
+
+
+def test_what_a_person_made_and_has_ended_does_not_go_on_that_often(use, owner):
+    row = series.create(owner_id=owner.pk, prompt="x", every_seconds=60, max_runs=1)
+    Schedule.objects.update(active=False, next_at=None, runs=1)
+    assert "at the most often" in use("update", id=str(row.pk), max_runs=0).result
+    assert Schedule.objects.get().state == "ended"
 
 
 # --- in a chat, and by the clock ----------------------------------------------------------------------------------

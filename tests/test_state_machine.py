@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agent.llm.base import Completion, Usage, tool_call
 from agent.loop import CallModel, RunTools, next_step
-from conversations import claims, endings, inbox
+from conversations import claims, endings, inbox, intake
 from conversations.claims import Claim, View
 from conversations.doorbell import ring_for_turn
 from conversations.errors import FenceLost, IdempotencyConflict
@@ -122,6 +122,20 @@ class Work(RuleBasedStateMachine):
         elif turn := self.some(Turn.objects.order_by("number", "created_at"), pick):
             with self.between_statements():
                 endings.cancel_turn(turn)
+
+    @rule(pick=PICK, what=st.sampled_from(("requeue", "requeue", "fail", "pause", "resume")))
+    def somebody_steers(self, pick: int, what: str) -> None:
+        """Requeues or fails a turn by hand, or has no new ones begin for a while."""
+        turn = self.some(Turn.objects.order_by("number", "created_at"), pick)
+        with self.between_statements():
+            if what == "pause":
+                intake.pause(by="somebody", because="reasons")
+            elif what == "resume":
+                intake.resume(by="somebody")
+            elif turn and what == "requeue":
+                endings.requeue_turn(turn)
+            elif turn:
+                endings.fail_turn(turn, reason="reasons")
 
     # --- what workers do with turns ----------------------------------------------------------------------------------
 
@@ -313,7 +327,7 @@ class Work(RuleBasedStateMachine):
 
     @rule(
         at=st.integers(0, 3),
-        what=st.sampled_from(("claim", "end", "work", "call", "lease", "sweep")),
+        what=st.sampled_from(("claim", "end", "requeue", "work", "call", "lease", "sweep")),
         pick=FIRST,
         worker=WORKER,
         speech=SPEECH,
@@ -324,6 +338,7 @@ class Work(RuleBasedStateMachine):
         happens: dict[str, Callable[[], object]] = {
             "claim": lambda: self.a_worker_takes_a_turn(pick, worker, [speech] * at),
             "end": lambda: self.somebody_ends(pick, at + pick),
+            "requeue": lambda: self.somebody_steers(pick, "requeue"),
             "work": lambda: self.hands and self.a_worker_works(pick % 4, [speech] * 2),
             "call": lambda: self.a_worker_takes_a_call(pick, worker, None),
             "lease": lambda: self.time_passes(pick, "lease"),
@@ -452,6 +467,7 @@ class Work(RuleBasedStateMachine):
         """Every worker dies, every ring is lost and all leases run out; then one sweep brings all turns to an end."""
         self.interruption = None
         self.hands, self.call_hands = [], []
+        intake.resume(by="somebody")
         doorbell.purge()
         Turn.objects.filter(status=TurnStatus.RUNNING).update(lease_until=from_now(-1))
         Turn.objects.filter(status__in=OPEN).update(rung_at=from_now(-3600))

@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
             name="IntakePause",
             fields=[
                 ("id", models.PositiveSmallIntegerField(default=1, editable=False, primary_key=True, serialize=False)),
-                ("paused_at", models.DateTimeField()),
+                ("paused_at", models.DateTimeField(help_text="Since when.")),
                 ("paused_by", models.CharField(help_text="Who paused it.", max_length=150)),
                 ("because", models.CharField(help_text="Why.", max_length=500)),
             ],

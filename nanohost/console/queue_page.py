@@ -156,7 +156,8 @@ def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Ite
                 words += f" No worker of {line.name} is alive: start one."
             yield words
         elif line.rings and not line.workers:
-            yield f"{line.rings} rings wait for {line.name}, and no worker listens to them: start one."
+            rings = "1 ring waits" if line.rings == 1 else f"{line.rings} rings wait"
+            yield f"{rings} for {line.name}, and no worker listens: start one."
         elif line.rings and line.rings > 2 * line.rows + 100:
             yield (
                 f"Many more rings than rows wait for {line.name}: its workers are slow to listen. Those for what is"
