@@ -1,7 +1,7 @@
 """The page *Queue*: the open turns, what keeps them, who works on them, and the switch of the intake."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -72,7 +72,7 @@ def show(request: HttpRequest) -> HttpResponse:
     chosen = request.GET.get("state", "all")
     states = CHOICES.get(chosen, standing.STATES)
     now, workers, left = clock.read(), standing.workers_alive(), intake.left()
-    found, counts = standing.most_urgent(states, workers), vars(left)
+    found, counts = standing.most_urgent(states, workers), asdict(left)
     context = {
         **admin.site.each_context(request),
         "title": "Queue",

@@ -34,7 +34,7 @@ class Command(BaseCommand):
             )
 
     def handle(self, *args: Any, does: str, **wanted: Any) -> None:
-        getattr(self, f"_{does}")(**wanted)
+        {"pause": self._pause, "status": self._status, "resume": self._resume}[does](**wanted)
 
     def _pause(self, *, because: str, by: str | None, wait: float, **_: Any) -> None:
         if not because.strip():
