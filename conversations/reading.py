@@ -284,7 +284,8 @@ def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:
     body = {"model": turn.model, "messages": messages} | ({"tools": tools} if tools else {})
     return told | {
         "chosen": len(messages) - 1,
-        "messages": [_as_sent(each) for each in messages],
+        # The theme shows what is called `messages` as its own, at the top of the page.
+        "prompt": [_as_sent(each) for each in messages],
         "tools": [{"name": shown(each["function"]["name"]), "json": _as_json(each)} for each in tools],
         "whole": _as_json(body),
     }
