@@ -37,8 +37,13 @@ def scripted(*steps):
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
     """A host in which some things have happened: answers, tools, a refusal, a failure, text that means ill."""
-    running = Host(tmp_path_factory.mktemp("console"), beat=True).start()
+    running = Host(tmp_path_factory.mktemp("console"), beat=True, NANOHOST_EXTRA_APPS="")
+    if PICTURES:
+        filled = Host(running.data_dir, DEBUG="true").manage("fill", "--conversations", "400")
+        assert filled.returncode == 0, filled.stderr
+    running.start()
     try:
+        running.allow("schedule")
         with running.client() as api:
             conversation = start(api)
             chat = f"/conversations/{conversation}/chat"
@@ -53,6 +58,12 @@ def host(tmp_path_factory):
             ):
                 assert api.post(chat, json={"message": message}).status_code == 200
             assert api.post(chat, json={"message": scripted({"fail": "content_filter"})}).status_code >= 400
+            assert api.post(chat, json={"message": "Remind me tomorrow at 8 to call Anna."}).status_code == 200
+            assert api.post(chat, json={"message": "/new"}).status_code == 200
+            known = {"content": "- Anna is his sister.\n- Takes tea without milk.", "version": 0}
+            assert api.put("/agents/default/memory", json=known).status_code == 200
+            note = {"message": "It has begun to rain.", "trigger": False}
+            assert api.post(f"/conversations/{conversation}/messages", json=note).status_code < 300
         yield running
     finally:
         running.kill()
@@ -247,8 +258,8 @@ def test_the_simulator_says_which_rule_decides(boss):
     page.goto("/admin/tools/toolsetting/simulate/")
 
     def ask(tool, arguments):
-        page.get_by_label("Tool").select_option(tool)
-        page.get_by_label("Arguments").fill(arguments)
+        page.get_by_label("Tool").fill(tool)
+        page.locator("#id_arguments").fill(arguments)
         page.get_by_role("button", name="Ask the gate").click()
         return page.locator("#verdict-title")
 
