@@ -21,6 +21,8 @@ SECOND, MINUTE, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days
 # Of intervals, in seconds.
 SHORTEST, LONGEST = 60, 3660 * 86_400
 LONGEST_EXPRESSION = 200
+# Of times that people write. At the ends of the calendar, a time of one zone is none in another.
+YEARS = range(1970, 9999)
 
 FIELDS = "minute, hour, day of the month, month, day of the week"
 
@@ -160,18 +162,21 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # of an absolute path, of a folder
-        raise BadTiming(f"There is no zone named {name!r}; one is called Europe/Berlin, for example.") from None
+        raise BadTiming(f"There is no zone named {name[:64]!r}; one is called Europe/Berlin, for example.") from None
 
 
 def time_of(text: str, zone: ZoneInfo) -> datetime:
     """A time as ISO 8601 has it, in the zone unless it names an offset; raises :class:`BadTiming`."""
     try:
         given = datetime.fromisoformat(text)
-        return given.astimezone(UTC) if given.tzinfo else _first_instant(given, zone)
+        at = given.astimezone(UTC) if given.tzinfo else _first_instant(given, zone)
     except (ValueError, OverflowError):
         raise BadTiming(
-            f"{text!r} is not a time; write it as 2030-12-31T09:00, with an offset or in the zone."
+            f"{text[:64]!r} is not a time; write it as 2030-12-31T09:00, with an offset or in the zone."
         ) from None
+    if at.year not in YEARS:
+        raise BadTiming(f"{text[:64]!r} is not within the years {YEARS[0]} to {YEARS[-1]}.")
+    return at
 
 
 def check_interval(seconds: int) -> None:

@@ -47,6 +47,14 @@ def test_a_schedule_is_made(admin_client, owner):
     assert (made.owner, made.deliver_to) == (owner, {})
 
 
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Niue"])
+def test_no_time_that_is_taken_breaks_the_pages(admin_client, owner, zone):
+    last = {"at": "9998-12-31T23:59:59Z", "ends_at": "9998-12-31T23:59:59Z"}
+    made = series.create(owner_id=owner.pk, prompt="Hello", zone=zone, **last)
+    for page in (LIST, page_of(made), reverse("admin:agent_agent_whole", args=[made.agent_id])):
+        assert admin_client.get(page).status_code == 200
+
+
 def test_what_makes_no_sense_is_refused_with_its_sentence(admin_client, owner, schedule):
     agent = Agent.objects.get(name=DEFAULT_AGENT)
     told = admin_client.post(ADD, form(owner=owner.pk, agent=agent.pk, expression="0 0 30 2 *")).content.decode()

@@ -197,6 +197,7 @@ def test_a_tools_page_leads_to_it(admin_client, allowed):
         ({"arguments": "<script>alert(1)</script>"}, "refuses it"),
         ({"arguments": '{"value": ' + "[" * 5000}, "refuses it"),
         ({"arguments": "x" * 100_000}, "input_size"),
+        ({"arguments": '{"path": "\\ud800", "line": "one"}'}, "U+D800"),
     ],
 )
 def test_whatever_is_filled_in_is_answered(admin_client, allowed, every_tool, given, told):

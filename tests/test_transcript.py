@@ -13,6 +13,7 @@ from agent.llm.base import tool_call
 from conversations import reading
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.admin import shown
+from tests.scripts import script
 from tests.work import settle
 from tools.models import CallStatus, ToolCall
 
@@ -326,3 +327,21 @@ def test_a_known_secret_is_not_shown(admin_client, conversation, say, monkeypatc
     html = look(admin_client, conversation)
     assert "a-key-that-nobody-may-see" not in html
     assert "my key is [redacted]" in html
+
+
+def test_half_a_surrogate_pair_in_arguments_breaks_neither_the_turn_nor_a_page(
+    admin_client, conversation, say, tool_settings
+):
+    """JSON may spell it; no page and no database can hold it."""
+    tool_settings("time")
+    half = {"a": "\ud800", "timezone": "\udfff"}
+    arguments = (half, half | {"password": "hunter2hunter2"}, {"\ud800": 1}, {"timezone": ["\ud800"]})
+    asked = [{"name": "time", "arguments": json.dumps(each)} for each in arguments]
+    (turn,) = settle([say(script({"call": asked}, {"say": "Done."}))])
+    assert turn.status == "succeeded"
+    assert "U+D800" in look(admin_client, conversation)
+    assert not ToolCall.objects.filter(arguments__contains="hunter2").exists()
+    sent = admin_client.get(reverse("admin:conversations_turn_sent", args=[turn.pk]))
+    assert (sent.status_code, "U+D800" in sent.content.decode()) == (200, True)
+    for call in ToolCall.objects.all():
+        assert admin_client.get(f"{reverse('admin:simulator')}?call={call.pk}").status_code == 200

@@ -23,7 +23,7 @@ from nanohost.lib.database import borrowed_connection
 from nanohost.lib.ids import new_id
 from nanohost.lib.logs import about
 from nanohost.lib.statements import Given, Rows
-from nanohost.lib.text import clip
+from nanohost.lib.text import clip, storable
 from tools import calls, limits, registry
 from tools.arguments import Misfit, read_arguments
 from tools.calls import Outcome
@@ -64,7 +64,8 @@ class Refused(Exception):
     def outcome(self) -> Outcome:
         """The refusal as a structured result, which the model can read as well as a person."""
         result = json.dumps({"status": "REJECTED", "rule": self.rule, "message": str(self)}, ensure_ascii=False)
-        return Outcome(status=CallStatus.REJECTED, result=result, rule=self.rule)
+        # What a model wrote is quoted in it.
+        return Outcome(status=CallStatus.REJECTED, result=storable(result), rule=self.rule)
 
 
 _settings = Rows(lambda: ToolSetting.objects.order_by())

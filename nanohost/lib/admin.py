@@ -192,10 +192,11 @@ def excerpt(text: str, limit: int = 80) -> str:
 
 
 # What no reader sees: control characters, those that turn the direction of what follows them, that take no room, or
-# that carry text of their own. Line feed and tab are left, and what joins the parts of an emoji.
+# that carry text of their own; and half a surrogate pair, of which no page can be made. Line feed and tab are left, and
+# what joins the parts of an emoji.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\U000e0000-\U000e007f]"
+    "\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
 

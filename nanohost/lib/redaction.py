@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from nanohost.lib.text import UNSTORABLE
+
 MASK = "[redacted]"
 
 # Where a word begins: also behind a line feed that JSON writes as \n, and behind %22 in a URL.
@@ -238,7 +240,11 @@ def redact_json(text: str) -> str:
         redacted = _each_redacted(value)
     except (ValueError, RecursionError):
         return redact(text)
-    return text if redacted == value and is_whole else json.dumps(redacted, ensure_ascii=False)
+    if redacted == value and is_whole:
+        return text
+    told = json.dumps(redacted, ensure_ascii=False)
+    # Half a surrogate pair stays the escape it was: no database stores it otherwise.
+    return json.dumps(redacted) if UNSTORABLE.search(told) else told
 
 
 def names_a_secret(name: object) -> bool:
