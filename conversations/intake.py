@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
+from django.db import transaction
 from django.db.models import Count
 
 from conversations.models import IntakePause, Turn, TurnStatus, WaitingFor
@@ -50,7 +51,14 @@ def pause(*, by: str, because: str) -> bool:
 
 def resume(*, by: str) -> bool:
     """Take new turns in again; False if it was not paused. Sweeps find what was held, within seconds."""
-    resumed = bool(IntakePause.objects.current().delete()[0])
+    with transaction.atomic():
+        resumed = bool(IntakePause.objects.current().delete()[0])
+        if resumed:
+            # Taken in from here on: the next pause would hold them again, with all that waits behind them by then. One
+            # that is locked, or stored at this moment, is let in all the same (see TurnQuerySet.due).
+            held = Turn.objects.filter(status=TurnStatus.QUEUED, waiting_for=WaitingFor.INTAKE)
+            found = list(held.select_for_update(skip_locked=True).values_list("pk", flat=True))
+            held.filter(pk__in=found).update(waiting_for="")
     if resumed:
         logger.warning("the intake of new turns is resumed", extra={"by": by})
     return resumed

@@ -15,14 +15,14 @@ from django.utils.safestring import SafeString
 
 from agent.models import AgentVersion
 from conversations.errors import TurnProblem
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import OPEN, Conversation, Message, Turn, TurnStatus
 from conversations.sent import build_again, calls_of
 from memory.models import MemoryVersion
 from nanohost.lib.admin import excerpt, shown
 from nanohost.lib.text import duration
 from tools.models import ToolCall
 
-# Messages of a page, and of the inbox that are shown below the last one.
+# Messages of a page, and of the inbox that are shown below the last one, of either kind.
 A_PAGE, MOST_WAITING = 100, 50
 
 # Characters of one text; its own page has the rest.
@@ -123,12 +123,16 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Some messages in a row. ``older`` and ``newer``: the number of the message there is more before, or after."""
+    """Some messages in a row. ``older`` and ``newer``: the number of the message there is more before, or after.
+
+    ``waiting`` and ``never_begun`` have no number: their turn has not begun yet, or ended before it did.
+    """
 
     parts: Sequence[Part]
     older: int | None = None
     newer: int | None = None
     waiting: Sequence[Part] = field(default_factory=list)
+    never_begun: Sequence[Part] = field(default_factory=list)
 
 
 def problem_of(turn: Turn) -> str:
@@ -153,15 +157,18 @@ def read(conversation: Conversation, *, before: int | None = None, after: int | 
     messages = list(_cut(Message.objects.filter(conversation=conversation, seq__range=(first, last)).order_by("seq")))
     more_before, more_after = first > 1, last < end - 1
     waiting: list[Any] = []
+    never_begun: list[Any] = []
     if not more_after:
-        inbox = Message.objects.filter(conversation=conversation, seq=None)
-        waiting = list(_cut(inbox.order_by("pk"))[:MOST_WAITING])
-    look_up = _LookUp(conversation, [*messages, *waiting])
+        inbox = _cut(Message.objects.filter(conversation=conversation, seq=None).order_by("pk"))
+        waiting = list(inbox.filter(turn__status__in=OPEN)[:MOST_WAITING])
+        never_begun = list(inbox.exclude(turn__status__in=OPEN).order_by("-pk")[:MOST_WAITING])[::-1]
+    look_up = _LookUp(conversation, [*messages, *waiting, *never_begun])
     return Page(
         parts=list(look_up.parts(messages)),
         older=first if more_before else None,
         newer=last if more_after else None,
         waiting=list(look_up.parts(waiting)),
+        never_begun=list(look_up.parts(never_begun)),
     )
 
 

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from conversations import export, inbox
+from conversations import endings, export, inbox
 from conversations.models import Conversation, Message, Turn
 from conversations.waiting import PARTS_HEADER, WaitingRoom
 from memory import log
@@ -52,6 +52,14 @@ def clients(db):
 
 
 # --- export ------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_waits_is_exported(conversation, say, monkeypatch):
+    monkeypatch.setattr(export, "BATCH", 2)
+    turns = [say(f"words {number}") for number in range(5)]
+    endings.cancel_turn(turns[2])
+    exported = json.loads(b"".join(export.as_json(conversation)))["messages"]
+    assert [each["content"] for each in exported] == [f"words {number}" for number in range(5)]
 
 
 @pytest.fixture

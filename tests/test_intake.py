@@ -137,6 +137,17 @@ def test_one_that_is_held_is_let_in_also_if_it_was_stored_as_the_intake_was_resu
     assert advance(turn).status == TurnStatus.SUCCEEDED
 
 
+def test_what_was_held_counts_as_taken_in_at_the_next_pause(say, paused):
+    """Or it would be held again, and whatever was taken in behind it would never be worked off."""
+    held = say("Hello")
+    intake.resume(by="anna")
+    behind = say("after the resume", while_paused="refuse")
+    intake.pause(by="anna", because="once more")
+    assert (str(intake.left()), intake.left().drained) == ("0 running, 2 queued", False)
+    settle([held, behind])
+    assert intake.left().drained
+
+
 def test_a_held_turn_can_be_cancelled(say, paused):
     turn = say("Hello")
     inbox.endings.cancel_turn(turn)

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from agent.llm.base import tool_call
-from conversations import reading
+from conversations import endings, reading
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.admin import shown
 from tests.scripts import script
@@ -206,7 +206,7 @@ def test_a_page_costs_as_many_statements_however_long_the_conversation_is(admin_
     fill(1)
     few = spent()
     fill(150)
-    assert spent() == spent(before=400) + 1 == few <= 12
+    assert spent() == spent(before=400) + 2 == few <= 12
 
 
 def test_of_a_long_text_the_beginning_is_shown(admin_client, conversation):
@@ -345,3 +345,14 @@ def test_half_a_surrogate_pair_in_arguments_breaks_neither_the_turn_nor_a_page(
     assert (sent.status_code, "U+D800" in sent.content.decode()) == (200, True)
     for call in ToolCall.objects.all():
         assert admin_client.get(f"{reverse('admin:simulator')}?call={call.pk}").status_code == 200
+
+
+def test_only_what_waits_is_said_to_wait(admin_client, conversation, say):
+    say("first")
+    gone, failed, waits = say("taken back"), say("ended by hand"), say("still to come")
+    endings.cancel_turn(gone)
+    endings.fail_turn(failed, reason="not today")
+    html = look(admin_client, conversation)
+    never, waiting = html.index('id="never-begun"'), html.index('id="waiting"')
+    places = [html.index(text) for text in ("taken back", "ended by hand", "first", waits.messages.get().content)]
+    assert never < places[0] < places[1] < waiting < places[2] < places[3]
