@@ -349,15 +349,15 @@ class TurnAdmin(GrowingAdmin):
 
     @admin.action(description="Requeue the selected turns", permissions=[REQUEUE])
     def requeue_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["requeue_turns"], queryset)
+        return steering.steer(request, steering.ACTS["requeue_turns"], queryset, page=request.get_full_path())
 
     @admin.action(description="Cancel the selected turns", permissions=[CANCEL])
     def cancel_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["cancel_turns"], queryset)
+        return steering.steer(request, steering.ACTS["cancel_turns"], queryset, page=request.get_full_path())
 
     @admin.action(description="Fail the selected turns", permissions=[FAIL])
     def fail_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["fail_turns"], queryset)
+        return steering.steer(request, steering.ACTS["fail_turns"], queryset, page=request.get_full_path())
 
     @admin.display(description="conversation")
     def its_conversation(self, turn: Turn) -> str:

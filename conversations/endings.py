@@ -17,8 +17,8 @@ from tools import gate
 from tools.models import ToolCall
 
 
-def cancel_turn(turn: Turn) -> None:
-    """Cancel a turn, wherever it is; one that has ended stays as it ended.
+def cancel_turn(turn: Turn) -> bool:
+    """Cancel a turn, wherever it is; one that has ended stays as it ended: False.
 
     A queued or waiting turn is ended here, with its open calls, and so is one whose worker is gone. A running one is
     flagged: its worker looks at the flag between steps, and every second while a model is silent.
@@ -26,7 +26,8 @@ def cancel_turn(turn: Turn) -> None:
     while not _cancel_at_rest(turn) and not _flag_running(turn):
         # Neither at rest nor running: it has ended, or it has just changed from one to the other.
         if not Turn.objects.open().filter(pk=turn.pk).exists():
-            return
+            return False
+    return True
 
 
 def _cancel_at_rest(turn: Turn) -> bool:

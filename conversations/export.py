@@ -115,7 +115,9 @@ def _messages(conversation: Conversation) -> Iterator[list[Record]]:
         if batch := list(messages.defer("sent").order_by("seq")):
             yield [_message(message) for message in batch]
     # Without a number: those that wait for their turn, and those whose turn ended before it began.
-    inbox = list(Message.objects.filter(conversation=conversation, seq=None).order_by("pk").values_list("pk", flat=True))
+    inbox = list(
+        Message.objects.filter(conversation=conversation, seq=None).order_by("pk").values_list("pk", flat=True)
+    )
     for at in range(0, len(inbox), BATCH):
         messages = Message.objects.filter(pk__in=inbox[at : at + BATCH])
         if batch := list(messages.defer("sent").order_by("pk")):

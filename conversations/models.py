@@ -75,7 +75,7 @@ class WaitingFor(models.TextChoices):
 
     TOOLS = "tools"
     RETRY = "retry"
-    # Of a queued one, which came of itself while the intake was paused.
+    # Of a queued one, which was stored while the intake was paused; it is taken away at the resume.
     INTAKE = "intake"
 
 

@@ -35,11 +35,6 @@ class Act:
     do: Callable[[Turn, str], bool]
 
 
-def _cancel(turn: Turn, reason: str) -> bool:
-    endings.cancel_turn(turn)
-    return True
-
-
 ACTS = {
     act.name: act
     for act in (
@@ -47,7 +42,8 @@ ACTS = {
             name="requeue_turns",
             permission=REQUEUE,
             label="Requeue",
-            means="A worker looks at them at once. They go on from their last stored step, with all of a turn's time"
+            means="A worker looks at them at once; those behind another turn of their conversation, or held while the"
+            " intake is paused, keep waiting. They go on from their last stored step, with all of a turn's time"
             " before them. A worker that still holds one loses it: nothing it does from then on is stored, and its"
             " model is asked again. No tool call is run twice that may have had an effect: if its worker is gone,"
             " it becomes UNKNOWN, and the model is told.",
@@ -63,7 +59,7 @@ ACTS = {
             " was cancelled. Tool calls that have begun and may have had an effect become UNKNOWN.",
             reason_label="Why (kept in the log)",
             done="Cancelled",
-            do=_cancel,
+            do=lambda turn, _: endings.cancel_turn(turn),
         ),
         Act(
             name="fail_turns",
@@ -79,20 +75,24 @@ ACTS = {
 }
 
 
-def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn]) -> HttpResponse:
-    """Ask whether it is meant, and why; or do it, once that is answered. Whoever calls has seen to the permission."""
+def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str) -> HttpResponse:
+    """Ask whether it is meant, and why; or do it, once that is answered. Whoever calls has seen to the permission.
+
+    ``page``: the address to go back to, unless the form names another.
+    """
     chosen = list(turns.open().order_by("pk")[: MOST_AT_ONCE + 1])  # type: ignore[attr-defined]  # a TurnQuerySet
-    back = _back(request)
+    back = _back(request) or page
     if not chosen:
         messages.warning(request, "Nothing was done: all of them have ended already.")
         return HttpResponseRedirect(back)
     if len(chosen) > MOST_AT_ONCE:
         messages.error(request, f"Nothing was done: choose {MOST_AT_ONCE} turns at most at a time.")
         return HttpResponseRedirect(back)
-    reason = request.POST.get("reason", "").strip().replace("\x00", "")
+    reason = request.POST.get("reason", "").replace("\x00", "").strip()
     if request.POST.get("confirmed") != "yes" or not reason:
         return _ask(request, act, chosen, back, is_missing="confirmed" in request.POST)
-    reason = redact(reason[:MOST_REASON])
+    # Of what is cut in two, no secret would be known.
+    reason = redact(reason)[:MOST_REASON]
     done = [turn for turn in chosen if act.do(turn, reason)]
     if done:
         assert request.user.pk is not None
@@ -120,10 +120,10 @@ def _ask(request: HttpRequest, act: Act, chosen: list[Turn], back: str, *, is_mi
 
 
 def _back(request: HttpRequest) -> str:
-    """Where whoever asked came from, as the form says; by default the page itself."""
+    """Where whoever asked came from, as the form says; "" if that is none of the console's pages."""
     back = request.POST.get("next", "")
     is_ours = url_has_allowed_host_and_scheme(back, allowed_hosts=None)
-    return back if is_ours and back.startswith("/admin/") else request.get_full_path()
+    return back if is_ours and back.startswith("/admin/") else ""
 
 
 def _turns(number: int) -> str:

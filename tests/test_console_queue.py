@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from conversations import claims, inbox, intake
+from conversations import claims, inbox, intake, steering
 from conversations.models import IntakePause, Turn, TurnStatus, WaitingFor, Worker
 from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
@@ -276,8 +276,9 @@ def test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason(operator, s
     assert (asked.status_code, LogEntry.objects.count()) == (200, 0)
     assert 'name="reason"' in asked.content.decode()
     assert set(Turn.objects.values_list("status", flat=True)) == {"queued"}
-    missing = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason=" ")
-    assert (missing.status_code, LogEntry.objects.count()) == (400, 0)
+    for blank in (" ", "\0 \0"):
+        missing = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason=blank)
+        assert (missing.status_code, LogEntry.objects.count()) == (400, 0)
     done = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason="It is three in the morning.")
     assert (done.status_code, done.url) == (302, PAGE)
     assert set(Turn.objects.values_list("status", flat=True)) == {status}
@@ -306,10 +307,29 @@ def test_what_has_ended_is_left_alone(operator, say):
     assert (turn.status, LogEntry.objects.count()) == ("succeeded", 0)
 
 
+def test_a_secret_is_taken_out_of_a_reason_wherever_it_is_cut(operator, say):
+    secret = "sk-abcdefghijklmnopqrstuvwxyz"
+    turn = say("Hello")
+    ask(operator, "fail_turns", turn, confirmed="yes", reason="x" * (steering.MOST_REASON - 8) + " " + secret)
+    operator.post(f"{PAGE}intake/", {"action": "pause", "reason": "x" * 392 + " " + secret})
+    turn.refresh_from_db()
+    kept = (turn.error_detail, LogEntry.objects.latest("pk").change_message, IntakePause.objects.get().because)
+    assert not any("sk-" in each for each in kept)
+
+
+def test_characters_that_turn_the_text_around_are_named(operator, say):
+    ask(operator, "fail_turns", say("Hello"), confirmed="yes", reason="a\u202eb")
+    operator.post(f"{PAGE}intake/", {"action": "pause", "reason": "c\u202ed"})
+    for page in (PAGE, "/admin/"):
+        html = operator.get(page).content.decode()
+        assert "\u202e" not in html
+        assert "U+202E" in html
+
+
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "javascript:alert(1)", "/api/v1/", ""])
 def test_nobody_is_sent_elsewhere_afterwards(operator, say, back):
     done = ask(operator, "cancel_turns", say("Hello"), confirmed="yes", reason="x", next=back)
-    assert done.url.startswith("/admin/queue/")
+    assert done.url == PAGE
 
 
 @pytest.mark.parametrize("chosen", [[], ["nonsense"], ["01900000-0000-7000-8000-000000000000"]])

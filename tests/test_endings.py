@@ -64,6 +64,13 @@ def test_an_ended_turn_stays_as_it_ended(say):
     assert (turn.status, turn.cancel_requested) == (TurnStatus.SUCCEEDED, False)
 
 
+def test_whoever_cancels_too_late_is_told_so(say):
+    turn = say("Hello")
+    settled = advance(turn)
+    assert endings.cancel_turn(settled) is False
+    assert endings.cancel_turn(say("Hello")) is True
+
+
 def test_a_running_turn_ends_while_its_model_is_silent(say):
     turn = say(script({"sleep": 60, "say": "Too late."}))
 

@@ -213,7 +213,7 @@ def steer(request: HttpRequest) -> HttpResponse:
     if not chosen:
         messages.warning(request, "Nothing was done: choose a turn first.")
         return HttpResponseRedirect(reverse("queue"))
-    return steering.steer(request, act, Turn.objects.filter(pk__in=chosen))
+    return steering.steer(request, act, Turn.objects.filter(pk__in=chosen), page=reverse("queue"))
 
 
 def _may(request: HttpRequest, act: steering.Act) -> bool:
@@ -248,7 +248,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             _log(request, IntakePause, "intake", "Resumed")
         messages.success(request, "New turns are taken in again.")
         return HttpResponseRedirect(reverse("queue"))
-    reason = redact(request.POST.get("reason", "").strip().replace("\x00", "")[:400])
+    reason = redact(request.POST.get("reason", "").replace("\x00", "").strip())[:400]
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
             _log(request, IntakePause, "intake", f"Paused: {reason}")

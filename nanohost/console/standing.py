@@ -161,7 +161,7 @@ def _running(turn: Turn, workers: Workers, now: datetime) -> tuple[str, str]:
 
 def _queued(turn: Any, workers: Workers, now: datetime) -> tuple[str, str]:
     if turn.waiting_for == WaitingFor.INTAKE:
-        return FINE, "It came of itself, by a schedule or at its time, while the intake was paused, and waits for that."
+        return FINE, "It was stored while the intake was paused, by the clock or by hand, and waits for the resume."
     if turn.before is not None:
         return FINE, f"It waits behind turn {turn.before} of its conversation."
     if _is_late(turn.rung_at or turn.created_at, now):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import template
+from django.utils.safestring import SafeString
 
 from conversations import intake
 from nanohost.lib.text import duration
@@ -15,6 +16,15 @@ register.filter(duration)
 def unlocalized(number: float) -> str:
     """A number as SVG reads it, whatever the language."""
     return f"{number:g}"
+
+
+@register.filter
+def told(value: object) -> SafeString:
+    """What somebody wrote, with the characters named that nobody sees."""
+    # The theme loads this library while it is imported itself.
+    from nanohost.lib.admin import shown
+
+    return shown(str(value))
 
 
 @register.inclusion_tag("console/intake_banner.html", takes_context=True)
