@@ -240,7 +240,10 @@ def _plan(schedule: Schedule, *, now: datetime) -> None:
         raise BadSchedule(f"A schedule runs once at least, and {MOST_RUNS} times at most, or without an end.")
     if schedule.used_up:
         raise BadSchedule(f"It has run {schedule.runs} times already, and is to run {schedule.max_runs} times.")
-    following = times.next_after(schedule.timing, now)
+    try:
+        following = times.next_after(schedule.timing, now)
+    except times.BadTiming as error:  # its zone is gone
+        raise BadSchedule(str(error)) from None
     if following is None:
         assert schedule.at
         zone = times.zone_of(schedule.zone)

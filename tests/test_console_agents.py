@@ -9,7 +9,7 @@ from agent.models import Agent, AgentVersion
 from conversations import inbox
 from memory import documents
 from nanohost.console import agents
-from scheduler import series
+from scheduler import series, ticking
 from tests.factories import OwnerFactory
 from tests.work import settle
 from tools.models import ToolSetting
@@ -79,11 +79,15 @@ def test_what_it_may_use(admin_client, clerk, tool_settings):
 def test_what_it_remembers_when_it_is_spoken_to_and_what_it_did(admin_client, clerk, owner):
     documents.rewrite(agent="clerk", owner_id=owner.pk, base=0, content="- roses", source="person", checked=False)
     series.create(owner_id=owner.pk, agent="clerk", prompt="Wake up.", description="the morning", every_seconds=3600)
+    once = series.create(owner_id=owner.pk, agent="clerk", prompt="Once.", at="2099-05-05T09:00")
+    ticking.fire(once, now=once.at)
     conversation = inbox.start_conversation(owner_id=owner.pk, agent="clerk", metadata={})
     (turn,) = settle([inbox.receive(conversation=conversation, content="hello", request_id="r")])
     html = look(admin_client, clerk)
     assert owner.username in section(html, "memories")
-    assert "the morning" in section(html, "schedules")
+    schedules = section(html, "schedules")
+    assert "the morning" in schedules
+    assert "<td>ended</td>" in schedules
     turns = section(html, "turns")
     assert "succeeded" in turns
     version = AgentVersion.objects.get(agent=clerk, number=turn.agent_version)

@@ -1,6 +1,7 @@
 """Making and changing schedules: what is refused, with which sentence; and what stays as it was."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -187,6 +188,17 @@ def test_a_time_that_passed_in_a_pause_is_told_of_when_it_is_resumed(create):
     made = series.pause(create(at="2026-05-04T12:10"), now=NOW)
     with pytest.raises(BadSchedule, match="has passed; a time to come is needed"):
         series.resume(made, now=NOW + HOUR)
+
+
+def test_a_schedule_whose_zone_is_gone_is_resumed_in_another(create):
+    """As after an update of the zones' names: the tick has paused it, and said why."""
+    made = series.pause(create(cron="0 9 * * *"), now=NOW)
+    Schedule.objects.update(zone="Mars/Phobos")
+    for change in (series.resume, partial(series.update, max_runs=3)):
+        with pytest.raises(BadSchedule, match="There is no zone named 'Mars/Phobos'"):
+            change(made, now=NOW)
+    series.update(made, now=NOW, zone="Europe/Berlin")
+    assert series.resume(made, now=NOW).state == "active"
 
 
 def test_what_has_ended_is_neither_paused_nor_resumed(create):
