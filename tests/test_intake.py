@@ -65,6 +65,11 @@ def test_a_new_turn_is_refused_and_nothing_is_stored(post, conversation, paused,
     assert type(conversation).objects.get(pk=conversation.pk).next_turn == before
 
 
+def test_what_is_refused_is_no_error_of_the_server(post, paused, caplog):
+    assert post("chat", {"message": "Hello"}).status_code == 503
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_a_stream_is_refused_before_it_begins(post, paused):
     assert post("chat", {"message": "Hello", "stream": True}).status_code == 503
 

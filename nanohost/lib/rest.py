@@ -150,6 +150,9 @@ def problem_response(exception: Exception, context: dict[str, Any]) -> JsonRespo
     if known.status >= 500 and not isinstance(exception, errors.Problem):
         logger.error("request failed", exc_info=exception)
     response = plain_problem(context["request"], known)
+    if known.status == 503 and isinstance(exception, errors.Problem):
+        # Refused on purpose, as while the intake is paused: Django would log an error for each request.
+        response._has_been_logged = True  # type: ignore[attr-defined]
     if known.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="nanohost"'
     if isinstance(exception, exceptions.MethodNotAllowed):
