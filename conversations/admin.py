@@ -124,8 +124,7 @@ class ConversationAdmin(GrowingAdmin):
         if not self.has_cancel_permission(request):
             raise PermissionDenied
         turn = self._turn(pk, number)
-        if reading.may_be_cancelled(turn):
-            endings.cancel_turn(turn)
+        if reading.may_be_cancelled(turn) and endings.cancel_turn(turn):
             self.log_change(request, turn.conversation, f"Cancelled turn {number}.")
             self.message_user(request, f"Turn {number} is cancelled, or will be in a moment.", messages.SUCCESS)
         else:
@@ -162,9 +161,9 @@ class ConversationAdmin(GrowingAdmin):
         count = 0
         # The last first, so that none starts when one before it ends.
         for turn in Turn.objects.open().filter(conversation__in=list(chosen)).order_by("conversation_id", "-number"):
-            endings.cancel_turn(turn)
-            self.log_change(request, turn.conversation, f"Cancelled turn {turn.number}.")
-            count += 1
+            if endings.cancel_turn(turn):
+                self.log_change(request, turn.conversation, f"Cancelled turn {turn.number}.")
+                count += 1
         self.message_user(request, f"{count} turns are cancelled, or will be in a moment.", messages.SUCCESS)
 
     @admin.action(

@@ -3,7 +3,7 @@
 Each is a :class:`Compaction` of its own, so that many are made side by side and one that fails leaves the others done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date, datetime
 from uuid import UUID
 
@@ -20,14 +20,15 @@ from nanohost.lib.ids import first_id_at
 BATCH = 200
 
 
-def request(*, day: date, since: datetime, until: datetime) -> int:
+def request(*, day: date, since: datetime, until: datetime, leaving_out: Collection[UUID] = ()) -> int:
     """Have a summary made of each conversation in which something was said in that time; returns of how many.
 
-    A conversation has one a day: what was asked for before is not asked for again.
+    A conversation has one a day: what was asked for before is not asked for again. ``leaving_out``: conversations that
+    nobody reads.
     """
     said = _said(since, until).filter(pk__gte=first_id_at(since)).order_by()
     found: list[UUID] = list(said.values_list("conversation_id", flat=True).distinct())
-    done = set(Compaction.objects.filter(day=day).values_list("conversation_id", flat=True))
+    done = {*leaving_out, *Compaction.objects.filter(day=day).values_list("conversation_id", flat=True)}
     missing = [conversation_id for conversation_id in found if conversation_id not in done]
     for start in range(0, len(missing), BATCH):
         some = missing[start : start + BATCH]

@@ -6,15 +6,19 @@ from django.conf import settings
 from django.utils import timezone
 
 from conversations import daily
+from scheduler.models import Heartbeat
 
 
 def summarise_day(*, now: datetime) -> int:
     """Have a summary made of each conversation in which something was said; returns of how many.
 
-    What is asked for twice is made once: a conversation has one summary a day.
+    What is asked for twice is made once: a conversation has one summary a day. Where agents are asked by their
+    heartbeats nobody reads, and what it costs is capped elsewhere.
     """
     day, since, until = covered(now)
-    return daily.request(day=day, since=since, until=until)
+    asked = Heartbeat.objects.filter(created_at__gte=since - timedelta(days=1))
+    leaving_out = {each for each in asked.values_list("conversation_id", flat=True) if each}
+    return daily.request(day=day, since=since, until=until, leaving_out=leaving_out)
 
 
 def covered(now: datetime) -> tuple[date, datetime, datetime]:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from agent import heartbeat as document
 from agent.models import Agent, AgentVersion
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Compaction, Conversation, Message, Turn, TurnStatus
 from conversations.turns import _take
 from scheduler import runs
+from scheduler.daily import summarise_day
 from scheduler.heartbeat import beat, settle, tokens_of
 from scheduler.models import Heartbeat
 from tests.factories import AgentFactory
@@ -365,3 +366,14 @@ def test_old_ones_are_forgotten(agent):
         )
     assert runs.forget_old() == 1
     assert Heartbeat.objects.get().slot == NOW - timedelta(days=89)
+
+
+def test_no_model_is_asked_for_a_summary_of_what_nobody_reads(watch, settings):
+    """Its tokens would be counted by no cap."""
+    settings.SCHEDULER_DAILY_SUMMARY_COVERS = "last-24h"
+    watch(TELL)
+    beat(now=timezone.now())
+    work(Turn.objects.open())
+    settle(now=timezone.now())
+    assert summarise_day(now=timezone.now() + MINUTE) == 1
+    assert Compaction.objects.get().conversation.key == "heartbeat:default"
