@@ -98,12 +98,20 @@ class ConversationAdmin(GrowingAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return request.user.has_perm("conversations.delete_conversation")
 
+    def has_cancel_turn_permission(self, request: HttpRequest) -> bool:
+        """Turns are acted on here as in their own list."""
+        return request.user.has_perm("conversations.cancel_turn")
+
+    def has_requeue_turn_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("conversations.requeue_turn")
+
     def transcript_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """What was said, as people read it."""
         conversation = self._readable(request, pk)
         page = reading.read(conversation, before=_number(request, "before"), after=_number(request, "after"))
         told: dict[str, Any] = {"conversation": conversation, "page": page, "key": shown(conversation.key)}
-        told |= {"may_cancel": self.has_cancel_permission(request), "may_ask": self.has_requeue_permission(request)}
+        told |= {"may_cancel": self.has_cancel_turn_permission(request)}
+        told |= {"may_ask": self.has_requeue_turn_permission(request)}
         told |= {"may_delete": self.has_delete_permission(request)}
         told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
         context = self.admin_site.each_context(request) | told
@@ -121,7 +129,7 @@ class ConversationAdmin(GrowingAdmin):
 
     def cancel_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
         """Cancel a turn, as its client might."""
-        if not self.has_cancel_permission(request):
+        if not self.has_cancel_turn_permission(request):
             raise PermissionDenied
         turn = self._turn(pk, number)
         if reading.may_be_cancelled(turn) and endings.cancel_turn(turn):
@@ -133,7 +141,7 @@ class ConversationAdmin(GrowingAdmin):
 
     def ask_again_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
         """Ask a failed turn once more, in a new one."""
-        if not self.has_requeue_permission(request):
+        if not self.has_requeue_turn_permission(request):
             raise PermissionDenied
         self._ask_again(request, self._turn(pk, number))
         return self._back_to(pk)
@@ -156,7 +164,7 @@ class ConversationAdmin(GrowingAdmin):
     def _back_to(self, pk: UUID) -> HttpResponse:
         return redirect("admin:conversations_conversation_transcript", pk)
 
-    @admin.action(description="Cancel what is under way in the selected conversations", permissions=[CANCEL])
+    @admin.action(description="Cancel what is under way in the selected conversations", permissions=["cancel_turn"])
     def cancel(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
         count = 0
         # The last first, so that none starts when one before it ends.
@@ -167,7 +175,7 @@ class ConversationAdmin(GrowingAdmin):
         self.message_user(request, f"{count} turns are cancelled, or will be in a moment.", messages.SUCCESS)
 
     @admin.action(
-        description="Ask the last turn of the selected conversations again, if it failed", permissions=[REQUEUE]
+        description="Ask the last turn of the selected conversations again, if it failed", permissions=["requeue_turn"]
     )
     def ask_again(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
         for conversation in chosen:

@@ -6,7 +6,8 @@ from itertools import islice
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -202,6 +203,28 @@ def test_who_cancels_and_asks_again(clients, role, may, conversation, say):
         assert (again.model, again.messages.get().content) == (turn.model, "hello")
         key = conversation.key
         assert logged() == [(role, "Cancelled turn 2.", key), (role, "Asked turn 1 again, as turn 3.", key)]
+
+
+@pytest.mark.parametrize(("permission", "may"), [("turn", True), ("conversation", False)])
+def test_it_takes_the_permissions_by_which_turns_are_acted_on_in_their_own_list(
+    client, owner, conversation, say, permission, may
+):
+    failed(say("hello"))
+    waiting = say("and then?")
+    type(owner).objects.filter(pk=owner.pk).update(is_staff=True)
+    for act in ("cancel", "requeue"):
+        of_model = ContentType.objects.get(app_label="conversations", model=permission)
+        known = {"content_type": of_model, "codename": f"{act}_{permission}"}
+        owner.user_permissions.add(Permission.objects.get_or_create(**known, defaults={"name": act})[0])
+    owner.user_permissions.add(Permission.objects.get(codename="view_conversation"))
+    client.force_login(owner)
+    expected = 302 if may else 403
+    assert client.post(address("cancel_turn", conversation.pk, 2)).status_code == expected
+    assert client.post(address("ask_again", conversation.pk, 1)).status_code == expected
+    for act in ("cancel", "ask_again"):
+        client.post(address("changelist"), {"action": act, "_selected_action": [conversation.pk]})
+    waiting.refresh_from_db()
+    assert (waiting.status == "cancelled", Turn.objects.count() == 3) == (may, may)
 
 
 def test_a_turn_is_asked_again_once_however_often_it_is_clicked(admin_client, conversation, say):
