@@ -27,12 +27,20 @@ class Missed(models.TextChoices):
     ALL = "all", "all: each is made up for, the last missed_most of them"
 
 
+# Ticks come every few seconds. What is due for longer than this waits for one that does not.
+LATE = timedelta(seconds=30)
+
+
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     """Look-ups that say what they mean."""
 
     def kept(self) -> Self:
         """Those that were not cancelled."""
         return self.filter(cancelled_at=None)
+
+    def late(self, *, now: datetime) -> Self:
+        """Those that should have run by now: no tick came for their time."""
+        return self.filter(active=True, next_at__lt=now - LATE)
 
 
 class Schedule(models.Model):

@@ -1,5 +1,6 @@
 """The overview's figures: counted hour by hour, right after what comes late, quick after a month."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,12 +8,15 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from django.utils.html import escape
 
 from conversations.models import Turn, TurnStatus, Worker
 from nanohost.console import dashboard, figures
 from nanohost.console.figures import BOUNDS, HOUR, hour_of, percentile
 from nanohost.console.models import Hour, Total
 from nanohost.lib.ids import new_id
+from scheduler import series
+from scheduler.models import LATE, Schedule
 from tools.models import CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db
@@ -196,6 +200,45 @@ def test_each_figure_leads_to_its_rows(admin_client, ended):
         answer = admin_client.get(link)
         assert answer.status_code == 200, link
         assert answer.context["cl"].result_count == rows, link
+
+
+def test_no_figure_stands_in_the_overview_without_a_link(admin_client, ended):
+    ended(0, status="queued")
+    for number in range(25):
+        ended(1, model=f"model-{number}")
+    called(1)
+    count()
+    shown = admin_client.get("/admin/").content.decode()
+    cards = "".join(re.findall(r'<section class="card.*?</section>', shown, re.DOTALL))
+    assert "(others)" in cards
+    left = re.sub(r"<a .*?</a>|<h2>.*?</h2>|<td>model-\d+</td>|<[^>]*>", " ", cards, flags=re.DOTALL)
+    assert re.findall(r"\S*\d\S*", left) == ["(p50);", "95", "(p95)", "p50", "p95"]  # words, not figures
+
+
+def test_workers_lead_to_those_that_live_and_listen(admin_client):
+    for name, queues in [("a", "turns,compaction"), ("b", "tools"), ("c", "turns")]:
+        Worker.objects.create(name=name, version="0", turns_most=1, heartbeat_at=Now(), queues=queues)
+    Worker.objects.filter(name="c").update(heartbeat_at=Now() - HOUR)
+    shown = admin_client.get("/admin/").context["overview"]
+    found = {}
+    for each in shown["workers"]:
+        rows = admin_client.get(each["link"]).context["cl"].queryset
+        found[each["queue"]] = [row.name for row in rows]
+        assert each["count"] == len(found[each["queue"]])
+    assert found == {"turns": ["a"], "tools": ["b"], "compaction": ["a"]}
+
+
+def test_schedules_that_no_tick_came_for_are_late_and_lead_to_themselves(admin_client, owner, agent):
+    made = [series.create(owner_id=owner.pk, prompt="Hello", every_seconds=600) for _ in range(4)]
+    late, fresh, paused, _ = [Schedule.objects.filter(pk=each.pk) for each in made]
+    late.update(next_at=NOW - 2 * LATE)
+    fresh.update(next_at=NOW - LATE / 2)
+    paused.update(next_at=NOW - 2 * LATE, active=False)
+    answer = admin_client.get("/admin/")
+    shown = answer.context["overview"]
+    assert shown["late"] == 1
+    assert f'href="{escape(shown["late_link"])}">1</a>' in answer.content.decode()
+    assert list(admin_client.get(shown["late_link"]).context["cl"].queryset) == [late.get()]
 
 
 def test_each_bar_leads_to_its_turns(admin_client, ended):

@@ -761,6 +761,7 @@ def console_paths() -> Iterator[tuple[str, str]]:
         overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]
         for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
             yield f"{figure['link']} of {window}", figure["link"]
+        yield f"schedules late of {window}", overview["late_link"]
     yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
     for state in ("all", "running", "waiting", "queued", "held"):

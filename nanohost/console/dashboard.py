@@ -10,9 +10,11 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from conversations.models import FINAL, TurnStatus
+from conversations.models import COMPACTION, FINAL, TOOLS, TURNS, TurnStatus, Worker
 from nanohost.console import figures, queue
 from nanohost.console.models import Hour
+from nanohost.lib import clock
+from scheduler.models import LATE, Schedule
 from tools.models import CallStatus
 
 
@@ -83,7 +85,8 @@ def overview(window: Window) -> dict[str, Any]:
                 "completion_tokens": each["completion_tokens"],
                 "p50": figures.percentile(each["within"], 0.5),
                 "p95": figures.percentile(each["within"], 0.95),
-                "link": None if name == figures.OTHERS else _turns(begin, model__exact=name),
+                # The others are among all.
+                "link": _turns(begin, **({} if name == figures.OTHERS else {"model__exact": name})),
             }
             for name, each in sorted(turns.items(), key=lambda item: -item[1]["prompt_tokens"])
         ],
@@ -99,7 +102,12 @@ def overview(window: Window) -> dict[str, Any]:
             {"status": status, "count": count, "link": _list("conversations_turn", status__exact=status)}
             for status, count in waiting.turns.items()
         ],
-        "workers_link": reverse("admin:conversations_worker_changelist"),
+        "workers": [
+            {"queue": name, "count": waiting.workers[name], "link": _workers(name)}
+            for name in (TURNS, TOOLS, COMPACTION)
+        ],
+        "late": Schedule.objects.late(now=now).count(),
+        "late_link": _list("scheduler_schedule", active__exact=1, next_at__lt=(now - LATE).isoformat()),
         "chart": _chart(hours, begin, window),
     }
 
@@ -110,6 +118,12 @@ def _turns(begin: datetime, **filters: object) -> str:
 
 def _calls(begin: datetime, **filters: object) -> str:
     return _list("tools_toolcall", created_at__gte=begin.isoformat(), **filters)
+
+
+def _workers(queue_name: str) -> str:
+    heard_after = clock.read() - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
+    alive = {"ended_at__isnull": True, "heartbeat_at__gt": heard_after.isoformat()}
+    return _list("conversations_worker", queues__contains=queue_name, **alive)
 
 
 def _list(page: str, **filters: object) -> str:
