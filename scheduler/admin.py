@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import HttpRequest
@@ -20,6 +21,15 @@ from scheduler.times import BadTiming, zone_of
 
 # What the form calls otherwise than series does.
 _WISHES = {"expression": "cron"}
+
+# What can be done to one, by its state; the last is for good.
+_RUN, _CANCEL = {"run_now": "Run now"}, {"cancel": "Cancel it for good"}
+_ACTS: dict[str, dict[str, str]] = {
+    "active": _RUN | {"pause": "Pause"} | _CANCEL,
+    "paused": _RUN | {"resume": "Resume"} | _CANCEL,
+    "ended": _RUN | _CANCEL,
+    "cancelled": {},
+}
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
@@ -80,6 +90,7 @@ class ScheduleAdmin(ModelAdmin):
     show_full_result_count = False
     search_fields = ["id", "description", "owner__username"]
     actions = ["resume", "pause", "run_now", "cancel"]
+    change_form_outer_before_template = "admin/scheduler/acts.html"
     readonly_fields = ["id", "state", "paused_because", "next", "upcoming", "ledger", "runs", "failures", "phase"]
     readonly_fields += ["created_at", "updated_at", "cancelled_at"]
     fieldsets = [
@@ -100,6 +111,15 @@ class ScheduleAdmin(ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Where it speaks does not change."""
         return [*self.readonly_fields, *(("owner", "agent", "conversation_id") if obj else ())]
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        """With those actions of the list that can be done to it, and that this user may do."""
+        schedule = self.get_object(request, unquote(object_id)) if object_id else None
+        fit, may = _ACTS[schedule.state] if schedule else {}, self.get_actions(request)
+        acts = [{"name": name, "label": label} for name, label in fit.items() if name in may]
+        return super().changeform_view(request, object_id, form_url, {"acts": acts, **(extra_context or {})})
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_change_permission(request, obj) and not (obj and obj.cancelled_at)

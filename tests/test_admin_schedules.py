@@ -1,5 +1,7 @@
 """Schedules in the admin: made and changed by series' own rules, toggled, run; their ledger."""
 
+import re
+
 import pytest
 from django.contrib.auth.models import Permission
 from django.urls import reverse
@@ -91,6 +93,34 @@ def test_schedules_are_paused_resumed_run_and_cancelled(admin_client, schedule):
     assert admin_client.post(page_of(schedule), form_of(schedule, prompt="x")).status_code == 403
 
 
+def buttons_of(client, schedule):
+    """The address and the fields of each form of the page that acts on the schedule, by its button."""
+    page = client.get(page_of(schedule)).content.decode()
+    form = re.search(r'<form class="told buttons".*?action="([^"]*)"(.*?)</form>', page, re.DOTALL)
+    if form is None:
+        return {}
+    chosen = {"_selected_action": re.search(r'name="_selected_action" value="([^"]*)"', form[2])[1]}
+    names = re.findall(r'name="action" value="(\w+)"', form[2])
+    return {name: (form[1], chosen | {"action": name}) for name in names}
+
+
+def test_it_is_paused_resumed_run_and_cancelled_from_its_page(admin_client, schedule, owner):
+    other = series.create(owner_id=owner.pk, prompt="Another", every_seconds=600)
+    steps = [("pause", "paused"), ("resume", "active"), ("run_now", "active"), ("cancel", "cancelled")]
+    for name, state in steps:
+        buttons = buttons_of(admin_client, schedule)
+        assert set(buttons) == {"run_now", "cancel", "resume" if name == "resume" else "pause"}
+        address, fields = buttons[name]
+        answer = admin_client.post(address, fields, follow=True)
+        assert list(answer.context["cl"].queryset) == [schedule]  # its line, with its next time, its last and its lag
+        schedule.refresh_from_db()
+        assert schedule.state == state
+    assert ScheduleRun.objects.get().by_hand
+    assert buttons_of(admin_client, schedule) == {}
+    other.refresh_from_db()
+    assert other.state == "active"
+
+
 def test_the_list_shows_the_last_time_and_its_lag(admin_client, schedule):
     series.run_now(schedule)
     assert ScheduleRun.objects.update(lag_ms=1234, state="failed") == 1
@@ -112,6 +142,7 @@ def test_whoever_may_only_look_changes_nothing(client, owner, schedule):
     owner.user_permissions.add(Permission.objects.get(codename="view_schedule"))
     client.force_login(owner)
     assert client.get(page_of(schedule)).status_code == 200
+    assert buttons_of(client, schedule) == {}
     assert client.post(page_of(schedule), form_of(schedule, prompt="x")).status_code == 403
     act(client, schedule, "pause")
     assert Schedule.objects.get().state == "active"
