@@ -431,14 +431,15 @@ class MessageAdmin(GrowingAdmin):
 class CompactionAdmin(GrowingAdmin):
     """What was put into a summary, by which model, after which turn; and what went wrong with it."""
 
-    list_display = ["created_at", "conversation", "status", "first_seq", "through_seq", "is_stub", "failures", "error"]
+    list_display = ["created_at", "conversation", "kind", "day", "status", "first_seq", "through_seq", "is_stub"]
+    list_display += ["failures", "error"]
     list_filter = ["created_at", "status"]
     list_prefetch_related = ["conversation"]
     search_fields = ["id", "conversation__id"]
     search_help_text = "An id (or its beginning) of a compaction or conversation."
     readonly_fields = ["its_conversation", "its_turn", "summary", "entries", "versions"]
     fieldsets = [
-        (None, {"fields": ["id", "its_conversation", "its_turn", "status", "first_seq", "through_seq"]}),
+        (None, {"fields": ["id", "its_conversation", "its_turn", "kind", "day", "status", "first_seq", "through_seq"]}),
         ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model"]}),
         ("Tokens", {"fields": ["prompt_tokens", "completion_tokens"]}),
         ("How it is run", {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "rung_at"]}),

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
 
@@ -58,6 +59,17 @@ def sync_house_jobs(jobs: Iterable[HouseJob] = HOUSE_JOBS) -> None:
             PeriodicTask.objects.create(
                 name=job.name, task=job.task, description=job.description, enabled=job.enabled, **_times(job.times)
             )
+
+
+def next_run(job: PeriodicTask) -> datetime | None:
+    """When beat rings for a job next; a time that has passed, if it should have. None: the job is off."""
+    if not job.enabled:
+        return None
+    schedule = job.schedule
+    since = (job.last_run_at or job.date_changed).astimezone(schedule.tz)
+    due: datetime = timezone.now() + schedule.remaining_estimate(since)
+    due = (due + timedelta(seconds=0.5)).replace(microsecond=0)  # two clocks were read, one after the other
+    return max(due, job.start_time) if job.start_time else due
 
 
 def _times(times: timedelta | str) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """The house's own jobs: rows people toggle, which beat runs in the embedded host."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.urls import reverse
+from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from conversations.models import Worker
@@ -73,6 +76,52 @@ def test_retention_forgets_workers_not_heard_of_for_a_week():
         Worker.objects.create(name=name, version="0", turns_most=1, heartbeat_at=from_now(-days * 86_400))
     assert forget_dead_workers() == 1
     assert [worker.name for worker in Worker.objects.all()] == ["recent"]
+
+
+# --- in the admin --------------------------------------------------------------------------------------------------
+
+
+def line_of(client, name):
+    """The cells of a job in the list, by their column."""
+    page = client.get(reverse("admin:django_celery_beat_periodictask_changelist")).content.decode()
+    row = next(row for row in re.findall(r"<tr.*?</tr>", page, re.DOTALL) if f">{name}</a>" in row)
+    return {cell[0]: cell[1] for cell in re.findall(r'class="field-(\w+)[^>]*>(.*?)</t[dh]>', row, re.DOTALL)}
+
+
+@pytest.mark.django_db
+def test_the_list_shows_when_each_job_runs_next(admin_client, settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    sync_house_jobs()
+    now = timezone.now()
+    jobs = PeriodicTask.objects
+    jobs.filter(name="retention").update(last_run_at=now - timedelta(minutes=20))
+    jobs.filter(name="daily_summary").update(enabled=True, last_run_at=now)
+    local = now.astimezone(ZoneInfo("Europe/Berlin"))
+    nine = local.replace(hour=9, minute=0, second=0, microsecond=0)
+    if nine <= local:
+        nine = nine + timedelta(days=1)  # of the clock on the wall
+    assert f"{local + timedelta(minutes=40):%Y-%m-%d %H:%M}" in line_of(admin_client, "retention")["next_run"]
+    assert f"{nine:%Y-%m-%d %H:%M:%S %z}" in line_of(admin_client, "daily_summary")["next_run"]
+
+
+@pytest.mark.django_db
+def test_a_job_that_is_off_runs_never_and_one_that_nobody_rang_for_is_late(admin_client):
+    sync_house_jobs()
+    jobs = PeriodicTask.objects
+    jobs.filter(name="retention").update(enabled=False)
+    jobs.filter(name="heartbeat").update(last_run_at=timezone.now() - timedelta(hours=3, minutes=1))
+    jobs.filter(name="tick").update(last_run_at=timezone.now() - timedelta(seconds=40))  # beat stores it so often
+    assert line_of(admin_client, "retention")["next_run"].strip() == "–"
+    assert "late by 3.0 h" in line_of(admin_client, "heartbeat")["next_run"]
+    assert "late" not in line_of(admin_client, "tick")["next_run"]
+
+
+@pytest.mark.django_db
+def test_jobs_lead_to_what_they_did(admin_client):
+    sync_house_jobs()
+    for name, page in [("tick", "schedulerun"), ("heartbeat", "heartbeat"), ("daily_summary", "compaction")]:
+        address = re.search('href="([^"]*)"', line_of(admin_client, name)["what_it_did"])[1]
+        assert admin_client.get(address).context["cl"].model.__name__.lower() == page
 
 
 # --- the daily summary ---------------------------------------------------------------------------------------------

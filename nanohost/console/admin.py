@@ -1,5 +1,6 @@
 """Pages of other people's apps, in the console's looks: users and groups, the house's jobs, failed sign-ins."""
 
+from datetime import timedelta
 from typing import Any
 
 from axes.models import AccessAttempt
@@ -9,6 +10,9 @@ from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
 from django_celery_beat import admin as beat
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -16,12 +20,25 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from nanohost.console import agents  # noqa: F401 -- which registers pages as well
 from nanohost.lib.admin import TOGGLE, BoundedPaginator, ModelAdmin
+from nanohost.lib.text import duration
+from scheduler import house
+from scheduler.beat import HouseScheduler
 
 admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedule, IntervalSchedule, SolarSchedule])
 
 
 # Untyped, as all of django_celery_beat.
 _JobsAdmin: Any = beat.PeriodicTaskAdmin
+
+# Past its time by so much, a job is late: beat stores every HouseScheduler.sync_every when it last ran.
+_LATE = timedelta(seconds=60) + timedelta(seconds=HouseScheduler.sync_every)
+
+# Where it is written what a house job did, time by time.
+_LEDGERS = {
+    "tick": ("scheduler_schedulerun", "the ledger of schedules"),
+    "heartbeat": ("scheduler_heartbeat", "heartbeats"),
+    "daily_summary": ("conversations_compaction", "compactions, of the kind daily"),
+}
 
 
 class _Chosen(ModelAdmin):
@@ -68,6 +85,20 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]
     change_form_template = None
     date_hierarchy = None
     actions = ("enable_tasks", "disable_tasks", "run_tasks")
+    list_display = ("name", "enabled", "scheduler", "last_run_at", "next_run", "what_it_did")
+
+    @admin.display(description="next run")
+    def next_run(self, job: PeriodicTask) -> str:
+        due = house.next_run(job)
+        if due is None:
+            return "–"
+        shown, late = f"{timezone.localtime(due):%Y-%m-%d %H:%M:%S %z}", timezone.now() - due
+        return f"{shown}, late by {duration(late.total_seconds())}" if late > _LATE else shown
+
+    @admin.display(description="what it did")
+    def what_it_did(self, job: PeriodicTask) -> str:
+        page, told = _LEDGERS.get(job.name, ("", ""))
+        return format_html('<a href="{}">{}</a>', reverse(f"admin:{page}_changelist"), told) if page else "–"
 
     @admin.action(description="Enable the selected jobs", permissions=[TOGGLE])
     def enable_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
