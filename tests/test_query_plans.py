@@ -550,7 +550,7 @@ def pause() -> Callable[[], object]:
     return paused
 
 
-@operation("intake.resume")
+@operation("intake.resume", SWEEP)
 def resume() -> Callable[[], object]:
     paused()
     return lambda: intake.resume(by="boss")
