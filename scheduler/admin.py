@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -165,7 +166,7 @@ class ScheduleAdmin(ModelAdmin):
 
     @admin.action(description="Pause the selected schedules", permissions=[PAUSE])
     def pause(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:
-        self._each(request, chosen, series.pause, "paused")
+        self._each(request, chosen, partial(series.pause, because=series.BY_OPERATOR), "paused")
 
     @admin.action(description="Run the selected schedules now", permissions=[PAUSE])
     def run_now(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:

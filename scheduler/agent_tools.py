@@ -100,6 +100,8 @@ def schedule(
     if action == "pause":
         return f"Paused. {_told(series.pause(kept, because='Paused by its agent.'))}"
     if action == "resume":
+        if kept.paused_because == series.BY_OPERATOR:
+            raise ValueError("An operator has paused this schedule. Only people can resume it; tell the user so.")
         return f"Resumed. {_told(series.resume(kept))}"
     series.cancel(kept)
     return f"Cancelled for good: {kept.pk}."

@@ -103,6 +103,10 @@ def update(schedule: Schedule, *, now: datetime | None = None, **wishes: Unpack[
     return row
 
 
+# Why a schedule is paused that only people resume.
+BY_OPERATOR = "Paused by an operator, in the console."
+
+
 def pause(schedule: Schedule, *, because: str = "Paused by hand.", now: datetime | None = None) -> Schedule:
     """Have it run no more until it is resumed; what failed is not tried again. Raises :class:`ScheduleEnded`."""
     with transaction.atomic():
@@ -113,6 +117,9 @@ def pause(schedule: Schedule, *, because: str = "Paused by hand.", now: datetime
             _drop_what_is_due(row, because="It was paused before it ran.", now=now)
             runs.pause(row, because=because, now=now)
             row.refresh_from_db()
+        elif because == BY_OPERATOR:
+            row.paused_because = because
+            _save(row)
     return row
 
 

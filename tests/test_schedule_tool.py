@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from django.urls import reverse
 
 from conversations import inbox
 from conversations.models import Message, Turn
@@ -112,6 +113,15 @@ def test_pause_resume_list_and_cancel(use):
     assert str(row.pk) in use("cancel", id=str(row.pk)).result
     assert use("list").result == "There are no schedules."
     assert Schedule.objects.get().state == "cancelled"
+
+
+def test_what_an_operator_has_paused_only_people_resume(use, admin_client):
+    row = made(use)
+    use("pause", id=str(row.pk))  # which would be the agent's to take back
+    chosen = {"action": "pause", "_selected_action": [row.pk]}
+    admin_client.post(reverse("admin:scheduler_schedule_changelist"), chosen)
+    assert "Only people can resume it" in use("resume", id=str(row.pk)).result
+    assert Schedule.objects.get().state == "paused"
 
 
 @pytest.mark.parametrize(
