@@ -307,7 +307,7 @@ class Place:
     not yet counted as consolidated. So each message is in the prompt, or counted.
 
     ``ended``: the time of the last message, at first that of the session. ``left_at``: the line from which on the file
-    is left out.
+    is left out. ``summaries``: the numbers of those for prompts.
     """
 
     header: Header
@@ -320,7 +320,7 @@ class Place:
     left_at: int = 0
     _turn: int = 0
     _next_role: str = ""
-    _summaries: list[int] = field(default_factory=list)
+    summaries: list[int] = field(default_factory=list)
 
     def pass_by(self, message: Message | None) -> None:
         """Take note of the next line, which is a message, or was left out."""
@@ -336,7 +336,7 @@ class Place:
                 self._next_role = self._next_role or message.role
             self.kept += 1
             if message.kind == Message.Kind.ROLLING:
-                self._summaries.append(self.kept)
+                self.summaries.append(self.kept)
         self.lines += 1
 
     @property
@@ -348,7 +348,7 @@ class Place:
     @property
     def summary_seq(self) -> int | None:
         """The number of the summary that counts."""
-        return next((seq for seq in reversed(self._summaries) if seq > self.forgotten), None)
+        return next((seq for seq in reversed(self.summaries) if seq > self.forgotten), None)
 
 
 # --- names of files ----------------------------------------------------------------------------------------------

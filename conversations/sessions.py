@@ -21,7 +21,7 @@ from django.utils import timezone
 from agent.models import Agent
 from conversations import transcript
 from conversations.errors import FolderInUse
-from conversations.models import Conversation, Message
+from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from conversations.session_files import (
     Header,
     Place,
@@ -164,6 +164,7 @@ class _Import:
             created_at=header.created_at or place.began or conversation.created_at,
             updated_at=header.updated_at or place.ended,
         )
+        _record(conversation, place.summaries)
         self.counts[f"conversations {'made' if is_new else 'continued' if added else 'as they were'}"] += 1
         self.counts["messages"] += added
 
@@ -283,6 +284,19 @@ class _Import:
             except UnicodeDecodeError:
                 self.wrong(number, "what is no UTF-8 in it is replaced")
                 yield line.decode(errors="replace").removesuffix("\n")
+
+
+def _record(conversation: Conversation, summaries: list[int]) -> None:
+    """Give each of these summaries its record. Of which messages, by which model: no file says."""
+    has_one = Compaction.objects.filter(conversation=conversation, summary_seq__in=summaries)
+    lacking = set(summaries) - set(has_one.values_list("summary_seq", flat=True))
+    made = Message.objects.filter(conversation=conversation, seq__in=lacking).values_list("seq", "created_at")
+    Compaction.objects.bulk_create(
+        Compaction(
+            conversation=conversation, status=CompactionStatus.DONE, keep_tokens=0, summary_seq=seq, ended_at=created_at
+        )
+        for seq, created_at in made
+    )
 
 
 def _append(conversation: Conversation, messages: list[Message]) -> int:

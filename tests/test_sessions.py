@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from conversations import compaction, inbox, sessions
 from conversations.errors import FolderInUse
-from conversations.models import Conversation, Message
+from conversations.models import Compaction, Conversation, Message
 from conversations.session_files import (
     Header,
     Place,
@@ -41,6 +41,7 @@ from conversations.session_files import (
 )
 from memory import documents, log
 from memory.models import HistoryEntry, Memory, MemoryVersion
+from nanohost.accounts.models import ApiKey
 from tests.factories import AgentFactory
 from tests.host import ROOT
 from tests.scripts import script
@@ -687,6 +688,28 @@ def test_an_export_makes_the_same_rows_where_there_are_none_and_the_same_bytes(
     assert Message.objects.filter(conversation__owner=outsider, kind="rolling").exists()
     assert Conversation.objects.get(owner=outsider).starts_at_seq > 1
     assert export(folder, outsider, agent) == files(folder / "out")
+
+
+def summaries(client, owner, conversation):
+    """What the API lists."""
+    _, secret = ApiKey.objects.issue(owner=owner)
+    address = f"/api/v1/conversations/{conversation.pk}/summaries"
+    return client.get(address, headers={"Authorization": f"Bearer {secret}"}).json()["results"]
+
+
+def test_summaries_that_were_taken_in_are_listed_like_those_that_were_made_here(
+    lived, folder, take_in, agent, outsider, client
+):
+    sessions.export_folder(folder / "out", owner_id=lived.owner_id, agent=agent, force=False)
+    take_in(folder=folder / "out", owner_id=outsider.pk)
+    here = summaries(client, lived.owner, lived)
+    there = summaries(client, outsider, Conversation.objects.get(owner=outsider))
+    assert here
+    assert [(each["seq"], each["content"]) for each in there] == [(each["seq"], each["content"]) for each in here]
+    assert {(each["fromSeq"], each["throughSeq"], each["model"]) for each in there} == {(None, None, None)}
+    before = list(Compaction.objects.order_by("pk").values())
+    take_in(folder=folder / "out", owner_id=outsider.pk)
+    assert list(Compaction.objects.order_by("pk").values()) == before
 
 
 def test_an_export_that_comes_back_changes_nothing(lived, folder, take_in, agent):

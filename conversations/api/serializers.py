@@ -261,8 +261,8 @@ class HistoryPage(serializers.Serializer[Any]):
 class SummaryView(serializers.Serializer[Any]):
     seq = serializers.IntegerField(help_text="Of the message that it is.")
     content = serializers.CharField()
-    fromSeq = serializers.IntegerField()  # noqa: N815
-    throughSeq = serializers.IntegerField(help_text="The last message it took in.")  # noqa: N815
+    fromSeq = serializers.IntegerField(allow_null=True, help_text="null: it was imported.")  # noqa: N815
+    throughSeq = serializers.IntegerField(allow_null=True, help_text="The last message it took in.")  # noqa: N815
     isStub = serializers.BooleanField(help_text="No model could summarise them; the history log has them.")  # noqa: N815
     model = serializers.CharField(allow_null=True)
     memoryVersion = serializers.IntegerField(  # noqa: N815
