@@ -8,8 +8,8 @@ from django.db import connection
 
 from conversations import later
 from conversations.errors import IdempotencyConflict
-from conversations.models import Conversation, LaterMessage, LaterState, Message, Turn
-from tests.http import chat, eventually, problem
+from conversations.models import Conversation, LaterMessage, LaterState, Turn
+from tests.http import chat, eventually, key_of, problem
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -177,6 +177,10 @@ def test_what_makes_no_sense_is_refused(api, conversation_id, body):
     problem(send(api, conversation_id, **body), 400, "invalid_request")
 
 
-def test_nobody_sends_to_a_conversation_of_others(host, api):
-    problem(send(api, "01a201e4-a013-73d1-a91a-766bbd990e1d", trigger=False), 404, "not_found")
-    assert Message.objects.count() == 0
+def test_nobody_sends_to_a_conversation_of_others(host, api, conversation_id):
+    with host.client(key_of(host, "mallory")) as other:
+        for body in ({}, {"trigger": False}, {"onWake": True}, {"runAfter": "2000-01-01T00:00:00Z"}):
+            problem(send(other, conversation_id, **body), 404, "not_found")
+    chat(api, conversation_id, "Hello")
+    messages = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
+    assert [each["content"] for each in messages] == ["Hello", "You said: Hello"]
