@@ -119,7 +119,9 @@ class Rows:
     """What the database holds now: turns by id, transcripts by conversation, calls by turn."""
 
     def __init__(self, cluster: Cluster) -> None:
-        with cluster.postgresql.connect() as database:
+        # All as of one moment: a compaction may end in between.
+        with cluster.postgresql.connect() as database, database.transaction():
+            database.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             found = database.execute("SELECT * FROM conversations_turn").fetchall()
             self.turns: dict[str, dict[str, Any]] = {str(row["id"]): row for row in found}
             self.transcripts: dict[str, list[dict[str, Any]]] = defaultdict(list)
