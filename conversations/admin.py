@@ -314,6 +314,8 @@ class TurnAdmin(GrowingAdmin):
                     "idempotency_key",
                     "prompt_tokens",
                     "completion_tokens",
+                    "model_calls",
+                    "model_ms",
                 ]
             },
         ),

@@ -300,6 +300,8 @@ _SPENDING: dict[str, Any] = {
     **_PROGRESS,
     "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens", IntegerField()),
     "completion_tokens": F("completion_tokens") + Given("completion_tokens", IntegerField()),
+    "model_calls": F("model_calls") + Given("model_calls", IntegerField()),
+    "model_ms": F("model_ms") + Given("model_ms", IntegerField()),
 }
 _WAITING: dict[str, Any] = {"status": TurnStatus.WAITING, "lease_until": None}
 _LATER: dict[str, Any] = dict.fromkeys(("run_after", "rung_at"), from_now(Given("wait", DurationField())))
@@ -503,7 +505,12 @@ def _writing(claim: Claim, change: Update, *, messages: int = 0, **given: Any) -
 
 def _used(completion: Completion) -> dict[str, int]:
     usage = completion.usage
-    return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "model_calls": int(completion.took_ms > 0),
+        "model_ms": completion.took_ms,
+    }
 
 
 def _with_plain_name(call: dict[str, Any]) -> dict[str, Any]:

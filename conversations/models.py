@@ -152,6 +152,10 @@ class Turn(models.Model):
 
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
+    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Answers that models gave it.")
+    model_ms = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How long those answers took together, in milliseconds."
+    )
     error_code = models.CharField(max_length=64, blank=True)
     error_detail = models.CharField(max_length=500, blank=True, help_text="For people; never a provider's raw words.")
 

@@ -41,6 +41,9 @@ RETRY_FIRST, RETRY_MOST = 1.0, 60.0
 SUSPECTS_AT_MOST = 8
 STAND_BACK = (1.0, 3.0)
 
+# A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
+TIMERS_ARE_EARLY = 0.01
+
 # Seconds between tries to store an answer while the database is away.
 STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
 
@@ -232,7 +235,7 @@ class TurnRunner:
 
     async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
-        if claim.seconds_left() <= 0:
+        if claim.seconds_left() <= TIMERS_ARE_EARLY:
             await self._database(claims.fail, claim, code="turn_timeout", sent=sent)
             return
         if not error.transient:
@@ -380,7 +383,7 @@ def _limit_met(claim: Claim, view: View) -> Limit | None:
 
 def _without_calls(completion: Completion) -> Completion:
     """What a model that is asked a last time, without tools, may say; some ask for them all the same."""
-    return Completion(content=completion.content, model=completion.model, usage=completion.usage)
+    return replace(completion, tool_calls=(), reasoning="")
 
 
 def _backoff(retries: int) -> float:

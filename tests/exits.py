@@ -1,11 +1,15 @@
 """What a host lets out: all that is stored, and all that the admin shows."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import httpx2
 
 from tests.host import Host
+
+# Of pages that differ by their row alone, so many are read.
+MOST_OF_A_KIND = 15
 
 
 def everything_stored(host: Host) -> str:
@@ -27,9 +31,14 @@ def everything_the_admin_shows(host: Host) -> str:
         pages = [browser.post("/admin/login/", data=form).text]
         assert "Log out" in pages[0]
         seen = {"/admin/", "/admin/logout/"}
+        kinds: Counter[str] = Counter()
         for _ in range(2):
-            for link in sorted(set(re.findall(r'href="(/admin/[^"?#]+)"', "".join(pages))) - seen):
+            # The newest rows first: ids sort by time.
+            for link in sorted(set(re.findall(r'href="(/admin/[^"?#]+)"', "".join(pages))) - seen, reverse=True):
                 seen.add(link)
-                pages.append(browser.get(link).text)
+                kind = re.sub(r"(/admin/\w+/\w+/)[^/]+/", r"\1*/", link)
+                kinds[kind] += 1
+                if kinds[kind] <= MOST_OF_A_KIND:
+                    pages.append(browser.get(link).text)
         assert [link for link in seen if re.search("/conversations/turn/[0-9a-f-]{36}/", link)]
         return "".join(pages)

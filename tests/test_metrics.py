@@ -52,6 +52,8 @@ def test_after_real_turns_it_tells_of_them(say, tool_settings):
         told["nanohost_turn_seconds_count", model] == told["nanohost_turn_seconds_bucket", ("le", "+Inf"), model] == 2
     )
     assert 0 < told["nanohost_turn_seconds_sum", model] < 60
+    assert told["nanohost_model_call_seconds_count", model] == 3
+    assert 0 < told["nanohost_model_call_seconds_sum", model] < told["nanohost_turn_seconds_sum", model]
     assert 0 < told["nanohost_queue_oldest_seconds",] < 60
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -47,8 +48,9 @@ async def ask(request: ModelRequest, *, seconds: float, on_delta: OnDelta | None
         error = "fault"
         raise
     finally:
-        _log(request, completion, error, time.perf_counter() - began)
-    return completion
+        seconds = time.perf_counter() - began
+        _log(request, completion, error, seconds)
+    return replace(completion, took_ms=max(1, round(1000 * seconds)))
 
 
 def _log(request: ModelRequest, completion: Completion, error: str, seconds: float) -> None:

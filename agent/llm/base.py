@@ -40,13 +40,17 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What a model answered: text, tool calls in the OpenAI chat format, or both; and what it thought aloud before."""
+    """What a model answered: text, tool calls in the OpenAI chat format, or both; and what it thought aloud before.
+
+    ``took_ms``: how long the call took, in milliseconds, 1 at least; 0 for what no model was asked for.
+    """
 
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[dict[str, Any], ...] = ()
     model: str = ""
     usage: Usage = Usage()
+    took_ms: int = 0
 
     def as_message(self) -> ChatMessage:
         """The answer as a message of the chat."""

@@ -145,6 +145,8 @@ def _turns_of(hour: datetime) -> Figures:
             open=Count("pk", filter=Q(status__in=OPEN)),
             prompt_tokens=Sum("prompt_tokens"),
             completion_tokens=Sum("completion_tokens"),
+            model_calls=Sum("model_calls"),
+            model_ms=Sum("model_ms"),
             seconds=Sum("took", filter=answered),
             **within,
         )

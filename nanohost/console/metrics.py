@@ -10,7 +10,13 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
@@ -97,13 +103,19 @@ class HostCollector(Collector):
         took = HistogramMetricFamily(
             "nanohost_turn_seconds", "From a question to its answer, by model.", labels=["model"]
         )
+        calls = SummaryMetricFamily(
+            "nanohost_model_call_seconds", "From a prompt to a model's whole answer, by model.", labels=["model"]
+        )
         for model, each in by_model.items():
+            # Hours that an earlier release counted know nothing of calls.
+            calls.add_metric([model], each.get("model_calls", 0), each.get("model_ms", 0) / 1000)
             for kind in ("prompt", "completion"):
                 tokens.add_metric([model, kind], each[f"{kind}_tokens"])
             within = [(str(float(bound)), count) for bound, count in zip(figures.BOUNDS, each["within"], strict=True)]
             took.add_metric([model], [*within, ("+Inf", each["succeeded"])], each["seconds"])
         yield tokens
         yield took
+        yield calls
 
 
 def _family(kind: Any, name: str, told: str, label: str, values: dict[str, Any]) -> Metric:

@@ -150,11 +150,7 @@ MUTANTS = (
     Mutant(
         name="ack late",
         edits=(
-            (
-                "nanohost/settings.py",
-                "CELERY_WORKER_PREFETCH_MULTIPLIER = 1\n",
-                "CELERY_WORKER_PREFETCH_MULTIPLIER = 1\nCELERY_TASK_ACKS_LATE = True\n",
-            ),
+            ("conversations/tasks.py", "        message.ack_log_error(logger, consumer.connection_errors)\n", ""),
             ("nanohost/settings.py", '"ack_emulation": False,', '"ack_emulation": True,'),
         ),
         caught_by=(
