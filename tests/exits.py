@@ -9,7 +9,7 @@ import httpx2
 from tests.host import Host
 
 # Of pages that differ by their row alone, so many are read.
-MOST_OF_A_KIND = 15
+MOST_OF_A_KIND = 8
 
 
 def everything_stored(host: Host) -> str:

@@ -121,7 +121,7 @@ def test_a_running_host_tells_this_machine_and_nobody_behind_a_proxy(host):
 # --- docs/monitoring ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 def test_the_dashboard_and_the_alarms_ask_for_nothing_that_is_not_told(say):
     advance(say("hello"))
     told = {key[0] for key in scrape()}
