@@ -39,7 +39,7 @@ def read_settings() -> dict[str, Any]:
 
 
 def tracked_files() -> list[Path]:
-    """Every text of the project: what git knows, or would take in."""
+    """Every file of the project, but pictures: what git knows, or would take in."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -47,4 +47,4 @@ def tracked_files() -> list[Path]:
         text=True,
         check=True,
     ).stdout.split("\n")
-    return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    return [ROOT / name for name in listed if name and not name.endswith(".png") and (ROOT / name).is_file()]
