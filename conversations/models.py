@@ -194,6 +194,13 @@ class Turn(models.Model):
         """Whether it has its outcome."""
         return self.status in FINAL
 
+    @property
+    def run_seconds(self) -> float | None:
+        """From when a worker first took it until it ended; None if it has not begun, or not ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
+
 
 class MessageQuerySet(models.QuerySet["Message"]):
     """Look-ups that say what they mean."""

@@ -115,10 +115,8 @@ class Part:
     @property
     def took(self) -> str:
         """From there to the end."""
-        turn = self.turn
-        if not (turn and turn.started_at and turn.ended_at):
-            return ""
-        return duration((turn.ended_at - turn.started_at).total_seconds())
+        seconds = self.turn.run_seconds if self.turn else None
+        return "" if seconds is None else duration(seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def test_it_is_never_taken_for_the_rolling_summary(yesterday):
     assert len(outlook.view.transcript) == 3
 
 
-def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):  # noqa: F811
+def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):  # noqa: F811 -- a fixture
     ask()
     first, second, third = rows()
     model.answer(*[completion(None, tool_calls=[call("time")], finish_reason="tool_calls")] * 3)

@@ -42,7 +42,7 @@ def test_a_fact_that_a_tool_remembered_leads_to_its_turn_its_model_and_its_messa
     assert set(listed) == set(turn.messages.all())
 
 
-def test_what_a_compaction_made_leads_to_it_and_to_its_messages(admin_client, conversation, say, fill):  # noqa: F811
+def test_what_a_compaction_made_leads_to_it_and_to_its_messages(admin_client, conversation, say, fill):  # noqa: F811 -- a fixture
     settle([say("Roses are red.")])
     fill(60)
     row = compact(conversation)
@@ -68,7 +68,7 @@ def test_what_came_of_nothing_here_says_so(admin_client, owner):
         assert field(admin_client, "memory_memoryversion", version, column) == ("–", None)
 
 
-def test_what_was_deleted_is_remembered_all_the_same(admin_client, conversation, fill, say):  # noqa: F811
+def test_what_was_deleted_is_remembered_all_the_same(admin_client, conversation, fill, say):  # noqa: F811 -- a fixture
     settle([say("Roses are red.")])
     fill(60)
     compact(conversation)

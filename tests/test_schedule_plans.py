@@ -90,7 +90,7 @@ def test_an_agents_tool_reads_a_bounded_part_of_what_its_owner_has(many: Any, ag
     assert wrong(ran(is_refused), rows=BATCH_ROWS) == []
     assert wrong(ran(lambda: agent_tools.schedule(caller, "list")), rows=BATCH_ROWS) == []
     for action in ("pause", "cancel"):
-        assert wrong(ran(lambda: agent_tools.schedule(caller, action, known)), rows=BATCH_ROWS) == []  # noqa: B023
+        assert wrong(ran(lambda: agent_tools.schedule(caller, action, known)), rows=BATCH_ROWS) == []  # noqa: B023 -- called at once
 
 
 def test_a_heartbeat_reads_nothing_of_those_before(many: Any, agent: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_heartbeat_reads_nothing_of_those_before(many: Any, agent: Any) -> Non
     boss = Client()
     boss.force_login(get_user_model().objects.create_superuser("boss"))
     for query in ("", "state__exact=capped", "state__exact=ok", f"agent__id__exact={agent.pk}"):
-        assert wrong(ran(lambda: boss.get(f"/admin/scheduler/heartbeat/?{query}", secure=True)), rows=LIST_ROWS) == []  # noqa: B023
+        assert wrong(ran(lambda: boss.get(f"/admin/scheduler/heartbeat/?{query}", secure=True)), rows=LIST_ROWS) == []  # noqa: B023 -- called at once
 
 
 def test_the_ledger_is_cleared_by_index(many: Any) -> None:
@@ -138,5 +138,5 @@ def test_the_api_and_the_console_read_a_bounded_part(many: Any) -> None:
     for path in paths:
         client = console if path.startswith("/admin") else api
         assert client.get(path, secure=True).status_code == 200, path
-        failures += [(path, each) for each in wrong(ran(lambda: client.get(path, secure=True)), rows=LIST_ROWS)]  # noqa: B023
+        failures += [(path, each) for each in wrong(ran(lambda: client.get(path, secure=True)), rows=LIST_ROWS)]  # noqa: B023 -- called at once
     assert not failures, "\n".join(f"{path}: {statement}" for path, statement in failures)

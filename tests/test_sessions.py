@@ -643,7 +643,7 @@ def test_the_count_goes_on_when_the_conversation_does(folder, take_in, owner, ag
 
 
 @pytest.fixture
-def lived(conversation: Conversation, fill: Any, say: Any, tool_settings: Any) -> Conversation:  # noqa: F811
+def lived(conversation: Conversation, fill: Any, say: Any, tool_settings: Any) -> Conversation:  # noqa: F811 -- a fixture
     """A conversation with all that there is in one: calls, commands, summaries, a new beginning, a state."""
     tool_settings("echo")
     fill(30, words="Remember word")

@@ -97,7 +97,7 @@ def test_no_rule_is_left_out():
     """Those of the gate, as the filter of calls lists them; behind them stand a turn's limits, and what ends a run."""
     every = list(RuleFilter.values(None))
     of_gate = every[: every.index("limit:tool_rounds")]
-    kind = lambda rule: rule.partition(":")[0] if rule.startswith("permission") else rule  # noqa: E731
+    kind = lambda rule: rule.partition(":")[0] if rule.startswith("permission") else rule  # noqa: E731 -- shorter than a function
     assert {kind(rule) for rule in of_gate} == {kind(rule) for _, rule in RULES} == set(QUESTIONS)
 
 

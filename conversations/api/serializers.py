@@ -11,6 +11,9 @@ from rest_framework import serializers
 from conversations.models import Conversation, LaterMessage, LaterState, Message, TurnStatus
 from tools.models import CallStatus
 
+# The specification's names.
+# ruff: noqa: N815
+
 
 class Text(serializers.CharField):
     """A JSON string, taken as it is: DRF's own field makes one of a number, and trims it."""
@@ -73,15 +76,15 @@ class NewConversation(Strict):
 
 
 class ConversationCreated(serializers.Serializer[Any]):
-    conversationId = serializers.UUIDField(source="pk")  # noqa: N815 -- the specification's name
+    conversationId = serializers.UUIDField(source="pk")
 
 
 class ConversationView(serializers.ModelSerializer[Conversation]):
-    conversationId = serializers.UUIDField(source="pk")  # noqa: N815
+    conversationId = serializers.UUIDField(source="pk")
     agent = serializers.CharField(source="agent.name")
     metadata = serializers.DictField()
-    createdAt = serializers.DateTimeField(source="created_at")  # noqa: N815
-    updatedAt = serializers.DateTimeField(source="updated_at")  # noqa: N815
+    createdAt = serializers.DateTimeField(source="created_at")
+    updatedAt = serializers.DateTimeField(source="updated_at")
 
     class Meta:
         model = Conversation
@@ -93,7 +96,7 @@ class ChatMessageIn(Strict):
 
     message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What the user says.")
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
-    onBusy = serializers.ChoiceField(  # noqa: N815 -- the style of the specification's names
+    onBusy = serializers.ChoiceField(
         choices=["enqueue", "reject", "interrupt"],
         required=False,
         help_text="While turns of the conversation are open: wait behind them (the default), be refused, cancel them.",
@@ -112,44 +115,44 @@ class MessageIn(Strict):
     message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What is said.")
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
     trigger = Flag(required=False, help_text="Whether it makes a turn (the default), or rides along with the next one.")
-    onWake = Flag(  # noqa: N815
+    onWake = Flag(
         required=False, help_text="A note for the agent, which rides along with the next turn and is marked as one."
     )
-    runAfter = serializers.DateTimeField(required=False, help_text="Not before then; with a zone.")  # noqa: N815
+    runAfter = serializers.DateTimeField(required=False, help_text="Not before then; with a zone.")
 
 
 class LaterMessageView(serializers.Serializer[Any]):
-    messageId = serializers.UUIDField()  # noqa: N815
-    conversationId = serializers.UUIDField()  # noqa: N815
+    messageId = serializers.UUIDField()
+    conversationId = serializers.UUIDField()
     kind = serializers.ChoiceField(LaterMessage.Kind.choices)
     state = serializers.ChoiceField(LaterState.choices)
-    runAfter = serializers.DateTimeField(allow_null=True)  # noqa: N815
-    turnId = serializers.UUIDField(allow_null=True)  # noqa: N815
+    runAfter = serializers.DateTimeField(allow_null=True)
+    turnId = serializers.UUIDField(allow_null=True)
 
 
 class UsageView(serializers.Serializer[Any]):
-    promptTokens = serializers.IntegerField()  # noqa: N815
-    completionTokens = serializers.IntegerField()  # noqa: N815
-    totalTokens = serializers.IntegerField()  # noqa: N815
+    promptTokens = serializers.IntegerField()
+    completionTokens = serializers.IntegerField()
+    totalTokens = serializers.IntegerField()
 
 
 class ToolCallView(serializers.Serializer[Any]):
-    toolName = serializers.CharField()  # noqa: N815
+    toolName = serializers.CharField()
     status = serializers.ChoiceField(CallStatus.choices)
     result = serializers.CharField(help_text="What the model was told.")
 
 
 class ChatAnswer(serializers.Serializer[Any]):
-    conversationId = serializers.UUIDField()  # noqa: N815
-    turnId = serializers.UUIDField()  # noqa: N815
-    assistantMessage = serializers.CharField()  # noqa: N815
-    toolCalls = ToolCallView(many=True)  # noqa: N815
+    conversationId = serializers.UUIDField()
+    turnId = serializers.UUIDField()
+    assistantMessage = serializers.CharField()
+    toolCalls = ToolCallView(many=True)
     usage = UsageView()
 
 
 class ChatPending(serializers.Serializer[Any]):
-    turnId = serializers.UUIDField()  # noqa: N815
-    conversationId = serializers.UUIDField()  # noqa: N815
+    turnId = serializers.UUIDField()
+    conversationId = serializers.UUIDField()
     status = serializers.ChoiceField(TurnStatus.choices)
 
 
@@ -159,16 +162,16 @@ class TurnErrorView(serializers.Serializer[Any]):
 
 
 class TurnView(serializers.Serializer[Any]):
-    turnId = serializers.UUIDField()  # noqa: N815
-    conversationId = serializers.UUIDField()  # noqa: N815
+    turnId = serializers.UUIDField()
+    conversationId = serializers.UUIDField()
     status = serializers.ChoiceField(TurnStatus.choices)
-    assistantMessage = serializers.CharField(allow_null=True)  # noqa: N815
-    toolCalls = ToolCallView(many=True)  # noqa: N815
+    assistantMessage = serializers.CharField(allow_null=True)
+    toolCalls = ToolCallView(many=True)
     usage = UsageView()
     error = TurnErrorView(allow_null=True)
-    createdAt = serializers.DateTimeField()  # noqa: N815
-    startedAt = serializers.DateTimeField(allow_null=True)  # noqa: N815
-    endedAt = serializers.DateTimeField(allow_null=True)  # noqa: N815
+    createdAt = serializers.DateTimeField()
+    startedAt = serializers.DateTimeField(allow_null=True)
+    endedAt = serializers.DateTimeField(allow_null=True)
 
 
 class TurnPage(serializers.Serializer[Any]):
@@ -192,12 +195,12 @@ class NullIfEmpty(serializers.CharField):
 
 
 class MessageView(serializers.ModelSerializer[Message]):
-    conversationId = serializers.UUIDField(source="conversation_id")  # noqa: N815
+    conversationId = serializers.UUIDField(source="conversation_id")
     role = UpperCase(choices=[role.upper() for role in Message.Role])
-    toolName = NullIfEmpty(source="tool_name", allow_null=True)  # noqa: N815
-    toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)  # noqa: N815
-    turnId = serializers.UUIDField(source="turn_id", allow_null=True)  # noqa: N815
-    createdAt = serializers.DateTimeField(source="created_at")  # noqa: N815
+    toolName = NullIfEmpty(source="tool_name", allow_null=True)
+    toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
+    turnId = serializers.UUIDField(source="turn_id", allow_null=True)
+    createdAt = serializers.DateTimeField(source="created_at")
 
     class Meta:
         model = Message
@@ -221,7 +224,7 @@ class ToolView(serializers.Serializer[Any]):
     schema = serializers.DictField(help_text="JSON Schema of the arguments.")
     permissions = serializers.ListField(child=serializers.CharField())
     allowed = serializers.BooleanField(help_text="Whether the agent may use it now.")
-    forbiddenBy = serializers.CharField(allow_null=True, help_text="The rule that forbids it.")  # noqa: N815
+    forbiddenBy = serializers.CharField(allow_null=True, help_text="The rule that forbids it.")
 
 
 class MemoryIn(Strict):
@@ -236,7 +239,7 @@ class MemoryView(serializers.Serializer[Any]):
     version = serializers.IntegerField(help_text="0: nothing is known yet.")
     content = serializers.CharField()
     characters = serializers.IntegerField()
-    maxCharacters = serializers.IntegerField(  # noqa: N815
+    maxCharacters = serializers.IntegerField(
         help_text="Past so many, models are asked to shorten it; twice as many are the most."
     )
     notes = serializers.CharField(help_text="Today's.")
@@ -245,11 +248,11 @@ class MemoryView(serializers.Serializer[Any]):
 class HistoryEntryView(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(["entry", "raw", "note"])
     content = serializers.CharField()
-    conversationId = serializers.UUIDField(source="conversation_id", allow_null=True)  # noqa: N815
-    fromSeq = serializers.IntegerField(source="first_seq", allow_null=True)  # noqa: N815
-    throughSeq = serializers.IntegerField(source="last_seq", allow_null=True)  # noqa: N815
-    happenedAt = serializers.DateTimeField(source="happened_at")  # noqa: N815
-    happenedUntil = serializers.DateTimeField(source="happened_until", allow_null=True)  # noqa: N815
+    conversationId = serializers.UUIDField(source="conversation_id", allow_null=True)
+    fromSeq = serializers.IntegerField(source="first_seq", allow_null=True)
+    throughSeq = serializers.IntegerField(source="last_seq", allow_null=True)
+    happenedAt = serializers.DateTimeField(source="happened_at")
+    happenedUntil = serializers.DateTimeField(source="happened_until", allow_null=True)
 
 
 class HistoryPage(serializers.Serializer[Any]):
@@ -261,15 +264,15 @@ class HistoryPage(serializers.Serializer[Any]):
 class SummaryView(serializers.Serializer[Any]):
     seq = serializers.IntegerField(help_text="Of the message that it is.")
     content = serializers.CharField()
-    fromSeq = serializers.IntegerField(allow_null=True, help_text="null: it was imported.")  # noqa: N815
-    throughSeq = serializers.IntegerField(allow_null=True, help_text="The last message it took in.")  # noqa: N815
-    isStub = serializers.BooleanField(help_text="No model could summarise them; the history log has them.")  # noqa: N815
+    fromSeq = serializers.IntegerField(allow_null=True, help_text="null: it was imported.")
+    throughSeq = serializers.IntegerField(allow_null=True, help_text="The last message it took in.")
+    isStub = serializers.BooleanField(help_text="No model could summarise them; the history log has them.")
     model = serializers.CharField(allow_null=True)
-    memoryVersion = serializers.IntegerField(  # noqa: N815
+    memoryVersion = serializers.IntegerField(
         allow_null=True, help_text="The version of the long-term memory that was made with it."
     )
-    turnId = serializers.UUIDField(allow_null=True, help_text="The turn that made it necessary.")  # noqa: N815
-    createdAt = serializers.DateTimeField()  # noqa: N815
+    turnId = serializers.UUIDField(allow_null=True, help_text="The turn that made it necessary.")
+    createdAt = serializers.DateTimeField()
 
 
 class SummaryPage(serializers.Serializer[Any]):
@@ -286,9 +289,9 @@ class ProblemView(serializers.Serializer[Any]):
     status = serializers.IntegerField(help_text="The HTTP status.")
     code = serializers.CharField(help_text="Stable; programs decide by it.")
     detail = serializers.CharField(help_text="What is wrong with this request, for people.")
-    requestId = serializers.CharField(help_text="As in X-Request-ID, and in the logs.")  # noqa: N815
+    requestId = serializers.CharField(help_text="As in X-Request-ID, and in the logs.")
     errors = serializers.DictField(  # type: ignore[assignment]  # a field, which is taken off the class
         required=False, help_text="Of a body that does not fit: what is wrong, by field."
     )
-    turnId = serializers.UUIDField(required=False, help_text="Of a turn that has no answer.")  # noqa: N815
-    conversationId = serializers.UUIDField(required=False)  # noqa: N815
+    turnId = serializers.UUIDField(required=False, help_text="Of a turn that has no answer.")
+    conversationId = serializers.UUIDField(required=False)

@@ -78,7 +78,7 @@ class GroupAdmin(PlainGroupAdmin, _Chosen):
 
 
 @admin.register(PeriodicTask)
-class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]
+class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's are untyped
     """The house's jobs: when each runs, and whether it does."""
 
     # Without a script of its own in the page, which the console's policy forbids.

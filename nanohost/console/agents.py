@@ -135,7 +135,7 @@ def doings_of(agent: Agent) -> dict[str, Any]:
                 "row": turn,
                 "owner": shown(turn.owner.get_username()),
                 "model": shown(turn.model),
-                "took": _took(turn),
+                "took": duration(turn.run_seconds),
                 "version": numbers.get(turn.agent_version or 0),
             }
             for turn in _latest_turns(agent)
@@ -153,8 +153,3 @@ def _latest_turns(agent: Agent) -> list[Turn]:
     chosen = [pk for pk, conversation_id in latest.items() if conversation_id in mine][:MOST]
     found = Turn.objects.filter(pk__in=chosen).defer("sent").prefetch_related("owner")
     return sorted(found, key=lambda turn: turn.created_at, reverse=True)
-
-
-def _took(turn: Turn) -> str:
-    ended = turn.started_at and turn.ended_at
-    return duration((turn.ended_at - turn.started_at).total_seconds()) if ended else "–"  # type: ignore[operator]

@@ -118,8 +118,10 @@ class HostCollector(Collector):
         yield calls
 
 
-def _family(kind: Any, name: str, told: str, label: str, values: dict[str, Any]) -> Metric:
-    family: Any = kind(name, told, labels=[label])
+def _family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, told: str, label: str, values: dict[str, Any]
+) -> Metric:
+    family = kind(name, told, labels=[label])
     for value, number in values.items():
         family.add_metric([value], number)
-    return family  # type: ignore[no-any-return]
+    return family

@@ -22,7 +22,7 @@ class _OfConsole:
     def __call__(self, request: HttpRequest) -> Any:
         if not request.path_info.startswith(CONSOLE):
             return self.get_response(request)
-        return super().__call__(request)  # type: ignore[misc]
+        return super().__call__(request)  # type: ignore[misc]  # the middleware it stands before
 
 
 class Sessions(_OfConsole, SessionMiddleware):

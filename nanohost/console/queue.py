@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from conversations.models import COMPACTION, OPEN, TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import OPEN, Turn, TurnStatus, WaitingFor
+from nanohost.console.standing import workers_alive
 from tools.models import OPEN_CALL, ToolCall
 
 
@@ -27,10 +28,9 @@ def look() -> Queue:
     # What is held until the intake is resumed waits on purpose.
     waiting = Turn.objects.filter(status=TurnStatus.QUEUED).exclude(waiting_for=WaitingFor.INTAKE)
     queued = waiting.aggregate(n=Count("pk"), since=Min("created_at"))
-    alive = [set(queues.split(",")) for queues in Worker.objects.alive().values_list("queues", flat=True)]
     return Queue(
         turns={str(status): 0 for status in OPEN} | dict(turns),
         calls={str(status): 0 for status in OPEN_CALL} | dict(calls),
         oldest_seconds=(timezone.now() - queued["since"]).total_seconds() if queued["since"] else 0.0,
-        workers={queue: sum(queue in queues for queues in alive) for queue in (TURNS, TOOLS, COMPACTION)},
+        workers=workers_alive().by_queue,
     )

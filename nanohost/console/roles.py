@@ -7,6 +7,7 @@ from django.contrib.auth import get_permission_codename
 from django.contrib.auth.models import Group, Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
+from django.db.models import Model
 
 from conversations.models import IntakePause
 from nanohost.lib.admin import ACTIONS, PAUSE
@@ -54,8 +55,8 @@ def _permissions_to_act() -> list[Permission]:
     return made
 
 
-def _of(model: type, act: str) -> list[Permission]:
-    options = model._meta  # type: ignore[attr-defined]
+def _of(model: type[Model], act: str) -> list[Permission]:
+    options = model._meta
     return list(
         Permission.objects.filter(
             content_type__app_label=options.app_label, codename=get_permission_codename(act, options)

@@ -29,7 +29,8 @@ def address_of(request: HttpRequest) -> str:
 
 def locked_out(request: HttpRequest, *_: object) -> HttpResponse:
     """429 with the time that is left."""
-    latest = AccessAttempt.objects.filter(ip_address=request.axes_ip_address).order_by("-attempt_time").first()  # type: ignore[attr-defined]
+    address = request.axes_ip_address  # type: ignore[attr-defined]  # the middleware of django-axes sets it
+    latest = AccessAttempt.objects.filter(ip_address=address).order_by("-attempt_time").first()
     left = settings.AXES_COOLOFF_TIME
     if latest:
         left -= timezone.now() - latest.attempt_time

@@ -152,7 +152,7 @@ def problem_response(exception: Exception, context: dict[str, Any]) -> JsonRespo
     response = plain_problem(context["request"], known)
     if known.status == 503 and isinstance(exception, errors.Problem):
         # Refused on purpose, as while the intake is paused: Django would log an error for each request.
-        response._has_been_logged = True  # type: ignore[attr-defined]
+        response._has_been_logged = True  # type: ignore[attr-defined]  # Django's own mark
     if known.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="nanohost"'
     if isinstance(exception, exceptions.MethodNotAllowed):

@@ -52,7 +52,7 @@ def main(database: str, work: Callable[[UUID, str], None]) -> None:
     django.setup()
     # What a worker imports once, a child need not import again.
     from agent import llm
-    from conversations import worker  # noqa: F401
+    from conversations import worker  # noqa: F401 -- see above
 
     llm.client()
     for line in sys.stdin:
@@ -62,7 +62,7 @@ def main(database: str, work: Callable[[UUID, str], None]) -> None:
             work(UUID(row_id), point)
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        print(-signal.SIGKILL if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)  # noqa: T201
+        print(-signal.SIGKILL if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)  # noqa: T201 -- its answer to who started it
 
 
 if __name__ == "__main__":
