@@ -1,5 +1,6 @@
 """What the tests share: three people (an owner, a colleague, an outsider), a running host, real rows."""
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
@@ -11,6 +12,7 @@ import hypothesis
 import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
+from xdist.scheduler import LoadFileScheduling
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import inbox
@@ -42,6 +44,42 @@ FIRST = (
     ),
     *("test_query_plans", "test_waiting_room", "test_openai_host", "test_deploy"),
 )
+
+
+# The files whose tests share the running hosts below are one process's, so that there is one of each host and not one a
+# process: a start costs seconds of the processor, and an idle host some hundredths.
+SHARED_HOSTS = ("host", "impatient")
+SHARE_HOSTS = frozenset(
+    f"tests/test_{name}.py"
+    for name in (
+        *("api_bad_input", "api_chat", "api_docs", "api_idempotency", "api_memory", "api_owners", "api_schedules"),
+        *("cut_readers", "later", "logs", "many_readers", "metrics", "runs", "schema", "streams", "waiting_room"),
+    )
+)
+
+
+class ByFile(LoadFileScheduling):
+    """A file is one process's, and so are those that share hosts."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "shared hosts" if file in SHARE_HOSTS else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Instead of one process for each file."""
+    return ByFile(config, log)
+
+
+def pytest_configure() -> None:
+    """Collect tests, of which none is garbage, without looking for garbage: that is a third of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on look for garbage, but not among what was loaded."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -76,14 +114,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(f"{item.nodeid}: {marker} without a reason")
         if any(counts(item, marker) for marker in NOT_ON[shapes.shape()]):
             left_out.append(item)
+        if set(SHARED_HOSTS) & set(item.fixturenames) and item.location[0] not in SHARE_HOSTS:
+            raise pytest.UsageError(
+                f"{item.location[0]} uses a shared host: name it in SHARE_HOSTS of tests/conftest.py"
+            )
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
-    items[:] = sorted(kept, key=lambda item: not item.path.name.startswith(FIRST))
+    items[:] = sorted(
+        kept, key=lambda item: (item.location[0] not in SHARE_HOSTS, not item.path.name.startswith(FIRST))
+    )
 
 
 def counts(item: pytest.Item, marker: str) -> bool:
     """Whether a test has this marker. Of a shapeless module, those that ask for rows or a host are not meant."""
-    if marker == "shapeless" and {"db", "transactional_db", "host"} & set(getattr(item, "fixturenames", ())):
+    if marker == "shapeless" and {"db", "transactional_db", *SHARED_HOSTS} & set(getattr(item, "fixturenames", ())):
         return False
     return item.get_closest_marker(marker) is not None
 

@@ -158,6 +158,10 @@ class Host:
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def log_lines(self) -> list[dict[str, Any]]:
+        """What it has logged; not Celery's own words at the start, which are no JSON."""
+        return [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
+
     def client(self, key: str | None = KEY, **options: Any) -> httpx2.Client:
         """An HTTP client of the API, at /api/v1."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}

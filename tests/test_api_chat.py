@@ -399,6 +399,14 @@ def test_a_fault_of_ours_is_a_problem_without_details(impatient):
         assert told["requestId"] in impatient.log_text()
 
 
+def test_what_is_said_is_logged_where_it_is_wanted(impatient):
+    with impatient.client() as api:
+        turn = chat(api, start(api), "Tell me of the rhododendron.").json()["turnId"]
+    (line,) = [line for line in impatient.log_lines() if line["event"] == "model call" and line["turn"] == turn]
+    assert "rhododendron" in line["prompt"]
+    assert "rhododendron" in line["answer"]
+
+
 def test_health_is_open_and_says_what_is_well(host):
     assert httpx2.get(f"{host.address}/health/live").json() == {"status": "ok"}
     ready = httpx2.get(f"{host.address}/health/ready")

@@ -35,7 +35,7 @@ def scripted(*steps):
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory):
+def console(tmp_path_factory):
     """A host in which some things have happened: answers, tools, a refusal, a failure, text that means ill."""
     running = Host(tmp_path_factory.mktemp("console"), beat=True, NANOHOST_EXTRA_APPS="")
     if PICTURES:
@@ -76,17 +76,17 @@ def started():
 
 
 @pytest.fixture(scope="module")
-def boss(started, host):
+def boss(started, console):
     """The admin, signed in."""
-    visitor = Visitor(started, host.address)
+    visitor = Visitor(started, console.address)
     visitor.sign_in("admin", PASSWORD)
     yield visitor
     visitor.context.close()
 
 
 @pytest.fixture
-def api(host):
-    with host.client() as client:
+def api(console):
+    with console.client() as client:
         yield client
 
 
@@ -102,8 +102,8 @@ def _without_a_complaint(request):
         assert (complaints, strangers) == ([], [])
 
 
-def test_signing_in_shows_the_overview(started, host):
-    visitor = Visitor(started, host.address)
+def test_signing_in_shows_the_overview(started, console):
+    visitor = Visitor(started, console.address)
     visitor.sign_in("admin", "not this")
     expect(visitor.page.get_by_text("Please enter the correct")).to_be_visible()
     visitor.sign_in("admin", PASSWORD)
@@ -135,9 +135,9 @@ MORE = {
 }
 
 
-def of_the_talk(host):
+def of_the_talk(console):
     """The pages of the conversation that the host was made with, and of one of its turns."""
-    (row,) = host.sql("SELECT id, conversation_id FROM conversations_turn WHERE number = 5 ORDER BY id LIMIT 1")
+    (row,) = console.sql("SELECT id, conversation_id FROM conversations_turn WHERE number = 5 ORDER BY id LIMIT 1")
     conversation = f"/admin/conversations/conversation/{UUID(str(row['conversation_id']))}"
     return {
         "transcript": f"{conversation}/transcript/",
@@ -148,9 +148,9 @@ def of_the_talk(host):
 
 @pytest.mark.timeout(400)
 @pytest.mark.embedded(reason="its pages are those of the other shape")
-def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss, host):
+def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss, console):
     wrong = []
-    there_are = addresses(boss) | of_the_talk(host)
+    there_are = addresses(boss) | of_the_talk(console)
     assert len(there_are) > 30
     for name, address in there_are.items():
         boss.resize("desktop")
@@ -191,7 +191,7 @@ def test_a_tool_that_is_switched_off_does_not_run_in_the_next_chat(boss, api):
     assert ask() == ["SUCCESS"]
 
 
-def test_the_daily_summary_is_switched_on_and_off(boss, host):
+def test_the_daily_summary_is_switched_on_and_off(boss, console):
     page = boss.page
 
     def switch(action):
@@ -201,7 +201,7 @@ def test_the_daily_summary_is_switched_on_and_off(boss, host):
         page.get_by_label("Select action to run").select_option(label=f"{action} the selected jobs")
         page.get_by_role("button", name="Run").click()
         expect(page.get_by_text("1 task was successfully")).to_be_visible()
-        (row,) = host.sql("SELECT enabled FROM django_celery_beat_periodictask WHERE name = 'daily_summary'")
+        (row,) = console.sql("SELECT enabled FROM django_celery_beat_periodictask WHERE name = 'daily_summary'")
         return bool(row["enabled"])
 
     assert switch("Enable")
@@ -224,9 +224,9 @@ def test_a_changed_document_is_a_version_that_the_next_turn_ran_with(boss, api):
     expect(page.locator("ins", has_text="Speak like a pirate.").first).to_be_visible()
 
 
-def test_a_transcript_is_read_and_what_means_ill_in_it_does_nothing(boss, host):
+def test_a_transcript_is_read_and_what_means_ill_in_it_does_nothing(boss, console):
     page = boss.page
-    page.goto(of_the_talk(host)["transcript"])
+    page.goto(of_the_talk(console)["transcript"])
     expect(page.locator("#turn-1")).to_contain_text("Good morning! What can you do?")
     call = page.locator("#turn-2 details")
     expect(call.get_by_text("Arguments")).to_be_hidden()
@@ -243,9 +243,9 @@ def test_a_transcript_is_read_and_what_means_ill_in_it_does_nothing(boss, host):
     assert "taken" not in page.title()
 
 
-def test_what_a_model_was_sent_is_shown_byte_by_byte(boss, host):
+def test_what_a_model_was_sent_is_shown_byte_by_byte(boss, console):
     page = boss.page
-    page.goto(of_the_talk(host)["turn-sent"])
+    page.goto(of_the_talk(console)["turn-sent"])
     expect(page.locator("#verdict")).to_contain_text("This is what was sent, byte by byte.")
     expect(page.get_by_role("heading", name="Model call 2 of 2")).to_be_visible()
     expect(page.locator("#sent details").last).to_contain_text("<untrusted>")

@@ -28,7 +28,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 
 @pytest.fixture(scope="module")
-def host(redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def own(redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host with a Redis of its own, which may be stopped."""
     made = Host(tmp_path_factory.mktemp("host"), REDIS_URL=redis.url, SWEEP_SECONDS="0.5", CHAT_WAIT_SECONDS="60")
     yield made.start()
@@ -50,27 +50,27 @@ def away(request: pytest.FixtureRequest, redis: Redis) -> Iterator[object]:
         redis.start()
 
 
-def test_who_waits_is_answered_though_redis_goes_away_meanwhile(host: Host, away) -> None:
-    with host.client() as client, ThreadPoolExecutor(1) as pool:
+def test_who_waits_is_answered_though_redis_goes_away_meanwhile(own: Host, away) -> None:
+    with own.client() as client, ThreadPoolExecutor(1) as pool:
         conversation_id = start(client)
         asked = pool.submit(chat, client, conversation_id, script({"sleep": 2, "say": "done"}))
-        eventually(lambda: is_running(host, conversation_id))
+        eventually(lambda: is_running(own, conversation_id))
         away()
         answer = asked.result(20)
     assert (answer.status_code, answer.json()["assistantMessage"]) == (200, "done")
 
 
-def test_who_asks_while_redis_is_away_is_answered(host: Host, away) -> None:
+def test_who_asks_while_redis_is_away_is_answered(own: Host, away) -> None:
     """A sweep finds the turn, which nothing rings for; a look at the rows its end."""
-    with host.client() as client:
+    with own.client() as client:
         conversation_id = start(client)
         away()
         answer = chat(client, conversation_id, "Hello", timeout=25)  # long before its waiting time is up
     assert (answer.status_code, answer.json()["assistantMessage"]) == (200, "You said: Hello")
 
 
-def test_a_reader_is_told_the_whole_answer_at_the_end_though_redis_goes_away(host: Host, away) -> None:
-    with host.client() as client:
+def test_a_reader_is_told_the_whole_answer_at_the_end_though_redis_goes_away(own: Host, away) -> None:
+    with own.client() as client:
         conversation_id = start(client)
         body = {"message": script({"say": POEM, "pace": 0.05}), "stream": True}
         with streaming(client, "POST", f"/conversations/{conversation_id}/chat", json=body) as told:
@@ -83,8 +83,8 @@ def test_a_reader_is_told_the_whole_answer_at_the_end_though_redis_goes_away(hos
     assert len({event.id for event in seen}) == len(seen)
 
 
-def test_who_comes_to_read_while_redis_is_away_is_told_what_the_rows_tell(host: Host, away) -> None:
-    with host.client() as client:
+def test_who_comes_to_read_while_redis_is_away_is_told_what_the_rows_tell(own: Host, away) -> None:
+    with own.client() as client:
         turn_id = chat(client, start(client), "Hello").json()["turnId"]
         away()
         events = events_of(client, turn_id)
@@ -92,10 +92,10 @@ def test_who_comes_to_read_while_redis_is_away_is_told_what_the_rows_tell(host: 
     assert text_of(events) == "You said: Hello"
 
 
-def test_when_redis_is_back_news_are_told_again(host: Host, redis: Redis) -> None:
+def test_when_redis_is_back_news_are_told_again(own: Host, redis: Redis) -> None:
     redis.stop(signal.SIGKILL)
     redis.start()
-    with host.client() as client:
+    with own.client() as client:
 
         def pieces() -> int:
             body = {"message": script({"say": POEM, "pace": 0.01}), "stream": True}

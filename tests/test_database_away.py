@@ -70,7 +70,7 @@ def way() -> Iterator[Way]:
 
 
 @pytest.fixture
-def host(way: Way, tmp_path: Path) -> Iterator[Host]:
+def own(way: Way, tmp_path: Path) -> Iterator[Host]:
     """A host whose way to its database can be cut."""
     direct = urlsplit(servers.url_of(servers.database_of(tmp_path)))
     user = direct.netloc.rpartition("@")[0]
@@ -88,23 +88,23 @@ def asked(host: Host, method: str, path: str) -> tuple[httpx2.Response, float]:
         return answer, time.monotonic() - began
 
 
-def test_whoever_asks_is_told_soon_and_afterwards_all_goes_on(way: Way, host: Host) -> None:
-    with host.client() as client:
+def test_whoever_asks_is_told_soon_and_afterwards_all_goes_on(way: Way, own: Host) -> None:
+    with own.client() as client:
         conversation_id = start(client)
         assert chat(client, conversation_id, "before").status_code == 200
         way.cut()
         told = "/api/v1/conversations", f"/api/v1/conversations/{conversation_id}/chat", "/health/ready"
         with ThreadPoolExecutor() as threads:
-            *answers, ready = threads.map(asked, [host] * 3, ["GET", "POST", "GET"], told)
+            *answers, ready = threads.map(asked, [own] * 3, ["GET", "POST", "GET"], told)
         for answer, seconds in answers:
             problem(answer, 503, "unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert seconds < 5
         assert (ready[0].status_code, ready[0].json()["checks"]["database"]) == (503, "unavailable")
         assert ready[1] < 5
-        assert httpx2.get(f"{host.address}/health/live").status_code == 200
+        assert httpx2.get(f"{own.address}/health/live").status_code == 200
         way.mend()
         eventually(lambda: client.get("/conversations").status_code == 200, seconds=60)
         assert eventually(lambda: chat(client, conversation_id, "after")).status_code == 200
         # Nothing was stored of what was refused.
-        assert [turn["status"] for turn in turns_of(host, conversation_id)] == ["succeeded", "succeeded"]
+        assert [turn["status"] for turn in turns_of(own, conversation_id)] == ["succeeded", "succeeded"]

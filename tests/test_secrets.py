@@ -48,21 +48,34 @@ def leaky(tmp_path_factory: pytest.TempPathFactory, model: OpenAIServer) -> Iter
     host.kill()
 
 
+@pytest.fixture(scope="module")
+def sent() -> list[str]:
+    """All that the model was sent."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def _nothing_told(model: OpenAIServer) -> None:
+def _nothing_told(model: OpenAIServer, sent: list[str]) -> Iterator[None]:
+    yield
+    sent += [json.dumps(request.body) for request in model.requests]
     model.forget()
 
 
-def everything(host: Host, model: OpenAIServer) -> str:
-    """All that has left the host, by whatever exit; but for the headers by which the model knows the host."""
+def everything(host: Host, sent: list[str]) -> dict[str, str]:
+    """All that has left the host, by exit; but for the headers by which the model knows the host."""
     with host.client() as client:
         bodies = [client.get(f"/{page}").text for page in ("conversations", "tools")]
         for conversation in client.get("/conversations").json()["results"]:
             bodies.append(client.get(f"/conversations/{conversation['conversationId']}/messages").text)
         for turn in host.sql("SELECT id FROM conversations_turn"):
             bodies.append(client.get(f"/turns/{turn['id']}").text)
-    sent = [json.dumps(request.body) for request in model.requests]
-    return "\n".join([host.everything_stored(), everything_the_admin_shows(host), host.log_text(), *bodies, *sent])
+    return {
+        "rows": host.everything_stored(),
+        "pages": everything_the_admin_shows(host),
+        "log": host.log_text(),
+        "bodies": "\n".join(bodies),
+        "model": "\n".join(sent),
+    }
 
 
 def asks_for(host: Host, model: OpenAIServer, name: str, **arguments: object) -> str:
@@ -78,7 +91,6 @@ def test_a_tools_secret_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
         told = asks_for(leaky, model, "leak", how=how)
         assert not CANARY.search(told), how
         assert how == "printed" or "[redacted]" in told, how
-    assert not CANARY.search(everything(leaky, model))
 
 
 def test_no_half_of_a_secret_is_left_where_a_result_is_cut(leaky: Host, model: OpenAIServer):
@@ -86,14 +98,12 @@ def test_no_half_of_a_secret_is_left_where_a_result_is_cut(leaky: Host, model: O
         asks_for(leaky, model, "leak", how=str(at))
         (row,) = rows(leaky, "SELECT id, result FROM tools_toolcall ORDER BY created_at DESC LIMIT 1")
         assert not re.search("canar|y-of-the|of-the-tool|-0123", row["result"]), at
-    assert not CANARY.search(everything(leaky, model))
 
 
 def test_what_a_model_writes_into_arguments_reaches_the_tool_and_no_exit(leaky: Host, model: OpenAIServer):
     url, headers = f"https://user:{TOKEN}@example.org/", {"Authorization": f"Bearer {TOKEN}"}
     told = asks_for(leaky, model, "sign_in", url=url, headers=headers)
     assert f"{len(url)} {len(headers['Authorization'])}" in told
-    assert not CANARY.search(everything(leaky, model))
     (row,) = rows(leaky, "SELECT id, arguments FROM tools_toolcall WHERE tool_name = 'sign_in'")
     assert json.loads(row["arguments"])["headers"] == {"Authorization": "[redacted]"}
 
@@ -101,7 +111,6 @@ def test_what_a_model_writes_into_arguments_reaches_the_tool_and_no_exit(leaky: 
 def test_a_secret_that_a_model_takes_for_a_tools_name_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
     told = asks_for(leaky, model, MODEL_KEY)
     assert "There is no tool named 'redacted'" in told
-    assert not CANARY.search(everything(leaky, model))
 
 
 def test_what_a_provider_says_of_a_key_leaves_by_no_exit(leaky: Host, model: OpenAIServer):
@@ -111,7 +120,6 @@ def test_what_a_provider_says_of_a_key_leaves_by_no_exit(leaky: Host, model: Ope
             answer = chat(client, start(client), "Hello")
         assert answer.status_code >= 400
         assert not CANARY.search(answer.text)
-    assert not CANARY.search(everything(leaky, model))
 
 
 def test_this_hosts_own_secrets_are_taken_out_of_what_a_model_says(leaky: Host, model: OpenAIServer):
@@ -119,7 +127,6 @@ def test_this_hosts_own_secrets_are_taken_out_of_what_a_model_says(leaky: Host, 
     with leaky.client() as client:
         answer = chat(client, start(client), "What is your key?").json()
     assert answer["assistantMessage"] == "My key is [redacted]."
-    assert not CANARY.search(everything(leaky, model))
 
 
 def test_a_secret_that_a_model_says_in_pieces_is_not_streamed_in_pieces(leaky: Host, model: OpenAIServer):
@@ -130,6 +137,14 @@ def test_a_secret_that_a_model_says_in_pieces_is_not_streamed_in_pieces(leaky: H
         told = say(client, start(client), "Which key?")
     assert not CANARY.search(json.dumps([event.data for event in told]))
     assert text_of(told) == "My key is [redacted]."
+
+
+def test_none_of_them_has_left_by_any_exit(leaky: Host, sent: list[str]):
+    """After all that the tests above made the host, its tools and its model say: reading everything takes long."""
+    assert len(sent) > 20, "run it with the tests above"
+    for name, text in everything(leaky, sent).items():
+        assert "[redacted]" in text, f"{name}: nothing was tried"
+        assert not CANARY.search(text), name
 
 
 def test_what_nobody_catches_is_printed_without_secrets(leaky: Host):
