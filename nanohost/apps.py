@@ -1,5 +1,7 @@
 """The project as an app, so that its own commands are found."""
 
+import gc
+
 from django.apps import AppConfig
 
 
@@ -16,3 +18,6 @@ class NanohostConfig(AppConfig):
 
         app.set_default()
         logs.log_uncaught()
+        # From here on garbage is looked for, but not among what was loaded.
+        gc.freeze()
+        gc.enable()

@@ -1,5 +1,6 @@
 """The Celery application. The database is the queue; what travels over the broker is only "look at row N"."""
 
+import gc
 import os
 import signal
 from typing import Any
@@ -13,6 +14,7 @@ from django.core.management.base import CommandError
 from nanohost.lib.redaction import redact
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
+gc.disable()  # as manage.py does; this is where a worker and beat begin
 
 
 def make_app(*, current: bool = True) -> Celery:

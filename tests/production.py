@@ -9,4 +9,6 @@ from nanohost.settings import CELERY_BROKER_TRANSPORT_OPTIONS, DATABASES, PRODUC
 
 if PRODUCTION:  # a tool's process is given no server
     DATABASES["default"]["OPTIONS"]["options"] += " -c synchronous_commit=off"
+    # Many hosts and processes share a server of 100 connections: none is kept that is not used.
+    DATABASES["default"]["OPTIONS"]["pool"]["max_idle"] = 2
     CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"] = EVENTS_PREFIX = os.environ["TEST_KEYS"]

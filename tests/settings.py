@@ -34,6 +34,8 @@ from nanohost.settings import (  # noqa: E402 -- the environment first
 # What is tested is order, not the disk: the tests outlive no machine.
 if PRODUCTION:
     DATABASES["default"]["OPTIONS"]["options"] += " -c synchronous_commit=off"
+    # Many hosts and processes share a server of 100 connections: none is kept that is not used.
+    DATABASES["default"]["OPTIONS"]["pool"]["max_idle"] = 2
     # xdist's name of the process is put behind the name of the database.
     tests_own = servers.name_of("tests")
     DATABASES["default"]["TEST"] = {"NAME": tests_own, "TEMPLATE": servers.name_of("migrated")}
