@@ -48,7 +48,7 @@ def environment_of(data_dir: Path) -> dict[str, str]:
     own = {
         "PATH": os.environ["PATH"],
         "HOME": str(data_dir),
-        "DJANGO_SETTINGS_MODULE": "nanohost.settings",
+        "DJANGO_SETTINGS_MODULE": "tests.hosted",
         "DATA_DIR": str(data_dir),
         "PORT": "0",
         "LOG_FORMAT": "json",
@@ -58,7 +58,6 @@ def environment_of(data_dir: Path) -> dict[str, str]:
         return own
     database = servers.database_of(data_dir)
     return own | {
-        "DJANGO_SETTINGS_MODULE": "tests.production",
         "DATABASE_URL": servers.url_of(database),
         "REDIS_URL": shapes.named_servers().redis_url,
         "TEST_KEYS": f"{database}:",
@@ -91,8 +90,8 @@ class Host:
     """One host on a data directory; may be stopped, killed and started again.
 
     On production ``beat`` has it run as well; embedded, it always does. ``empty``: the embedded host starts on nothing,
-    as a user's first does; others start on a copy of a database that was migrated, and prepared unless they name what
-    that would make.
+    by the project's own settings, as a user's first does; others start on a copy of a database that was migrated, and
+    prepared unless they name what that would make.
     """
 
     def __init__(self, data_dir: Path, *, beat: bool = False, empty: bool = False, **environment: str) -> None:
@@ -104,6 +103,8 @@ class Host:
         self._production = shapes.shape() == shapes.PRODUCTION
         self._commands = PROCESSES | (BEAT if beat else {}) if self._production else {"serve": ("manage.py", "serve")}
         self._environment = environment_of(data_dir) | environment
+        if empty:
+            self._environment |= {"DJANGO_SETTINGS_MODULE": "nanohost.settings"}
         self._prepared = not PREPARED.keys() & environment.keys()
         self._empty = empty
 
