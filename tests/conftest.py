@@ -14,14 +14,16 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 from xdist.scheduler import LoadFileScheduling
 
+from agent import llm
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import inbox
-from conversations.models import Conversation, Turn
+from conversations.models import Conversation, Message, Turn
 from nanohost.lib.text import storable
 from tests import servers, shapes
 from tests.factories import OwnerFactory
 from tests.host import Host, environment_of
 from tests.http import start
+from tests.openai_server import OpenAIServer
 from tools import gate
 from tools.models import ToolSetting, sync_settings
 
@@ -273,6 +275,32 @@ def say(conversation: Conversation) -> Callable[..., Turn]:
         return inbox.receive(content=content, request_id="request-1", **options)
 
     return receive
+
+
+@pytest.fixture
+def fill(conversation: Conversation) -> Callable[[int], None]:
+    """As many messages, of a user and the assistant by turns."""
+
+    def make(count: int, words: str = "Remember word") -> None:
+        first = Conversation.objects.get(pk=conversation.pk).next_seq
+        Message.objects.bulk_create(
+            Message(conversation=conversation, seq=seq, role=("assistant", "user")[seq % 2], content=f"{words} {seq}")
+            for seq in range(first, first + count)
+        )
+        Conversation.objects.filter(pk=conversation.pk).update(next_seq=first + count)
+
+    return make
+
+
+@pytest.fixture
+def model(settings: Any) -> Iterator[OpenAIServer]:
+    """A provider that answers as it is told, by OpenAI's API."""
+    server = OpenAIServer().start()
+    settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", server.url
+    llm.client.cache_clear()
+    yield server
+    server.stop()
+    llm.client.cache_clear()
 
 
 @pytest.fixture

@@ -16,10 +16,19 @@ from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
 
-from conversations import intake
-from conversations.models import Turn
+from agent.models import Agent, AgentVersion
+from conversations import inbox, intake
+from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, Worker
+from memory.models import HistoryEntry, Memory, MemoryVersion
+from nanohost.accounts.models import ApiKey
+from nanohost.lib.ids import new_id
+from scheduler import series
 from scheduler.house import sync_house_jobs
-from tests.test_admin import HOSTILE, make_rows
+from scheduler.models import Heartbeat, Schedule, ScheduleRun
+from tests.factories import OwnerFactory
+from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
+
+HOSTILE = "<script>alert('1')</script>"
 
 # Pages of a row besides Django's own, which only show.
 READ = {
@@ -41,6 +50,72 @@ class Page:
 
     def __str__(self) -> str:
         return f"{self.model._meta.label_lower if self.model else 'console'} {self.view}"
+
+
+def page(name: str, view: str = "changelist", *args: object) -> str:
+    """The address of a page of the admin: ``page("tools_toolsetting", "change", pk)``."""
+    return reverse(f"admin:{name}_{view}", args=args)
+
+
+def make_rows(number: int) -> None:
+    """``number`` of everything, each with hostile text in every column that strangers can reach."""
+    for index in range(number):
+        owner = OwnerFactory(username=f"owner{HOSTILE}{Conversation.objects.count()}")
+        agent = Agent.objects.create(
+            name=f"agent-{Agent.objects.count()}", system_prompt=HOSTILE, model=HOSTILE, tools=["time", HOSTILE]
+        )
+        conversation = inbox.start_conversation(owner_id=owner.pk, agent=agent.name, metadata={HOSTILE: HOSTILE})
+        Conversation.objects.filter(pk=conversation.pk).update(key=f"{HOSTILE}{conversation.pk}")
+        turn = inbox.receive(conversation=conversation, content=HOSTILE, model=HOSTILE, request_id="request-1")
+        Turn.objects.filter(pk=turn.pk).update(
+            status=TurnStatus.FAILED, error_code=HOSTILE, error_detail=HOSTILE, worker=HOSTILE, idempotency_key=HOSTILE
+        )
+        Message.objects.create(
+            conversation=conversation,
+            turn=turn,
+            seq=2,
+            role="assistant",
+            content=HOSTILE,
+            tool_name=HOSTILE,
+            tool_calls=[{"id": HOSTILE, "function": {"name": HOSTILE, "arguments": HOSTILE}}],
+        )
+        ToolCall.objects.create(
+            conversation_id=conversation.pk,
+            turn_id=turn.pk,
+            agent=HOSTILE,
+            call_id=f"{HOSTILE}{index}",
+            position=index,
+            tool_name=HOSTILE,
+            arguments=HOSTILE,
+            arguments_hash="0" * 64,
+            status=CallStatus.REJECTED,
+            rule=HOSTILE,
+            result=HOSTILE,
+        )
+        Compaction.objects.create(
+            conversation=conversation, turn_id=turn.pk, keep_tokens=0, error=HOSTILE, model=HOSTILE
+        )
+        whose = {"agent": HOSTILE, "owner": owner}
+        Memory.objects.create(content=HOSTILE, notes=HOSTILE, version=1, **whose)
+        MemoryVersion.objects.create(content=HOSTILE, base=0, model=HOSTILE, aside_because=HOSTILE, **whose)
+        HistoryEntry.objects.create(content=HOSTILE, words="x", model=HOSTILE, happened_at=timezone.now(), **whose)
+        LaterMessage.objects.create(conversation=conversation, kind="wake", content=HOSTILE, idempotency_key=HOSTILE)
+        AgentVersion.objects.create(agent=agent, number=1, profile={HOSTILE: HOSTILE}, made_by=HOSTILE)
+        schedule = series.create(
+            owner_id=owner.pk, agent=agent.name, prompt=HOSTILE, description=HOSTILE, every_seconds=60
+        )
+        Schedule.objects.filter(pk=schedule.pk).update(paused_because=HOSTILE)
+        ScheduleRun.objects.create(schedule=schedule, slot=timezone.now(), state="failed", error=HOSTILE)
+        today = timezone.localdate()
+        Heartbeat.objects.create(
+            agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE
+        )
+        Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
+        ApiKey.objects.issue(owner=owner)
+        ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)
+        SettingChange.objects.create(
+            tool_name=HOSTILE, changed_by=HOSTILE, before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE}
+        )
 
 
 def make_a_row_of_each() -> None:

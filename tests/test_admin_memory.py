@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from memory import documents, log
 from memory.models import Memory, MemoryVersion
+from tests.console import HOSTILE, page
 from tests.factories import OwnerFactory
-from tests.test_admin import HOSTILE, page
 
 pytestmark = pytest.mark.django_db
 

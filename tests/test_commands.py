@@ -10,8 +10,8 @@ from conversations.models import Conversation, Message, TurnStatus
 from conversations.outlook import look
 from conversations.turns import _take
 from memory.models import HistoryEntry, Memory
+from tests.compactions import KEEP, rows, run_last, saves
 from tests.openai_server import completion, failure
-from tests.test_compaction import KEEP, fill, model, run_last, saves  # noqa: F401 -- fixtures
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,14 +46,14 @@ def test_whatever_is_said_it_is_a_command_or_not(content):
     assert len(command_in(content)) <= 32
 
 
-def test_help_lists_the_commands_and_no_model_is_asked(say, model):  # noqa: F811 -- a fixture
+def test_help_lists_the_commands_and_no_model_is_asked(say, model):
     (turn,) = settle([say("/help")])
     assert (turn.status, turn.prompt_tokens) == (TurnStatus.SUCCEEDED, 0)
     assert "/reset: begin anew" in reply(turn)
     assert model.requests == []
 
 
-def test_an_unknown_command_gets_a_hint_and_reaches_no_model(say, model):  # noqa: F811 -- a fixture
+def test_an_unknown_command_gets_a_hint_and_reaches_no_model(say, model):
     (turn,) = settle([say("/dance wildly")])
     assert reply(turn).startswith("There is no command /dance. These are:\n/new")
     assert model.requests == []
@@ -71,7 +71,7 @@ def test_status_tells_how_the_conversation_stands(say):
     assert f"have used {first.prompt_tokens} tokens" in reply(turn)
 
 
-def test_new_archives_what_is_left_and_the_next_prompt_is_empty_of_it(conversation, say, fill):  # noqa: F811 -- a fixture
+def test_new_archives_what_is_left_and_the_next_prompt_is_empty_of_it(conversation, say, fill):
     fill(6)
     Conversation.objects.filter(pk=conversation.pk).update(state={"step": 2})
     (turn,) = settle([say("/new")])
@@ -85,7 +85,7 @@ def test_new_archives_what_is_left_and_the_next_prompt_is_empty_of_it(conversati
     assert prompt_of(say("Hello")) == ["Hello"]
 
 
-def test_new_after_a_compaction_drops_its_summary_from_the_prompt(conversation, say, fill):  # noqa: F811 -- a fixture
+def test_new_after_a_compaction_drops_its_summary_from_the_prompt(conversation, say, fill):
     fill(44)
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     run_last()
@@ -96,7 +96,7 @@ def test_new_after_a_compaction_drops_its_summary_from_the_prompt(conversation, 
 
 
 @pytest.mark.parametrize("answer", [completion("No."), failure(401)])
-def test_if_archiving_fails_nothing_changes_and_the_answer_says_so(conversation, say, fill, model, answer):  # noqa: F811 -- a fixture
+def test_if_archiving_fails_nothing_changes_and_the_answer_says_so(conversation, say, fill, model, answer):
     fill(6)
     model.answer(answer)
     (turn,) = settle([say("/new")])
@@ -110,13 +110,13 @@ def test_if_archiving_fails_nothing_changes_and_the_answer_says_so(conversation,
     assert "in memory" in reply(turn)
 
 
-def test_new_with_nothing_said_needs_no_model(say, model):  # noqa: F811 -- a fixture
+def test_new_with_nothing_said_needs_no_model(say, model):
     (turn,) = settle([say("/new")])
     assert turn.status == TurnStatus.SUCCEEDED
     assert model.requests == []
 
 
-def test_reset_begins_anew_without_archiving(conversation, say, fill, model):  # noqa: F811 -- a fixture
+def test_reset_begins_anew_without_archiving(conversation, say, fill, model):
     fill(6)
     Conversation.objects.filter(pk=conversation.pk).update(state={"step": 2})
     settle([say("/reset")])
@@ -146,12 +146,10 @@ def test_stop_cancels_what_is_under_way_at_once(say):
     assert stop.status == TurnStatus.QUEUED
 
 
-def test_of_a_compaction_and_a_new_beginning_that_race_one_counts(conversation, say, fill):  # noqa: F811 -- a fixture
+def test_of_a_compaction_and_a_new_beginning_that_race_one_counts(conversation, say, fill):
     fill(44)
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     turn = say("/new")
-    from tests.test_compaction import rows
-
     hold = compaction.claim(rows()[0].pk, worker="slow")
     part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     settle([turn])

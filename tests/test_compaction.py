@@ -1,102 +1,25 @@
 """Compaction: what leaves the prompt is in the summary, the memory and the log, whole or not at all."""
 
-import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection
 
-from agent import llm
 from conversations import compaction
 from conversations.compaction import Hold
-from conversations.compactor import Compactor
-from conversations.database_threads import DatabaseThreads
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from conversations.outlook import look
 from conversations.turns import _take
 from memory.models import HistoryEntry, Memory, MemoryVersion
-from tests.openai_server import OpenAIServer, as_json, call, completion, failure
+from tests.compactions import KEEP, compact, run, saves
+from tests.openai_server import as_json, call, completion, failure
 from tests.work import settle
 
-# Tokens: more than any conversation here has.
-KEEP = 10**6
-
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def fill(conversation) -> Callable[[int], None]:
-    """As many messages, of a user and the assistant by turns."""
-
-    def make(count: int, words: str = "Remember word") -> None:
-        first = Conversation.objects.get(pk=conversation.pk).next_seq
-        Message.objects.bulk_create(
-            Message(conversation=conversation, seq=seq, role=("assistant", "user")[seq % 2], content=f"{words} {seq}")
-            for seq in range(first, first + count)
-        )
-        Conversation.objects.filter(pk=conversation.pk).update(next_seq=first + count)
-
-    return make
-
-
-@pytest.fixture
-def model(settings) -> OpenAIServer:
-    """A provider that answers compactions as it is told."""
-    server = OpenAIServer().start()
-    settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", server.url
-    llm.client.cache_clear()
-    yield server
-    server.stop()
-    llm.client.cache_clear()
-
-
-def compact(conversation: Conversation, *, times: int = 1) -> Compaction:
-    """Have it compacted, as a worker does that is rung for, and again when it is due again."""
-    compaction.request(
-        conversation.pk, conversation.turns.order_by("-number").values_list("pk", flat=True).first(), keep_tokens=KEEP
-    )
-    row = Compaction.objects.filter(conversation=conversation).latest("created_at")
-    for _ in range(times):
-        Compaction.objects.filter(pk=row.pk).update(run_after=None)
-        run(row)
-    row.refresh_from_db()
-    return row
-
-
-def run(row: Compaction) -> None:
-    async def work() -> None:
-        threads = DatabaseThreads(1)
-        if settings.LLM_PROVIDER == "openai":
-            llm.client.cache_clear()  # it belongs to one loop
-        try:
-            await Compactor(worker="worker-1", database=threads).advance(row.pk)
-        finally:
-            threads.close()
-            if settings.LLM_PROVIDER == "openai":
-                await llm.client().close()
-
-    asyncio.run(work())
-
-
-def rows() -> list[Compaction]:
-    return list(Compaction.objects.order_by("created_at"))
-
-
-def run_last() -> None:
-    """Work on the compaction there is."""
-    run(rows()[-1])
-
-
-def saves(**arguments: Any) -> Any:
-    """An answer that saves this."""
-    given = {"summary": "They spoke.", "memory_update": "- likes roses", "history_entry": "Roses."} | arguments
-    return completion(None, tool_calls=[call("save_memory", json.dumps(given))], finish_reason="tool_calls")
 
 
 def state(conversation: Conversation) -> tuple[Any, ...]:

@@ -22,11 +22,11 @@ from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
 from nanohost.lib.clock import from_now
 from tests import shapes
+from tests.console import HOSTILE
 from tests.factories import OwnerFactory
 from tests.faults import doorbell
 from tests.faults.servers import free_port
 from tests.scripts import script
-from tests.test_admin import HOSTILE
 from tests.test_doorbell import mute  # noqa: F401 -- a fixture
 from tests.work import advance
 from tools.models import CallStatus, ToolCall

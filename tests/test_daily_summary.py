@@ -11,8 +11,8 @@ from conversations.turns import _take
 from nanohost.lib.ids import first_id_at, new_id
 from scheduler.daily import summarise_day
 from scheduler.house import sync_house_jobs
+from tests.compactions import rows, run
 from tests.openai_server import call, completion
-from tests.test_compaction import model, rows, run  # noqa: F401 -- a fixture
 from tests.test_scheduler import runs_of
 from tests.work import settle
 
@@ -87,7 +87,7 @@ def test_it_is_never_taken_for_the_rolling_summary(yesterday):
     assert len(outlook.view.transcript) == 3
 
 
-def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):  # noqa: F811 -- a fixture
+def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):
     ask()
     first, second, third = rows()
     model.answer(*[completion(None, tool_calls=[call("time")], finish_reason="tool_calls")] * 3)

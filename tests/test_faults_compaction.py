@@ -13,8 +13,8 @@ from django.db import connection
 from conversations import compaction
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory.models import HistoryEntry, Memory, MemoryVersion
+from tests.compactions import KEEP, run
 from tests.faults.compacting import POINTS
-from tests.test_compaction import KEEP, fill, run  # noqa: F401 -- a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,7 +54,7 @@ def check(conversation: Conversation, row: Compaction) -> None:
     assert Memory.objects.get().version == 1
 
 
-def kill_at(points: list[str], victims: subprocess.Popen[str], conversation: Conversation, fill: object) -> None:  # noqa: F811 -- a fixture
+def kill_at(points: list[str], victims: subprocess.Popen[str], conversation: Conversation, fill: object) -> None:
     reached = []
     for point in points:
         for model in (Compaction, Message, HistoryEntry, MemoryVersion, Memory):
@@ -71,14 +71,14 @@ def kill_at(points: list[str], victims: subprocess.Popen[str], conversation: Con
     assert len(reached) >= 0.8 * len(points), f"FAULTS_SEED={SEED}: only {reached} were reached"
 
 
-def test_a_worker_that_dies_in_mid_compaction_leaves_it_to_the_next(victims, conversation, fill):  # noqa: F811 -- a fixture
+def test_a_worker_that_dies_in_mid_compaction_leaves_it_to_the_next(victims, conversation, fill):
     chosen = random.Random(SEED).sample(POINTS[:6], 2) + random.Random(SEED).sample(POINTS[6:], 3)
     kill_at(chosen, victims, conversation, fill)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_thirty_kills_lose_nothing_and_repeat_nothing(victims, conversation, fill, capsys):  # noqa: F811 -- a fixture
+def test_thirty_kills_lose_nothing_and_repeat_nothing(victims, conversation, fill, capsys):
     with capsys.disabled():
         print(f"\nFAULTS_SEED={SEED}")  # noqa: T201 -- to repeat it
     rng = random.Random(SEED)

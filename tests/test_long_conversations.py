@@ -14,8 +14,8 @@ from agent.tokens import Correction, estimated_message, estimated_tools
 from conversations.models import Compaction, Conversation, Message, Turn
 from conversations.turns import _take
 from memory import log
+from tests.compactions import run
 from tests.openai_server import OpenAIServer, completion
-from tests.test_compaction import model, run  # noqa: F401 -- a fixture
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -81,7 +81,7 @@ def test_between_compactions_a_prompt_begins_with_the_one_before(chat, prompts, 
     assert equal == pairs > 50
 
 
-def test_an_estimate_comes_within_15_percent_of_what_a_provider_counts(say, model):  # noqa: F811 -- a fixture
+def test_an_estimate_comes_within_15_percent_of_what_a_provider_counts(say, model):
     """One that counts 1.6 times as many tokens as we do."""
     errors = []
     for number in range(8):
@@ -157,7 +157,7 @@ def test_tools_count_in_the_budget(chat, prompts, agent, tool_settings):
     assert cost * tokens.correction.ratio(last.model) <= 1000
 
 
-def test_a_server_of_ours_takes_every_prompt(chat, model):  # noqa: F811 -- a fixture
+def test_a_server_of_ours_takes_every_prompt(chat, model):
     """It refuses what breaks the chat format's rules."""
     assert isinstance(model, OpenAIServer)
     for number in range(30):

@@ -8,8 +8,8 @@ import pytest
 
 from conversations.models import Compaction, Conversation, Message
 from memory.models import HistoryEntry, MemoryVersion
-from tests.test_admin import page
-from tests.test_compaction import compact, fill  # noqa: F401 -- a fixture
+from tests.compactions import compact
+from tests.console import page
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,7 +42,7 @@ def test_a_fact_that_a_tool_remembered_leads_to_its_turn_its_model_and_its_messa
     assert set(listed) == set(turn.messages.all())
 
 
-def test_what_a_compaction_made_leads_to_it_and_to_its_messages(admin_client, conversation, say, fill):  # noqa: F811 -- a fixture
+def test_what_a_compaction_made_leads_to_it_and_to_its_messages(admin_client, conversation, say, fill):
     settle([say("Roses are red.")])
     fill(60)
     row = compact(conversation)
@@ -68,7 +68,7 @@ def test_what_came_of_nothing_here_says_so(admin_client, owner):
         assert field(admin_client, "memory_memoryversion", version, column) == ("–", None)
 
 
-def test_what_was_deleted_is_remembered_all_the_same(admin_client, conversation, fill, say):  # noqa: F811 -- a fixture
+def test_what_was_deleted_is_remembered_all_the_same(admin_client, conversation, fill, say):
     settle([say("Roses are red.")])
     fill(60)
     compact(conversation)

@@ -9,9 +9,8 @@ from django.test import Client, RequestFactory
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
 from nanohost.lib.admin import ACTIONS
-from tests.console import Page, get, make_a_row_of_each, pages
+from tests.console import Page, get, make_a_row_of_each, page, pages
 from tests.factories import OwnerFactory
-from tests.test_admin import page
 from tools.models import ToolCall, ToolSetting
 
 ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"

@@ -17,9 +17,9 @@ from conversations import sent
 from conversations.models import Compaction, Conversation, Message, Turn
 from memory import documents, log
 from memory.models import HistoryEntry, MemoryVersion
+from tests.compactions import run
 from tests.openai_server import OpenAIServer, failure
 from tests.scripts import script
-from tests.test_compaction import model, run  # noqa: F401 -- a fixture
 from tests.work import advance, settle
 from tools.models import ToolSetting
 
@@ -67,7 +67,7 @@ def asks(name, **arguments):
     return {"call": [{"name": name, "arguments": arguments}]}
 
 
-def test_what_is_told_is_what_the_server_received(conversation, say, model, agent, tool_settings):  # noqa: F811 -- a fixture
+def test_what_is_told_is_what_the_server_received(conversation, say, model, agent, tool_settings):
     """Over many turns, with tools, compactions, rewrites of the memory, notes, changes of the agent, limits, and a
     window that is too small for what is said."""
     tool_settings("time", "remember", "daily_note", "echo")
@@ -118,7 +118,7 @@ def test_what_is_told_is_what_the_server_received(conversation, say, model, agen
     assert any(kept["last"] - kept["first"] > text.count('"role"') for kept, text in zip(records, seen, strict=True))
 
 
-def test_a_request_that_was_made_smaller_is_told_as_it_was_answered(say, model):  # noqa: F811 -- a fixture
+def test_a_request_that_was_made_smaller_is_told_as_it_was_answered(say, model):
     settle([say("x" * 400_000)])
     for _ in range(3):
         settle([say("y" * 100_000)])
@@ -135,7 +135,7 @@ def test_a_request_that_was_made_smaller_is_told_as_it_was_answered(say, model):
     assert call.record["refused"][0] > call.record["refused"][1] > call.record["room"]
 
 
-def test_a_request_without_an_answer_is_told_as_well(say, model):  # noqa: F811 -- a fixture
+def test_a_request_without_an_answer_is_told_as_well(say, model):
     model.answer(failure(400, "model_not_found"))
     (turn,) = settle([say("hello")])
     assert turn.error_code == "llm_request_refused"
@@ -144,7 +144,7 @@ def test_a_request_without_an_answer_is_told_as_well(say, model):  # noqa: F811 
     assert told() == received(model)
 
 
-def test_one_that_is_tried_again_stands_before_its_answer(say, model):  # noqa: F811 -- a fixture
+def test_one_that_is_tried_again_stands_before_its_answer(say, model):
     model.answer(failure(503, headers={"Retry-After": "0"}))
     turn = advance(say("hello"))
     assert turn.waiting_for == "retry"
@@ -222,7 +222,7 @@ def look(client, turn, **query):
     return answer.content.decode()
 
 
-def test_the_page_shows_the_call_that_is_asked_for(admin_client, say, model, tool_settings):  # noqa: F811 -- a fixture
+def test_the_page_shows_the_call_that_is_asked_for(admin_client, say, model, tool_settings):
     tool_settings("time")
     (turn,) = settle([say("What time is it? <script>alert(1)</script>")])
     first, last = look(admin_client, turn, call="1"), look(admin_client, turn)

@@ -42,11 +42,11 @@ from conversations.session_files import (
 from memory import documents, log
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
+from tests.compactions import run_last
 from tests.factories import AgentFactory
 from tests.host import ROOT
 from tests.scripts import script
 from tests.test_commands import prompt_of
-from tests.test_compaction import fill, run_last  # noqa: F401 -- a fixture
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -643,7 +643,7 @@ def test_the_count_goes_on_when_the_conversation_does(folder, take_in, owner, ag
 
 
 @pytest.fixture
-def lived(conversation: Conversation, fill: Any, say: Any, tool_settings: Any) -> Conversation:  # noqa: F811 -- a fixture
+def lived(conversation: Conversation, fill: Any, say: Any, tool_settings: Any) -> Conversation:
     """A conversation with all that there is in one: calls, commands, summaries, a new beginning, a state."""
     tool_settings("echo")
     fill(30, words="Remember word")
