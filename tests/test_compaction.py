@@ -368,9 +368,13 @@ def test_of_twenty_rings_at_once_one_is_followed(conversation, fill):
         barrier.wait()
         try:
             compaction.request(conversation.pk, None, keep_tokens=KEEP)
-            (pk,) = Compaction.objects.values_list("pk", flat=True)
         finally:
             connection.close()  # there are fewer than threads
+        barrier.wait(timeout=60)  # one who asks after it is done, asks for another
+        try:
+            (pk,) = Compaction.objects.values_list("pk", flat=True)
+        finally:
+            connection.close()
         run(Compaction(pk=pk))
 
     threads = [threading.Thread(target=ring) for _ in range(20)]
