@@ -317,8 +317,8 @@ def test_a_huge_answer_is_not_read_to_its_end(server, reply, streamed):
     with pytest.raises(errors.LlmBadResponse, match="larger"):
         ask(streamed=streamed)
     server.wait_until(lambda: server.requests[0].disconnected_at)
-    # What lies in the sockets' buffers comes on top.
-    assert server.requests[0].bytes_sent < MAX_RESPONSE_BYTES + 16_000_000
+    # What lies in the sockets' buffers comes on top, and on some machines they are large.
+    assert server.requests[0].bytes_sent < MAX_RESPONSE_BYTES + 32_000_000 < 50_000_000
 
 
 @both_ways
