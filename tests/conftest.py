@@ -68,6 +68,7 @@ class ByFile(LoadFileScheduling):
         return "shared hosts" if file in SHARE_HOSTS else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Instead of one process for each file."""
     return ByFile(config, log)
