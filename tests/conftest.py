@@ -44,14 +44,14 @@ FIRST = (
         "test_serve",
         "test_mutants",
     ),
-    *("test_query_plans", "test_waiting_room", "test_openai_host", "test_deploy"),
+    *("test_query_plans", "test_openai_host", "test_deploy"),
 )
 
 
 # The files whose tests share the running hosts below are one process's, so that there is one of each host and not one a
 # process: a start costs seconds of the processor, and an idle host some hundredths.
 SHARED_HOSTS = ("host", "impatient")
-SHARE_HOSTS = frozenset(
+SHARERS = frozenset(
     f"tests/test_{name}.py"
     for name in (
         *("api_bad_input", "api_chat", "api_docs", "api_idempotency", "api_memory", "api_owners", "api_schedules"),
@@ -65,12 +65,12 @@ class ByFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "shared hosts" if file in SHARE_HOSTS else file
+        return "shared hosts" if file in SHARERS else file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """Instead of one process for each file."""
+    """Whatever ``--dist`` says."""
     return ByFile(config, log)
 
 
@@ -117,8 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(f"{item.nodeid}: {marker} without a reason")
         if any(counts(item, marker) for marker in NOT_ON[shapes.shape()]):
             left_out.append(item)
-        if set(SHARED_HOSTS) & set(getattr(item, "fixturenames", ())) and file_of(item) not in SHARE_HOSTS:
-            raise pytest.UsageError(f"{item.nodeid} uses a shared host: name its file in SHARE_HOSTS")
+        if set(SHARED_HOSTS) & set(getattr(item, "fixturenames", ())) and file_of(item) not in SHARERS:
+            raise pytest.UsageError(f"{item.nodeid} uses a shared host: name its file in SHARERS")
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
     items[:] = sorted(kept, key=begins)
@@ -131,7 +131,7 @@ def file_of(item: pytest.Item) -> str:
 
 def begins(item: pytest.Item) -> int:
     """What takes longest begins: those that share hosts, then those of ``FIRST``, then the others."""
-    if file_of(item) in SHARE_HOSTS:
+    if file_of(item) in SHARERS:
         return 0
     return 1 if item.path.name.startswith(FIRST) else 2
 

@@ -1,6 +1,6 @@
-"""The settings of the hosts that tests start: the project's own, in the tests' corner of the servers, where others may
-be as well. They wait for no disk at each commit, since they are killed and their machine is not; and a password costs
-little, as many starts look whether it is still the one."""
+"""The settings of the hosts that tests start, and in part of the tests themselves: the project's own, in the tests'
+corner of the servers, where others may be as well. They wait for no disk at each commit, since hosts are killed and
+their machine is not; and a password costs little, as many starts look whether it is still the one."""
 
 import os
 

@@ -21,29 +21,15 @@ if shapes.shape() == shapes.PRODUCTION:
     os.environ["DATABASE_URL"] = servers.url_of(servers.name_of("nowhere"))
     os.environ["REDIS_URL"] = shapes.named_servers().redis_url
     os.environ["HTTPS"] = "false"  # there is no proxy
-
-from nanohost.settings import *  # noqa: E402, F403 -- the environment first
-from nanohost.settings import (  # noqa: E402 -- the environment first
-    CELERY_BROKER_TRANSPORT_OPTIONS,
-    DATA_DIR,
-    DATABASES,
-    NANOHOST_TOOL_PROCESS,
-    PRODUCTION,
-)
-
-# What is tested is order, not the disk: the tests outlive no machine.
-if PRODUCTION:
-    DATABASES["default"]["OPTIONS"]["options"] += " -c synchronous_commit=off"
-    # Many hosts and processes share a server of 100 connections: none is kept that is not used.
-    DATABASES["default"]["OPTIONS"]["pool"]["max_idle"] = 2
-    # xdist's name of the process is put behind the name of the database.
     tests_own = servers.name_of("tests")
+    os.environ["TEST_KEYS"] = f"{tests_own}_{os.environ.get('PYTEST_XDIST_WORKER', '')}:"
+
+from tests.hosted import *  # noqa: E402, F403 -- the environment first; the settings, and what differs
+from tests.hosted import DATA_DIR, DATABASES, NANOHOST_TOOL_PROCESS, PRODUCTION  # noqa: E402 -- the environment first
+
+if PRODUCTION:
+    # xdist's name of the process is put behind the name of the database.
     DATABASES["default"]["TEST"] = {"NAME": tests_own, "TEMPLATE": servers.name_of("migrated")}
-    CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"] = f"{tests_own}_{os.environ.get('PYTEST_XDIST_WORKER', '')}:"
 elif not NANOHOST_TOOL_PROCESS:
-    pragmas = DATABASES["default"]["OPTIONS"]
-    pragmas["init_command"] = pragmas["init_command"].replace("synchronous=FULL", "synchronous=OFF")
     # A file: threads share it as they share the real one.
     DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
-
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
