@@ -6,6 +6,8 @@ COPY requirements.txt .
 RUN /venv/bin/pip install --require-hashes -r requirements.txt
 
 FROM python:3.11-slim
+# The sandbox of tools, where the container may make user namespaces; by Docker's defaults it may not, and it is Landlock.
+RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/*
 # The ids are numbers, so that an orchestrator can see that they are not root's.
 RUN groupadd --gid 10001 nanohost && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp nanohost
 COPY --from=build /venv /venv

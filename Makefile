@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
-.PHONY: run stack secrets test lint faults bench screenshots lock
+.PHONY: run stack secrets test lint faults mutants bench screenshots lock
 
 run: $(VENV)/runtime-installed
 	@exec $(BIN)/python manage.py serve
@@ -37,6 +37,11 @@ lint: $(VENV)/dev-installed
 faults: $(VENV)/dev-installed
 	@$(BIN)/python -m tests.shapes --numprocesses 0 -m faults
 
+# Small mistakes in a copy of the code, one at a time, each of which a test must see: for an hour, MODULES="a/b.py" less;
+# SINCE=REV tries what has changed since.
+mutants: $(VENV)/dev-installed $(VENV)/mutants-installed
+	@$(BIN)/python -m tests.mutation $(if $(SINCE),--since $(SINCE)) $(MODULES)
+
 # What a turn costs and how many there are in a second: figures of this machine, in three minutes when it is idle.
 bench: $(VENV)/dev-installed
 	$(BIN)/python -m tests.bench
@@ -48,6 +53,7 @@ screenshots: $(VENV)/dev-installed
 # Needs uv; writes versions and hashes, and no index's address.
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements.txt
+	uv pip compile --group mutants --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements-mutants.txt
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -c requirements.txt -o requirements-dev.txt
 
 # Made anew when its Python is gone or was replaced, and when it could not be finished.
@@ -65,3 +71,9 @@ $(VENV)/dev-installed: requirements-dev.txt $(BIN)/python
 	@echo "Installing what nanohost and its tests need into $(VENV); this takes a minute, once."
 	@$(INSTALL) -r requirements-dev.txt
 	@touch $@ $(VENV)/runtime-installed
+
+$(VENV)/mutants-installed: requirements-mutants.txt $(BIN)/python
+	@echo "Installing what makes the mistakes into $(VENV)/mutants; this takes a minute, once."
+	@$(BIN)/python -m venv $(VENV)/mutants
+	@$(VENV)/mutants/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements-mutants.txt
+	@touch $@

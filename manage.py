@@ -8,7 +8,7 @@ import traceback
 
 
 def main() -> None:
-    """Run a command; a setting that makes no sense ends in one line, not in a traceback."""
+    """Run a command; a setting that makes no sense, or a database that is not there, ends in one line."""
     if sys.version_info < (3, 11):  # noqa: UP036 -- it is started by hand, with whatever Python there is
         sys.exit(f"nanohost needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
@@ -17,6 +17,7 @@ def main() -> None:
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
+        from django.db import Error
     except ImportError as error:
         sys.exit(f"nanohost: {error}. `make run` installs what is needed; then use .venv/bin/python.")
     try:
@@ -24,6 +25,12 @@ def main() -> None:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"nanohost: {error}")
+    except Error as error:
+        from nanohost.preparation import why_unusable
+
+        if not (why := why_unusable(error)):
+            raise
+        sys.exit(f"nanohost: {why}")
 
 
 def load_apps() -> None:

@@ -61,6 +61,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "max_turn_tokens",
             "may_reschedule",
             "heartbeat_owner",
+            "heartbeat_minutes",
         ]
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -96,7 +97,7 @@ class AgentAdmin(ModelAdmin):
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
-        ("Heartbeat, which is in none", {"fields": ["document_heartbeat", "heartbeat_owner"]}),
+        ("Heartbeat, which is in none", {"fields": ["document_heartbeat", "heartbeat_owner", "heartbeat_minutes"]}),
         ("Tools", {"fields": ["every_tool", "tools", "may_reschedule"]}),
         ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),

@@ -65,3 +65,8 @@ class LlmRequestRefused(LlmError):
     """The provider refused the request as it is, for example for a model it does not have."""
 
     code = "llm_request_refused"
+
+
+# What a provider recovers from in minutes. An answer that makes no sense is transient too, but it was paid for: it is
+# asked for again a few times, and not for minutes.
+OUTAGES = frozenset({LlmRateLimited.code, LlmTimeout.code, LlmUnavailable.code})

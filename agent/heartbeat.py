@@ -27,5 +27,5 @@ def question(document: str) -> str:
 
 
 def has_nothing_to_tell(answer: str) -> bool:
-    """Whether it is HEARTBEAT_OK and nothing else, but for marks that models put around a word."""
-    return answer.strip(" \t\n.!*`\"'") == HEARTBEAT_OK
+    """Whether HEARTBEAT_OK stands anywhere in it, as nanobot has it: in any case, however its underscore is written."""
+    return HEARTBEAT_OK.replace("_", "") in answer.upper().replace("\\", "").replace("_", "")

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
 from django.forms.models import model_to_dict
 
@@ -89,6 +89,12 @@ class Agent(models.Model):
         related_name="+",
         help_text="On whose behalf its document HEARTBEAT is looked at. Empty: it is not.",
     )
+    heartbeat_minutes = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(1440)],
+        help_text="How often it is looked at, in minutes. Empty: HEARTBEAT_MINUTES.",
+    )
     version = models.PositiveIntegerField(
         default=1, db_default=1, editable=False, help_text="Raised by each change; a turn keeps the one it ran with."
     )
@@ -104,6 +110,10 @@ class Agent(models.Model):
     def allowed_tools(self) -> AgentTools:
         """The allow list as the gate takes it."""
         return AgentTools(names=None if self.every_tool else frozenset(self.tools))
+
+    def own_model(self) -> str:
+        """The model that is asked unless a request names another."""
+        return self.model or settings.LLM_MODEL_DEFAULT
 
     def prompt_tokens(self) -> int:
         """Tokens that a prompt for this agent may have; at least half its window, however much is to be kept free."""
@@ -133,6 +143,7 @@ class Agent(models.Model):
 PROFILE = (
     *("name", "system_prompt", "documents", "model", "context_window", "output_reserve"),
     *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "heartbeat_owner"),
+    "heartbeat_minutes",
 )
 
 

@@ -41,10 +41,12 @@ _MEMORY_HINTS = {
     "session_state": "Keep what matters in this conversation only, such as where a task stands, with session_state.",
 }
 
+_PINNED_NOTICE = "Of what was said earlier in this conversation, these messages were pinned; they are word by word."
+
 SECTION = "\n\n---\n\n"
 
 # As a model may read it, blanks in it included.
-_MARK = re.compile(r"<(\s*/?\s*untrusted)", re.IGNORECASE)
+_MARK = re.compile(r"<(\s*+(?:/\s*+)?untrusted)", re.IGNORECASE)
 _SENT = re.compile(r"\n\n\[sent [A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d [^\]\n]{1,64}\]\Z")
 
 _LIMIT_MET = {
@@ -59,11 +61,25 @@ _LEAST_CHARS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """A message that is in every prompt. ``content``: as the history has it. ``in_history``: whether the history that
+    is to be sent reaches back to it; if it has to be cut there, the message stands before it all the same."""
+
+    seq: int
+    role: str
+    content: str
+    in_history: bool = False
+
+    def __str__(self) -> str:
+        return f"Message {self.seq}, {self.role.upper()}:\n{self.content}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Background:
     """What the model is told before the history. An empty text is a section that is left out.
 
     ``documents``: by name, in their order. ``memory``: the long-term memory. ``summary``: of the conversation before
-    the history. ``tools``: names of those it may use.
+    the history. ``pinned``: messages of it that are to be there in any case. ``tools``: names of those it may use.
     """
 
     system_prompt: str = ""
@@ -77,6 +93,7 @@ class Background:
     channel: str = ""
     chat: str = ""
     summary: str = ""
+    pinned: Sequence[Pinned] = ()
     tools: Sequence[str] = ()
 
 
@@ -94,6 +111,9 @@ def sections(background: Background) -> list[str]:
         background.skills,
         background.skill_index,
         f"Channel: {background.channel}\nChat: {background.chat}" if background.channel else "",
+        _titled("## Pinned messages", "\n\n".join([_PINNED_NOTICE, *map(str, background.pinned)]))
+        if background.pinned
+        else "",
         _titled("## Summary of the conversation so far", background.summary),
     ]
     return [text for text in found if text]
@@ -109,6 +129,8 @@ _AS_TEXT = "\\\\"
 
 # Of the tokens that a prompt may have, so many each of these may take at most: the history keeps nearly a third.
 _DOCUMENT_SHARE, _MEMORY_SHARE, _SUMMARY_SHARE, _NOTES_SHARE = 0.06, 0.2, 0.15, 0.05
+# And pinned messages, of which no more are taken than fit; they come out of what the history keeps.
+PINNED_SHARE = 0.1
 
 
 def _bounded(background: Background, tokens: int) -> Background:
@@ -124,7 +146,20 @@ def _bounded(background: Background, tokens: int) -> Background:
         memory=fit(background.memory, _MEMORY_SHARE),
         summary=fit(background.summary, _SUMMARY_SHARE),
         notes=fit(background.notes, _NOTES_SHARE),
+        pinned=_bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
     )
+
+
+def _bounded_pins(pinned: Sequence[Pinned], most: int) -> Sequence[Pinned]:
+    """Pinned messages whole, unless the window was made smaller since they were pinned."""
+    has = sum(estimated(str(each)) + 1 for each in pinned)
+    if has <= most + _PIN_TOKENS * len(pinned):
+        return pinned
+    return [replace(each, content=shorten(each.content, len(each.content) * most // has)) for each in pinned]
+
+
+# What a pinned message takes besides its words: who said it, and when.
+_PIN_TOKENS = 20
 
 
 def build_prompt(
@@ -145,16 +180,24 @@ def build_prompt(
     The last word stands there, and not behind the history, because many servers take a system message at the start
     only. The prompt's cache is lost either way: the tools, which are no longer offered, come before everything else.
     """
-    system = SECTION.join(sections(background if tokens is None else _bounded(background, tokens)))
-    if limit:
-        system = f"{system}\n\n{_LIMIT_MET[limit]} {_LAST_WORD}"
     cleaned = clean(transcript, window=most)
-    history = [_shown(message, result_chars) for message in cleaned]
-    if tokens is not None:
-        room = tokens - estimated(system)
-        history = _with_newest_squeezed(history, cleaned, room, result_chars)
-        history = keep_what_fits(history, budget=room, cost=estimated_message)
-    return [{"role": "system", "content": system}, *history]
+    before = [each for each in background.pinned if not each.in_history]
+    while True:
+        told = replace(background, pinned=before)
+        system = SECTION.join(sections(told if tokens is None else _bounded(told, tokens)))
+        if limit:
+            system = f"{system}\n\n{_LIMIT_MET[limit]} {_LAST_WORD}"
+        history = [_shown(message, result_chars) for message in cleaned]
+        if tokens is not None:
+            room = tokens - estimated(system)
+            history = _with_newest_squeezed(history, cleaned, room, result_chars)
+            history = keep_what_fits(history, budget=room, cost=estimated_message)
+        there = {(message["role"], message["content"]) for message in history}
+        lost = [each for each in background.pinned if each not in before and (each.role, each.content) not in there]
+        if not lost:
+            return [{"role": "system", "content": system}, *history]
+        # The history had to be cut, or shortened, where they stand.
+        before = [each for each in background.pinned if each in before or each in lost]
 
 
 def _shown(message: ChatMessage, result_chars: int) -> ChatMessage:

@@ -1,14 +1,15 @@
 """What happened, in the admin: conversations, turns, messages and workers, to be read and not to be changed."""
 
-from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Count, Exists, OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -20,7 +21,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
 from agent.models import AgentVersion
-from conversations import endings, export, inbox, reading, steering
+from conversations import endings, export, inbox, pins, reading, steering, summaries, waits
 from conversations.errors import TurnProblem
 from conversations.models import (
     OPEN,
@@ -36,10 +37,13 @@ from conversations.models import (
 from conversations.waiting import PARTS_HEADER
 from memory.admin import HistoryEntryAdmin, MemoryVersionAdmin
 from memory.models import HistoryEntry, MemoryVersion
+from nanohost.lib import clock
 from nanohost.lib.admin import (
     CANCEL,
     FAIL,
+    PIN,
     REQUEUE,
+    UNDO,
     GrowingAdmin,
     KnownValues,
     ReadOnlyAdmin,
@@ -55,11 +59,16 @@ from nanohost.lib.ids import request_id
 from tools.admin import ToolCallAdmin
 from tools.models import ToolCall
 
+T = TypeVar("T")
+
 # What the pages of a conversation show, whoever reads one has to be allowed to see.
 READERS = [
     *("conversations.view_conversation", "conversations.view_message", "conversations.view_turn"),
     *("tools.view_toolcall", "agent.view_agentversion", "memory.view_memoryversion"),
 ]
+
+# As large a number as every database has room for.
+MOST_SEQ = 2**63 - 1
 
 # A page shows so many of a turn's tool calls; the list of tool calls has the rest.
 MOST_CALLS = 200
@@ -75,9 +84,9 @@ class ConversationAdmin(GrowingAdmin):
     search_fields = ["id", "key"]
     search_help_text = "An id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
-    fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "state"]
+    fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
     fields += ["metadata", "next_seq", "next_turn", "created_at", "updated_at"]
-    readonly_fields = ["rows", "summary"]
+    readonly_fields = ["rows", "summary", "kept"]
 
     def get_urls(self) -> list[Any]:
         pages: dict[str, tuple[str, Any]] = {
@@ -86,6 +95,9 @@ class ConversationAdmin(GrowingAdmin):
             "jsonl": ("<uuid:pk>/export.jsonl", self.json_lines_view),
             "cancel_turn": ("<uuid:pk>/turns/<int:number>/cancel/", require_POST(self.cancel_view)),
             "ask_again": ("<uuid:pk>/turns/<int:number>/ask-again/", require_POST(self.ask_again_view)),
+            "pin": ("<uuid:pk>/messages/<int:seq>/pin/", require_POST(self.pin_view)),
+            "unpin": ("<uuid:pk>/messages/<int:seq>/unpin/", require_POST(self.unpin_view)),
+            "undo": ("<uuid:pk>/summaries/<int:seq>/undo/", self.undo_view),
         }
         return [
             path(address, self.admin_site.admin_view(view), name=f"conversations_conversation_{name}")
@@ -113,6 +125,7 @@ class ConversationAdmin(GrowingAdmin):
         told: dict[str, Any] = {"conversation": conversation, "page": page, "key": shown(conversation.key)}
         told |= {"may_cancel": self.has_cancel_turn_permission(request)}
         told |= {"may_ask": self.has_requeue_turn_permission(request)}
+        told |= {"may_pin": self._may(request, PIN), "may_undo": self._may(request, UNDO)}
         told |= {"may_delete": self.has_delete_permission(request)}
         told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
         context = self.admin_site.each_context(request) | told
@@ -156,6 +169,59 @@ class ConversationAdmin(GrowingAdmin):
         self.log_change(request, turn.conversation, f"Asked turn {turn.number} again, as turn {again.number}.")
         self.message_user(request, f"Turn {turn.number} is asked again, as turn {again.number}.", messages.SUCCESS)
 
+    def pin_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
+        """Have a message in every prompt."""
+        message = self._message(request, pk, seq, PIN)
+        try:
+            pins.pin(pk, message.pk, by=request.user.get_username())
+        except Problem as problem:
+            self.message_user(request, f"Message {seq} is not pinned. {problem.detail}", messages.ERROR)
+        else:
+            self.log_change(request, message.conversation, f"Pinned message {seq}.")
+            self.message_user(request, f"Message {seq} is in every prompt from now on.", messages.SUCCESS)
+        return self._back_to(pk)
+
+    def unpin_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
+        """Have a message in prompts as others are."""
+        message = self._message(request, pk, seq, PIN)
+        if pins.unpin(pk, message.pk):
+            self.log_change(request, message.conversation, f"Unpinned message {seq}.")
+        self.message_user(request, f"Message {seq} is not pinned any more.", messages.SUCCESS)
+        return self._back_to(pk)
+
+    @method_decorator(csrf_protect)
+    def undo_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
+        """Ask whether a summary is to be undone, and why; or do it, once that is answered."""
+        message = self._message(request, pk, seq, UNDO)
+        reason = request.POST.get("reason", "").replace("\x00", "").strip()
+        if request.POST.get("confirmed") != "yes" or not reason:
+            is_missing = "confirmed" in request.POST
+            told: dict[str, Any] = {"seq": seq, "text": reading.cut(message.content), "opts": self.opts}
+            told |= {"title": "Undo a summary?", "is_missing": is_missing, "most_reason": summaries.MOST_REASON}
+            told |= {"back": reverse("admin:conversations_conversation_transcript", args=[pk])}
+            context = self.admin_site.each_context(request) | told
+            status = 400 if is_missing else 200
+            return TemplateResponse(request, "admin/conversations/undo.html", context, status=status)
+        try:
+            undone = summaries.undo(pk, seq, by=request.user.get_username(), reason=reason)
+        except Problem as problem:
+            self.message_user(request, f"Summary {seq} stays. {problem.detail}", messages.ERROR)
+        else:
+            self.log_change(request, message.conversation, f"Undid summary {seq}: {undone.undone_because}")
+            self.message_user(request, f"Summary {seq} is undone.", messages.SUCCESS)
+        return self._back_to(pk)
+
+    def _message(self, request: HttpRequest, pk: UUID, seq: int, act: str) -> Message:
+        """The message to act on, for those who may."""
+        if not self._may(request, act):
+            raise PermissionDenied
+        self._readable(request, pk)
+        found = Message.objects.select_related("conversation")
+        message = found.filter(conversation=pk, seq=min(seq, MOST_SEQ)).first()
+        if message is None:
+            raise Http404("There is no such message; perhaps its conversation was deleted.")
+        return message
+
     def _turn(self, pk: UUID, number: int) -> Turn:
         found = Turn.objects.select_related("conversation__agent").filter(conversation=pk, number=number).first()
         if found is None:
@@ -178,11 +244,11 @@ class ConversationAdmin(GrowingAdmin):
     @admin.action(
         description="Ask the last turn of the selected conversations again, if it failed", permissions=["requeue_turn"]
     )
-    def ask_again(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
-        for conversation in chosen:
-            last = Turn.objects.filter(conversation=conversation).order_by("-number").first()
-            if last and reading.may_be_asked_again(last):
-                self._ask_again(request, last)
+    def ask_again(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> HttpResponse:
+        later = Turn.objects.filter(conversation=OuterRef("conversation"), number__gt=OuterRef("number"))
+        last = Turn.objects.filter(~Exists(later), conversation__in=list(chosen))
+        turns, page = reverse("admin:conversations_turn_changelist"), request.get_full_path()
+        return steering.steer(request, steering.ACTS["ask_again"], last, page=page, confirm_at=turns)
 
     @method_decorator(csrf_protect)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
@@ -228,10 +294,24 @@ class ConversationAdmin(GrowingAdmin):
             link_to_list("tools_toolcall", "tool calls", conversation_id=conversation.pk),
         )
 
+    @admin.display(description="state", empty_value="–")
+    def kept(self, conversation: Conversation) -> str | None:
+        rows = ((shown(key), shown(_as_text(value)), _when(at)) for key, (value, at) in conversation.kept().items())
+        return table(["Key", "Value", "Kept at"], rows) or None
+
     @admin.display(description="its summary")
     def summary(self, conversation: Conversation) -> str:
         latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
         return latest.content if latest and conversation.summary_seq else "–"
+
+
+def _as_text(value: object) -> str:
+    """Tools keep texts; a file that was taken in may have held anything."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _when(at: datetime | None) -> str:
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %z}" if at else "–"
 
 
 def check_readers(request: HttpRequest) -> None:
@@ -252,10 +332,21 @@ def _as_file(parts: Iterator[bytes], name: str, content_type: str) -> StreamingH
     return StreamingHttpResponse(parts, content_type=content_type, headers=headers)
 
 
+def _once(turn: Turn, name: str, find: Callable[[], T]) -> T:
+    """What is found out for a page; the theme asks for a field several times."""
+    known: dict[str, Any] = vars(turn)
+    if name not in known:
+        known[name] = find()
+    found: T = known[name]
+    return found
+
+
 def _page_link(page: str, conversation_id: UUID, text: str) -> str:
-    return format_html(
-        '<a href="{}">{}</a>', reverse(f"admin:conversations_conversation_{page}", args=[conversation_id]), text
-    )
+    return format_html('<a href="{}">{}</a>', _page_address(page, conversation_id), text)
+
+
+def _page_address(page: str, conversation_id: UUID) -> str:
+    return reverse(f"admin:conversations_conversation_{page}", args=[conversation_id])
 
 
 class ErrorFilter(KnownValues):
@@ -297,12 +388,15 @@ class TurnAdmin(GrowingAdmin):
     list_prefetch_related = ["conversation", "owner"]
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
-    actions = ["requeue_turns", "cancel_turns", "fail_turns"]
+    actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
     inlines = [MessageInline]
-    readonly_fields = ["its_conversation", "calls", "version", "sent_to_model"]
+    readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
     fieldsets = [
-        (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "calls"]}),
-        ("How it ended", {"fields": ["error_code", "error_detail", "cancel_requested", "ended_at"]}),
+        (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
+        (
+            "How it ended",
+            {"fields": ["error_code", "error_detail", "asked_again", "cancel_requested", "gave_way_to", "ended_at"]},
+        ),
         (
             "What was asked",
             {
@@ -321,9 +415,10 @@ class TurnAdmin(GrowingAdmin):
         ),
         (
             "How it is run",
-            {"fields": ["worker", "fence", "lease_until", "deadline", "attempts", "retries", "run_after", "rung_at"]},
+            {"fields": ["worker", "fence", "lease_until", "deadline", "attempts", "run_after", "rung_at"]},
         ),
-        ("Time", {"fields": ["created_at", "started_at"]}),
+        ("What failed and is tried again", {"fields": ["retries", "retry_code", "retry_detail", "retrying_since"]}),
+        ("Time", {"fields": ["created_at", "started_at", "stepped_at"]}),
     ]
 
     def get_urls(self) -> list[Any]:
@@ -357,6 +452,27 @@ class TurnAdmin(GrowingAdmin):
             '<a href="{}">each of its model calls</a>', reverse("admin:conversations_turn_sent", args=[turn.pk])
         )
 
+    @admin.display(description="what it waits for", empty_value="–")
+    def stands(self, turn: Turn) -> str | None:
+        """At its model: an answer, or the next try."""
+        if turn.ended:
+            return None
+        return _once(turn, "_stands", lambda: shown(waits.stands(turn, clock.read()))) or None
+
+    @admin.display(description="asked again", empty_value="–")
+    def asked_again(self, turn: Turn) -> str | None:
+        """The turn that a failed one was asked again in, or the way to do so."""
+        if turn.status != TurnStatus.FAILED:
+            return None
+        if again := _once(turn, "_again", lambda: inbox.asked_again([turn])).get(turn.pk):
+            return link_to("conversations_turn", again.pk, f"as turn {again.number}")
+        place = f"{_page_address('transcript', turn.conversation_id)}#turn-{turn.number}"
+        return format_html('not yet: <a href="{}">in the transcript</a>', place)
+
+    @admin.action(description="Ask the selected turns again, if they failed", permissions=[REQUEUE])
+    def ask_again(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
+        return steering.steer(request, steering.ACTS["ask_again"], queryset, page=request.get_full_path())
+
     @admin.action(description="Requeue the selected turns", permissions=[REQUEUE])
     def requeue_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
         return steering.steer(request, steering.ACTS["requeue_turns"], queryset, page=request.get_full_path())
@@ -368,6 +484,10 @@ class TurnAdmin(GrowingAdmin):
     @admin.action(description="Fail the selected turns", permissions=[FAIL])
     def fail_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
         return steering.steer(request, steering.ACTS["fail_turns"], queryset, page=request.get_full_path())
+
+    @admin.display(description="cancelled for", empty_value="–")
+    def gave_way_to(self, turn: Turn) -> str | None:
+        return link_to("conversations_turn", turn.cancelled_by, str(turn.cancelled_by)) if turn.cancelled_by else None
 
     @admin.display(description="conversation")
     def its_conversation(self, turn: Turn) -> str:
@@ -403,6 +523,7 @@ class MessageAdmin(GrowingAdmin):
     ordering = ["-id"]  # the newest first: ids sort by time
     search_fields = ["id", "conversation__id", "turn__id"]
     search_help_text = "An id (or its beginning) of a message, conversation or turn; in a conversation's list, words."
+    more_lookups = ["turn__exact"]
     readonly_fields = ["its_conversation", "its_turn", "made_of"]
     fields = ["id", "its_conversation", "its_turn", "seq", "role", "type", "kind", "made_of", "content", "tool_calls"]
     fields += ["tool_call_id", "tool_name", "metadata", "created_at"]
@@ -452,6 +573,7 @@ class CompactionAdmin(GrowingAdmin):
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "its_turn", "kind", "day", "status", "first_seq", "through_seq"]}),
         ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model"]}),
+        ("Undone", {"fields": ["undone_at", "undone_by", "undone_because"]}),
         ("Tokens", {"fields": ["prompt_tokens", "completion_tokens"]}),
         ("How it is run", {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "rung_at"]}),
         ("Time", {"fields": ["created_at", "ended_at"]}),
@@ -522,17 +644,32 @@ class LaterMessageAdmin(GrowingAdmin):
 class WorkerAdmin(ReadOnlyAdmin):
     """The worker processes: who lives, who died, and how much they hold."""
 
-    list_display = ["name", "is_alive", "queues", "heartbeat_at", "turns_held", "turns_most", "version", "started_at"]
-    list_display += ["ended_at"]
+    list_display = ["name", "is_alive", "queues", "heartbeat_at", "holds", "turns_most", "pool", "version"]
+    list_display += ["started_at", "ended_at", "sandbox"]
     search_fields = ["name"]
-    fields = ["name", "is_alive", "queues", "version", "turns", "turns_held", "turns_most"]
+    more_lookups = ["queues__contains"]
+    fields = ["name", "is_alive", "queues", "version", "sandbox", "turns", "holds", "turns_most", "pool"]
     fields += ["started_at", "heartbeat_at", "ended_at"]
-    readonly_fields = ["is_alive", "turns"]
+    readonly_fields = ["is_alive", "turns", "holds", "pool"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        running = Turn.objects.filter(status=TurnStatus.RUNNING, worker=OuterRef("name")).order_by().values("worker")
+        held = Subquery(running.annotate(n=Count("pk")).values("n"))
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(running=held)
+        return rows
 
     @admin.display(description="alive", boolean=True)
     def is_alive(self, worker: Worker) -> bool:
-        heard_of = worker.heartbeat_at > timezone.now() - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
-        return worker.ended_at is None and heard_of
+        return worker.is_alive
+
+    @admin.display(description="turns held")
+    def holds(self, worker: Any) -> int:
+        """One that is dead holds nothing: what it held is taken up by others."""
+        return (worker.running or 0) if worker.is_alive else 0
+
+    @admin.display(description="database connections in use")
+    def pool(self, worker: Worker) -> str:
+        return worker.told_pool
 
     @admin.display(description="its turns")
     def turns(self, worker: Worker) -> str:

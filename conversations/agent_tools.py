@@ -2,7 +2,10 @@
 
 import json
 
+from django.utils import timezone
+
 from conversations.models import Conversation
+from nanohost.lib import clock
 from nanohost.lib.text import storable
 from tools.registry import Caller, tool
 
@@ -15,24 +18,37 @@ def session_state(caller: Caller, key: str = "", value: str | None = None) -> st
     """Keep something for this conversation only, by key, such as the step that a task has reached; or read it.
 
     Args:
-        key: Its name. Without one, all that is kept is shown.
+        key: Its name. Without one, all that is kept is shown, and when each was kept.
         value: What to keep. Without one, what is kept is shown; an empty text forgets it.
     """
     row = Conversation.objects.select_for_update().filter(pk=caller.conversation_id)
-    state = row.values_list("state", flat=True).first()
-    if state is None:
+    conversation = row.first()
+    if conversation is None:
         raise ValueError("The conversation was deleted.")
+    state, times = conversation.state, conversation.state_times
     if not key:
-        return json.dumps(state, ensure_ascii=False) if state else "Nothing is kept."
+        return _shown(conversation) if state else "Nothing is kept."
     if value is None:
         return str(state[key]) if key in state else f"Nothing is kept as {key}."
+    key = storable(key)
     if not value:
         state.pop(key, None)
+        times.pop(key, None)
     else:
-        state[storable(key)] = storable(value)
+        state[key] = storable(value)
+        times[key] = clock.read().isoformat()
     if len(state) > MOST_KEYS or len(json.dumps(state, ensure_ascii=False)) > MOST_CHARS:
         raise ValueError(
             f"A conversation keeps {MOST_KEYS} keys and {MOST_CHARS} characters at most. Forget something first."
         )
-    row.update(state=state)
+    row.update(state=state, state_times=times)
     return f"Kept as {key}." if value else f"Nothing is kept as {key} any more."
+
+
+def _shown(conversation: Conversation) -> str:
+    """The state as JSON, with times by the clock that the agent sees."""
+    kept = {
+        key: {"value": value, "keptAt": at and timezone.localtime(at).isoformat(timespec="seconds")}
+        for key, (value, at) in conversation.kept().items()
+    }
+    return json.dumps(kept, ensure_ascii=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from conversations.errors import BY_OPERATOR, TurnProblem
+from conversations.errors import BY_OPERATOR, PASSING, TurnProblem
 from conversations.models import Message, Turn, TurnStatus
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.rest import PROBLEM_TYPE, problem
@@ -35,6 +35,7 @@ def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             "toolCalls": calls[turn.pk],
             "usage": usage_of(turn.prompt_tokens, turn.completion_tokens),
             "error": _error_of(turn),
+            "retry": _retry_of(turn),
             "createdAt": turn.created_at,
             "startedAt": turn.started_at,
             "endedAt": turn.ended_at,
@@ -127,6 +128,20 @@ def _error_of(turn: Turn) -> dict[str, str] | None:
     if not turn.error_code:
         return None
     return {"code": turn.error_code, "message": TurnProblem(turn.error_code, _told_of(turn)).detail}
+
+
+def _retry_of(turn: Turn) -> dict[str, Any] | None:
+    """Of an open turn that has failed and is tried again: why, how often, and when. ``nextTryAt`` is null while it
+    runs."""
+    if turn.ended or not turn.retries:
+        return None
+    return {
+        "code": turn.retry_code,
+        "message": PASSING.get(turn.retry_code, PASSING["turn_error"]),
+        "tries": turn.retries,
+        "since": turn.retrying_since,
+        "nextTryAt": turn.run_after,
+    }
 
 
 def _told_of(turn: Turn) -> str:

@@ -38,14 +38,14 @@ from agent.history import INTERRUPTED
 from agent.llm.base import Completion, Usage, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
 from agent.models import Agent
-from agent.prompt import sent_at
-from conversations import answers, compaction, doorbell, events, transcript
+from agent.prompt import Pinned, sent_at
+from conversations import answers, compaction, doorbell, events, pins, transcript
 from conversations.errors import FenceLost, NotClaimed
 from conversations.events import tool_events
 from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor, as_chat
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
-from nanohost.lib.redaction import MASK, redact, redact_json
+from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
 from nanohost.lib.statements import Given, Rows, Update
 from tools import gate
 from tools.models import ToolCall
@@ -80,21 +80,28 @@ class Claim:
 class View:
     """What the next step is decided on: ``own`` are the turn's messages, ``transcript`` what the model may see.
 
-    ``summary``: of what came before the transcript. ``unconsolidated``: how many messages no summary covers.
-    ``command``: the turn's message, if it is a command to the host. ``first_seq``, ``last_seq`` and ``summary_seq``:
-    where the transcript and the summary were read.
+    ``retries``: failures of the provider since the last stored step. ``retry_code``: of the last of them.
+    ``retrying_for``: seconds since the first of them. ``summary``: of what came before the transcript.
+    ``unconsolidated``: how many messages no summary covers. ``command``: the turn's message, if it is a command to
+    the host. ``first_seq``, ``last_seq`` and ``summary_seq``: where the transcript and the summary were read.
+    ``pinned``: messages that are in every prompt. ``is_left_long``: it is not summarised for its length alone, since a
+    summary of it was undone just now.
     """
 
     own: list[ChatMessage]
     transcript: list[ChatMessage]
     usage: Usage
     retries: int
+    retry_code: str = ""
+    retrying_for: float = 0.0
     summary: str = ""
     unconsolidated: int = 0
     command: str = ""
     first_seq: int = 0
     last_seq: int = 0
     summary_seq: int | None = None
+    pinned: Sequence[Pinned] = ()
+    is_left_long: bool = False
 
 
 # --- taking hold -------------------------------------------------------------------------------------------------
@@ -117,6 +124,7 @@ _claim = Update(
         "lease_until": from_now(Given("lease", DurationField())),
         "deadline": Coalesce("deadline", from_now(Given("timeout", DurationField()))),
         "started_at": Coalesce("started_at", Now()),
+        "stepped_at": Now(),
         "run_after": None,
         "agent_version": Subquery(
             Conversation.objects.filter(pk=OuterRef("conversation_id")).values("agent__version"),
@@ -194,9 +202,14 @@ def still_held(held: Sequence[Claim]) -> dict[UUID, bool]:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 _standing = Rows(
-    lambda: _mine(unless_cancelled=True).values_list(
-        *("prompt_tokens", "completion_tokens", "retries"),
-        *("conversation__starts_at_seq", "conversation__consolidated_through", "conversation__summary_seq"),
+    lambda: (
+        _mine(unless_cancelled=True)
+        .annotate(retrying_for=ExpressionWrapper(Now() - F("retrying_since"), output_field=DurationField()))
+        .values_list(
+            *("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for"),
+            *("conversation__starts_at_seq", "conversation__consolidated_through", "conversation__summary_seq"),
+            *("conversation__summarise_from_seq", "conversation__pins"),
+        )
     ),
 )
 _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
@@ -242,7 +255,8 @@ def read(claim: Claim) -> View:
     standing = _standing(turn_id=claim.turn_id, fence=claim.fence)
     if not standing:
         raise FenceLost
-    ((prompt_tokens, completion_tokens, retries, starts_at, consolidated_through, summary_seq),) = standing
+    ((prompt_tokens, completion_tokens, retries, retry_code, retrying_for, *pointers),) = standing
+    starts_at, consolidated_through, summary_seq, summarise_from, pinned = pointers
     whose = {"conversation_id": claim.conversation_id, "turn_id": claim.turn_id}
     rows = _latest(settings.MEMORY_WINDOW)(**whose, starts_at=starts_at, first=consolidated_through + 1)[::-1]
     if len(rows) == MOST_MESSAGES and rows[0][1]:
@@ -250,17 +264,24 @@ def read(claim: Claim) -> View:
         rows = _of_turn(**whose)
     zone = timezone.get_current_timezone()
     own = [(kind, as_chat(*row)) for _, is_own, kind, _, *row in rows if is_own]
+    first_seq, last_seq = (rows[0][0], rows[-1][0]) if rows else (0, 0)
+    unconsolidated = sum(seq > consolidated_through for seq, *_ in rows)
     return View(
         own=[message for _, message in own],
         transcript=[for_model(zone, *row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
         usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens),
         retries=retries,
+        retry_code=retry_code,
+        retrying_for=retrying_for.total_seconds() if retrying_for else 0.0,
         summary=_content_at(conversation_id=claim.conversation_id, seq=summary_seq)[0] if summary_seq else "",
-        unconsolidated=sum(seq > consolidated_through for seq, *_ in rows),
+        unconsolidated=unconsolidated,
         command=str(own[0][1]["content"]) if own and own[0][0] == Message.Kind.COMMAND else "",
-        first_seq=rows[0][0] if rows else 0,
-        last_seq=rows[-1][0] if rows else 0,
+        first_seq=first_seq,
+        last_seq=last_seq,
         summary_seq=summary_seq,
+        pinned=pins.for_prompt(claim.conversation_id, pins.seqs_of(pinned), first_seq=first_seq),
+        # But not so long that the prompt would lack the beginning of what no summary covers.
+        is_left_long=last_seq < summarise_from and unconsolidated < MOST_MESSAGES // 2,
     )
 
 
@@ -295,7 +316,14 @@ def _held_turn(changes: dict[str, Any], *, unless_cancelled: bool = True, return
 
 
 # A stored step ends the count of what went wrong before it.
-_PROGRESS: dict[str, Any] = {"attempts": 0, "retries": 0}
+_PROGRESS: dict[str, Any] = {
+    "attempts": 0,
+    "retries": 0,
+    "retry_code": "",
+    "retry_detail": "",
+    "retrying_since": None,
+    "stepped_at": Now(),
+}
 _SPENDING: dict[str, Any] = {
     **_PROGRESS,
     "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens", IntegerField()),
@@ -317,7 +345,14 @@ _stands_back = _held_turn(_WAITING | _LATER | {"waiting_for": WaitingFor.RETRY})
 _waits_for_retry = _held_turn(
     _WAITING
     | _LATER
-    | {"waiting_for": WaitingFor.RETRY, "retries": F("retries") + 1, "sent": Given("sent", JSONField())},
+    | {
+        "waiting_for": WaitingFor.RETRY,
+        "retries": Given("retries", IntegerField()),
+        "retry_code": Given("code"),
+        "retry_detail": Given("detail"),
+        "retrying_since": Coalesce("retrying_since", Now()),
+        "sent": Given("sent", JSONField()),
+    },
 )
 _is_handed_back = _held_turn(
     _WAITING | {"waiting_for": WaitingFor.RETRY, "run_after": Now(), "rung_at": None}, unless_cancelled=False
@@ -416,7 +451,7 @@ def fail(claim: Claim, *, code: str, detail: str = "", sent: dict[str, Any] | No
     """End the turn without an answer: the stable code for programs, the detail for people. ``sent``: the record of what
     the model was sent that did not answer."""
     unanswered = {"sent": sent} if sent else {}
-    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact(detail)[:500], **unanswered)
+    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact_head(detail, 500), **unanswered)
 
 
 def cancel_if_asked(claim: Claim) -> bool:
@@ -428,9 +463,22 @@ def cancel_if_asked(claim: Claim) -> bool:
     return True
 
 
-def wait_for_retry(claim: Claim, *, seconds: float, sent: dict[str, Any] | None = None) -> None:
-    """Let go of the turn for a while; it stays active, so that nothing of its conversation overtakes it."""
-    with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent):
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """How a step has failed that is tried again: so many ``times`` in a row, last with this ``code``."""
+
+    times: int = 1
+    code: str = ""
+    detail: str = ""
+
+
+def wait_for_retry(
+    claim: Claim, *, seconds: float, failed: Failed = Failed(), sent: dict[str, Any] | None = None
+) -> None:
+    """Let go of the turn for a while; it stays active, so that nothing of its conversation overtakes it. ``sent``: as
+    in :func:`fail`."""
+    why: dict[str, Any] = {"retries": failed.times, "code": failed.code, "detail": redact_head(failed.detail, 200)}
+    with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent, **why):
         pass
 
 

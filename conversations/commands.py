@@ -6,6 +6,7 @@ wait: what is under way is cancelled as soon as it is taken in.
 
 import re
 from functools import partial
+from typing import Any
 
 from django.db.models import Count, Sum
 
@@ -30,7 +31,7 @@ _COMMAND = re.compile(r"\s*/([A-Za-z][A-Za-z0-9_-]{0,31})(?:@\S+)?(?:\s|\Z)")
 HELP = """\
 /new: keep what was said in memory, and begin anew
 /reset: begin anew, without keeping anything of it in memory
-/clear: the same, and forget what the agent keeps for this conversation
+/clear: the same, and forget what the agent keeps for this conversation, and what is pinned
 /stop: cancel what is under way
 /status: how this conversation stands
 /help: this list
@@ -57,7 +58,7 @@ async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads) -
             reply = "This is a new beginning; what was kept for this conversation is forgotten."
             await database(_begin_anew, claim, reply=reply, forget_state=True)
         case "stop":
-            await database(_answer, claim, "Stopped: nothing is under way.")
+            await database(_tell_what_stopped, claim)
         case "status":
             await database(_tell_status, claim, outlook)
         case "help":
@@ -85,7 +86,8 @@ def _begin_anew(
         Compaction.objects.filter(conversation_id=claim.conversation_id, status=CompactionStatus.QUEUED).exclude(
             kind=CompactionKind.DAILY
         ).update(status=CompactionStatus.DROPPED, ended_at=Now())
-        if rows.update(**changes, **({"state": {}} if forget_state else {})) != 1:
+        emptied: dict[str, Any] = {"state": {}, "state_times": {}, "pins": []} if forget_state else {}
+        if rows.update(**changes, **emptied) != 1:
             raise Overtaken
 
     claims.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND, also=move)
@@ -95,7 +97,7 @@ async def _archive(claim: Claim, database: DatabaseThreads) -> None:
     """Put all that is left into memory, then begin anew; if the first fails, nothing changes."""
     reply = "This is a new beginning. What was said is in memory."
     read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
-    problem = "the memory keeps changing"
+    changed, problem = "Nothing was changed", "the memory keeps changing"
     for _ in range(MOST_CLASHES):
         try:
             part = await database(read)
@@ -108,9 +110,25 @@ async def _archive(claim: Claim, database: DatabaseThreads) -> None:
             problem = f"the model could not be asked ({error.code})"
         except Malformed as error:
             problem = f"the model's answer was of no use: {error}"
+            if part and error.memory is not None:
+                given: dict[str, Any] = {"model": claim.model, "turn_id": claim.turn_id}
+                await database(compaction.keep_memory, part, error.memory, **given)
+                changed = "Nothing was changed but the long-term memory"
         break
-    reply = f"Nothing was changed: {problem}. Try /new again, or /reset to begin anew without archiving."
+    reply = f"{changed}: {problem}. Try /new again, or /reset to begin anew without archiving."
     await database(_answer, claim, reply)
+
+
+def _tell_what_stopped(claim: Claim) -> None:
+    """What the command was stored with was to be cancelled; by now each of them has ended, so or otherwise."""
+    turns = Turn.objects.filter(conversation_id=claim.conversation_id, status=TurnStatus.CANCELLED)
+    match turns.filter(cancelled_by=claim.turn_id).count():
+        case 0:
+            _answer(claim, "Nothing was under way.")
+        case 1:
+            _answer(claim, "Stopped: one turn was cancelled.")
+        case several:
+            _answer(claim, f"Stopped: {several} turns were cancelled.")
 
 
 def _tell_status(claim: Claim, outlook: Outlook) -> None:

@@ -25,7 +25,19 @@ from conversations import doorbell, transcript
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory import documents, log
-from memory.consolidation import RAW_ENTRY_CHARS, Consolidated, Line, chunks, older_part, stub
+from memory.consolidation import (
+    RAW_ENTRY_CHARS,
+    SAVE_MEMORY,
+    Consolidated,
+    Line,
+    chunks,
+    in_parts,
+    older_part,
+    prompt,
+    stub,
+)
+from memory.errors import MemoryChanged
+from memory.models import MemoryVersion
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
@@ -42,8 +54,16 @@ MOST_LINES = 2000
 # Of a tool's result, and of the arguments of a call.
 MOST_RESULT_CHARS, MOST_ARGUMENT_CHARS = 2000, 500
 
-# Characters that one call of the model is given, at least and at most; in between, as its context has room.
-LEAST_CHUNK_CHARS, MOST_CHUNK_CHARS = 2000, 200_000
+# Bytes of the conversation that one call of the model is given, at least and at most; in between, half of what its
+# context has room for, since estimates are not exact, or USUAL of them if there is room for no more.
+LEAST_CHUNK, USUAL_CHUNK, MOST_CHUNK = 300, 2000, 200_000
+
+# An estimate is never exact: so much of what fits is used.
+USED_SHARE = 0.95
+
+# Of the room for a chunk and for what is known so far, the summary gets so much at most; a long-term memory that takes
+# more than half of it is shown in part, and added to instead of rewritten.
+SUMMARY_SHARE, MEMORY_SHARE, PART_SHARE = 0.25, 0.5, 0.25
 
 
 def request(conversation_id: UUID, turn_id: UUID | None, *, keep_tokens: int) -> None:
@@ -74,11 +94,12 @@ class Hold:
     kind: str
     since: datetime | None
     until: datetime | None
+    made_so_far: dict[str, Any] | None = None
 
     @property
     def model(self) -> str:
         """The model that is asked."""
-        return self.agent.model or settings.LLM_MODEL_DEFAULT
+        return self.agent.own_model()
 
 
 def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
@@ -112,6 +133,7 @@ def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
         kind=row.kind,
         since=row.since,
         until=row.until,
+        made_so_far=row.made_so_far,
     )
 
 
@@ -167,6 +189,7 @@ class Part:
     agent: str
     starts_at: int
     consolidated_through: int
+    summary_seq: int | None
     summary: str
     memory_version: int
     memory: str
@@ -196,6 +219,7 @@ def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Par
         agent=agent.name,
         starts_at=conversation.starts_at_seq,
         consolidated_through=conversation.consolidated_through,
+        summary_seq=conversation.summary_seq,
         summary=_summary(conversation),
         memory_version=known.version,
         memory=known.content,
@@ -270,31 +294,159 @@ class Result:
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     is_stub: bool = False
+    # How far it goes: the last message, and how many of its characters.
+    through: int = 0
+    chars: int = 0
 
     def folded(self, made: Consolidated, lines: Sequence[Line], usage: Usage) -> "Result":
         """The result with one more chunk taken in."""
+        last = lines[-1].seq
+        chars = sum(len(line.content) for line in lines if line.seq == last)
         return replace(
             self,
             summary=made.summary,
             memory=self.memory if made.memory is None else made.memory,
-            entries=[*self.entries, Entry(content=made.entry, lines=lines)],
+            entries=[*self.entries, *(Entry(content=part, lines=lines) for part in in_parts(made.entry))],
             usage=self.usage + usage,
+            through=last,
+            chars=chars + (self.chars if last == self.through else 0),
         )
 
+    def left_of(self, lines: Sequence[Line]) -> list[Line]:
+        """What of these lines is not in it yet."""
+        left = [line for line in lines if line.seq >= self.through]
+        if left and left[0].seq == self.through:
+            begun = replace(left[0], content=left[0].content[self.chars :])
+            left[:1] = [begun] if begun.content else []
+        return left
 
-def chunks_of(lines: Sequence[Line], *, agent: Agent, model: str, besides: int = 0) -> list[list[Line]]:
-    """The lines, in as many chunks as the model's context asks for: half of it is theirs, less the characters that are
-    told ``besides``."""
-    room = int(agent.prompt_tokens() / tokens.correction.ratio(model)) * tokens.BYTES_A_TOKEN
-    chars = min(max((room - besides) // 2, LEAST_CHUNK_CHARS), MOST_CHUNK_CHARS)
-    return list(chunks(lines, most_bytes=chars))
+    def as_json(self, part: Part) -> dict[str, Any]:
+        """What is kept of it while it is not whole, with what it is based on."""
+        return {
+            "base": _base_of(part),
+            "summary": redact(self.summary),
+            "memory": None if self.memory is None else redact(self.memory),
+            "entries": [
+                [redact(each.content), *((line.seq, line.at.isoformat()) for line in (each.lines[0], each.lines[-1]))]
+                for each in self.entries
+            ],
+            "model": self.model,
+            "usage": [self.usage.prompt_tokens, self.usage.completion_tokens],
+            "through": self.through,
+            "chars": self.chars,
+        }
 
 
-def stub_of(part: Part) -> Result:
-    """What stands in where no model could make anything: the log gets the messages as they are."""
+def _base_of(part: Part) -> list[int]:
+    return [part.starts_at, part.consolidated_through, part.memory_version]
+
+
+def made_so_far(part: Part, kept: dict[str, Any] | None, *, model: str) -> Result:
+    """What an earlier try made of the part's first chunks; of a part that is another by now, nothing."""
+    if not kept or kept["base"] != _base_of(part):
+        return Result(summary=part.summary, model=model)
+    return Result(
+        summary=kept["summary"],
+        memory=kept["memory"],
+        entries=[
+            Entry(
+                content=content,
+                lines=[Line(seq=seq, at=datetime.fromisoformat(at), role="", content="") for seq, at in ends],
+            )
+            for content, *ends in kept["entries"]
+        ],
+        model=kept["model"],
+        usage=Usage(prompt_tokens=kept["usage"][0], completion_tokens=kept["usage"][1]),
+        through=kept["through"],
+        chars=kept["chars"],
+    )
+
+
+def keep_so_far(hold: Hold, part: Part, result: Result) -> None:
+    """Keep what was made of the first chunks: it is paid for, whatever becomes of the others. Raises
+    :class:`FenceLost`."""
+    if _held(hold).update(made_so_far=result.as_json(part)) != 1:
+        raise FenceLost
+
+
+def keep_memory(part: Part, memory: str, *, model: str, turn_id: UUID | None, hold: Hold | None = None) -> None:
+    """Store the long-term memory of an answer of which nothing else is of use; if it was rewritten meanwhile, it is
+    kept aside for a person to decide on. Raises :class:`FenceLost`."""
+    came_from: dict[str, Any] = {"conversation_id": part.conversation_id, "turn_id": turn_id, "model": model}
+    came_from |= {"agent": part.agent, "owner_id": part.owner_id, "source": "compaction", "content": memory}
+    came_from |= {"first_seq": part.lines[0].seq, "last_seq": part.through}
+    with transaction.atomic():
+        try:
+            version = documents.rewrite(base=part.memory_version, **came_from)
+        except MemoryChanged:
+            head = documents.locked_head(agent=part.agent, owner_id=part.owner_id)
+            version = documents.rewrite(base=head.version, doubt="The memory was rewritten meanwhile.", **came_from)
+        if hold and _held(hold).update(made_so_far=_on_version(hold, part, version)) != 1:
+            raise FenceLost
+
+
+def _on_version(hold: Hold, part: Part, version: MemoryVersion | None) -> dict[str, Any] | None:
+    """What was made of the first chunks, as based on the version of the memory that has come of it, if any."""
+    kept: dict[str, Any] | None = Compaction.objects.values_list("made_so_far", flat=True).get(pk=hold.id)
+    if kept is None or version is None or version.number is None or kept["base"] != _base_of(part):
+        return kept
+    return kept | {"base": [part.starts_at, part.consolidated_through, version.number], "memory": None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """What a model is asked next: some of the lines, with what is known so far as far as it has room for that.
+
+    ``is_part``: the memory is shown in part only, and is added to instead of rewritten.
+    """
+
+    lines: Sequence[Line]
+    summary: str
+    memory: str = ""
+    is_part: bool = False
+
+
+def next_chunk(
+    lines: Sequence[Line], *, agent: Agent, model: str, besides: int, summary: str, memory: str = ""
+) -> Asking:
+    """The first of these lines, as many as one call of the model has room for. ``besides``: tokens, estimated, of what
+    else it is told."""
+    # No provider makes it larger by reporting few: some leave out what they had cached.
+    room = int(USED_SHARE * agent.prompt_tokens() / max(tokens.correction.ratio(model), 1.0)) - besides
+    room = max(room, 0) * tokens.BYTES_A_TOKEN
+    summary = _within(summary, int(SUMMARY_SHARE * room))
+    is_part = tokens.estimated(memory) * tokens.BYTES_A_TOKEN > MEMORY_SHARE * room
+    shown = _within(memory, int(PART_SHARE * room)) if is_part else memory
+    left = room - (tokens.estimated(shown) + tokens.estimated(summary)) * tokens.BYTES_A_TOKEN
+    most = min(max(left // 2, min(left, USUAL_CHUNK), LEAST_CHUNK), MOST_CHUNK)
+    return Asking(lines=next(chunks(lines, most_bytes=most)), summary=summary, memory=shown, is_part=is_part)
+
+
+def _within(text: str, most_bytes: int) -> str:
+    """A text, its middle left out if it is longer than that."""
+    size = tokens.estimated(text) * tokens.BYTES_A_TOKEN
+    return text if size <= most_bytes else shorten(text, max(len(text) * most_bytes // size - 60, 0))
+
+
+def told_besides(tool: dict[str, Any], messages: Sequence[dict[str, Any]]) -> int:
+    """Tokens, estimated, of a prompt without its lines."""
+    return tokens.estimated_tools([tool]) + sum(map(tokens.estimated_message, messages))
+
+
+# What a model is told in any case when it is to consolidate; with the longest of the words about its memory.
+BESIDES = told_besides(SAVE_MEMORY, prompt(memory="", summary="", lines=[], is_part=True))
+
+
+def stub_of(part: Part, made: Result | None = None) -> Result:
+    """What stands in where no model could make anything of what is ``made`` not yet: the log gets the messages as they
+    are."""
+    made = made or Result(summary=part.summary)
+    left = made.left_of(part.lines)
+    if not left:
+        return made
     said = Message.objects.transcript().filter(
         conversation=part.conversation_id,
-        seq__range=(part.lines[0].seq, part.through),
+        seq__range=(left[0].seq, part.through),
         type=Message.Type.NORMAL,
         kind=Message.Kind.SAID,
     )
@@ -303,7 +455,9 @@ def stub_of(part: Part) -> Result:
         Entry(content="\n".join(map(str, lines)), lines=lines, kind="raw")
         for lines in chunks(whole, most_bytes=RAW_ENTRY_CHARS)
     ]
-    return Result(summary=stub(part.summary, part.lines), entries=raw, is_stub=True)
+    summary = stub(made.summary, left)
+    model = made.model if made.entries else ""
+    return replace(made, summary=summary, entries=[*made.entries, *raw], model=model, is_stub=True)
 
 
 # --- storing -----------------------------------------------------------------------------------------------------
@@ -320,15 +474,15 @@ def store(hold: Hold, part: Part, result: Result) -> None:
         seq = transcript.take_seqs(part.conversation_id, 1)
         _pass_on(part, summary_seq=seq)
         memory_version = apply(part, result, turn_id=hold.turn_id)
-        end(hold, part.lines, result, seq=seq, kind=Message.Kind.ROLLING, memory_version=memory_version)
+        before = {"before_through": part.consolidated_through, "before_summary": part.summary_seq}
+        end(hold, part.lines, result, seq=seq, kind=Message.Kind.ROLLING, memory_version=memory_version, **before)
         if len(part.lines) >= MOST_LINES - settings.MEMORY_WINDOW:
             request(part.conversation_id, hold.turn_id, keep_tokens=hold.keep_tokens)
 
 
-def end(
-    hold: Hold, lines: Sequence[Line], result: Result, *, seq: int, kind: str, memory_version: int | None = None
-) -> None:
-    """Store the summary as a message, and that the compaction is done, in the caller's transaction."""
+def end(hold: Hold, lines: Sequence[Line], result: Result, *, seq: int, kind: str, **more: int | None) -> None:
+    """Store the summary as a message, and that the compaction is done, in the caller's transaction. ``more``: what else
+    its row is to tell."""
     done = _held(hold).update(
         status=CompactionStatus.DONE,
         lease_until=None,
@@ -338,10 +492,11 @@ def end(
         through_seq=lines[-1].seq,
         summary_seq=seq,
         is_stub=result.is_stub,
-        memory_version=memory_version,
+        made_so_far=None,
         model=result.model,
         prompt_tokens=result.usage.prompt_tokens,
         completion_tokens=result.usage.completion_tokens,
+        **more,
     )
     if done != 1:
         raise FenceLost
@@ -360,7 +515,7 @@ def _pass_on(part: Part, *, summary_seq: int) -> None:
     """Move the conversation's pointer, if it still stands where it was read."""
     moved = Conversation.objects.filter(
         pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at
-    ).update(consolidated_through=part.through, summary_seq=summary_seq)
+    ).update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)
     if moved != 1:
         raise Overtaken
 

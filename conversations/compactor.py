@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.conf import settings
@@ -15,19 +17,35 @@ from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
 from agent.models import Agent
 from conversations import compaction, daily
-from conversations.compaction import MOST_FAILURES, Hold, Part, Result
+from conversations.compaction import MOST_FAILURES, Asking, Hold, Part, Result
 from conversations.database_threads import DatabaseThreads
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
 from memory import documents
-from memory.consolidation import SAVE_MEMORY, SAVE_SUMMARY, Malformed, parse, parse_summary, prompt, prompt_for_day
+from memory.consolidation import (
+    SAVE_MEMORY,
+    SAVE_SUMMARY,
+    Consolidated,
+    Malformed,
+    added_to,
+    parse,
+    parse_summary,
+    prompt,
+    prompt_for_day,
+)
 from memory.errors import MemoryChanged
+from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.logs import about
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 # How often what was made is made again, because the memory it was made of has changed.
 MOST_CLASHES = 5
+
+Keep = Callable[[Result], Awaitable[None]]
 
 # Seconds: a provider may ask to be left alone for longer than anybody waits.
 LONGEST_WAIT = 900.0
@@ -40,6 +58,7 @@ class Compactor:
         self.worker = worker
         self._database = database
         self._working: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     async def advance(self, compaction_id: UUID) -> None:
         """Take a compaction and see it through; does nothing if it is not to be had."""
@@ -59,14 +78,17 @@ class Compactor:
             try:
                 await self._work(hold)
             except asyncio.CancelledError:
-                await self._database(compaction.hand_back, hold)
+                if keeper.done():
+                    logger.info("a compaction is stopped: %s", keeper.result())
+                else:
+                    await self._stored(compaction.hand_back, hold)
             except (FenceLost, Overtaken):
                 logger.info("the conversation was moved on meanwhile; this compaction is dropped")
-                await self._database(compaction.drop, hold)
+                await self._stored(compaction.drop, hold)
             except LlmError as error:
                 # A provider that is away is no reason to give up on a summary.
                 logger.warning("a compaction has failed: %s", error.code)
-                await self._database(
+                await self._stored(
                     compaction.put_off,
                     hold,
                     error=f"{error.code}: {error.detail}",
@@ -75,27 +97,28 @@ class Compactor:
                 )
             except Malformed as error:
                 logger.warning("a compaction has failed: the model's answer is of no use: %s", error)
-                await self._database(compaction.put_off, hold, error=f"the model's answer: {error}", counts=True)
+                await self._stored(compaction.put_off, hold, error=f"the model's answer: {error}", counts=True)
             except MemoryChanged:
-                await self._database(compaction.put_off, hold, error="the memory keeps changing", counts=False)
+                await self._stored(compaction.put_off, hold, error="the memory keeps changing", counts=False)
             except OperationalError as error:
                 logger.warning("a compaction could not be stored (%s); it is begun again", type(error).__name__)
-                await self._database(compaction.put_off, hold, error=type(error).__name__, counts=False)
+                await self._stored(compaction.put_off, hold, error=type(error).__name__, counts=False)
             except Exception as error:
                 logger.exception("a compaction stumbled over a fault of ours")
-                await self._database(compaction.put_off, hold, error=type(error).__name__, counts=True)
+                await self._stored(compaction.put_off, hold, error=type(error).__name__, counts=True)
             finally:
                 keeper.cancel()
 
-    async def _keep(self, hold: Hold, task: "asyncio.Task[None]") -> None:
-        """Renew the lease while the models take their time; without it, others may begin, and our work is void."""
+    async def _keep(self, hold: Hold, task: "asyncio.Task[None]") -> str:
+        """Renew the lease while the models take their time. Once somebody else has it, our work is void: it is stopped,
+        and its model is paid no more. (While the database is away nobody can take it.) Returns why."""
         while True:
             await asyncio.sleep(settings.TURN_LEASE_SECONDS / 6)
             try:
                 if not await self._database(compaction.keep, hold):
                     task.cancel()
-                    return
-            except OperationalError as error:
+                    return "somebody else has taken or ended it, or it has just ended"
+            except Exception as error:
                 logger.warning("a compaction's lease could not be renewed (%s)", type(error).__name__)
 
     async def _work(self, hold: Hold) -> None:
@@ -107,53 +130,98 @@ class Compactor:
                 compaction.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens
             )
             if part is None:
-                await self._database(compaction.drop, hold)
+                await self._stored(compaction.drop, hold)
                 return
+            made = compaction.made_so_far(part, hold.made_so_far, model=hold.model)
             if hold.failures >= MOST_FAILURES:
-                result = await self._database(compaction.stub_of, part)
+                result = await self._database(compaction.stub_of, part, made)
             else:
-                result = await consolidate(part, agent=hold.agent, model=hold.model)
+                result = await self._consolidate(hold, part, made)
             try:
-                await self._database(compaction.store, hold, part, result)
+                await self._stored(compaction.store, hold, part, result)
             except MemoryChanged:
                 continue
             logger.info("messages %s to %s are in the summary", part.lines[0].seq, part.through)
             return
         raise MemoryChanged
 
+    async def _stored(
+        self, store: Callable[Concatenate[Hold, P], T], hold: Hold, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Store what became of a compaction, though the database may be away: what a model made was paid for."""
+        seconds = STORE_AT_A_STOP if self._stopping else settings.TURN_TIMEOUT_SECONDS
+        return await self._database.store(Tries("a compaction", seconds=seconds), store, hold, *args, **kwargs)
+
+    async def _consolidate(self, hold: Hold, part: Part, made: Result) -> Result:
+        async def keep(so_far: Result) -> None:
+            await self._stored(compaction.keep_so_far, hold, part, so_far)
+
+        try:
+            return await consolidate(part, agent=hold.agent, model=hold.model, made=made, keep=keep)
+        except Malformed as error:
+            if error.memory is not None:
+                kept = partial(compaction.keep_memory, part, error.memory, model=hold.model, turn_id=hold.turn_id)
+                await self._stored(lambda held: kept(hold=held), hold)
+            raise
+
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MOST_FAILURES:
-            await self._database(compaction.fail, hold)
+            await self._stored(compaction.fail, hold)
         elif lines := await self._database(daily.read, hold):
             result = Result(summary="", model=hold.model)
-            for chunk in compaction.chunks_of(lines, agent=hold.agent, model=hold.model):
-                messages = prompt_for_day(summary=result.summary, lines=chunk)
+            besides = compaction.told_besides(SAVE_SUMMARY, prompt_for_day(summary="", lines=[]))
+            fit: dict[str, Any] = {"agent": hold.agent, "model": hold.model, "besides": besides}
+            while left := result.left_of(lines):
+                asking = compaction.next_chunk(left, **fit, summary=result.summary)
+                messages = prompt_for_day(summary=asking.summary, lines=asking.lines)
                 completion = await _ask(hold.model, messages, SAVE_SUMMARY)
                 summary = parse_summary(completion.tool_calls, completion.content)
-                result = replace(result, summary=summary, usage=result.usage + completion.usage)
-            await self._database(daily.store, hold, lines, result)
+                made = Consolidated(summary=summary, memory=None, entry="")
+                result = result.folded(made, asking.lines, completion.usage)
+            await self._stored(daily.store, hold, lines, result)
         else:
-            await self._database(compaction.drop, hold)
+            await self._stored(compaction.drop, hold)
 
     async def stop(self) -> None:
         """Hand all of them back and wait until that is stored."""
+        self._stopping = True
         for task in self._working:
             task.cancel()
         while self._working:
             await asyncio.wait(set(self._working))
 
 
-async def consolidate(part: Part, *, agent: Agent, model: str) -> Result:
-    """Have a model take in a part, chunk by chunk; raises :class:`LlmError` and :class:`Malformed`."""
-    result = Result(summary=part.summary, model=model)
-    told = len(part.memory) + len(part.summary)
-    for lines in compaction.chunks_of(part.lines, agent=agent, model=model, besides=told):
-        memory = part.memory if result.memory is None else result.memory
-        shorten_to = settings.MEMORY_MAX_CHARS * 4 // 5 if documents.is_full(memory) else None
-        messages = prompt(memory=memory, summary=result.summary, lines=lines, shorten_to=shorten_to)
+async def consolidate(
+    part: Part, *, agent: Agent, model: str, made: Result | None = None, keep: Keep | None = None
+) -> Result:
+    """Have a model take in a part, chunk by chunk; raises :class:`LlmError` and :class:`Malformed`, which has the
+    memory as far as it was rewritten. ``made``: what was made of its first chunks before. ``keep``: called with what is
+    made after each chunk but the last."""
+    made = made or Result(summary=part.summary, model=model)
+    left = made.left_of(part.lines)
+    while left:
+        memory = part.memory if made.memory is None else made.memory
+        fit: dict[str, Any] = {"agent": agent, "model": model, "besides": compaction.BESIDES}
+        asking = compaction.next_chunk(left, **fit, summary=made.summary, memory=memory)
+        shorten_to = settings.MEMORY_MAX_CHARS * 4 // 5 if documents.is_full(memory) and not asking.is_part else None
+        shown: dict[str, Any] = {"memory": asking.memory, "summary": asking.summary, "is_part": asking.is_part}
+        messages = prompt(**shown, lines=asking.lines, shorten_to=shorten_to)
         completion = await _ask(model, messages, SAVE_MEMORY)
-        result = result.folded(parse(completion.tool_calls, completion.content), lines, completion.usage)
-    return result
+        try:
+            told = parse(completion.tool_calls, completion.content, summary_so_far=made.summary)
+        except Malformed as error:
+            raise Malformed(str(error), memory=_whole(error.memory, memory, asking) or made.memory) from None
+        told = replace(told, memory=_whole(told.memory, memory, asking))
+        made = made.folded(told, asking.lines, completion.usage)
+        left = made.left_of(part.lines)
+        if left and keep:
+            await keep(made)
+    return made
+
+
+def _whole(given: str | None, memory: str, asking: Asking) -> str | None:
+    """The memory that a model gave; where it was shown a part only, the one there is with what it adds."""
+    return added_to(memory, given, shown=asking.memory) if given is not None and asking.is_part else given
 
 
 async def _ask(model: str, messages: list[ChatMessage], tool: dict[str, Any]) -> Completion:

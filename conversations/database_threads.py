@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from django.db import connections
+from django.db import OperationalError, connections
 
-from nanohost.lib.database import borrowed_connection
+from nanohost.lib.database import Tries, borrowed_connection
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,15 @@ class DatabaseThreads:
             if error := future.exception():
                 logger.info("a database job of a stopped task failed: %s", type(error).__name__)
             raise
+
+    async def store(self, tries: Tries, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same, again and again while the database is away. No thread waits meanwhile."""
+        while True:
+            try:
+                return await self(function, *args, **kwargs)
+            except OperationalError as error:
+                wait = tries.wait_after(error)
+            await asyncio.sleep(wait)
 
     def close(self) -> None:
         """Close the connections and end the threads."""

@@ -12,33 +12,34 @@ from conversations.claims import close_round, ring_for_next
 from conversations.errors import BY_OPERATOR
 from conversations.models import OPEN, Conversation, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
-from nanohost.lib.redaction import redact
+from nanohost.lib.redaction import redact_head
 from tools import gate
 from tools.models import ToolCall
 
 
-def cancel_turn(turn: Turn) -> bool:
-    """Cancel a turn, wherever it is; one that has ended stays as it ended: False.
+def cancel_turn(turn: Turn, *, by: UUID | None = None) -> bool:
+    """Cancel a turn, wherever it is; one that has ended stays as it ended: False. ``by``: the turn it gives way to.
 
     A queued or waiting turn is ended here, with its open calls, and so is one whose worker is gone. A running one is
     flagged: its worker looks at the flag between steps, and every second while a model is silent.
     """
-    while not _cancel_at_rest(turn) and not _flag_running(turn):
+    whose = {"cancelled_by": by} if by else {}
+    while not _cancel_at_rest(turn, whose) and not _flag_running(turn, whose):
         # Neither at rest nor running: it has ended, or it has just changed from one to the other.
         if not Turn.objects.open().filter(pk=turn.pk).exists():
             return False
     return True
 
 
-def _cancel_at_rest(turn: Turn) -> bool:
+def _cancel_at_rest(turn: Turn, whose: Mapping[str, UUID]) -> bool:
     at_rest = Q(status__in=(TurnStatus.QUEUED, TurnStatus.WAITING))
     at_rest |= Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
-    cancelled = {"status": TurnStatus.CANCELLED, "error_code": "turn_cancelled", "cancel_requested": True}
+    cancelled = {"status": TurnStatus.CANCELLED, "error_code": "turn_cancelled", "cancel_requested": True, **whose}
     return _end(turn, at_rest, cancelled, rule="cancelled", reason="the turn was cancelled")
 
 
-def _flag_running(turn: Turn) -> bool:
-    return bool(Turn.objects.filter(pk=turn.pk, status=TurnStatus.RUNNING).update(cancel_requested=True))
+def _flag_running(turn: Turn, whose: Mapping[str, UUID]) -> bool:
+    return bool(Turn.objects.filter(pk=turn.pk, status=TurnStatus.RUNNING).update(cancel_requested=True, **whose))
 
 
 def fail_turn(turn: Turn, *, reason: str) -> bool:
@@ -46,7 +47,7 @@ def fail_turn(turn: Turn, *, reason: str) -> bool:
 
     A worker that holds it loses it: nothing of what it still does is stored.
     """
-    failed = {"status": TurnStatus.FAILED, "error_code": BY_OPERATOR, "error_detail": redact(reason)[:500]}
+    failed = {"status": TurnStatus.FAILED, "error_code": BY_OPERATOR, "error_detail": redact_head(reason, 500)}
     return _end(turn, Q(status__in=OPEN), failed, rule="turn_ended", reason="an operator ended the turn")
 
 
@@ -104,7 +105,28 @@ def _hurry(turn: Turn) -> bool:
 
 def _anew() -> dict[str, object]:
     deadline = from_now(settings.TURN_TIMEOUT_SECONDS)
-    return {"run_after": Now(), "rung_at": Now(), "deadline": deadline, "retries": 0}
+    told = {"retries": 0, "retry_code": "", "retry_detail": "", "retrying_since": None}
+    return {"run_after": Now(), "rung_at": Now(), "deadline": deadline, **told}
+
+
+def count_open() -> int:
+    """How many turns have not ended."""
+    return Turn.objects.open().count()
+
+
+def end_restored() -> int:
+    """End all turns that were open when a dump was made, which may have gone on and acted since; returns how many.
+
+    Their calls with side effects become UNKNOWN, begun or not: none of them is run a second time.
+    """
+    ended = 0
+    # The last of a conversation first, so that none of them starts when one before it ends.
+    for turn in list(Turn.objects.open().order_by("conversation_id", "-number")):
+        with transaction.atomic():
+            Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=Now())
+            gate.doubt_queued([turn.pk])
+            ended += fail_turn(turn, reason="The database was restored from a backup of when this turn was open.")
+    return ended
 
 
 def delete_conversation(conversation_id: UUID) -> None:
@@ -117,7 +139,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         if conversation is None:
             return
         open_turns = Turn.objects.filter(conversation_id=conversation_id, status__in=OPEN)
-        ended = list(open_turns.values_list("pk", flat=True))
+        ended = list(open_turns.select_for_update().values_list("pk", flat=True))
         gate.end_open(ended, rule="deleted", reason="the conversation was deleted")
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)

@@ -27,16 +27,23 @@ class IntakePaused(Problem):
     code, status, title = "intake_paused", 503, "New turns are not taken in just now; try again after Retry-After."
 
 
-class UnknownModel(Problem):
-    """The request names a model outside LLM_MODELS."""
+class ModelNotAllowed(Problem):
+    """The request names a model that is neither its agent's own nor one of LLM_MODELS."""
 
-    code, status, title = "unknown_model", 400, "This model is not offered; LLM_MODELS lists those that are."
+    code, status = "model_not_allowed", 400
+    title = "Only the agent's own model may be named, and those that LLM_MODELS lists."
 
 
 class UnknownAgent(Problem):
     """The request names an agent there is none of."""
 
     code, status, title = "unknown_agent", 400, "There is no agent of that name."
+
+
+class KeyTaken(Problem):
+    """A key is of a conversation with another agent than the one the request names."""
+
+    code, status, title = "key_taken", 409, "There is a conversation of this key, with another agent."
 
 
 class ConversationBusy(Problem):
@@ -51,6 +58,28 @@ class NotFailed(Problem):
     code, status, title = "not_failed", 409, "Only a turn that has failed is asked again."
 
 
+class SummaryStays(Problem):
+    """A summary is to be undone that cannot be."""
+
+    code, status, title = "summary_stays", 409, "This summary is not undone; the detail says why."
+
+
+class CannotBePinned(Problem):
+    """A message is to be pinned that prompts do not have."""
+
+    code, status, title = "cannot_be_pinned", 409, "Only what a user or the assistant has said is pinned."
+
+
+class TooManyPins(Problem):
+    """More is to be pinned than every prompt has room for."""
+
+    code, status, title = (
+        "too_many_pins",
+        409,
+        "More is pinned than every prompt has room for; the detail says how much.",
+    )
+
+
 class IdempotencyConflict(Problem):
     """An idempotency key comes back with another request."""
 
@@ -59,6 +88,16 @@ class IdempotencyConflict(Problem):
 
 # Of a turn that people of the house have failed, for a reason that its client is told.
 BY_OPERATOR = "turn_failed_by_operator"
+
+
+# What a turn that is tried again has met, in plain words: these may pass.
+PASSING = {
+    "llm_rate_limited": "The model's provider asks to wait.",
+    "llm_timeout": "The model did not answer within LLM_TIMEOUT_SECONDS.",
+    "llm_unavailable": "The model's provider cannot be reached, or fails.",
+    "llm_bad_response": "The model's provider answered something that is no completion.",
+    "turn_error": "The server failed; the failure is logged.",
+}
 
 
 class TurnProblem(Problem):

@@ -59,9 +59,11 @@ def _conversation(conversation: Conversation) -> Record:
         "owner": conversation.owner.get_username(),
         "metadata": conversation.metadata,
         "state": conversation.state,
+        "stateTimes": conversation.state_times,
         "startsAtSeq": conversation.starts_at_seq,
         "consolidatedThrough": conversation.consolidated_through,
         "summarySeq": conversation.summary_seq,
+        "pins": conversation.pins,
         "createdAt": conversation.created_at,
         "updatedAt": conversation.updated_at,
     }

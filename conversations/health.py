@@ -1,6 +1,7 @@
 """Is it alive, is it ready: for load balancers and people."""
 
 from collections.abc import Callable
+from typing import Any
 
 from celery import current_app
 from django.db import connection
@@ -8,7 +9,9 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
+from conversations import events
 from conversations.models import TOOLS, TURNS, Worker
+from nanohost.lib.outages import refused_lately
 
 
 @csrf_exempt
@@ -21,7 +24,8 @@ def live(request: HttpRequest) -> JsonResponse:
 @csrf_exempt
 @require_safe
 def ready(request: HttpRequest) -> JsonResponse:
-    """The database, the doorbell, a worker of turns and one of tools answer; 503 and which does not, otherwise."""
+    """The database, the doorbell, a worker of turns and one of tools answer, and this node hears of what happens; 503
+    and which does not, otherwise. And what keeps the toolboxes' tools where they are."""
     database = _passes(_database)
     checks = {
         "database": database,
@@ -29,11 +33,13 @@ def ready(request: HttpRequest) -> JsonResponse:
         # Their rows are in the database: without it, whoever asks is not kept waiting for it twice more.
         "worker": database and _passes(_worker),
         "toolbox": database and _passes(_toolbox),
+        "news": _passes(_news),
     }
     is_ready = all(checks.values())
     body = {
         "status": "ok" if is_ready else "unavailable",
         "checks": {name: "ok" if passed else "unavailable" for name, passed in checks.items()},
+        "sandbox": Worker.objects.sandboxes() if checks["toolbox"] else [],
     }
     return JsonResponse(body, status=200 if is_ready else 503)
 
@@ -46,15 +52,19 @@ def _passes(check: Callable[[], bool]) -> bool:
 
 
 def _database() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
-    return True
+    """It takes writes, as far as can be told: a full disk is known to whoever was refused one."""
+    database: Any = connection  # a backend of ours
+    return not (database.refuses_writes() or refused_lately())
 
 
 def _doorbell() -> bool:
     with current_app.connection_for_write() as broker:
         broker.ensure_connection(max_retries=0)
     return True
+
+
+def _news() -> bool:
+    return not events.transport().is_deaf()
 
 
 def _worker() -> bool:

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, Q, QuerySet
-from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import doorbell, endings
@@ -18,9 +18,10 @@ from conversations.errors import (
     ConversationBusy,
     IdempotencyConflict,
     IntakePaused,
+    KeyTaken,
+    ModelNotAllowed,
     NotFailed,
     UnknownAgent,
-    UnknownModel,
 )
 from conversations.models import (
     ACTIVE,
@@ -34,12 +35,15 @@ from conversations.models import (
     WaitingFor,
 )
 from nanohost.lib.clock import Now
-from nanohost.lib.errors import NotFound
+from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Rows, Update
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 WhilePaused = Literal["hold", "refuse"]
+
+# Where heartbeats speak. Nobody else begins there, or it would be with another agent.
+OWN_CHANNEL = "heartbeat:"
 
 # Nobody knows for how long the intake will be paused: so often a client may ask.
 RETRY_AFTER_SECONDS = 15
@@ -47,13 +51,37 @@ RETRY_AFTER_SECONDS = 15
 
 def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: dict[str, object]) -> Conversation:
     """A new conversation with an agent; raises :class:`UnknownAgent`."""
-    profile = Agent.objects.filter(name=agent).first()
-    if profile is None:
-        raise UnknownAgent(f"There is no agent named {agent!r}.")
-    conversation_id = new_id()
+    profile, conversation_id = _agent(agent), new_id()
     return Conversation.objects.create(
         id=conversation_id, key=f"api:{conversation_id}", owner_id=owner_id, agent=profile, metadata=metadata
     )
+
+
+def conversation_of(
+    *, owner_id: int, key: str, agent: str | None = None, metadata: dict[str, object]
+) -> tuple[Conversation, bool]:
+    """The owner's conversation of this key, made if there is none, and whether it was made now. One that is there stays
+    as it is: ``metadata`` are a new one's.
+
+    Raises :class:`UnknownAgent`; :class:`KeyTaken` if it is with another agent than the one that is named; and
+    :class:`InvalidRequest` if it would have to be made in a channel of the host's own.
+    """
+    profile = _agent(agent or DEFAULT_AGENT)
+    rows, fresh = Conversation.objects.select_related("agent"), {"agent": profile, "metadata": metadata}
+    if key.startswith(OWN_CHANNEL) and not rows.filter(owner_id=owner_id, key=key).exists():
+        raise InvalidRequest(f"The channel {OWN_CHANNEL}… is the host's own: what is there is found by its key.")
+    # Of two who make it at once, the database lets one; the other finds what that one has made.
+    conversation, is_new = rows.get_or_create(owner_id=owner_id, key=key, defaults=fresh)
+    if agent and conversation.agent_id != profile.pk:
+        raise KeyTaken(f"The conversation of this key is with the agent {conversation.agent}.")
+    return conversation, is_new
+
+
+def _agent(name: str) -> Agent:
+    profile = Agent.objects.filter(name=name).first()
+    if profile is None:
+        raise UnknownAgent(f"There is no agent named {name!r}.")
+    return profile
 
 
 _insert_turn = Insert(
@@ -78,41 +106,44 @@ def receive(
     turn_id: UUID | None = None,
     on_busy: OnBusy = "enqueue",
     while_paused: WhilePaused = "hold",
+    or_own_model: bool = False,
 ) -> Turn:
     """Store a user's message and the turn that will answer it, and ring for it. Returns the turn.
 
-    ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what becomes of it while turns of the
-    conversation are open: it waits behind them, is refused as :class:`ConversationBusy`, or has them cancelled.
-    ``while_paused``: what becomes of it while the intake is paused: it is stored and begins when that is resumed, or is
-    refused as :class:`IntakePaused`, for clients that can come back.
+    ``model``: the agent's own or one of LLM_MODELS; with ``or_own_model`` the agent's own takes the place of any other,
+    which is refused otherwise. ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what
+    becomes of it while turns of the conversation are open: it waits behind them, is refused as
+    :class:`ConversationBusy`, or has them cancelled. ``while_paused``: what becomes of it while the intake is paused:
+    it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
+    back.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
-    :class:`IdempotencyConflict`, paused or not. Raises :class:`UnknownModel`, and :class:`NotFound` if the conversation
-    is deleted meanwhile.
+    :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, and :class:`NotFound` if the
+    conversation is deleted meanwhile.
     """
     body_hash = _hash_of(conversation.pk, content, model)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
-    if model and settings.LLM_MODELS and model not in settings.LLM_MODELS:
-        raise UnknownModel(f"{model!r} is not offered; choose one of {', '.join(settings.LLM_MODELS)}.")
+    asked_model = _model_of(conversation.agent, model, or_own_model)
     command = command_in(content)
     if command == STOP:
         on_busy = "interrupt"
     try:
         with transaction.atomic():
-            number, set_aside, waiting_for = _take_number(conversation.pk, while_paused)  # and the conversation's lock
+            number, set_aside, waiting_for, now = _take_number(conversation.pk, while_paused)  # and the lock
+            turn_id = turn_id or new_id()
             if on_busy != "enqueue":
-                _make_way(conversation.pk, on_busy)
+                _make_way(conversation.pk, on_busy, turn_id)
             stored: dict[str, Any] = {
-                "id": turn_id or new_id(),
+                "id": turn_id,
                 "conversation_id": conversation.pk,
                 "owner_id": conversation.owner_id,
                 "number": number,
-                "model": model or conversation.agent.model or settings.LLM_MODEL_DEFAULT,
+                "model": asked_model,
                 "request_id": request_id,
                 "idempotency_key": idempotency_key,
                 "body_hash": body_hash,
-                "created_at": timezone.now(),
+                "created_at": now,
                 "waiting_for": waiting_for,
             }
             _insert_turn(**stored)
@@ -137,8 +168,8 @@ def receive(
 
 
 def ask_again(turn: Turn, *, request_id: str) -> Turn:
-    """Ask what a failed turn was asked once more, in a turn of its own with the same model; returns that turn, which
-    is the same however often it is asked for.
+    """Ask what a failed turn was asked once more, in a turn of its own; returns that turn, which is the same however
+    often it is asked for. It has the same model, or the agent's own if that is no longer offered.
 
     Raises :class:`NotFailed`, and what :func:`receive` raises.
     """
@@ -153,7 +184,32 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
         model=turn.model,
         idempotency_key=f"again:{turn.pk}",
         request_id=request_id,
+        or_own_model=True,
     )
+
+
+def asked_again(turns: Sequence[Turn]) -> dict[UUID, Turn]:
+    """The turns in which these were asked once more, by the id of the former one."""
+    keys = {f"again:{turn.pk}": turn.pk for turn in turns}
+    owners = {turn.owner_id for turn in turns}
+    found = Turn.objects.filter(owner__in=owners, idempotency_key__in=list(keys))
+    return {keys[str(turn.idempotency_key)]: turn for turn in found}
+
+
+def refuse_other_models(agent: Agent, model: str) -> None:
+    """Raise :class:`ModelNotAllowed` unless a request may name this model; empty, it names none."""
+    _model_of(agent, model, or_own_model=False)
+
+
+def _model_of(agent: Agent, named: str, or_own_model: bool) -> str:
+    """The model to ask."""
+    own = agent.own_model()
+    if not named or named == own or named in settings.LLM_MODELS:
+        return named or own
+    if or_own_model:
+        return own
+    offered = dict.fromkeys((own, *settings.LLM_MODELS))
+    raise ModelNotAllowed(f"{named!r} is not offered; choose one of {', '.join(offered)}.")
 
 
 def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
@@ -199,12 +255,12 @@ def begin_anew(*, conversation_id: UUID) -> None:
         row.update(starts_at_seq=next_seq, consolidated_through=next_seq - 1, summary_seq=None)
 
 
-def _make_way(conversation_id: UUID, on_busy: OnBusy) -> None:
+def _make_way(conversation_id: UUID, on_busy: OnBusy, turn_id: UUID) -> None:
     busy = list(Turn.objects.open().filter(conversation_id=conversation_id).order_by("-number"))
     if busy and on_busy == "reject":
         raise ConversationBusy(turnId=str(busy[-1].pk))
     for turn in busy:  # the last first, so that none of them starts when one before it ends
-        endings.cancel_turn(turn)
+        endings.cancel_turn(turn, by=turn_id)
 
 
 def _place() -> QuerySet[Conversation]:
@@ -216,7 +272,7 @@ def _taking(place: Callable[[], QuerySet[Conversation]]) -> Update:
     return Update(
         place,
         lambda: {"next_turn": F("next_turn") + 1, "updated_at": Now()},
-        returning=("next_turn", "set_aside"),
+        returning=("next_turn", "set_aside", "updated_at"),
     )
 
 
@@ -225,9 +281,10 @@ _take_unless_paused = _taking(lambda: _place().filter(~Exists(IntakePause.object
 _take = _taking(_place)
 
 
-def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> tuple[int, int, str]:
+def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> tuple[int, int, str, datetime]:
     """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted. Then
-    how many messages wait to ride along with it, and what it waits for itself, if the intake is paused."""
+    how many messages wait to ride along with it, what it waits for itself, if the intake is paused, and the time: by
+    the database's clock, as all that it is compared with."""
     waiting_for = ""
     taken = _take_unless_paused(conversation_id=conversation_id)
     if not taken and while_paused == "hold":
@@ -240,8 +297,8 @@ def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> tuple[int,
                 headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
             )
         raise NotFound()
-    ((next_turn, set_aside),) = taken
-    return int(next_turn) - 1, int(set_aside), waiting_for
+    ((next_turn, set_aside, now),) = taken
+    return int(next_turn) - 1, int(set_aside), waiting_for, now
 
 
 def _hash_of(conversation_id: UUID, content: str, model: str) -> str:

@@ -6,6 +6,7 @@ stored and begins when it is resumed. What was taken in before is worked off: th
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.db import transaction
@@ -13,24 +14,31 @@ from django.db.models import Count
 
 from conversations.models import IntakePause, Turn, TurnStatus, WaitingFor
 from nanohost.lib import clock
-from nanohost.lib.redaction import redact
+from nanohost.lib.redaction import redact_head
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """Turns that have not ended: ``waiting`` are those that wait for tools or a retry, ``held`` those that wait until
-    the intake is resumed."""
+    """Turns that have not ended, each in one of four states: ``waiting`` are those that wait for tools or a retry,
+    ``held`` those that wait until the intake is resumed. ``by_worker``: those that run, by the worker that claimed
+    them."""
 
     running: int
     waiting: int
     queued: int
     held: int
+    by_worker: Mapping[str, int]
 
     def __str__(self) -> str:
         held = f", {self.held} held until the intake is resumed" if self.held else ""
-        return f"{self.running + self.waiting} running, {self.queued} queued{held}"
+        return f"{self.running} running, {self.waiting} waiting, {self.queued} queued{held}"
+
+    @property
+    def by_state(self) -> dict[str, int]:
+        """How many there are in each state."""
+        return {"queued": self.queued, "running": self.running, "waiting": self.waiting, "held": self.held}
 
     @property
     def drained(self) -> bool:
@@ -42,7 +50,7 @@ def pause(*, by: str, because: str) -> bool:
     """Take no new turns in, from the commit on; False if it is paused already: that pause stays as it is."""
     _, paused = IntakePause.objects.get_or_create(
         pk=IntakePause.ONLY,
-        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact(because)[:500]},
+        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact_head(because, 500)},
     )
     if paused:
         logger.warning("the intake of new turns is paused", extra={"by": by})
@@ -70,9 +78,12 @@ def current_pause() -> IntakePause | None:
 
 
 def left() -> Left:
-    """What is not done yet."""
-    counted = Turn.objects.open().order_by().values_list("status", "waiting_for").annotate(number=Count("pk"))
+    """What is not done yet, read at once: whoever shows two of these numbers shows two that agree."""
+    counted = Turn.objects.open().order_by().values_list("status", "waiting_for", "worker").annotate(n=Count("pk"))
     numbers: Counter[str] = Counter()
-    for status, waiting_for, number in counted:
+    by_worker: Counter[str] = Counter()
+    for status, waiting_for, worker, number in counted:
         numbers["held" if status == TurnStatus.QUEUED and waiting_for == WaitingFor.INTAKE else status] += number
-    return Left(**{state: numbers[state] for state in ("running", "waiting", "queued", "held")})
+        if status == TurnStatus.RUNNING:
+            by_worker[worker] += number
+    return Left(by_worker=by_worker, **{state: numbers[state] for state in ("running", "waiting", "queued", "held")})

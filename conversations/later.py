@@ -1,18 +1,19 @@
 """Messages for later: at their time they make a turn; or they wake nobody, and ride along with the next turn.
 
 One that makes a turn is tried again if the turn fails, five times in all. Whoever sweeps looks for those that are due;
-each try has an idempotency key of its own, so that however many sweep, one turn comes of it.
+each makes its turn in the transaction that marks it, under the conversation's lock: however many sweep, one turn comes
+of it, and none once it is cancelled. Each try has an idempotency key of its own besides.
 """
 
 import logging
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F, OuterRef, Subquery
+from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
-from conversations import inbox
+from conversations import endings, inbox
 from conversations.errors import IdempotencyConflict
-from conversations.models import Conversation, LaterMessage, LaterState, Turn, TurnStatus
+from conversations.models import OPEN_LATER, Conversation, LaterMessage, LaterState, Turn, TurnStatus
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
 
@@ -39,7 +40,8 @@ def put(
 ) -> LaterMessage:
     """Store a message for later. The same idempotency key in the same conversation gets the message it made before.
 
-    Raises :class:`IdempotencyConflict` if that is another one, and :class:`NotFound` if the conversation is gone.
+    Raises :class:`IdempotencyConflict` if that is another one, :class:`ModelNotAllowed`, and :class:`NotFound` if the
+    conversation is gone.
     """
     with transaction.atomic():
         aside = 0 if kind == Kind.WAKE else 1
@@ -55,6 +57,7 @@ def put(
                 if asked != (kind, content, earlier.run_after if earlier.tries else run_after, model):
                     raise IdempotencyConflict("This Idempotency-Key was used for another message.")
                 return earlier
+        inbox.refuse_other_models(conversation.agent, model)
         return LaterMessage.objects.create(
             conversation=conversation,
             kind=kind,
@@ -71,17 +74,46 @@ def fire_due() -> None:
     _settle()
     due = LaterMessage.objects.filter(kind=Kind.WAKE, state=LaterState.WAITING, run_after__lte=Now())
     for message in due.select_related("conversation__agent").order_by("run_after")[:MOST_FOUND]:
-        mine = LaterMessage.objects.filter(pk=message.pk, state=LaterState.WAITING, tries=message.tries)
         try:
-            turn = _receive(message)
+            _fire(message)
         except Problem as problem:  # such as a model that is no longer offered
             logger.warning("a message for later makes no turn: %s", problem.code)
-            mine.update(state=LaterState.FAILED)
-            continue
+            _as_it_was_found(message).update(state=LaterState.FAILED)
         except Exception:
             logger.exception("a message for later could not be said, and is due again: %s", message.pk)
-            continue
-        mine.update(state=LaterState.FIRED, tries=F("tries") + 1, turn_id=turn.pk)
+
+
+def _as_it_was_found(message: LaterMessage) -> "QuerySet[LaterMessage]":
+    return LaterMessage.objects.filter(pk=message.pk, state=LaterState.WAITING, tries=message.tries)
+
+
+def _fire(message: LaterMessage) -> None:
+    with transaction.atomic():
+        _lock(message)
+        if _as_it_was_found(message).update(state=LaterState.FIRED, tries=F("tries") + 1):
+            LaterMessage.objects.filter(pk=message.pk).update(turn_id=_receive(message).pk)
+
+
+def _lock(message: LaterMessage) -> None:
+    """Take the conversation's lock: it is the first that everybody takes."""
+    row = Conversation.objects.select_for_update().filter(pk=message.conversation_id)
+    row.values_list("pk", flat=True).first()
+
+
+def cancel(message: LaterMessage) -> bool:
+    """Have it said no more: no further turn is made of it, and one that is open is cancelled with it. One that has
+    ended, or was answered, stays as it is: False."""
+    answered = Turn.objects.filter(pk=OuterRef("turn_id"), status__in=(TurnStatus.SUCCEEDED, TurnStatus.CANCELLED))
+    open_one = LaterMessage.objects.filter(~Exists(answered), pk=message.pk, state__in=OPEN_LATER)
+    with transaction.atomic():
+        _lock(message)
+        if not open_one.update(state=LaterState.CANCELLED):
+            return False
+        if message.kind != Kind.WAKE:
+            Conversation.objects.filter(pk=message.conversation_id).update(set_aside=F("set_aside") - 1)
+    for turn in Turn.objects.filter(pk__in=LaterMessage.objects.filter(pk=message.pk).values("turn_id")):
+        endings.cancel_turn(turn)
+    return True
 
 
 def _receive(message: LaterMessage) -> Turn:

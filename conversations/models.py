@@ -1,10 +1,13 @@
 """What happened: conversations, their messages, their turns, and the workers that run them."""
 
-from typing import Self
+import json
+from datetime import datetime, timedelta
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
 
 from agent.models import Agent
 from nanohost.lib.clock import Now, from_now
@@ -33,16 +36,36 @@ class Conversation(models.Model):
     summary_seq = models.PositiveBigIntegerField(
         null=True, blank=True, help_text="The message that is the latest rolling summary."
     )
+    summarise_from_seq = models.PositiveBigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Set when a summary is undone: its length alone has it summarised no earlier than at this message.",
+    )
+    pins = models.JSONField(
+        default=list,
+        db_default=models.Value([], models.JSONField()),
+        blank=True,
+        help_text="Messages that every prompt has word by word: the number of each, who pinned it, and when.",
+    )
     state = models.JSONField(
         default=dict,
         db_default=models.Value({}, models.JSONField()),
         blank=True,
         help_text="What the agent keeps for this conversation, by key.",
     )
+    state_times = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        blank=True,
+        help_text="When each key of the state was kept; of one that an earlier version kept, nothing is known.",
+    )
     set_aside = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
     )
     metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
+    imported = models.JSONField(
+        null=True, blank=True, help_text="Of the file it was taken in from, what its other fields do not tell."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -57,6 +80,11 @@ class Conversation(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    def kept(self) -> dict[str, tuple[Any, datetime | None]]:
+        """The state: by key, what is kept and since when, if that is known."""
+        times = {key: datetime.fromisoformat(at) for key, at in self.state_times.items()}
+        return {key: (value, times.get(key)) for key, value in self.state.items()}
 
 
 class TurnStatus(models.TextChoices):
@@ -141,11 +169,30 @@ class Turn(models.Model):
         help_text="Claims after an expired lease since the last stored step; past TURN_MAX_ATTEMPTS it fails.",
     )
     retries = models.PositiveIntegerField(
-        default=0, help_text="Provider errors since the last stored step; past TURN_MAX_ATTEMPTS it fails."
+        default=0, help_text="Failures of its provider since the last stored step, one after the other."
+    )
+    retry_code = models.CharField(
+        max_length=64, blank=True, default="", db_default="", help_text="The code of the last of them."
+    )
+    retry_detail = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Its status, and the codes and the wait that it told; never a provider's raw words.",
+    )
+    retrying_since = models.DateTimeField(
+        null=True, blank=True, help_text="When the first of them was; past LLM_RETRY_SECONDS from then on it fails."
+    )
+    stepped_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its present step began; while it runs, its model is asked since then."
     )
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     rung_at = models.DateTimeField(null=True, blank=True, help_text="When workers were last told of it.")
     cancel_requested = models.BooleanField(default=False)
+    cancelled_by = models.UUIDField(
+        null=True, blank=True, help_text="The turn that it was cancelled for: a /stop, or one that interrupts."
+    )
     sent = models.JSONField(
         null=True, blank=True, help_text="What the model was asked last without an answer; see conversations.sent."
     )
@@ -278,6 +325,16 @@ class Message(models.Model):
         return as_chat(self.role, self.content, self.tool_calls, self.tool_call_id)
 
 
+def calls_in(tool_calls: Any) -> list[tuple[str, str, str]]:
+    """The id, the name and the arguments of each call that an assistant's message asks for, as texts."""
+    found = []
+    for call in tool_calls or ():
+        function = call.get("function", {})
+        texts = (call.get("id"), function.get("name"), function.get("arguments"))
+        found.append(tuple(each if isinstance(each, str) else json.dumps(each) for each in texts))
+    return found  # type: ignore[return-value]  # three of them
+
+
 def as_chat(role: str, content: str, tool_calls: object, tool_call_id: str) -> dict[str, object]:
     """What a message's fields are in the OpenAI chat format."""
     if role == Message.Role.TOOL:
@@ -287,12 +344,17 @@ def as_chat(role: str, content: str, tool_calls: object, tool_call_id: str) -> d
 
 
 class LaterState(models.TextChoices):
-    """Where a message for later stands; the last two are final."""
+    """Where a message for later stands; the last three are final."""
 
     WAITING = "waiting"
     FIRED = "fired"
     DONE = "done"
     FAILED = "failed"
+    # The column takes seven letters, and no column changes its type (docs/operations.md).
+    CANCELLED = "dropped", "Cancelled"
+
+
+OPEN_LATER = (LaterState.WAITING, LaterState.FIRED)
 
 
 class LaterMessage(models.Model):
@@ -409,6 +471,20 @@ class Compaction(models.Model):
     memory_version = models.PositiveIntegerField(
         null=True, blank=True, help_text="The version of the long-term memory that it made."
     )
+    before_through = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The last message that the summary before it covered."
+    )
+    before_summary = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The message that was the summary before it."
+    )
+    undone_at = models.DateTimeField(
+        null=True, blank=True, help_text="When people undid it: the summary before it counts again."
+    )
+    undone_by = models.CharField(max_length=150, default="", db_default="", blank=True, help_text="Who undid it.")
+    undone_because = models.CharField(max_length=500, default="", db_default="", blank=True, help_text="Why.")
+    made_so_far = models.JSONField(
+        null=True, blank=True, help_text="What was made of its first chunks, while others are still to come."
+    )
     model = models.CharField(max_length=128, blank=True, help_text="The model that made it.")
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
@@ -471,6 +547,10 @@ class IntakePause(models.Model):
 TURNS, TOOLS, COMPACTION = "turns", "tools", "compaction"
 
 
+# LLM_PROVIDER's word for the model that nanohost brings along.
+SCRIPTED = "mock"
+
+
 class WorkerQuerySet(models.QuerySet["Worker"]):
     """Look-ups that say what they mean."""
 
@@ -481,6 +561,15 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
     def working_on(self, queue: str) -> Self:
         """Workers that listen to a queue."""
         return self.filter(queues__regex=rf"(^|,){queue}(,|$)")
+
+    def sandboxes(self) -> list[str]:
+        """What keeps tools where they are, of those that run tools and are alive: each that there is, once."""
+        return sorted(set(self.alive().working_on(TOOLS).exclude(sandbox="").values_list("sandbox", flat=True)))
+
+    def ask_no_model(self) -> bool:
+        """Whether turns may be answered by the scripted model: a worker that is alive has no other. Only workers know;
+        web nodes are given neither a key nor an address."""
+        return self.alive().filter(provider=SCRIPTED).exists()
 
 
 class Worker(models.Model):
@@ -499,6 +588,17 @@ class Worker(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped cleanly.")
     turns_held = models.PositiveIntegerField(default=0)
     turns_most = models.PositiveIntegerField(help_text="How many turns it holds at most.")
+    pool_used = models.PositiveIntegerField(
+        null=True, help_text="Connections of its database pool that were in use. Empty: it has no pool, as on SQLite."
+    )
+    pool_most = models.PositiveIntegerField(null=True, help_text="How many connections its pool may open.")
+    pool_waiting = models.PositiveIntegerField(null=True, help_text="Threads that waited for one.")
+    provider = models.CharField(
+        max_length=32, blank=True, db_default="", default="", help_text="Who its models are asked of: LLM_PROVIDER."
+    )
+    sandbox = models.CharField(
+        max_length=100, blank=True, db_default="", default="", help_text="What keeps its tools where they are."
+    )
 
     objects = WorkerQuerySet.as_manager()
 
@@ -507,3 +607,17 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended, and was heard of lately; by this machine's clock."""
+        heard_of = self.heartbeat_at > timezone.now() - timedelta(seconds=3 * self.HEARTBEAT_SECONDS)
+        return self.ended_at is None and heard_of
+
+    @property
+    def told_pool(self) -> str:
+        """The use of its database pool at its last heartbeat, in a few words."""
+        if self.pool_most is None or not self.is_alive:
+            return "none" if self.is_alive else "–"
+        waiting = f", {self.pool_waiting} waiting" if self.pool_waiting else ""
+        return f"{self.pool_used} of {self.pool_most}{waiting}"

@@ -13,15 +13,13 @@ from agent.loop import Limit
 from agent.prompt import Background
 from conversations import claims, sent
 from conversations.claims import Claim, View
+from conversations.compaction import USED_SHARE
 from conversations.sent import background_of, prompt_of
 from memory import documents
 from tools import gate
 
 # A history that takes so much of its room is compacted before it has to be cut, to so much of it.
 FULL_SHARE, KEPT_SHARE = 0.75, 0.4
-
-# An estimate is never exact: so much of what fits is used.
-USED_SHARE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ class Outlook:
         """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
         system, *history = request.messages
         room = self._room() - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
-        is_long = self.view.unconsolidated + 1 > settings.MEMORY_COMPACT_AFTER
+        is_long = self.view.unconsolidated + 1 > settings.MEMORY_COMPACT_AFTER and not self.view.is_left_long
         # Of what no summary covers: the rest is there in any case, and compacting would not make it less.
         open_ones = history[max(len(history) - self.view.unconsolidated, 0) :]
         is_large = sum(map(tokens.estimated_message, open_ones)) > FULL_SHARE * room
@@ -101,6 +99,7 @@ class Asking:
             first_seq=outlook.view.first_seq,
             last_seq=outlook.view.last_seq,
             summary_seq=outlook.view.summary_seq,
+            pinned=outlook.view.pinned,
             # Also where none is offered: the system prompt tells how to use them.
             tools=outlook.background.tools,
         )
@@ -132,6 +131,7 @@ def look(claim: Claim) -> Outlook:
         memory=known.content,
         notes=known.notes,
         summary=view.summary,
+        pinned=view.pinned,
         tools=[tool["function"]["name"] for tool in tools],
     )
     return Outlook(

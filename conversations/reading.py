@@ -14,8 +14,9 @@ from django.db.models.functions import Left, Length
 from django.utils.safestring import SafeString
 
 from agent.models import AgentVersion
+from conversations import pins
 from conversations.errors import TurnProblem
-from conversations.models import OPEN, Conversation, Message, Turn, TurnStatus
+from conversations.models import OPEN, Compaction, Conversation, Message, Turn, TurnStatus, calls_in
 from conversations.sent import build_again, calls_of
 from memory.models import MemoryVersion
 from nanohost.lib.admin import excerpt, shown
@@ -64,12 +65,17 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Bubble:
-    """A message. ``label`` says who speaks, or what else it is."""
+    """A message. ``label`` says who speaks, or what else it is. ``counts``: it is the summary that prompts have.
+    ``undone``: by whom, of a summary that was."""
 
     message: Any
     label: str
     text: Text
     calls: Sequence[Call] = ()
+    is_pinned: bool = False
+    may_be_pinned: bool = False
+    counts: bool = False
+    undone: str = ""
 
     @property
     def looks(self) -> str:
@@ -181,7 +187,7 @@ class _LookUp:
     def __init__(self, conversation: Conversation, messages: Sequence[Any]) -> None:
         turns = {message.turn_id for message in messages if message.turn_id}
         self._turns = Turn.objects.defer("body_hash").in_bulk(turns)
-        asked = {call_id for message in messages for call_id, _, _ in _calls_in(message)}
+        asked = {call_id for message in messages for call_id, _, _ in calls_in(message.tool_calls)}
         calls = ToolCall.objects.filter(turn_id__in=turns, call_id__in=asked)
         calls = calls.defer("arguments", "private_arguments", "result").annotate(
             begins=Left("result", MOST_CHARS), chars=Length("result")
@@ -189,10 +195,16 @@ class _LookUp:
         self._calls = {(call.turn_id, call.call_id): call for call in calls}
         # An import has no record of its calls: their results are messages.
         self._results = {(each.turn_id, each.tool_call_id): each for each in messages if each.role == Message.Role.TOOL}
-        self._asked = {(each.turn_id, call_id) for each in messages for call_id, _, _ in _calls_in(each)}
+        self._asked = {(each.turn_id, call_id) for each in messages for call_id, _, _ in calls_in(each.tool_calls)}
         numbers = {turn.agent_version for turn in self._turns.values() if turn.agent_version}
         versions = AgentVersion.objects.filter(agent=conversation.agent_id, number__in=numbers).defer("profile")
         self._versions = {version.number: version for version in versions}
+        self._pinned = set(pins.seqs_of(conversation.pins))
+        self._summary = conversation.summary_seq
+        summaries = [message.seq for message in messages if message.type == Message.Type.SUMMARY]
+        undone = Compaction.objects.filter(conversation=conversation, summary_seq__in=summaries).exclude(undone_at=None)
+        rows = undone.values_list("summary_seq", "undone_by", "undone_because") if summaries else ()
+        self._undone = {seq: f"{by}: {why}" if why else by for seq, by, why in rows}
 
     def parts(self, messages: Sequence[Any]) -> Iterable[Part]:
         """The messages, turn by turn. A summary may stand in the midst of a turn."""
@@ -210,23 +222,22 @@ class _LookUp:
         return message.role == Message.Role.TOOL and (message.turn_id, message.tool_call_id) in self._asked
 
     def _bubble(self, message: Any) -> Bubble:
-        calls = [self._call(message, *call) for call in _calls_in(message)]
-        return Bubble(message=message, label=_label(message), text=_text(message), calls=calls)
+        calls = [self._call(message, *call) for call in calls_in(message.tool_calls)]
+        return Bubble(
+            message=message,
+            label=_label(message),
+            text=_text(message),
+            calls=calls,
+            is_pinned=message.seq in self._pinned,
+            may_be_pinned=message.chars > 0 and pins.is_said(message),
+            counts=message.seq is not None and message.seq == self._summary,
+            undone=shown(self._undone.get(message.seq, "")),
+        )
 
     def _call(self, message: Any, call_id: str, name: str, arguments: str) -> Call:
         row, told = self._calls.get((message.turn_id, call_id)), self._results.get((message.turn_id, call_id))
         result = _text(told) if told else _text(row) if row and row.ended else None
         return Call(name=cut(name), arguments=cut(as_read(arguments)), result=result, row=row)
-
-
-def _calls_in(message: Any) -> list[tuple[str, str, str]]:
-    """The id, the name and the arguments of each call that a message asks for."""
-    found = []
-    for call in message.tool_calls or ():
-        function = call.get("function", {})
-        texts = (call.get("id"), function.get("name"), function.get("arguments"))
-        found.append(tuple(each if isinstance(each, str) else json.dumps(each) for each in texts))
-    return found  # type: ignore[return-value]  # three of them
 
 
 def _label(message: Any) -> str:

@@ -18,8 +18,8 @@ from django.conf import settings
 from agent.llm.base import ModelRequest
 from agent.loop import ChatMessage, Limit
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
-from agent.prompt import Background, build_prompt
-from conversations import claims
+from agent.prompt import Background, Pinned, build_prompt
+from conversations import claims, pins
 from conversations.models import Conversation, Message, Turn
 from memory import log
 from memory.models import MemoryVersion
@@ -30,7 +30,14 @@ from tools.errors import UnknownTool
 
 
 def background_of(
-    profile: Mapping[str, Any], *, key: str, memory: str, notes: str, summary: str, tools: Sequence[str]
+    profile: Mapping[str, Any],
+    *,
+    key: str,
+    memory: str,
+    notes: str,
+    summary: str,
+    tools: Sequence[str],
+    pinned: Sequence[Pinned] = (),
 ) -> Background:
     """What a model is told before the history. ``profile``: of a version of the agent. ``key``: the conversation's."""
     channel, _, chat = key.partition(":")
@@ -44,6 +51,7 @@ def background_of(
         channel=channel,
         chat=chat,
         summary=summary,
+        pinned=pinned,
         tools=tools,
     )
 
@@ -83,6 +91,7 @@ def record(
     first_seq: int,
     last_seq: int,
     summary_seq: int | None,
+    pinned: Sequence[Pinned],
     tools: Sequence[str],
 ) -> dict[str, Any]:
     """What is kept of a request. ``refused``: rooms of larger ones, which the model refused before as too long."""
@@ -93,6 +102,7 @@ def record(
         "first": first_seq,
         "last": last_seq,
         "summary": summary_seq,
+        "pins": [each.seq for each in pinned],
         "tools": list(tools),
         "room": room,
         "results": settings.TOOL_RESULT_PROMPT_CHARS,
@@ -171,7 +181,11 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) ->
     if profile is None or memory is None or summary is None or notes is None:
         return Sent(request=None, doubts=doubts)
     names, limit = kept.get("tools", []), Limit(kept["limit"]) if "limit" in kept else None
-    background = background_of(profile, key=conversation.key, memory=memory, notes=notes, summary=summary, tools=names)
+    pinned = pins.for_prompt(conversation.pk, kept.get("pins", []), first_seq=kept.get("first", 0))
+    if len(pinned) != len(kept.get("pins", [])):
+        doubts.append("a pinned message is gone")
+    told: dict[str, Any] = {"memory": memory, "notes": notes, "summary": summary, "pinned": pinned}
+    background = background_of(profile, key=conversation.key, tools=names, **told)
     said = claims.said_between(conversation.pk, kept["first"], kept["last"])
     messages = prompt_of(background, said, room=kept["room"], result_chars=kept["results"], limit=limit)
     if _digest(messages) != kept["sum"]:

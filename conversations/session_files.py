@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -72,9 +73,120 @@ def _storable(value: Any, *, room: int) -> Any:
     return value
 
 
+# The order in which nanobot writes what it knows of; what else there is comes between, in that of the alphabet.
+_FIRST: tuple[str, ...] = (
+    "_type",
+    "key",
+    "role",
+    "content",
+    "tool_calls",
+    "tool_call_id",
+    "name",
+    "id",
+    "type",
+    "function",
+)
+_FIRST += ("created_at", "updated_at", "metadata", "last_consolidated")
+_LAST = ("arguments", "timestamp", NANOHOST)
+_PLACES = {name: (-1, place, "") for place, name in enumerate(_FIRST)}
+_PLACES |= {name: (1, place, "") for place, name in enumerate(_LAST)}
+
+
 def as_line(record: Record) -> str:
     """A record as a line. PostgreSQL keeps no order of names, so there is one for all."""
-    return json.dumps(_storable(record, room=sys.maxsize), ensure_ascii=False, sort_keys=True) + "\n"
+    return json.dumps(_in_order(_storable(record, room=sys.maxsize)), ensure_ascii=False) + "\n"
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_order(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _in_order(value[name]) for name in sorted(value, key=lambda name: _PLACES.get(name, (0, 0, name)))}
+
+
+# --- lines as they came ------------------------------------------------------------------------------------------
+
+# Bytes that are kept of one line, with what was passed over before it: what is larger is written anew.
+MOST_KEPT = 1_000_000
+
+# Where a message's metadata has its line, if it is another than would be written.
+LINE = "line"
+
+
+class Passed:
+    """What has gone by of a file since something was last taken in."""
+
+    def __init__(self) -> None:
+        self._bytes: bytes | None = b""
+
+    def add(self, line: bytes) -> None:
+        """One more line, whatever it is."""
+        if self._bytes is not None:
+            self._bytes = None if len(self._bytes) + len(line) > MOST_KEPT else self._bytes + line
+
+    def take(self) -> bytes | None:
+        """What has gone by, and begin anew; None if it is too much to be kept."""
+        taken, self._bytes = self._bytes, b""
+        return taken
+
+
+def kept(raw: bytes) -> str | Record:
+    """Bytes as every database stores them."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if text.encode() == raw and storable(text) == text else {"base64": b64encode(raw).decode()}
+
+
+def as_it_was(stored: object) -> bytes:
+    """What :func:`kept` made its argument of."""
+    if isinstance(stored, dict):
+        return b64decode(str(stored["base64"]))
+    return str(stored).encode()
+
+
+def keep_line(message: Message, raw: bytes | None, *, zone: tzinfo) -> None:
+    """Keep a message's line, and what was passed over before it, unless the same would be written anyway."""
+    if raw is not None and raw != as_line(record_of(message, zone=zone)).encode():
+        message.metadata = (message.metadata or {}) | {LINE: kept(raw)}
+
+
+def line_of(message: Message, *, zone: tzinfo, whole: bool) -> bytes:
+    """A message's line: as it came, if it still tells the message in this zone. ``whole``: with what was passed over
+    before it."""
+    stored = (message.metadata or {}).get(LINE)
+    if stored is not None:
+        raw = as_it_was(stored)
+        own = raw.rstrip(b"\r\n").rpartition(b"\n")[2] + raw[len(raw.rstrip(b"\r\n")) :]
+        try:
+            if is_told_by(message, record_in(own), zone=zone):
+                return raw if whole else own
+        except Unreadable:
+            pass
+    return as_line(record_of(message, zone=zone)).encode()
+
+
+def imported(conversation: Conversation, *, header: bytes | None, rest: bytes | None, zone: tzinfo) -> Record | None:
+    """What is kept of a session's file beside its messages: its first line, and what stands behind the last."""
+    if header is None or rest is None:
+        return None
+    return {"header": kept(header), "rest": kept(rest), "as": _told(conversation, zone)}
+
+
+def header_and_rest(conversation: Conversation, *, zone: tzinfo) -> tuple[bytes, bytes, bool]:
+    """The first line of a session's file, and what stands behind its last message; and whether both are as they came,
+    which they are as long as the conversation is."""
+    here = conversation.imported
+    if here and here["as"] == _told(conversation, zone):
+        return as_it_was(here["header"]), as_it_was(here["rest"]), True
+    return as_line(header_of(conversation, zone=zone)).encode(), b"", False
+
+
+def _told(conversation: Conversation, zone: tzinfo) -> str:
+    """A checksum of what the first line would tell."""
+    return hashlib.sha256(as_line(header_of(conversation, zone=zone)).encode()).hexdigest()[:32]
 
 
 # --- times -------------------------------------------------------------------------------------------------------
@@ -220,6 +332,7 @@ class Header:
     updated_at: datetime | None = None
     metadata: Record = field(default_factory=dict)
     state: Record = field(default_factory=dict)
+    state_times: Record = field(default_factory=dict)
     consolidated: int = 0
     forgotten: int = 0
     left: Record = field(default_factory=dict)
@@ -257,6 +370,8 @@ def header_in(record: Record, *, line: int, stem: str, zone: tzinfo) -> Header:
         left["metadata"], metadata = metadata, {}
     ours = record.get(NANOHOST)
     ours = ours if isinstance(ours, dict) else {}
+    state = ours["state"] if isinstance(ours.get("state"), dict) else {}
+    kept_at = ours["state_times"] if isinstance(ours.get("state_times"), dict) else {}
     consolidated = record.get("last_consolidated", 0)
     if not _is_count(consolidated):
         wrong.append("its last_consolidated is no count of messages; it is taken as 0")
@@ -265,7 +380,8 @@ def header_in(record: Record, *, line: int, stem: str, zone: tzinfo) -> Header:
         line=line,
         **times,
         metadata=metadata,
-        state=ours["state"] if isinstance(ours.get("state"), dict) else {},
+        state=state,
+        state_times={key: at.isoformat() for key in state if (at := time_in(kept_at.get(key), zone))},
         consolidated=consolidated if _is_count(consolidated) else 0,
         forgotten=ours["forgotten"] if _is_count(ours.get("forgotten")) else 0,
         left=left,
@@ -279,9 +395,8 @@ def header_of(conversation: Conversation, *, zone: tzinfo) -> Record:
     left: Record = metadata.pop(NANOBOT) if isinstance(metadata.get(NANOBOT), dict) else {}
     counted = left.get("last_consolidated", 0)
     forgotten = conversation.starts_at_seq - 1
-    ours = ({"state": conversation.state} if conversation.state else {}) | (
-        {"forgotten": forgotten} if forgotten else {}
-    )
+    ours = {"state": conversation.state, "state_times": conversation.state_times, "forgotten": forgotten}
+    ours = {name: value for name, value in ours.items() if value}
     return {
         "created_at": time_as_text(conversation.created_at, zone),
         "updated_at": time_as_text(conversation.updated_at, zone),
@@ -307,7 +422,7 @@ class Place:
     not yet counted as consolidated. So each message is in the prompt, or counted.
 
     ``ended``: the time of the last message, at first that of the session. ``left_at``: the line from which on the file
-    is left out. ``summaries``: the numbers of those for prompts.
+    is left out. ``summaries``: the numbers of those for prompts, and of days.
     """
 
     header: Header
@@ -320,7 +435,7 @@ class Place:
     left_at: int = 0
     _turn: int = 0
     _next_role: str = ""
-    summaries: list[int] = field(default_factory=list)
+    summaries: dict[int, str] = field(default_factory=dict)
 
     def pass_by(self, message: Message | None) -> None:
         """Take note of the next line, which is a message, or was left out."""
@@ -335,8 +450,8 @@ class Place:
             elif is_said:
                 self._next_role = self._next_role or message.role
             self.kept += 1
-            if message.kind == Message.Kind.ROLLING:
-                self.summaries.append(self.kept)
+            if message.type == Message.Type.SUMMARY:
+                self.summaries[self.kept] = message.kind
         self.lines += 1
 
     @property
@@ -348,7 +463,8 @@ class Place:
     @property
     def summary_seq(self) -> int | None:
         """The number of the summary that counts."""
-        return next((seq for seq in reversed(self.summaries) if seq > self.forgotten), None)
+        rolling = (seq for seq, kind in reversed(self.summaries.items()) if kind == Message.Kind.ROLLING)
+        return next((seq for seq in rolling if seq > self.forgotten), None)
 
 
 # --- names of files ----------------------------------------------------------------------------------------------
@@ -400,7 +516,7 @@ def entry_as_text(stamp: str, text: str) -> str:
 
 def plain(text: str) -> str:
     """A text without blanks around it, its lines ended as everywhere."""
-    return re.sub(r"\r+\n", "\n", text).strip()
+    return re.sub(r"(?<!\r)\r+\n", "\n", text).strip()
 
 
 def as_one_line(text: str) -> str:

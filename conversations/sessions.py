@@ -14,36 +14,40 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from agent.models import Agent
+from agent.models import DOCUMENTS, Agent, AgentVersion, validate_documents
 from conversations import transcript
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from conversations.session_files import (
     Header,
+    Passed,
     Place,
     Record,
     Unreadable,
-    as_line,
     as_one_line,
     entries_in,
     entry_as_text,
     file_name,
+    header_and_rest,
     header_in,
-    header_of,
+    imported,
     is_header,
     is_told_by,
+    keep_line,
+    line_of,
     message_of,
     plain,
     record_in,
-    record_of,
     time_as_text,
     time_in,
 )
 from memory import documents, log
+from memory.consolidation import without_stamp
 from memory.models import HistoryEntry
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
@@ -56,6 +60,9 @@ Records = Iterator[tuple[int, Record | None]]
 
 # Messages that are stored, or read, together.
 BATCH = 200
+
+# Who has made a version of an agent that an import made.
+BY_IMPORT = "import_sessions"
 
 # What stands before the text of a raw entry in nanobot's log.
 RAW = "[RAW] "
@@ -72,17 +79,27 @@ _insert_message = Insert(
 
 
 def import_folder(
-    folder: Path, *, owner_id: int, agent: Agent, dry_run: bool, report: Callable[[str], None]
+    folder: Path,
+    *,
+    owner_id: int,
+    agent: Agent,
+    dry_run: bool,
+    report: Callable[[str], None],
+    with_documents: bool = False,
 ) -> Counter[str]:
     """Take in what there is of nanobot's in a folder: its data folder, its workspace, or one of either's folders.
 
     Returns how many there were of what. ``report`` is given a line for each thing that is wrong, which begins with its
     file and, mostly, the number of its line there. With ``dry_run``, all is done and then undone.
+    ``with_documents``: the workspace's are taken into the agent, which all owners share; without, they are reported.
     """
-    importing = _Import(owner_id=owner_id, agent=agent, dry_run=dry_run, report=report)
+    importing = _Import(owner_id=owner_id, agent=agent, dry_run=dry_run, report=report, with_documents=with_documents)
     for place in (folder / "workspace" / "sessions", folder / "sessions", folder):
         for path in sorted(place.glob("*.jsonl")):
             importing.take_in(path, importing.session)
+    for place in (folder / "workspace", folder):
+        for name in DOCUMENTS:
+            importing.take_in(place / f"{name}.md", importing.document)
     for place in (folder / "workspace" / "memory", folder / "memory", folder):
         importing.take_in(place / "MEMORY.md", importing.memory)
         importing.take_in(place / "HISTORY.md", importing.history)
@@ -99,9 +116,11 @@ class _Import:
     agent: Agent
     dry_run: bool
     report: Callable[[str], None]
+    with_documents: bool
     counts: Counter[str] = field(default_factory=Counter)
     path: Path = Path()
     files: int = 0
+    passed: Passed = field(default_factory=Passed)
     zone: tzinfo = field(default_factory=timezone.get_default_timezone)
 
     @property
@@ -129,10 +148,12 @@ class _Import:
 
     def session(self, file: BinaryIO) -> None:
         """A conversation: made if there is none of its key, else continued where it ends."""
+        self.passed = Passed()
         records = self._records(file)
         header, records = self._header(records)
         if header is None:
             return
+        first_line = self.passed.take() if header.line else b""
         conversation, is_new = Conversation.objects.select_for_update().get_or_create(
             owner_id=self.owner_id, key=header.key, defaults={"agent": self.agent}
         )
@@ -158,12 +179,16 @@ class _Import:
         Conversation.objects.filter(pk=conversation.pk).update(
             metadata=header.kept(**in_mid_turn),
             state=header.state,
+            state_times=header.state_times,
             starts_at_seq=place.forgotten + 1,
             consolidated_through=place.through,
             summary_seq=place.summary_seq,
             created_at=header.created_at or place.began or conversation.created_at,
             updated_at=header.updated_at or place.ended,
         )
+        conversation.refresh_from_db()
+        kept = imported(conversation, header=first_line, rest=self.passed.take(), zone=self.zone)
+        Conversation.objects.filter(pk=conversation.pk).update(imported=kept)
         _record(conversation, place.summaries)
         self.counts[f"conversations {'made' if is_new else 'continued' if added else 'as they were'}"] += 1
         self.counts["messages"] += added
@@ -176,6 +201,7 @@ class _Import:
             place.pass_by(message)
             if not (message and record):
                 continue
+            keep_line(message, self.passed.take(), zone=self.zone)
             row = next(stored, None)
             if row and is_told_by(row, record, zone=self.zone):
                 continue
@@ -187,6 +213,7 @@ class _Import:
     def _records(self, file: BinaryIO) -> Records:
         """Each line's number and record, or None where there is something else; blank lines are passed over."""
         for number, line in enumerate(file, 1):
+            self.passed.add(line)
             if line.strip():
                 try:
                     yield number, record_in(line)
@@ -225,6 +252,27 @@ class _Import:
             self.wrong(number, "its timestamp is no time; it has that of the message before it")
         return message
 
+    def document(self, file: BinaryIO) -> None:
+        """A document of the agent, such as SOUL.md: a new version of it, unless people have written theirs."""
+        name, text = self.path.stem, storable(redact("\n".join(self._lines(file, end=True))))
+        agent = Agent.objects.select_for_update().get(pk=self.agent.pk)
+        here = agent.documents.get(name, "")
+        if not text.strip() or text.strip() == here.strip():
+            return
+        if not self.with_documents:
+            self.wrong(0, "it is a document of an agent; name one with --agent to have it taken in")
+        elif here.strip() and not _came_by_import(agent, name):
+            self.wrong(0, f"the agent {agent} has another {name}, which people wrote: it is left as it is")
+        else:
+            agent.documents = agent.documents | {name: text}
+            try:
+                validate_documents(agent.documents)
+            except ValidationError as error:
+                self.wrong(0, f"{error.message} It is left out")
+                return
+            agent.save_version(by=BY_IMPORT)
+            self.counts["documents of the agent"] += 1
+
     def memory(self, file: BinaryIO) -> None:
         """The long-term memory."""
         content = "\n".join(self._lines(file))
@@ -237,23 +285,26 @@ class _Import:
     def history(self, file: BinaryIO) -> None:
         """Entries of the log, which are told from one another by their minute and their text."""
         documents.locked_head(**self.whose)  # so that of two imports at once, one is first
+        here = Counter[tuple[str, datetime, str]]()
         for number, stamp, text in entries_in(self._lines(file)):
             at = time_in(stamp, self.zone)
             if at is None:
                 self.wrong(number, "no entry begins here, with its time in brackets; it is left out")
                 continue
             kind, text = (Kind.RAW, text.removeprefix(RAW)) if text.startswith(RAW) else (Kind.ENTRY, text)
-            if text and not self._is_logged(kind, at, text):
+            text = storable(redact(text))
+            here[kind, at, plain(text)] += 1
+            if text and self._times_logged(kind, at, plain(text)) < here[kind, at, plain(text)]:
                 log.append(**self.whose, kind=kind, content=text, happened_at=at)
                 self.counts["entries of the history log"] += 1
 
-    def _is_logged(self, kind: str, at: datetime, text: str) -> bool:
+    def _times_logged(self, kind: str, at: datetime, text: str) -> int:
         minute = time_in(_minute(at, self.zone), self.zone)
         assert minute is not None
         rows = _entries(**self.whose).filter(
             kind=kind, happened_at__gte=minute, happened_at__lt=minute + timedelta(minutes=1)
         )
-        return plain(storable(redact(text))) in map(plain, rows.values_list("content", flat=True))
+        return sum(plain(_as_written(row)) == text for row in rows.only("kind", "content", "model"))
 
     def notes(self, file: BinaryIO) -> None:
         """A day's notes, a line each. Today's are in the prompt, too."""
@@ -277,23 +328,39 @@ class _Import:
                 log.append(**self.whose, content=note, kind=Kind.NOTE, happened_at=begins, day=day)
             self.counts["notes"] += 1
 
-    def _lines(self, file: BinaryIO) -> Iterator[str]:
+    def _lines(self, file: BinaryIO, *, end: bool = False) -> Iterator[str]:
+        """The lines of a text; with ``end``, one more behind a last line feed."""
+        line = b""
         for number, line in enumerate(file, 1):
             try:
                 yield line.decode("utf-8-sig").removesuffix("\n")
             except UnicodeDecodeError:
                 self.wrong(number, "what is no UTF-8 in it is replaced")
                 yield line.decode(errors="replace").removesuffix("\n")
+        if end and line.endswith(b"\n"):
+            yield ""
 
 
-def _record(conversation: Conversation, summaries: list[int]) -> None:
+def _came_by_import(agent: Agent, name: str) -> bool:
+    """Whether what a document says was taken in, and not written by people."""
+    changes = AgentVersion.objects.filter(agent=agent).order_by("-number").values_list("changed", "made_by")
+    return next((by == BY_IMPORT for changed, by in changes if name in changed.split(", ")), False)
+
+
+def _record(conversation: Conversation, summaries: dict[int, str]) -> None:
     """Give each of these summaries its record. Of which messages, by which model: no file says."""
-    has_one = Compaction.objects.filter(conversation=conversation, summary_seq__in=summaries)
+    has_one = Compaction.objects.filter(conversation=conversation, summary_seq__in=list(summaries))
+    kinds: dict[int | None, str] = dict(summaries.items())
     lacking = set(summaries) - set(has_one.values_list("summary_seq", flat=True))
     made = Message.objects.filter(conversation=conversation, seq__in=lacking).values_list("seq", "created_at")
     Compaction.objects.bulk_create(
         Compaction(
-            conversation=conversation, status=CompactionStatus.DONE, keep_tokens=0, summary_seq=seq, ended_at=created_at
+            conversation=conversation,
+            kind=kinds[seq],
+            status=CompactionStatus.DONE,
+            keep_tokens=0,
+            summary_seq=seq,
+            ended_at=created_at,
         )
         for seq, created_at in made
     )
@@ -326,6 +393,11 @@ def _entries(*, agent: str, owner_id: int) -> QuerySet[HistoryEntry]:
     return HistoryEntry.objects.filter(owner_id=owner_id, agent=agent)
 
 
+def _as_written(entry: HistoryEntry) -> str:
+    """The text of an entry behind its time: of some that models wrote, it begins with one of its own."""
+    return without_stamp(entry.content) if entry.model else entry.content
+
+
 def _minute(at: datetime, zone: tzinfo) -> str:
     return time_as_text(at, zone, sep=" ", timespec="minutes")
 
@@ -345,13 +417,18 @@ def export_folder(folder: Path, *, owner_id: int, agent: Agent, force: bool) -> 
     zone, counts = timezone.get_default_timezone(), Counter[str]()
     conversations = Conversation.objects.filter(owner_id=owner_id, agent=agent).order_by("created_at", "pk")
     for conversation in conversations.iterator(BATCH):
-        with _written(folder / "sessions" / file_name(conversation.key)) as file:
-            file.write(as_line(header_of(conversation, zone=zone)))
+        path = folder / "sessions" / file_name(conversation.key)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with path.open("wb") as file:
+            header, rest, is_as_it_came = header_and_rest(conversation, zone=zone)
+            out = _Lines(file)
+            out.write(header)
             # What comes in from now on is not in the first line.
             messages = Message.objects.transcript().filter(conversation=conversation, seq__lt=conversation.next_seq)
             for message in messages.iterator(BATCH):
-                file.write(as_line(record_of(message, zone=zone)))
+                out.write(line_of(message, zone=zone, whole=is_as_it_came))
                 counts["messages"] += 1
+            out.write(rest)
         counts["conversations"] += 1
     known = documents.background(agent=agent.name, owner_id=owner_id, today=timezone.localdate())
     if content := plain(known.content):
@@ -361,9 +438,14 @@ def export_folder(folder: Path, *, owner_id: int, agent: Agent, force: bool) -> 
     if logged.exclude(kind=Kind.NOTE).exists():
         with _written(folder / "memory" / "HISTORY.md") as file:
             for entry in logged.exclude(kind=Kind.NOTE).iterator(BATCH):
-                text = RAW + plain(entry.content) if entry.kind == Kind.RAW else entry.content
+                text = RAW + plain(entry.content) if entry.kind == Kind.RAW else _as_written(entry)
                 file.write(entry_as_text(_minute(entry.happened_at, zone), text))
                 counts["entries of the history log"] += 1
+    for name, document in agent.documents.items():
+        if document.strip():
+            with _written(folder / f"{name}.md") as file:
+                file.write(document)
+                counts["documents of the agent"] += 1
     notes = logged.filter(kind=Kind.NOTE, day__isnull=False).order_by("day", "happened_at", "pk")
     for day, of_day in groupby(notes.iterator(BATCH), key=attrgetter("day")):
         with _written(folder / "memory" / f"{day}.md") as file:
@@ -371,6 +453,19 @@ def export_folder(folder: Path, *, owner_id: int, agent: Agent, force: bool) -> 
                 file.write(f"{as_one_line(note.content)}\n")
                 counts["notes"] += 1
     return counts
+
+
+class _Lines:
+    """Writes lines, of which the last that came may have had no end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._is_open = file, False
+
+    def write(self, line: bytes) -> None:
+        """One line, or several."""
+        if line:
+            self._file.write(b"\n" + line if self._is_open else line)
+            self._is_open = not line.endswith(b"\n")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What people do to turns in the console: cancel, fail, requeue. Each is confirmed, has its reason, and is logged."""
+"""What people do to turns in the console, such as to cancel them. Each is confirmed, has its reason, and is logged."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from conversations import endings
-from conversations.models import Turn
+from conversations import endings, inbox
+from conversations.models import OPEN, Turn, TurnStatus
 from nanohost.lib.admin import CANCEL, FAIL, REQUEUE
-from nanohost.lib.redaction import redact
+from nanohost.lib.errors import Problem
+from nanohost.lib.ids import request_id
+from nanohost.lib.redaction import redact_head
 
 # So many at a time: each is a transaction or two of its own, and somebody waits for the page.
 MOST_AT_ONCE = 200
@@ -22,9 +24,24 @@ MOST_REASON = 500
 
 
 @dataclass(frozen=True, kw_only=True)
+class Among:
+    """Which turns an act is for; what is said if none of those that were chosen is, and of one that is not any more."""
+
+    statuses: tuple[TurnStatus, ...]
+    none: str
+    missed: str
+
+
+OF_OPEN = Among(statuses=OPEN, none="all of them have ended already", missed="had ended already")
+OF_FAILED = Among(
+    statuses=(TurnStatus.FAILED,), none="none of them has failed", missed="had been asked again already, or cannot be"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Act:
-    """``permission``: the one it asks for. ``means``: what becomes of the turns, for whoever is to confirm it. ``do``
-    returns False for a turn that has ended by itself."""
+    """``permission``: the one it asks for. ``means``: what becomes of the turns, for whoever is to confirm it.
+    ``among``: those it is for. ``do`` returns False for a turn that it is not for any more."""
 
     name: str
     permission: str
@@ -33,6 +50,17 @@ class Act:
     reason_label: str
     done: str
     do: Callable[[Turn, str], bool]
+    among: Among = OF_OPEN
+
+
+def _ask_again(turn: Turn, reason: str) -> bool:
+    if inbox.asked_again([turn]):
+        return False
+    try:
+        inbox.ask_again(turn, request_id=request_id(None))
+    except Problem:
+        return False
+    return True
 
 
 ACTS = {
@@ -71,28 +99,43 @@ ACTS = {
             done="Failed",
             do=lambda turn, reason: endings.fail_turn(turn, reason=reason),
         ),
+        Act(
+            name="ask_again",
+            permission=REQUEUE,
+            label="Ask again",
+            means="Each question is asked once more, of the same model, in a new turn at the end of its conversation."
+            " The failed turns stay as they are. One that was asked again before is not asked a third time: ask the"
+            " turn that came of it instead. While the intake is paused, the new turns are held.",
+            reason_label="Why (kept in the log)",
+            done="Asked again",
+            do=_ask_again,
+            among=OF_FAILED,
+        ),
     )
 }
 
 
-def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str) -> HttpResponse:
+def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str, confirm_at: str = "") -> HttpResponse:
     """Ask whether it is meant, and why; or do it, once that is answered. Whoever calls has seen to the permission.
 
-    ``page``: the address to go back to, unless the form names another.
+    ``page``: the address to go back to, unless the form names another. ``confirm_at``: where the answer goes, if that
+    is not the page that asked.
     """
-    chosen = list(turns.open().order_by("pk")[: MOST_AT_ONCE + 1])  # type: ignore[attr-defined]  # a TurnQuerySet
+    # In the order in which they were asked: so they are asked again.
+    among = turns.filter(status__in=act.among.statuses).select_related("conversation__agent")
+    chosen = list(among.order_by("pk")[: MOST_AT_ONCE + 1])
     back = _back(request) or page
     if not chosen:
-        messages.warning(request, "Nothing was done: all of them have ended already.")
+        messages.warning(request, f"Nothing was done: {act.among.none}.")
         return HttpResponseRedirect(back)
     if len(chosen) > MOST_AT_ONCE:
         messages.error(request, f"Nothing was done: choose {MOST_AT_ONCE} turns at most at a time.")
         return HttpResponseRedirect(back)
     reason = request.POST.get("reason", "").replace("\x00", "").strip()
     if request.POST.get("confirmed") != "yes" or not reason:
-        return _ask(request, act, chosen, back, is_missing="confirmed" in request.POST)
+        return _ask(request, act, chosen, back, confirm_at, is_missing="confirmed" in request.POST)
     # Of what is cut in two, no secret would be known.
-    reason = redact(reason)[:MOST_REASON]
+    reason = redact_head(reason, MOST_REASON)
     done = [turn for turn in chosen if act.do(turn, reason)]
     if done:
         assert request.user.pk is not None
@@ -101,17 +144,20 @@ def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str) -
         )
         messages.success(request, f"{act.done}: {_turns(len(done))}.")
     if missed := len(chosen) - len(done):
-        messages.warning(request, f"{_turns(missed)} had ended already.")
+        messages.warning(request, f"{_turns(missed)} {act.among.missed}.")
     return HttpResponseRedirect(back)
 
 
-def _ask(request: HttpRequest, act: Act, chosen: list[Turn], back: str, *, is_missing: bool) -> HttpResponse:
+def _ask(
+    request: HttpRequest, act: Act, chosen: list[Turn], back: str, confirm_at: str, *, is_missing: bool
+) -> HttpResponse:
     context = {
         **admin.site.each_context(request),
         "title": f"{act.label} {_turns(len(chosen))}?",
         "act": act,
         "turns": chosen,
         "back": back,
+        "confirm_at": confirm_at,
         "is_missing": is_missing,
         "checkbox": ACTION_CHECKBOX_NAME,
         "most_reason": MOST_REASON,

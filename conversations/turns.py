@@ -9,14 +9,14 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.conf import settings
 from django.db import OperationalError
 
 from agent import llm, tokens
-from agent.errors import LlmBadResponse, LlmContextTooLong, LlmError
+from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from conversations import claims, commands, doorbell, events
@@ -25,15 +25,17 @@ from conversations.database_threads import DatabaseThreads
 from conversations.errors import FenceLost
 from conversations.outlook import Asking, Outlook, look
 from conversations.sweeper import time_for_last_answer
+from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.logs import about
-from nanohost.lib.redaction import RedactedPieces, redact_known
+from nanohost.lib.redaction import RedactedPieces, redact_known_aside
+from nanohost.lib.text import duration
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Seconds before the first retry of a provider's error; doubled each time, and never more than the last figure.
+# Seconds before the first retry of a provider's error, at most; doubled each time, and never more than the last figure.
 RETRY_FIRST, RETRY_MOST = 1.0, 60.0
 
 # Turns whose workers died twice are suspects: one of them may be what kills workers, and those who are held beside it
@@ -43,9 +45,6 @@ STAND_BACK = (1.0, 3.0)
 
 # A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
 TIMERS_ARE_EARLY = 0.01
-
-# Seconds between tries to store an answer while the database is away.
-STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 Ending = Literal["", "cancelled", "taken over", "deadline", "shutdown"]
@@ -107,16 +106,15 @@ class TurnRunner:
             while turn_id in self._rung_meanwhile and not self._stopping:
                 self._rung_meanwhile.discard(turn_id)
                 await self._advance(turn_id, task)
+        except OperationalError as error:
+            logger.warning("the turn could not be stored (%s); a sweep finds it", type(error).__name__)
         finally:
             self._busy_with.discard(turn_id)
             self._rung_meanwhile.discard(turn_id)
 
     async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]") -> None:
-        try:
-            taken = await self._database(_take, turn_id, worker=self.worker)
-        except OperationalError as error:
-            logger.warning("the turn could not be claimed (%s); a sweep finds it", type(error).__name__)
-            return
+        tries = Tries("a claim", seconds=settings.TURN_LEASE_SECONDS)
+        taken = await self._database.store(tries, _take, turn_id, worker=self.worker)
         if taken is None:
             return
         claim, outlook = taken
@@ -134,8 +132,9 @@ class TurnRunner:
             except asyncio.CancelledError:
                 await self._store_ending(held)
             except FenceLost:
-                if not await self._database(claims.cancel_if_asked, claim):
-                    logger.info("the turn was taken over or ended elsewhere; this worker stops")
+                await self._cancel_or_let_go(claim)
+            except OperationalError:
+                raise
             except Exception:
                 logger.exception("the turn stumbled over a fault of ours")
                 await self._retry_or_fail(claim, code="turn_error", detail="An internal fault; see the log.")
@@ -155,14 +154,24 @@ class TurnRunner:
         """Leave a suspect to another worker, or to a later moment."""
         seconds = random.uniform(*STAND_BACK)  # noqa: S311 -- no secret
         try:
-            await self._database(claims.stand_back, claim, seconds=seconds)
+            await self._stored(claims.stand_back, claim, seconds=seconds)
         except FenceLost:
-            await self._database(claims.cancel_if_asked, claim)
+            await self._stored(claims.cancel_if_asked, claim)
             return
         self._ring_in(claim.turn_id, seconds)
 
     async def _run(self, claim: Claim, outlook: Outlook | None) -> None:
-        """Step until the turn waits or ends."""
+        """Step until the turn waits or ends. A database that goes away in between is waited for: what is stored then
+        tells how to go on."""
+        tries = self._tries("a turn", claim)
+        while True:
+            try:
+                return await self._go_on(claim, outlook)
+            except OperationalError as error:
+                wait, outlook = tries.wait_after(error), None
+            await asyncio.sleep(wait)
+
+    async def _go_on(self, claim: Claim, outlook: Outlook | None) -> None:
         if claim.attempts > settings.TURN_MAX_ATTEMPTS:
             detail = f"{claim.attempts} workers in a row died while they ran it."
             await self._database(claims.fail, claim, code="turn_crashed", detail=detail)
@@ -204,16 +213,16 @@ class TurnRunner:
         )
         return None
 
-    async def _stored(self, store: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Store what a model answered; it was paid for, so a database that is away for moments does not lose it. The
-        fence makes repeating safe."""
-        for seconds in STORE_AGAIN:
-            try:
-                return await self._database(store, *args, **kwargs)
-            except OperationalError as error:
-                logger.warning("an answer could not be stored (%s); again in %s s", type(error).__name__, seconds)
-                await asyncio.sleep(seconds)
-        return await self._database(store, *args, **kwargs)
+    async def _stored(
+        self, store: Callable[Concatenate[Claim, P], T], claim: Claim, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Store what became of a turn, though the database may be away: an answer was paid for."""
+        return await self._database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)
+
+    def _tries(self, what: str, claim: Claim) -> Tries:
+        """As long as the turn has time, and for a while after: it is to end as it did."""
+        seconds = STORE_AT_A_STOP if self._stopping else max(claim.seconds_left(), settings.TURN_LEASE_SECONDS)
+        return Tries(what, seconds=seconds)
 
     async def _ask(self, claim: Claim, view: View, asking: Asking, limit: Limit | None) -> Completion:
         """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
@@ -230,19 +239,19 @@ class TurnRunner:
         tokens.correction.learn(claim.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens)
         if not completion.content.strip() and not completion.tool_calls and not limit:
             raise LlmBadResponse("an empty answer")
-        completion = replace(completion, content=redact_known(completion.content))
+        completion = replace(completion, content=await redact_known_aside(completion.content))
         return _without_calls(completion) if limit else completion
 
     async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
         if claim.seconds_left() <= TIMERS_ARE_EARLY:
-            await self._database(claims.fail, claim, code="turn_timeout", sent=sent)
+            await self._stored(claims.fail, claim, code="turn_timeout", sent=sent)
             return
         if not error.transient:
-            await self._database(claims.fail, claim, code=error.code, detail=error.detail, sent=sent)
+            await self._stored(claims.fail, claim, code=error.code, detail=error.detail, sent=sent)
             return
         await self._retry_or_fail(
-            claim, code=error.code, detail=error.detail, retries=view.retries, wait=error.retry_after, sent=sent
+            claim, code=error.code, detail=error.detail, view=view, wait=error.retry_after, sent=sent
         )
 
     async def _retry_or_fail(
@@ -251,20 +260,26 @@ class TurnRunner:
         *,
         code: str,
         detail: str,
-        retries: int | None = None,
+        view: View | None = None,
         wait: float | None = None,
         sent: dict[str, Any] | None = None,
     ) -> None:
+        """Wait in the database and try again, while that may help; else fail. ``wait``: as the provider asks, in
+        seconds."""
         try:
-            if retries is None:
-                retries = (await self._database(claims.read, claim)).retries
-            seconds = _backoff(retries) if wait is None else wait
-            if retries >= settings.TURN_MAX_ATTEMPTS or seconds >= claim.seconds_left():
-                await self._database(claims.fail, claim, code=code, detail=detail, sent=sent)
+            stored = await self._stored(claims.read, claim) if view is None else view
+            # Of one kind: what was counted in an outage is not held against an answer that makes no sense.
+            before = stored.retries if (stored.retry_code in OUTAGES) == (code in OUTAGES) else 0
+            seconds = _next_try(claim, stored, code, before, wait)
+            if seconds is None:
+                tried = f"; tried {before + 1} times in {duration(stored.retrying_for)}" if before else ""
+                await self._stored(claims.fail, claim, code=code, detail=f"{detail}{tried}", sent=sent)
                 return
-            await self._database(claims.wait_for_retry, claim, seconds=seconds, sent=sent)
+            told = f"{detail}; it asks to wait {duration(wait)}" if wait else detail
+            failed = claims.Failed(times=before + 1, code=code, detail=told)
+            await self._stored(claims.wait_for_retry, claim, seconds=seconds, failed=failed, sent=sent)
         except FenceLost:
-            await self._database(claims.cancel_if_asked, claim)
+            await self._stored(claims.cancel_if_asked, claim)
             return
         self._ring_in(claim.turn_id, seconds)
 
@@ -286,16 +301,19 @@ class TurnRunner:
         claim = held.claim
         try:
             if held.ending == "cancelled":
-                await self._database(claims.cancel_if_asked, claim)
+                await self._stored(claims.cancel_if_asked, claim)
             elif held.ending == "deadline":
-                await self._database(claims.fail, claim, code="turn_timeout")
+                await self._stored(claims.fail, claim, code="turn_timeout")
             elif held.ending == "shutdown":
-                await self._database(claims.hand_back, claim)
+                await self._stored(claims.hand_back, claim)
             else:
                 logger.info("the turn was taken over or ended elsewhere; this worker stops")
         except FenceLost:
-            if not await self._database(claims.cancel_if_asked, claim):
-                logger.info("the turn was taken over or ended elsewhere; this worker stops")
+            await self._cancel_or_let_go(claim)
+
+    async def _cancel_or_let_go(self, claim: Claim) -> None:
+        if not await self._stored(claims.cancel_if_asked, claim):
+            logger.info("the turn was taken over or ended elsewhere; this worker stops")
 
     async def watch(self) -> None:
         """Every second: stop turns that are cancelled, taken over or past their deadline."""
@@ -386,6 +404,24 @@ def _without_calls(completion: Completion) -> Completion:
     return replace(completion, tool_calls=(), reasoning="")
 
 
-def _backoff(retries: int) -> float:
+def _next_try(claim: Claim, view: View, code: str, before: int, wait: float | None) -> float | None:
+    """Seconds until the next try of what has failed so often ``before``; None if there is to be none.
+
+    An outage is waited for until LLM_RETRY_SECONDS have passed since its first failure, or the turn's time is up: near
+    the end the waits become shorter, so that the last try is not lost. A provider that asks for a longer wait than
+    there is time for is not asked again. What is no outage is tried again TURN_MAX_ATTEMPTS times.
+    """
+    left = min(claim.seconds_left(), settings.LLM_RETRY_SECONDS - view.retrying_for)
+    if left < RETRY_FIRST or (code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS):
+        return None
+    seconds = min(_backoff(before), left / 2)
+    if wait is not None:
+        # Not earlier than our own: a provider that says "in 0.01 s" each time would be asked without end.
+        seconds = max(seconds, wait * random.uniform(1.0, 1.1))  # noqa: S311 -- no secret
+    return seconds if seconds < left else None
+
+
+def _backoff(failures: int) -> float:
     """Exponential, with jitter, so that turns that failed together do not come back together."""
-    return min(RETRY_MOST, RETRY_FIRST * 2.0**retries) * random.uniform(0.75, 1.25)  # noqa: S311 -- no secret
+    longest = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 30))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 -- no secret

@@ -37,11 +37,18 @@ from conversations.events import streams
 from conversations.events.hub import Followed, Hub
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
-from nanohost.lib.errors import BodyTooLarge, BodyTooSlow, HeadersTooLarge, Problem, UnsupportedMediaType
+from nanohost.lib.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    HeadersTooLarge,
+    InvalidRequest,
+    Problem,
+    UnsupportedMediaType,
+)
 from nanohost.lib.http import HANG_UP
 from nanohost.lib.ids import new_id, request_id
 from nanohost.lib.logs import about, also_about
-from nanohost.lib.redaction import redact_known
+from nanohost.lib.redaction import redact_head, redact_known, redact_known_aside
 from nanohost.lib.rest import as_problem
 
 access_log = logging.getLogger("nanohost.request")
@@ -58,6 +65,8 @@ SLOWEST_READ_SECONDS = 60
 BODY_SECONDS = 60
 # As much as common proxies pass on.
 MAX_HEADER_BYTES = 32 * 1024
+# As much of a path is logged: it is read for secrets on the loop, by whoever sends one.
+LOGGED_PATH_CHARS = 500
 # Of a body that is too large, so much is read and dropped, since a client that still sends does not read its answer.
 DROPPED_BYTES, DROPPING_SECONDS = 8 * 1024 * 1024, 5
 
@@ -108,7 +117,7 @@ class WaitingRoom:
                 "request",
                 extra={
                     "method": scope["method"],
-                    "path": scope["path"],
+                    "path": _as_logged(scope["path"]),
                     "status": status,
                     "durationMs": round((time.perf_counter() - began) * 1000, 1),
                 },
@@ -181,6 +190,9 @@ class _Visit:
         scope = self._scope
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             raise HeadersTooLarge(f"The headers may have {MAX_HEADER_BYTES} bytes.")
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1 or not (hosts or scope["http_version"] == "1.0"):  # RFC 9112, 3.2
+            raise InvalidRequest("A request has one header Host, which names whom it asks.")
         if scope["path"] == "/health/live" and scope["method"] in ("GET", "HEAD"):
             # Answered without a thread: they may all be waiting for the database, and the process is alive.
             return _as_reply(Answer(status=200, body={"status": "ok"}))
@@ -213,9 +225,9 @@ class _Visit:
         if self._room.draining and not followed.ended:
             return await self._answer(reply)  # it still holds, and asks nothing of a database that may hang
         if followed.answer:  # it came with the end: what the rows would tell
-            return await self._answer(_as_reply(Answer(status=200, body=followed.answer)))
+            return await self._answer(await _as_reply_aside(Answer(status=200, body=followed.answer)))
         answer = await self._room.in_thread(chat_answer, turn_id, request_id=self._identity)
-        return await self._answer(_as_reply(answer))
+        return await self._answer(await _as_reply_aside(answer))
 
     async def _stream(self, reply: _Reply, turn_id: UUID, followed: Followed, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
@@ -311,6 +323,10 @@ def _last_event_id(scope: Scope) -> str:
     return headers.get(b"last-event-id", b"").decode("latin-1").strip() or query.get("last_event_id", "")
 
 
+def _as_logged(path: str) -> str:
+    return path if len(path) <= LOGGED_PATH_CHARS else redact_head(path, LOGGED_PATH_CHARS)
+
+
 def _subjects(path: str) -> dict[str, str]:
     """What a request is about, as its address tells."""
     return {kind[:-1]: found for kind, found in _SUBJECT.findall(path)}
@@ -403,8 +419,21 @@ def _refuse_charset(content_type: str) -> None:
 
 
 def _as_reply(answer: Answer, *, close: bool = False) -> _Reply:
-    text = json.dumps(answer.body, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":"))
-    body = redact_known(text).encode()
+    """The reply; of a small answer, since it is made on the loop."""
+    return _reply(answer, redact_known(_as_json(answer)), close=close)
+
+
+async def _as_reply_aside(answer: Answer) -> _Reply:
+    """The reply, of which a large one is read for secrets beside the loop."""
+    return _reply(answer, await redact_known_aside(_as_json(answer)))
+
+
+def _as_json(answer: Answer) -> str:
+    return json.dumps(answer.body, cls=DjangoJSONEncoder, ensure_ascii=False, separators=(",", ":"))
+
+
+def _reply(answer: Answer, text: str, *, close: bool = False) -> _Reply:
+    body = text.encode()
     headers = {"Content-Type": answer.content_type, **answer.headers, "Content-Length": str(len(body))}
     if close:  # the rest of the body is not read
         headers["Connection"] = "close"

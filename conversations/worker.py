@@ -17,6 +17,7 @@ from uuid import UUID
 
 import uvloop
 from django.conf import settings
+from django.db import OperationalError
 
 import nanohost
 from agent import llm
@@ -28,11 +29,12 @@ from conversations.models import COMPACTION, TOOLS, TURNS, Worker
 from conversations.sweeper import due_calls, due_compactions, due_turns
 from conversations.turns import TurnRunner
 from nanohost.lib.clock import Now, from_now
-from nanohost.lib.database import borrowed_connection
+from nanohost.lib.database import borrowed_connection, pool_use
 from nanohost.lib.statements import Given, Rows
 from tools import gate
 from tools.gate import AgentTools
 from tools.models import ToolCall
+from tools.sandbox.modes import in_force
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +96,10 @@ class Runtime:
         """Start the loop; returns once the worker's row is written. Raises RuntimeError if it cannot be."""
         if TOOLS in self.queues:
             gate.warm_tools()
+            sandbox = in_force()
+            logger.log(
+                logging.INFO if sandbox.is_whole else logging.WARNING, "the sandbox of tools is %s", sandbox.sentence
+            )
         if TURNS in self.queues or COMPACTION in self.queues:
             llm.client()  # importing a provider's package takes a third of a second, which the loop must not
         self._life = asyncio.run_coroutine_threadsafe(self._live(), self._loop)
@@ -222,9 +228,15 @@ class Runtime:
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
         """Now, and again after ``seconds``; a failure is logged, and does not end it."""
+        away = False
         while True:
             try:
                 await do()
+                away = False
+            except OperationalError as error:
+                if not away:  # what it holds, it goes on to hold
+                    logger.warning("a duty of the worker must wait: the database is away (%s)", type(error).__name__)
+                away = True
             except Exception:
                 logger.exception("a periodic duty of the worker failed; it goes on")
             await asyncio.sleep(seconds)
@@ -255,10 +267,19 @@ class Runtime:
             queues=",".join(self.queues),
             heartbeat_at=Now(),
             turns_most=settings.WORKER_MAX_TURNS if TURNS in self.queues else 0,
+            sandbox=in_force().words if TOOLS in self.queues else "",
+            provider=settings.LLM_PROVIDER if TURNS in self.queues else "",
         )
 
     def _report(self) -> None:
-        Worker.objects.filter(name=self.name).update(heartbeat_at=Now(), turns_held=self._runner.count)
+        pool = pool_use()
+        Worker.objects.filter(name=self.name).update(
+            heartbeat_at=Now(),
+            turns_held=self._runner.count,
+            pool_used=pool.used if pool else None,
+            pool_most=pool.most if pool else None,
+            pool_waiting=pool.waiting if pool else None,
+        )
 
     def _say_goodbye(self) -> None:
         Worker.objects.filter(name=self.name).update(ended_at=Now(), turns_held=0)

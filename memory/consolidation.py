@@ -69,6 +69,10 @@ _SYSTEM = (
     " changed, and leave out what matters in this conversation only."
 )
 _SHORTEN = " The long-term memory has {size} characters: bring it below {most}, by merging what belongs together."
+_ADD = (
+    " The long-term memory is too long to be shown whole: in memory_update give only the lines that are to be added to"
+    " it, or nothing."
+)
 
 # Texts longer than these are none: a model has copied the conversation instead of summarising it.
 MOST_SUMMARY_CHARS = 20_000
@@ -79,7 +83,12 @@ RAW_ENTRY_CHARS = 3_000
 
 
 class Malformed(Exception):
-    """A model's answer that nothing can be made of; says why."""
+    """A model's answer that no summary can be made of; says why. ``memory``: the long-term memory that it gave all the
+    same, which is kept."""
+
+    def __init__(self, why: str, *, memory: str | None = None) -> None:
+        super().__init__(why)
+        self.memory = memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +109,8 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Consolidated:
-    """What a model made of a part. ``memory`` is None where it leaves the long-term memory as it is."""
+    """What a model made of a part. ``memory`` is None where it leaves the long-term memory as it is. ``entry`` may be
+    longer than one of the log is to be: see :func:`in_parts`."""
 
     summary: str
     memory: str | None
@@ -156,9 +166,13 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def prompt(*, memory: str, summary: str, lines: Sequence[Line], shorten_to: int | None = None) -> list[dict[str, Any]]:
-    """The messages that ask a model to consolidate. ``shorten_to``: characters that the memory is to come down to."""
+def prompt(
+    *, memory: str, summary: str, lines: Sequence[Line], shorten_to: int | None = None, is_part: bool = False
+) -> list[dict[str, Any]]:
+    """The messages that ask a model to consolidate. ``shorten_to``: characters that the memory is to come down to.
+    ``is_part``: the memory is shown in part only, and is added to instead of rewritten."""
     system = _SYSTEM + (_SHORTEN.format(size=len(memory), most=shorten_to) if shorten_to else "")
+    system += _ADD if is_part else ""
     told = "\n".join(str(line) for line in lines)
     asked = f"{MEMORY_HEAD}\n\n{memory}\n\n{SUMMARY_HEAD}\n\n{summary or '(none)'}\n\n{LINES_HEAD}\n\n{told}"
     return [{"role": "system", "content": system}, {"role": "user", "content": asked}]
@@ -181,19 +195,46 @@ def prompt_for_day(*, summary: str, lines: Sequence[Line]) -> list[dict[str, Any
 MEMORY_HEAD, SUMMARY_HEAD, LINES_HEAD = "## Long-term memory", "## Summary so far", "## Lines to take in"
 
 
-def parse(tool_calls: Sequence[dict[str, Any]], content: str) -> Consolidated:
-    """What an answer says; raises :class:`Malformed`.
+def parse(tool_calls: Sequence[dict[str, Any]], content: str, *, summary_so_far: str = "") -> Consolidated:
+    """What an answer says; raises :class:`Malformed`, which has the memory if that can be used.
 
     Taken are also arguments that are JSON in JSON, a list of one object, a value that is an object instead of text, an
-    answer that writes the call's arguments as its text, and one that leaves out, or sets to null, the memory (which
-    then stays) or the entry (for which the summary's beginning stands in).
+    answer that writes the call's arguments as its text or spreads them over several calls, and one that leaves out, or
+    sets to null, the memory (which then stays), the entry (for which the summary's beginning stands in) or the summary:
+    then the entry goes on with the summary so far, as with nanobot's models, which give memory and entry alone.
     """
     given = _arguments(TOOL_NAME, tool_calls, content)
     if given is None:
         raise Malformed(f"it answered in words instead of {TOOL_NAME}")
     memory, entry = _memory(given.get("memory_update")), _text(given.get("history_entry"))
-    summary = _summary(given.get("summary"))
-    return Consolidated(summary=summary, memory=memory, entry=(entry or _beginning(summary))[:MOST_ENTRY_CHARS])
+    try:
+        summary = _summary(given.get("summary"))
+    except Malformed as error:
+        if not entry:
+            raise Malformed(str(error), memory=memory) from None
+        summary = _gone_on(summary_so_far, entry)
+    return Consolidated(summary=summary, memory=memory, entry=without_stamp(entry or "") or _beginning(summary))
+
+
+def _gone_on(summary: str, entry: str) -> str:
+    """A summary, and what came then. Of one that grows too long, its oldest paragraphs go: the log has them."""
+    paragraphs = f"{summary}\n\n{entry}".strip().split("\n\n")
+    while len(paragraphs) > 1 and sum(len(each) + 2 for each in paragraphs) > MOST_SUMMARY_CHARS:
+        del paragraphs[0]
+    return "\n\n".join(paragraphs)[:MOST_SUMMARY_CHARS]
+
+
+def in_parts(entry: str) -> list[str]:
+    """An entry in as many parts as the log is to have of it."""
+    return [entry[start : start + MOST_ENTRY_CHARS] for start in range(0, len(entry), MOST_ENTRY_CHARS)]
+
+
+_STAMP = re.compile(r"(?:\[\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?\]\s*)+")
+
+
+def without_stamp(entry: str) -> str:
+    """An entry without the time that nanobot's models write before it: the log has its own."""
+    return _STAMP.sub("", entry, count=1) if _STAMP.match(entry) else entry
 
 
 def parse_summary(tool_calls: Sequence[dict[str, Any]], content: str) -> str:
@@ -205,12 +246,23 @@ def parse_summary(tool_calls: Sequence[dict[str, Any]], content: str) -> str:
 def _arguments(name: str, tool_calls: Sequence[dict[str, Any]], content: str) -> dict[str, Any] | None:
     """The arguments of the call, or those that stand in the text; None if that is words. Raises :class:`Malformed`."""
     calls = [call["function"]["arguments"] for call in tool_calls if call["function"]["name"] == name]
-    if not calls and tool_calls:
-        raise Malformed(f"it called {tool_calls[0]['function']['name'][:64]} instead of {name}")
-    given = _object(calls[0] if calls else _unfenced(content))
-    if calls and given is None:
+    if given := [arguments for each in calls if (arguments := _object(each)) is not None]:
+        return _together(given)
+    if calls:
         raise Malformed("its arguments are no object")
-    return given
+    in_words = _object(_unfenced(content))
+    if in_words is None and tool_calls:
+        raise Malformed(f"it called {tool_calls[0]['function']['name'][:64]} instead of {name}")
+    return in_words
+
+
+def _together(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The arguments of several calls as those of one: the last that says something counts, but all entries do."""
+    told: dict[str, Any] = {}
+    for each in given:
+        told |= {name: value for name, value in each.items() if _text(value) is not None}
+    entries = [text for each in given if (text := _text(each.get("history_entry")))]
+    return told | ({"history_entry": "\n".join(dict.fromkeys(entries))} if entries else {})
 
 
 def _summary(given: Any) -> str:
@@ -238,7 +290,7 @@ def _object(arguments: Any) -> dict[str, Any] | None:
 
 
 def _unfenced(content: str) -> str:
-    return re.sub(r"\A\s*```(?:json)?\s*|\s*```\s*\Z", "", content)
+    return re.sub(r"\A\s*```(?:json)?\s*|(?:(?<!\s)\s++)?```\s*+\Z", "", content)
 
 
 def _text(value: Any) -> str | None:
@@ -246,6 +298,13 @@ def _text(value: Any) -> str | None:
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     text = storable(text.strip())
     return text if re.search(r"\w", text) else None
+
+
+def added_to(memory: str, lines: str, *, shown: str) -> str:
+    """A memory with the lines that it lacks. ``shown``: what the model saw of it, which it may have repeated."""
+    here = {*memory.splitlines(), *shown.splitlines()}
+    new = [line for line in lines.splitlines() if line.strip() and line not in here]
+    return "\n".join([memory.rstrip("\n"), *new]).lstrip("\n") if new else memory
 
 
 # What models write where they mean that the memory is to stay.

@@ -1,6 +1,7 @@
 """What a user is told when a host has started."""
 
 import re
+from collections.abc import Sequence
 
 from nanohost.lib import env
 
@@ -21,9 +22,16 @@ def read_made_now(printed: str) -> tuple[str | None, str | None]:
 
 
 def announcement(
-    address: str, *, password: str | None, key: str | None, manage: str = ".venv/bin/python manage.py"
+    address: str,
+    *,
+    password: str | None,
+    key: str | None,
+    sandbox: str,
+    told: Sequence[str] = (),
+    manage: str = ".venv/bin/python manage.py",
 ) -> str:
-    """What a user is told at the start; ``password`` and ``key`` if they were made now, and are shown this once."""
+    """What a user is told at the start; ``password`` and ``key`` if they were made now, and are shown this once;
+    ``sandbox``: what keeps tools where they are, in a sentence; ``told``: sentences of what else has happened."""
     if password:
         how_to_log_in = f"{password}  (shown this once)"
     elif env.secret("NANOHOST_ADMIN_PASSWORD"):
@@ -44,7 +52,8 @@ def announcement(
   Name      admin
   Password  {how_to_log_in}
   API key   {how_to_call}
-
+  Sandbox   {sandbox}
+{"".join(f"  {sentence}{chr(10)}" for sentence in told)}
   Try it{"" if key else ", with your key in NANOHOST_API_KEY"}:
   {curl_line(address, key or "$NANOHOST_API_KEY")}
 

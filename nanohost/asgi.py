@@ -6,15 +6,16 @@ from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
 
-from django.core.wsgi import get_wsgi_application
+import django
 
-django_application = get_wsgi_application()
+django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402 -- Django first
 
 from conversations.waiting import Receive, Scope, Send, WaitingRoom  # noqa: E402 -- Django first
+from nanohost.lib.debugging import Handler  # noqa: E402 -- Django first
 
-waiting_room = WaitingRoom(django_application)
+waiting_room = WaitingRoom(Handler())
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import Celery
 from celery.bootsteps import StartStopStep
-from celery.signals import celeryd_init, setup_logging, worker_init, worker_shutdown, worker_shutting_down
+from celery.signals import beat_init, celeryd_init, setup_logging, worker_init, worker_shutdown, worker_shutting_down
 from django.conf import settings
 from django.core.management.base import CommandError
 
@@ -61,10 +61,13 @@ def _refuse_unknown_queues(conf: Any, options: dict[str, Any], **_: Any) -> None
 def _start_runtime(sender: Any, **_: Any) -> None:
     from conversations.models import TOOLS
     from conversations.worker import start_runtime
+    from nanohost.hardening import harden
     from nanohost.preparation import await_database
+    from tools.sandbox.modes import SandboxMissing
 
     if settings.EMBEDDED:  # there, the lifespan starts and stops it
         return
+    harden()
     queues = set(sender.app.amqp.queues.consume_from)
     if TOOLS in queues and len(queues) > 1:
         raise SystemExit("Tools run in workers of their own, which hold no key: --queues tools, or --queues turns,...")
@@ -73,11 +76,18 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     try:
         await_database()
         start_runtime(queues)
-    except CommandError as error:
+    except (CommandError, SandboxMissing) as error:
         raise SystemExit(str(error)) from None
     except Exception as error:
         # Celery would log it, go on, and listen to rings that nobody follows.
         raise SystemExit(redact(f"The worker could not start: {type(error).__name__}: {error}")) from error
+
+
+@beat_init.connect
+def _harden_beat(**_: Any) -> None:
+    from nanohost.hardening import harden
+
+    harden()
 
 
 @worker_shutting_down.connect

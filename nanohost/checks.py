@@ -3,12 +3,14 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Warning, register
 
 from nanohost.lib import env
+from tools.sandbox.modes import SandboxMissing, in_force
 
 # What a web node needs and others do not: it refuses to start without.
 WEB = "web"
+SANDBOX_MISSING = "nanohost.E002"
 
 
 @register(WEB, deploy=True)
@@ -23,3 +25,15 @@ def secret_key_is_given(**_: Any) -> list[CheckMessage]:
             id="nanohost.E001",
         )
     ]
+
+
+@register
+def sandbox_is_told(**_: Any) -> list[CheckMessage]:
+    """Whether the tools of a process that is started here would have the sandbox that is demanded, and which it is."""
+    try:
+        sandbox = in_force()
+    except SandboxMissing as missing:
+        return [Error(str(missing), id=SANDBOX_MISSING)]
+    if sandbox.is_whole:
+        return []
+    return [Warning(f"The sandbox of tools is {sandbox.sentence}", id="nanohost.W001")]

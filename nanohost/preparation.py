@@ -1,9 +1,11 @@
 """Bringing the database up to date, and refusing what would only fail later."""
 
+import logging
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psycopg
 from django.conf import settings
@@ -11,20 +13,31 @@ from django.contrib.auth import get_user_model
 from django.core import checks
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import (
+    DatabaseError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    connection,
+    transaction,
+)
 from django.db.migrations.loader import MigrationLoader
 from psycopg_pool import PoolTimeout
 
 from nanohost.accounts.errors import MalformedKey
 from nanohost.accounts.models import ApiKey
-from nanohost.checks import WEB
+from nanohost.checks import SANDBOX_MISSING, WEB
 from nanohost.console import tasks
 from nanohost.console.roles import sync_roles
 from nanohost.lib import env
 from nanohost.lib.redaction import redact
 from scheduler.house import HOUSE_JOBS, sync_house_jobs
 from tools import registry
+from tools.changes import follow_setting
 from tools.models import sync_settings
+
+logger = logging.getLogger(__name__)
 
 # Any number will do, as long as every version takes the same one.
 _PREPARING = 7_262_646_867
@@ -33,26 +46,46 @@ _PREPARING = 7_262_646_867
 DATABASE_PATIENCE = 60
 
 
-def refuse_bad_configuration(*, of_a_web_node: bool = False) -> None:
-    """What Django's system checks call an error, in one line; warnings are for ``manage.py check``."""
+def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = False) -> None:
+    """What Django's system checks call an error, in one line; warnings are for ``manage.py check``. The sandbox that is
+    demanded has to be there where tools run."""
     messages = checks.run_checks()
     if of_a_web_node:
         messages += checks.run_checks(tags=[WEB], include_deployment_checks=True)
     serious = [message for message in messages if message.is_serious() and not message.is_silenced()]
+    serious = [message for message in serious if runs_tools or message.id != SANDBOX_MISSING]
     if serious:
         raise CommandError("; ".join(" ".join(f"{error.msg} ({error.id})".split()) for error in serious))
 
 
 def refuse_unknown_tools() -> None:
-    """TOOLS_ALLOWED names tools that exist: a misspelt one would silently forbid."""
-    if unknown := sorted(set(settings.TOOLS_ALLOWED) - set(registry.names())):
-        raise CommandError(
-            f"TOOLS_ALLOWED names no tool: {', '.join(unknown)}; there are: {', '.join(registry.names())}."
-        )
+    """TOOLS_ALLOWED and TOOLS_ENABLED name tools that exist: a misspelt one would silently forbid. And what is to be
+    enabled may be."""
+    for setting, named in (("TOOLS_ALLOWED", settings.TOOLS_ALLOWED), ("TOOLS_ENABLED", settings.TOOLS_ENABLED)):
+        if unknown := sorted(set(named) - set(registry.names())):
+            raise CommandError(
+                f"{setting} names no tool: {', '.join(unknown)}; there are: {', '.join(registry.names())}."
+            )
+    for name in settings.TOOLS_ENABLED:
+        if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
+            raise CommandError(f"TOOLS_ENABLED names {name}, which is outside TOOLS_ALLOWED.")
+        if beyond := sorted(set(registry.get(name).permissions) - set(settings.PERMISSIONS_GRANTED)):
+            raise CommandError(
+                f"TOOLS_ENABLED names {name}, which needs {', '.join(beyond)}: that is outside PERMISSIONS_GRANTED."
+            )
 
 
-def prepare_database() -> tuple[str | None, str | None]:
-    """Bring the database up to date; returns the admin's password and the API key, each if it was made now.
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What came of it: the admin's password and the API key, each if it was made now; sentences on keys revoked now."""
+
+    password: str | None
+    key: str | None
+    revoked: list[str]
+
+
+def prepare_database() -> Prepared:
+    """Bring the database up to date.
 
     Any number of nodes may do so at once: it is done once.
     """
@@ -61,13 +94,42 @@ def prepare_database() -> tuple[str | None, str | None]:
             refuse_newer_database()
             call_command("migrate", verbosity=0, interactive=False)
             sync_settings()
+            follow_setting()
             sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
             sync_roles()
             with transaction.atomic():  # a secret is kept only if it can be shown
-                return make_admin(), make_key()
+                password, revoked = make_admin(), configure_key()
+                prepared = Prepared(password=password, key=make_key(), revoked=revoked)
+            for sentence in revoked:
+                logger.warning(sentence)
+            return prepared
     except DatabaseError as error:
-        which = "DATABASE_URL names" if settings.PRODUCTION else f"DATA_DIR {settings.DATA_DIR} holds"
-        raise CommandError(f"The database that {which} cannot be used: {_reason(error)}") from None
+        raise CommandError(_why_unusable(error)) from None
+
+
+def why_unusable(error: Error) -> str | None:
+    """Why a command cannot use the database, in a sentence that says what to do; None if it could, and the fault is
+    ours."""
+    is_away = isinstance(error, (OperationalError, InterfaceError))
+    if settings.PRODUCTION and is_away:
+        return _why_unusable(error)
+    try:
+        missing = _missing_migrations()
+    except Error:
+        return _why_unusable(error)
+    if missing:
+        return "The database is older than this code, or was never prepared; run: manage.py prepare"
+    return _why_unusable(error) if is_away else None
+
+
+def _why_unusable(error: Error) -> str:
+    if not settings.PRODUCTION and not settings.DATA_DIR.is_dir():
+        return (
+            f"There is no folder {settings.DATA_DIR}, where by DATA_DIR the database is: set DATA_DIR to that of your"
+            " host, or start one with manage.py serve, which makes it."
+        )
+    which = "DATABASE_URL names" if settings.PRODUCTION else f"DATA_DIR {settings.DATA_DIR} holds"
+    return f"The database that {which} cannot be used: {_reason(error)}"
 
 
 @contextmanager
@@ -113,7 +175,7 @@ def await_database() -> None:
         time.sleep(0.5)
 
 
-def _reason(error: DatabaseError) -> str:
+def _reason(error: Error) -> str:
     """In one line. A pool that gave up waiting for a connection does not say why it got none: connecting does."""
     if isinstance(error.__cause__, PoolTimeout):
         try:
@@ -156,18 +218,22 @@ def make_admin() -> str | None:
 def make_key() -> str | None:
     """See that there is an API key; the key if it was made now."""
     admin = get_user_model().objects.get(username="admin")
+    return None if ApiKey.objects.exists() else ApiKey.objects.issue(owner=admin)[1]
+
+
+def configure_key() -> list[str]:
+    """See that NANOHOST_API_KEY, if it is set, is a key, and the one it named before is none: a sentence each."""
+    admin = get_user_model().objects.get(username="admin")
     wanted = env.secret("NANOHOST_API_KEY")
     if not wanted:
-        return None if ApiKey.objects.exists() else ApiKey.objects.issue(owner=admin)[1]
-    if ApiKey.objects.recognise(wanted):
-        return None
+        return []
     try:
         with transaction.atomic():
-            ApiKey.objects.register(wanted, owner=admin)
+            former = ApiKey.objects.configure(wanted, owner=admin)
     except MalformedKey as error:
         raise CommandError(f"NANOHOST_API_KEY makes no sense: {error}") from None
     except IntegrityError:  # a key that was revoked does not come back with a restart
         raise CommandError(
             "NANOHOST_API_KEY has the prefix of a key that was revoked, has expired or is another; choose a new one."
         ) from None
-    return None
+    return [f"NANOHOST_API_KEY has changed: the former key {key} is revoked." for key in former]

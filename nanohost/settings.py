@@ -10,7 +10,7 @@ from csp import constants as csp
 from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
-from nanohost.lib import env, logs
+from nanohost.lib import env, logs, redaction
 from tools import addresses
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -50,6 +50,7 @@ LLM_PROVIDER = env.choice(
 LLM_MODEL_DEFAULT = env.string("LLM_MODEL_DEFAULT", "gpt-4.1-mini")
 LLM_MODELS = env.words("LLM_MODELS")
 LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
+LLM_RETRY_SECONDS = env.seconds("LLM_RETRY_SECONDS", 600)
 LLM_CONTEXT_WINDOW = env.integer("LLM_CONTEXT_WINDOW", 128_000, minimum=1024)
 LLM_OUTPUT_RESERVE = env.integer("LLM_OUTPUT_RESERVE", 8_000, minimum=128)
 
@@ -64,6 +65,8 @@ if LLM_MODELS and LLM_MODEL_DEFAULT not in LLM_MODELS:
 # The ceiling: empty means every registered tool. What the admin enables counts within it.
 TOOLS_ALLOWED = env.words("TOOLS_ALLOWED")
 PERMISSIONS_GRANTED = env.words("PERMISSIONS_GRANTED", ["NET_HTTP", "FS_READ", "FS_WRITE"])
+# What is enabled at each start, as an admin would; the last word counts (docs/decisions/tools-enabled.md).
+TOOLS_ENABLED = env.words("TOOLS_ENABLED")
 TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
 TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
 TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
@@ -72,6 +75,16 @@ TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MOST_THREADS)
 # Of each process a tool runs in or starts. Less than the minimum would not hold what is imported.
 TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20)
 
+# What keeps tools' processes where they are: tools/sandbox/modes.py tells what is in force.
+TOOL_SANDBOX = env.choice("TOOL_SANDBOX", "auto", choices=("auto", "bubblewrap", "landlock", "none"))
+# All of this machine's files besides code that a tool may be granted: FS_READ, FS_WRITE.
+TOOL_FOLDERS = env.words("TOOL_FOLDERS")
+
+for folder in map(Path, TOOL_FOLDERS):
+    if not folder.is_absolute():
+        raise ImproperlyConfigured(f"TOOL_FOLDERS makes no sense: {folder} is no absolute path.")
+    if DATA_DIR.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(DATA_DIR):
+        raise ImproperlyConfigured(f"TOOL_FOLDERS makes no sense: with {folder}, tools would reach DATA_DIR.")
 if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
     raise ImproperlyConfigured(
         f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of NET_HTTP, FS_READ, FS_WRITE"
@@ -160,6 +173,12 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
+redaction.remember("SECRET_KEY", SECRET_KEY)
+# What no setting holds, and few processes read.
+env.have_redacted(("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY"))
+# What DEBUG shows of an exception: without secrets, to this machine alone.
+DEFAULT_EXCEPTION_REPORTER = "nanohost.lib.debugging.Reporter"
+DEFAULT_EXCEPTION_REPORTER_FILTER = "nanohost.lib.debugging.SecretsFilter"
 USE_TZ = True
 USE_I18N = True
 LANGUAGE_CODE = "en-us"
@@ -248,8 +267,8 @@ _POSTGRESQL_OPTIONS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
     "options": "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=10s",
-    # By itself the pool tries to reconnect at ever longer intervals, and would be away for twice as long as the server.
-    "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 4, "reconnect_timeout": 2},
+    # Tries to connect go on for as long as somebody waits who began them.
+    "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": 4, "reconnect_timeout": 4},
 }
 
 
@@ -314,6 +333,7 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": [csp.NONE],
     }
 }
+CSRF_FAILURE_VIEW = "nanohost.console.problems.csrf_failure"
 LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
 # Signing in: five failures from an address, and it has to wait a quarter of an hour.
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
@@ -365,6 +385,7 @@ SPECTACULAR_SETTINGS = {
 
 # --- Celery: the database is the queue, the broker a doorbell ----------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
+CELERY_BROKER_TRANSPORT = "nanohost.lib.broker:Transport" if REDIS_URL else None
 # Whoever rings waits a second at most for a broker that is silent, to connect as well, and does not try twice. The
 # consumers' own blocking reads outlast this.
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
@@ -439,6 +460,8 @@ LOGGING = {
         # With DEBUG, a traceback for each name that a page of the console asks for in vain: hundreds a page.
         "django.template": {"level": "INFO"},
         "axes": {"level": "WARNING"},
+        # Of a server that is away it would tell at each try, several times a second; who asked in vain tells it once.
+        "psycopg.pool": {"level": "ERROR"},
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
         "httpx2": {"level": "WARNING"},

@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from nanohost.announcement import announcement, read_made_now
 from nanohost.lib import env
+from tools.sandbox.modes import in_force
 
 COMPOSE_FILE = Path(__file__).resolve().parent.parent / "docker-compose.yml"
 LOCAL_DATABASE_URL = "postgresql://postgres@127.0.0.1:5432/nanohost"
@@ -300,7 +301,7 @@ class Stack:
         manage = ".venv/bin/python manage.py"
         if not env.inherited(["DATABASE_URL", "DATABASE_URL_FILE"]):
             manage = f"DATABASE_URL={LOCAL_DATABASE_URL} REDIS_URL={LOCAL_REDIS_URL} {manage}"
-        self._say(announcement(self._address, password=password, key=key, manage=manage))
+        self._say(announcement(self._address, password=password, key=key, sandbox=in_force().sentence, manage=manage))
 
 
 def _answers(address: str) -> bool:

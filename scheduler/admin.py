@@ -1,5 +1,6 @@
 """Schedules in the admin: when agents are spoken to by the clock, and the ledger of what became of each time."""
 
+import zoneinfo
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -12,12 +13,24 @@ from django.contrib.admin.utils import unquote
 from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.html import format_html_join
+from django_celery_beat.models import PeriodicTask
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from nanohost.lib.admin import CANCEL, PAUSE, BoundedPaginator, GrowingAdmin, ModelAdmin, link_to, link_to_list
+from nanohost.lib.admin import (
+    CANCEL,
+    PAUSE,
+    BoundedPaginator,
+    GrowingAdmin,
+    KnownValues,
+    ModelAdmin,
+    link_to,
+    link_to_list,
+)
 from nanohost.lib.errors import Problem
 from scheduler import series
-from scheduler.models import Heartbeat, RunState, Schedule, ScheduleRun
+from scheduler.models import Heartbeat, JobRun, RunState, Schedule, ScheduleRun
 from scheduler.times import BadTiming, zone_of
 
 # What the form calls otherwise than series does.
@@ -33,11 +46,31 @@ _ACTS: dict[str, dict[str, str]] = {
 }
 
 
+def _zones() -> list[tuple[str, str]]:
+    names = sorted(zoneinfo.available_timezones() - {"localtime", "posixrules", "Factory"})
+    return [("", f"the host's own: {settings.TIME_ZONE}"), *((name, name) for name in names)]
+
+
+# A date and a time as browsers offer them, to the second.
+_moment = UnfoldAdminTextInputWidget(attrs={"type": "datetime-local", "step": "1"})
+
+
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
     """What people write, as :mod:`scheduler.series` takes it."""
 
-    at = forms.CharField(required=False, max_length=64, help_text="Once: 2030-12-31T09:00, in the zone.")
-    ends_at = forms.CharField(required=False, max_length=64, help_text="It does not run after that; written as above.")
+    at = forms.CharField(
+        required=False, max_length=64, widget=_moment, help_text="Once: by the clock of the zone below."
+    )
+    ends_at = forms.CharField(
+        required=False, max_length=64, widget=_moment, help_text="It does not run after that, by the same clock."
+    )
+    zone = forms.ChoiceField(
+        required=False,
+        widget=UnfoldAdminSelectWidget,
+        choices=_zones,
+        error_messages={"invalid_choice": "There is no zone named %(value)s."},
+        help_text="Whose clock is meant.",
+    )
 
     class Meta:
         model = Schedule
@@ -47,10 +80,14 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own i
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "zone" in self.fields:  # it is not in the form of whoever may only look
-            self.fields["zone"].required = False
+            zone = self.fields["zone"]
+            assert isinstance(zone, forms.ChoiceField)
+            if (former := self.instance.zone) and (former, former) not in _zones():
+                zone.choices = [*_zones(), (former, f"{former} (there is no such zone any more)")]
+            self.initial["zone"] = former
         for name, moment in (("at", self.instance.at), ("ends_at", self.instance.ends_at)):
             if moment:
-                self.initial[name] = _in_zone(moment, self.instance).isoformat()
+                self.initial[name] = _in_zone(moment, self.instance).replace(tzinfo=None).isoformat()
 
     def clean_deliver_to(self) -> Any:
         return self.cleaned_data["deliver_to"] or {}
@@ -90,6 +127,7 @@ class ScheduleAdmin(ModelAdmin):
     paginator = BoundedPaginator
     show_full_result_count = False
     search_fields = ["id", "description", "owner__username"]
+    more_lookups = ["next_at__lt"]  # of those that are late
     actions = ["resume", "pause", "run_now", "cancel"]
     change_form_outer_before_template = "admin/scheduler/acts.html"
     readonly_fields = ["id", "state", "paused_because", "next", "upcoming", "ledger", "runs", "failures", "phase"]
@@ -108,6 +146,11 @@ class ScheduleAdmin(ModelAdmin):
         each = {f"last_{name}": Subquery(last.values(name)[:1]) for name in ("slot", "state", "lag_ms")}
         rows: QuerySet[Any] = super().get_queryset(request).annotate(**each)
         return rows
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """One that is not made yet stands nowhere, and did nothing. (Without a row, lists ask for all there is.)"""
+        every = super().get_fieldsets(request, obj)
+        return every[:3] if request.path == reverse("admin:scheduler_schedule_add") else every
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Where it speaks does not change."""
@@ -150,6 +193,7 @@ class ScheduleAdmin(ModelAdmin):
 
     @admin.display(description="its next times")
     def upcoming(self, schedule: Schedule) -> str:
+        schedule = Schedule.objects.get(pk=schedule.pk)  # beside a form that is refused, what is stored
         try:
             shown = [(_local(each.at, schedule), each.note) for each in series.upcoming(schedule)]
         except BadTiming as error:
@@ -233,6 +277,31 @@ class ScheduleRunAdmin(GrowingAdmin):
     def its_conversation(self, run: ScheduleRun) -> str:
         shown = run.conversation_id
         return link_to("conversations_conversation", shown, str(shown)) if shown else "–"
+
+
+class JobFilter(KnownValues):
+    """By a job's name."""
+
+    title, parameter_name = "job", "job"
+
+    def values(self) -> list[str]:
+        return list(PeriodicTask.objects.order_by("name").values_list("name", flat=True))
+
+
+@admin.register(JobRun)
+class JobRunAdmin(GrowingAdmin):
+    """When each job of the house ran, how long, how it ended and what it did."""
+
+    list_display = ["started_at", "job", "state", "took", "did", "error", "times"]
+    list_filter = [JobFilter, "state"]
+    ordering = ["-id"]  # the newest first: ids sort by time
+    search_fields = ["id"]
+    readonly_fields = ["took"]
+    fields = ["id", "job", "state", "did", "error", "times", "took", "started_at", "ended_at"]
+
+    @admin.display(description="took")
+    def took(self, run: JobRun) -> str:
+        return "–" if run.duration_ms is None else f"{run.duration_ms} ms"
 
 
 @admin.register(Heartbeat)

@@ -55,7 +55,7 @@ def schedule(
         max_runs: It ends when it has run so often. 0: without an end.
         new_conversation: Say it in a new conversation each time, and not in this one.
     """
-    if is_scheduled(caller.request_id) and not _may_go_on(caller):
+    if is_scheduled(caller.turn_id) and not _may_go_on(caller):
         raise ValueError(
             "A turn that was begun by the clock may not use schedules, unless an administrator allows it to this agent."
         )

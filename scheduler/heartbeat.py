@@ -1,8 +1,9 @@
-"""The heartbeat: every HEARTBEAT_MINUTES an agent is asked to do what its document HEARTBEAT says, if it says anything.
+"""The heartbeat: every so many minutes an agent is asked to do what its document HEARTBEAT says, if it says anything.
 
-Beat rings each minute; any number of looks may run at once. Time is cut into pieces of HEARTBEAT_MINUTES, and an agent
-has one row in each at most, by a constraint; by another it has one at a time that has not ended. So neither a second
-beat nor a slow model has it asked twice.
+Beat rings each minute; any number of looks may run at once. Time is cut into pieces of the agent's minutes, or of
+HEARTBEAT_MINUTES, and an agent has one row in each at most, by a constraint; by another it has one at a time that has
+not ended. So neither a second beat nor a slow model has it asked twice; nor does a change of the minutes, by which a
+piece may hold what began in another.
 
 It is asked on behalf of the owner its profile names, in a conversation of the two of their own, anew each time: what it
 said before costs nothing. What it has to tell is delivered to another conversation of theirs, which has nothing else.
@@ -51,9 +52,9 @@ def tokens_of(agent: Agent, day: date) -> int:
 
 
 def _look_after(agent: Agent, *, now: datetime) -> bool:
-    every = timedelta(minutes=settings.HEARTBEAT_MINUTES)
+    every = timedelta(minutes=agent.heartbeat_minutes or settings.HEARTBEAT_MINUTES)
     slot = _EPOCH + (now - _EPOCH) // every * every
-    if Heartbeat.objects.filter(agent=agent, slot=slot).exists():
+    if Heartbeat.objects.filter(agent=agent, slot__gte=slot, slot__lt=slot + every).exists():
         return False
     owner = agent.heartbeat_owner
     row = Heartbeat(agent=agent, owner=owner, slot=slot, day=timezone.localdate(now))

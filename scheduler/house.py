@@ -9,6 +9,11 @@ from django.conf import settings
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
+from nanohost.lib.text import duration
+
+# Beat stores when a job last ran every 30 s.
+LATE = timedelta(minutes=1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HouseJob:
@@ -40,7 +45,7 @@ HOUSE_JOBS = (
         name="heartbeat",
         task="scheduler.tasks.heartbeat",
         times=timedelta(minutes=1),
-        description="Every HEARTBEAT_MINUTES, asks agents to do what their document HEARTBEAT says, if anything.",
+        description="As often as its page or HEARTBEAT_MINUTES says, asks each agent to do what its HEARTBEAT says.",
     ),
     HouseJob(
         name="retention",
@@ -70,6 +75,20 @@ def next_run(job: PeriodicTask) -> datetime | None:
     due: datetime = timezone.now() + schedule.remaining_estimate(since)
     due = (due + timedelta(seconds=0.5)).replace(microsecond=0)  # two clocks were read, one after the other
     return max(due, job.start_time) if job.start_time else due
+
+
+def late_jobs(*, now: datetime) -> dict[str, str]:
+    """The jobs that are on and should have run by now, each with what is wrong, in plain words."""
+    jobs = PeriodicTask.objects.filter(enabled=True).select_related("interval", "crontab", "solar", "clocked")
+    return {job.name: wrong for job in jobs.order_by("name") if (wrong := _what_is_wrong(job, now))}
+
+
+def _what_is_wrong(job: PeriodicTask, now: datetime) -> str:
+    if job.last_run_at and job.last_run_at - now > LATE:
+        ahead = duration((job.last_run_at - now).total_seconds())
+        return f"it last ran {ahead} in the future, by a clock that was ahead. Beat puts that right: is it running?"
+    due = next_run(job)
+    return f"late by {duration((now - due).total_seconds())}" if due and now - due > LATE else ""
 
 
 def _times(times: timedelta | str) -> dict[str, Any]:

@@ -239,3 +239,39 @@ class Heartbeat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.agent_id} at {self.slot:%Y-%m-%d %H:%M:%S}Z"
+
+
+class JobState(models.TextChoices):
+    """How a run of a house job stands."""
+
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed", "failed: the log has the reason"
+    DIED = "died", "died: its worker ended before it did"
+
+
+class JobRun(models.Model):
+    """A run of a house job, and what it did. Runs in a row that found nothing to do share one row, the last one's."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    job = models.CharField(max_length=200, help_text="Its name.")
+    state = models.CharField(
+        max_length=7, choices=JobState.choices, default=JobState.RUNNING, help_text="How it stands, or has ended."
+    )
+    did = models.CharField(max_length=200, blank=True, help_text="What it did. Empty: there was nothing to do.")
+    error = models.CharField(max_length=200, blank=True, help_text="What it failed with.")
+    times = models.PositiveIntegerField(default=1, help_text="Runs in a row that this stands for.")
+    duration_ms = models.PositiveIntegerField(null=True, help_text="How long it took, in milliseconds.")
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["job", "-id"], name="job_runs_by_job"),
+            models.Index(fields=["state", "-id"], name="job_runs_by_state"),
+            models.Index(fields=["started_at"], name="job_runs_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job} at {self.started_at:%Y-%m-%d %H:%M:%S}Z"

@@ -7,6 +7,7 @@ that merely end well.
 import logging
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -29,13 +30,15 @@ KEPT_FOR = timedelta(days=90)
 # So many rows are looked at, or deleted, in one go.
 MANY = 500
 
-# What a turn's request id begins with, if the clock made it; behind it stands the id of its row here.
+# What the request id of a turn of the clock begins with, for people who read logs; behind it stands its row's id.
 BY_SCHEDULE, BY_HEARTBEAT = "schedule:", "heartbeat:"
 
 
-def is_scheduled(request_id: str) -> bool:
-    """Whether a turn with this request id was made by the clock, and not by somebody who asked for it."""
-    return request_id.startswith((BY_SCHEDULE, BY_HEARTBEAT))
+def is_scheduled(turn_id: UUID) -> bool:
+    """Whether an open turn was made by the clock, and not by somebody who asked for it: then a run or a heartbeat names
+    it, which ends after it does. Its request id says nothing: clients may name any."""
+    ledgers: tuple[QuerySet[Any], ...] = (ScheduleRun.objects.all(), Heartbeat.objects.all())
+    return any(rows.filter(ended_at=None, turn_id=turn_id).exists() for rows in ledgers)
 
 
 class _CannotBeTold(Exception):

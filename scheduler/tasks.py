@@ -7,29 +7,37 @@ from nanohost.lib import clock
 from scheduler import runs
 from scheduler.daily import summarise_day
 from scheduler.heartbeat import beat
+from scheduler.job_runs import forget_old as forget_old_job_runs
+from scheduler.job_runs import recorded, told
 from scheduler.ticking import tick as fire_what_is_due
 
 
 @shared_task
 def tick() -> None:
     """Fire the schedules that are due."""
-    fire_what_is_due()
+    with recorded("tick") as report:
+        report.did = told(fire_what_is_due(), "turn made", "turns made")
 
 
 @shared_task
 def daily_summary() -> None:
     """Have the day before summarised, in each conversation in which something was said."""
-    summarise_day(now=clock.read())
+    with recorded("daily_summary") as report:
+        report.did = told(summarise_day(now=clock.read()), "summary asked for", "summaries asked for")
 
 
 @shared_task
 def heartbeat() -> None:
     """Look after the agents that have something to do by themselves."""
-    beat(now=clock.read())
+    with recorded("heartbeat") as report:
+        report.did = told(beat(now=clock.read()), "agent asked", "agents asked")
 
 
 @shared_task
 def retention() -> None:
     """Forget what is kept for a while only."""
-    forget_dead_workers()
-    runs.forget_old()
+    with recorded("retention") as report:
+        workers, rows = forget_dead_workers(), runs.forget_old() + forget_old_job_runs()
+        report.did = ", ".join(
+            filter(None, (told(workers, "worker forgotten", "workers forgotten"), told(rows, "old row", "old rows")))
+        )

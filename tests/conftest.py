@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ from agent import llm
 from agent.models import DEFAULT_AGENT, Agent
 from conversations import inbox
 from conversations.models import Conversation, Message, Turn
+from nanohost.lib import redaction
+from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.text import storable
 from tests import servers, shapes
 from tests.factories import OwnerFactory
 from tests.host import Host, environment_of
 from tests.http import start
 from tests.openai_server import OpenAIServer
+from tests.toolbox import grants_of
 from tools import gate
 from tools.models import ToolSetting, sync_settings
 
@@ -55,6 +59,7 @@ SHARERS = frozenset(
     f"tests/test_{name}.py"
     for name in (
         *("api_bad_input", "api_chat", "api_docs", "api_idempotency", "api_memory", "api_owners", "api_schedules"),
+        "conversation_keys",
         *("cut_readers", "later", "logs", "many_readers", "metrics", "runs", "schema", "streams", "waiting_room"),
     )
 )
@@ -97,6 +102,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         if run := config.stash.get(RUN, None):
             run.end()
         shutil.rmtree(os.environ["DATA_DIR"], ignore_errors=True)
+        shutil.rmtree(os.environ["TOOL_FOLDERS"], ignore_errors=True)
 
 
 RUN = pytest.StashKey[servers.Run]()
@@ -201,12 +207,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.fixture(scope="session")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Another that tests share. It waits half a second for an answer, tries a model once more, gives a turn 3 s, offers
-    two models, and logs what is said."""
+    """Another that tests share. It waits half a second for an answer, and 1.5 s for a model that is away; it gives a
+    turn 3 s, offers two models, and logs what is said."""
     running = Host(
         tmp_path_factory.mktemp("impatient"),
         CHAT_WAIT_SECONDS="0.5",
         TURN_MAX_ATTEMPTS="1",
+        LLM_RETRY_SECONDS="1.5",
         TURN_TIMEOUT_SECONDS="3",
         LLM_MODELS="gpt-4.1-mini,gpt-4.1",
         LOG_CONTENT="1",
@@ -251,7 +258,8 @@ def tool_settings(db: Any) -> Callable[..., None]:
 
     def enable(*names: str, grants: list[str] | None = None) -> None:
         for name in names:
-            ToolSetting.objects.update_or_create(name=name, defaults={"enabled": True, "grants": grants or []})
+            granted = grants_of(name, grants)
+            ToolSetting.objects.update_or_create(name=name, defaults={"enabled": True, "grants": granted})
 
     return enable
 
@@ -305,6 +313,20 @@ def model(settings: Any) -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-def effects(tmp_path: Path) -> Path:
+def marks() -> Path:
+    """A folder that tools reach, if they are granted FS_WRITE."""
+    return Path(tempfile.mkdtemp(dir=os.environ["TOOL_FOLDERS"]))
+
+
+@pytest.fixture
+def effects(marks: Path) -> Path:
     """The file side effects go to."""
-    return tmp_path / "effects"
+    return marks / "effects"
+
+
+@pytest.fixture
+def own_secrets(monkeypatch: pytest.MonkeyPatch) -> KnownSecrets:
+    """The secrets that redaction knows in a test: at first none, and afterwards what was known before."""
+    known = KnownSecrets()
+    monkeypatch.setattr(redaction, "_known", known)
+    return known

@@ -24,7 +24,7 @@ from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import new_id
 from scheduler import series
 from scheduler.house import sync_house_jobs
-from scheduler.models import Heartbeat, Schedule, ScheduleRun
+from scheduler.models import Heartbeat, JobRun, Schedule, ScheduleRun
 from tests.factories import OwnerFactory
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
 
@@ -110,6 +110,7 @@ def make_rows(number: int) -> None:
         Heartbeat.objects.create(
             agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE
         )
+        JobRun.objects.create(job=HOSTILE, did=HOSTILE, error=HOSTILE, started_at=timezone.now())
         Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
         ApiKey.objects.issue(owner=owner)
         ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)

@@ -23,6 +23,7 @@ import httpx2
 from psycopg.rows import dict_row
 
 from tests import servers, shapes
+from tests.toolbox import grants_of
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "nh_test1234_0123456789abcdefghij"
@@ -50,6 +51,7 @@ def environment_of(data_dir: Path) -> dict[str, str]:
         "HOME": str(data_dir),
         "DJANGO_SETTINGS_MODULE": "tests.hosted",
         "DATA_DIR": str(data_dir),
+        "TOOL_FOLDERS": os.environ["TOOL_FOLDERS"],
         "PORT": "0",
         "LOG_FORMAT": "json",
         **PREPARED,
@@ -208,7 +210,7 @@ class Host:
         """Enable tools of a host that has started once, without a ``manage.py tools allow`` for each."""
         for name in names:
             change = "UPDATE tools_toolsetting SET enabled = ?, grants = ? WHERE name = ? RETURNING name"
-            assert self.sql(change, True, json.dumps(grants), name), f"there is no tool {name}"
+            assert self.sql(change, True, json.dumps(grants_of(name, grants)), name), f"there is no tool {name}"
 
     def forbid(self, *names: str) -> None:
         """Undo :meth:`allow`."""

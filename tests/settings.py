@@ -10,6 +10,9 @@ os.environ.setdefault("NANOHOST_EXTRA_APPS", "tests.toolbox")
 # Made once a run; the processes that run tests side by side inherit it.
 if "DATA_DIR" not in os.environ:
     os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="nanohost-tests-")
+# All of this machine's files that tools reach, in the tests' own process and in the hosts they start.
+if "TOOL_FOLDERS" not in os.environ:
+    os.environ["TOOL_FOLDERS"] = tempfile.mkdtemp(prefix="nanohost-marks-")
 # The suite must not follow the developer's own provider, nor come near the developer's own database.
 for name in ("OPENAI_API_KEY", "LLM_BASE_URL", "LLM_PROVIDER", "LLM_MODELS", "NANOHOST_API_KEY"):
     os.environ.pop(name, None)

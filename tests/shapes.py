@@ -8,7 +8,9 @@ some tests on it. Where the tests work there, and what they leave alone, is told
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 import redis
@@ -78,8 +80,17 @@ def run_suite(wanted: str, arguments: list[str]) -> bool:
     return subprocess.run(pytest, env=os.environ | own).returncode == 0
 
 
+def note_sandbox(mode: str) -> None:
+    """Have it told at the end of the suite that hostile tools were tried in a sandbox."""
+    if noted := os.environ.get("TEST_SANDBOXES"):
+        with Path(noted).open("a") as file:
+            file.write(f"{mode}\n")
+
+
 def main(arguments: list[str]) -> int:
     """Run the suite on every shape there is; the last line names them. 0 if all passed."""
+    noted = tempfile.NamedTemporaryFile(mode="r")  # noqa: SIM115 -- it goes with this process
+    os.environ["TEST_SANDBOXES"] = noted.name
     passed = [run_suite(EMBEDDED, arguments)]
     ran = [EMBEDDED]
     try:
@@ -93,6 +104,8 @@ def main(arguments: list[str]) -> int:
         ran.append(PRODUCTION)
     pages = chromium() or "not tested: install Debian's chromium, or set CHROMIUM to one"
     print(f"\npages in a browser: {pages}", flush=True)  # noqa: T201 -- a command
+    tried = sorted(set(noted.read().split()) - {"none"})
+    print(f"hostile tools tried in: {', '.join(tried) or 'no sandbox: install bubblewrap'}", flush=True)  # noqa: T201 -- a command
     if not all(passed):
         print("\nfailed", flush=True)  # noqa: T201 -- a command
     print(f"shapes run: {', '.join(ran)}", flush=True)  # noqa: T201 -- a command

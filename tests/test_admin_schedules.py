@@ -10,6 +10,7 @@ from agent.models import DEFAULT_AGENT, Agent
 from conversations.models import Turn
 from scheduler import series
 from scheduler.models import Schedule, ScheduleRun
+from scheduler.times import zone_of
 
 pytestmark = pytest.mark.django_db
 
@@ -64,6 +65,39 @@ def test_what_makes_no_sense_is_refused_with_its_sentence(admin_client, owner, s
     told = admin_client.post(page_of(schedule), form_of(schedule, zone="Mars/Phobos")).content.decode()
     assert "There is no zone named" in told
     assert Schedule.objects.get() == schedule
+
+
+def test_a_blank_form_says_nothing_of_errors_and_shows_where_to_write(admin_client, owner):
+    shown = admin_client.get(ADD).content.decode()
+    assert "There is no zone" not in shown
+    assert "What it did" not in shown
+    for name in ("at", "ends_at"):
+        (field,) = re.findall(rf'<input[^>]*name="{name}"[^>]*>', shown)
+        assert 'type="datetime-local"' in field
+        assert re.search(r'class="[^"]*\bborder\b', field)
+    (zones,) = re.findall(r'<select name="zone".*?</select>', shown, re.DOTALL)
+    offered = re.findall(r'<option value="([^"]*)"', zones)
+    assert {"", "Europe/Berlin", "Asia/Kolkata", "UTC"} <= set(offered)
+    assert all(zone_of(name) for name in offered if name)
+
+
+def test_what_a_browser_shows_of_a_schedule_it_sends_back_unchanged(admin_client, owner):
+    zone = "America/New_York"  # where 1:30 comes twice on that day, and the second one is meant
+    at = "2126-11-03T01:30:00-05:00"
+    made = series.create(owner_id=owner.pk, prompt="Hello", at=at, zone=zone)
+    shown = admin_client.get(page_of(made)).content.decode()
+    assert 'value="2126-11-03T01:30:00"' in shown
+    changed = form(at="2126-11-03T01:30:00", zone=zone, description="renamed")
+    assert admin_client.post(page_of(made), changed).status_code == 302
+    found = Schedule.objects.get()
+    assert (found.description, found.at, found.zone) == ("renamed", made.at, zone)
+
+
+def test_a_zone_that_is_gone_is_shown_and_can_be_changed(admin_client, schedule):
+    Schedule.objects.update(zone="Europe/Atlantis")
+    assert "Europe/Atlantis (there is no such zone any more)" in admin_client.get(page_of(schedule)).content.decode()
+    assert admin_client.post(page_of(schedule), form_of(schedule, zone="UTC")).status_code == 302
+    assert Schedule.objects.get().zone == "UTC"
 
 
 def test_a_change_is_made_by_what_was_changed_alone(admin_client, schedule):

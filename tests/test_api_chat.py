@@ -1,5 +1,6 @@
 """The API over HTTP, as its clients use it, on a running host."""
 
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from tests.host import Host
 from tests.http import chat, connect, eventually, problem, rows, start, turns_of
 from tests.scripts import script
+from tools.sandbox import modes
 
 AN_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
@@ -51,18 +53,18 @@ def running_turn(host: Host, conversation_id: str, status: str = "running") -> s
 def test_a_conversation_is_created_and_shown(api):
     created = api.post("/conversations", json={"metadata": {"ticket": 7}})
     assert created.status_code == 201
-    assert list(created.json()) == ["conversationId"]
+    assert list(created.json()) == ["conversationId", "key"]
     conversation_id = created.json()["conversationId"]
     assert created.headers["location"] == f"/api/v1/conversations/{conversation_id}"
     shown = api.get(f"/conversations/{conversation_id}").json()
-    assert list(shown) == ["conversationId", "agent", "metadata", "createdAt", "updatedAt"]
+    assert list(shown) == ["conversationId", "key", "agent", "metadata", "createdAt", "updatedAt"]
     assert (shown["agent"], shown["metadata"]) == ("default", {"ticket": 7})
     assert re.fullmatch(AN_ID, shown["conversationId"])
     assert re.fullmatch(TIME, shown["createdAt"])
 
 
 def test_conversations_are_listed_in_pages_newest_first(api):
-    made = [start(api) for _ in range(5)]
+    made = [start(api) for _ in range(6)]
     found, link = [], "/conversations?limit=2"
     for _ in range(3):
         page = api.get(link).json()
@@ -70,7 +72,7 @@ def test_conversations_are_listed_in_pages_newest_first(api):
         assert len(page["results"]) == 2
         found += [row["conversationId"] for row in page["results"]]
         link = page["next"]
-    assert found[:5] == made[::-1]
+    assert found == made[::-1]
 
 
 def test_a_page_leads_back_to_the_one_before(api):
@@ -157,20 +159,33 @@ def test_messages_are_as_the_specification_names_them(api, conversation_id):
     turn_id = chat(api, conversation_id, "What time is it?").json()["turnId"]
     messages = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
     assert list(messages[0]) == [
-        "id", "conversationId", "seq", "role", "type", "content", "toolName", "toolCallId", "turnId", "createdAt",
+        "id", "conversationId", "seq", "role", "type", "kind", "pinned", "content", "toolCalls", "toolName",
+        "toolCallId", "turnId", "createdAt",
     ]  # fmt: skip
     assert [message["role"] for message in messages] == ["USER", "ASSISTANT", "TOOL", "ASSISTANT"]
     assert {message["type"] for message in messages} == {"NORMAL"}
     assert {message["turnId"] for message in messages} == {turn_id}
     assert [message["toolName"] for message in messages] == [None, None, "time", None]
     assert [message["toolCallId"] is None for message in messages] == [True, True, False, True]
+    assert [message["toolCalls"] is None for message in messages] == [True, False, True, True]
+
+
+def test_the_transcript_shows_what_an_assistant_asks_for(api, conversation_id):
+    asked = [{"name": "time", "arguments": {"timezone": "Asia/Tokyo"}}, {"name": "fetch", "arguments": {"url": "x"}}]
+    chat(api, conversation_id, script({"call": asked}, {"say": "So be it."}))
+    _, asking, *results, _ = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
+    assert asking["role"] == "ASSISTANT"
+    assert [list(call) for call in asking["toolCalls"]] == [["toolCallId", "toolName", "arguments"]] * 2
+    shown = [{"name": call["toolName"], "arguments": json.loads(call["arguments"])} for call in asking["toolCalls"]]
+    assert shown == asked
+    assert [each["toolCallId"] for each in results] == [call["toolCallId"] for call in asking["toolCalls"]]
 
 
 def test_a_turn_is_shown(api, conversation_id):
     answer = chat(api, conversation_id, "What time is it?").json()
     turn = api.get(f"/turns/{answer['turnId']}").json()
     assert list(turn) == [
-        "turnId", "conversationId", "status", "assistantMessage", "toolCalls", "usage", "error",
+        "turnId", "conversationId", "status", "assistantMessage", "toolCalls", "usage", "error", "retry",
         "createdAt", "startedAt", "endedAt",
     ]  # fmt: skip
     assert (turn["status"], turn["error"]) == ("succeeded", None)
@@ -211,6 +226,19 @@ def test_past_the_waiting_time_the_turn_is_pointed_at_and_goes_on(impatient):
         assert answer.headers["location"] == f"/api/v1/turns/{turn_id}"
         ended = eventually(lambda: (t := api.get(f"/turns/{turn_id}").json())["endedAt"] and t)
         assert (ended["status"], ended["assistantMessage"]) == ("succeeded", "at last")
+
+
+def test_a_chat_gets_its_202_in_time_while_the_model_is_waited_for(impatient):
+    with impatient.client() as api:
+        steps = script({"fail": "rate_limited", "times": 1, "retryAfter": 1.2, "say": "at last"})
+        answer = chat(api, start(api), steps)
+        assert (answer.status_code, answer.json()["status"]) == (202, "waiting")
+        told = api.get(answer.headers["location"].removeprefix("/api/v1")).json()
+        assert (told["retry"]["code"], told["retry"]["tries"]) == ("llm_rate_limited", 1)
+        assert told["retry"]["since"] < told["retry"]["nextTryAt"]
+        turn_id = answer.json()["turnId"]
+        ended = eventually(lambda: (t := api.get(f"/turns/{turn_id}").json())["endedAt"] and t)
+        assert (ended["status"], ended["assistantMessage"], ended["retry"]) == ("succeeded", "at last", None)
 
 
 def test_a_client_that_goes_away_does_not_stop_the_turn(host, api, conversation_id):
@@ -293,8 +321,8 @@ def test_a_queued_turn_is_cancelled_behind_a_running_one(host, api, conversation
     problem(first.result(10), 409, "turn_cancelled")
 
 
-def test_a_turn_that_waits_for_tools_is_cancelled_with_its_calls(host, api, conversation_id, toolbox, tmp_path: Path):
-    steps = script({"call": [{"name": "look_around", "arguments": {"path": f"{tmp_path}/looks", "seconds": 2.5}}]})
+def test_a_turn_that_waits_for_tools_is_cancelled_with_its_calls(host, api, conversation_id, toolbox, marks: Path):
+    steps = script({"call": [{"name": "look_around", "arguments": {"path": f"{marks}/looks", "seconds": 2.5}}]})
     asked = in_background(chat, api, conversation_id, steps)
     turn_id = running_turn(host, conversation_id, "waiting")
     cancelled = api.post(f"/turns/{turn_id}/cancel").json()
@@ -413,7 +441,8 @@ def test_health_is_open_and_says_what_is_well(host):
     assert ready.status_code == 200
     assert ready.json() == {
         "status": "ok",
-        "checks": {"database": "ok", "doorbell": "ok", "worker": "ok", "toolbox": "ok"},
+        "checks": {"database": "ok", "doorbell": "ok", "worker": "ok", "toolbox": "ok", "news": "ok"},
+        "sandbox": [modes.in_force().words],
     }
     assert httpx2.post(f"{host.address}/health/live").status_code == 405
 

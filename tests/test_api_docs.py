@@ -11,9 +11,10 @@ from drf_spectacular.generators import SchemaGenerator
 from agent.errors import LlmError
 from conversations.errors import TurnProblem
 from memory.errors import MemoryChanged, MemoryTooLong
+from nanohost.console import problems
 from nanohost.lib.errors import Problem
 from tests.host import ROOT, Host
-from tests.http import chat, key_of, start
+from tests.http import chat, eventually, key_of, start
 
 PAGE = (ROOT / "docs/api.md").read_text()
 TABLE = {
@@ -30,7 +31,7 @@ def kinds(kind: type) -> Iterator[type]:
 
 def test_the_table_has_every_problem_and_no_other():
     plain = {kind.code: (kind.status, kind.title) for kind in (Problem, *kinds(Problem)) if kind is not TurnProblem}
-    assert plain.keys() >= {MemoryChanged.code, MemoryTooLong.code}
+    assert plain.keys() >= {MemoryChanged.code, MemoryTooLong.code, problems.Forbidden.code}
     assert plain | TurnProblem.codes == TABLE
     assert not plain.keys() & TurnProblem.codes.keys()
 
@@ -63,22 +64,26 @@ def test_every_example_works(host: Host):
     with host.client(key) as client:
         conversation_id = start(client)
         turn_id = chat(client, conversation_id, "Hello").json()["turnId"]
+        for number in range(20):  # until it is summarised
+            chat(client, conversation_id, f"Hello {number}")
+        of_it = f"/conversations/{conversation_id}"
+        message_id = client.get(f"{of_it}/messages").json()["results"][0]["id"]
+        summary = eventually(lambda: client.get(f"{of_it}/summaries").json()["results"])[0]["seq"]
         yearly = {"prompt": "Hello", "cron": "0 9 24 12 *"}
         schedule_id = client.post("/schedules", json=yearly).json()["scheduleId"]
-    for method, address, headers, body in examples(
-        HOST=host.address, KEY=key, CONVERSATION=conversation_id, TURN=turn_id, SCHEDULE=schedule_id
-    ):
+        note = {"message": "Hello", "onWake": True}
+        deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
+    things = {"CONVERSATION": conversation_id, "TURN": turn_id, "SCHEDULE": schedule_id, "DEFERRED": deferred_id}
+    things |= {"MESSAGE": message_id, "SUMMARY": str(summary)}
+    for method, address, headers, body in examples(HOST=host.address, KEY=key, **things):
         answer = httpx2.request(method, address, headers=headers, content=body, timeout=30)
         assert answer.is_success, (method, address, answer.text)
 
 
 def test_every_route_has_an_example():
-    shown = {
-        f"{method} {address.partition('?')[0]}"
-        for method, address, _, _ in examples(
-            HOST="", KEY="", CONVERSATION="{conversation_id}", TURN="{turn_id}", SCHEDULE="{schedule_id}"
-        )
-    }
+    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE")
+    ids = {name: f"{{{name.lower()}_id}}" for name in names} | {"SUMMARY": "{seq}"}
+    shown = {f"{method} {address.partition('?')[0]}" for method, address, _, _ in examples(HOST="", KEY="", **ids)}
     shown = {address.replace("/agents/default/", "/agents/{agent}/") for address in shown}
     document = SchemaGenerator().get_schema(request=None, public=True)
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}

@@ -1,5 +1,6 @@
 """``Idempotency-Key``: a request that is repeated is answered once, whatever happens in between."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,9 +33,14 @@ def test_a_failed_turns_answer_is_repeated_too(api, conversation_id):
 
 
 def test_concurrent_duplicates_wait_for_the_one_turn(host, api, conversation_id):
-    slow = script({"sleep": 0.5, "say": "once"})
+    slow, together = script({"sleep": 0.5, "say": "once"}), threading.Barrier(20)
+
+    def ask() -> httpx2.Response:
+        together.wait(20)
+        return chat(api, conversation_id, slow, headers=key(conversation_id))
+
     with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(chat, api, conversation_id, slow, headers=key(conversation_id)) for _ in range(20)]
+        asked = [pool.submit(ask) for _ in range(20)]
     answers = [future.result() for future in asked]
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.text for answer in answers}) == 1

@@ -32,6 +32,7 @@ def test_a_summary_tells_what_it_came_from(people, compacted):
     anna, ben = people
     (summary,) = anna.get(f"/conversations/{compacted}/summaries").json()["results"]
     assert (summary["fromSeq"], summary["throughSeq"], summary["isStub"]) == (1, 22, False)
+    assert (summary["kind"], summary["day"], summary["undoneAt"]) == ("rolling", None, None)
     assert summary["model"] == "gpt-4.1-mini"
     assert "rose 10 is red" in summary["content"]
     (last,) = anna.get(f"/conversations/{compacted}/turns?limit=1").json()["results"]
@@ -40,6 +41,43 @@ def test_a_summary_tells_what_it_came_from(people, compacted):
     shown = [message for message in messages if message["type"] == "SUMMARY"]
     assert [(each["role"], each["seq"]) for each in shown] == [("SYSTEM", summary["seq"])]
     problem(ben.get(f"/conversations/{compacted}/summaries"), 404, "not_found")
+
+
+def test_messages_tell_what_sets_them_apart(people, compacted):
+    anna, _ = people
+    chat(anna, compacted, "/help")
+    messages = anna.get(f"/conversations/{compacted}/messages?limit=200").json()["results"]
+    assert {(each["type"], each["kind"]) for each in messages} == {
+        ("NORMAL", "said"),
+        ("SUMMARY", "rolling"),
+        ("NORMAL", "command"),
+    }
+
+
+def test_a_message_is_pinned_and_a_summary_undone(host, people, compacted):
+    anna, _ = people
+    messages = anna.get(f"/conversations/{compacted}/messages").json()["results"]
+    pin = f"/conversations/{compacted}/messages/{messages[2]['id']}/pin"
+    for _ in range(2):
+        pinned = anna.put(pin)
+        assert (pinned.status_code, pinned.json()) == (200, messages[2] | {"pinned": True})
+    assert [each["seq"] for each in pinned_in(anna, compacted)] == [3]
+    assert [anna.delete(pin).status_code for _ in range(2)] == [204, 204]
+    assert pinned_in(anna, compacted) == []
+    summary = next(each for each in messages if each["kind"] == "rolling")
+    problem(anna.put(pin.replace(messages[2]["id"], summary["id"])), 409, "cannot_be_pinned")
+    undo = f"/conversations/{compacted}/summaries/{summary['seq']}/undo"
+    told = anna.post(undo, json={"reason": "It is wrong."}).json()
+    assert (told["seq"], told["undoneBy"], told["undoneBecause"]) == (summary["seq"], "anna", "It is wrong.")
+    listed = anna.get(f"/conversations/{compacted}/summaries").json()["results"]
+    assert [each for each in listed if each["undoneAt"]] == [told]
+    problem(anna.post(undo), 409, "summary_stays")
+    assert f"summary {summary['seq']} was undone by anna" in host.log_text()
+
+
+def pinned_in(client, conversation_id):
+    messages = client.get(f"/conversations/{conversation_id}/messages?limit=200").json()["results"]
+    return [each for each in messages if each["pinned"]]
 
 
 def test_the_memory_is_the_callers_own(people, compacted):

@@ -38,6 +38,9 @@ class Things:
     conversation_id: str
     turn_id: str
     schedule_id: str
+    message_id: str
+    deferred_id: str
+    seq: int = 1
     agent: str = "default"
 
 
@@ -54,16 +57,18 @@ def things_of(client: httpx2.Client) -> Things:
     conversation_id = start(client)
     answer = chat(client, conversation_id, "What time is it?").json()
     yearly = {"prompt": "Hello", "cron": "0 9 24 12 *", "conversationId": conversation_id}
-    return Things(
-        client, conversation_id, answer["turnId"], client.post("/schedules", json=yearly).json()["scheduleId"]
-    )
+    schedule_id = client.post("/schedules", json=yearly).json()["scheduleId"]
+    message_id = client.get(f"/conversations/{conversation_id}/messages").json()["results"][0]["id"]
+    note = {"message": "Hello", "trigger": False}
+    deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
+    return Things(client, conversation_id, answer["turnId"], schedule_id, message_id, deferred_id)
 
 
 def everything(things: Things) -> list[object]:
     """All that the API shows of somebody's things."""
-    paths = (f"/conversations/{things.conversation_id}", f"/conversations/{things.conversation_id}/messages",
-             f"/turns/{things.turn_id}", "/conversations", f"/schedules/{things.schedule_id}", "/schedules",
-             f"/schedules/{things.schedule_id}/runs")  # fmt: skip
+    mine = f"/conversations/{things.conversation_id}"
+    paths = (mine, f"{mine}/messages", f"{mine}/deferred", f"/turns/{things.turn_id}", "/conversations",
+             f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs")  # fmt: skip
     return [things.client.get(path).json() for path in paths]
 
 
@@ -81,7 +86,8 @@ def test_what_is_another_owners_is_not_found(owners, operation):
     method, path = address(operation, theirs)
     told = problem(mine.client.request(method, path, json={"message": "Hello"}), 404, "not_found")
     unknown = path.replace(theirs.conversation_id, mine.turn_id).replace(theirs.turn_id, mine.conversation_id)
-    unknown = unknown.replace(theirs.schedule_id, mine.turn_id)
+    for of_theirs in (theirs.schedule_id, theirs.message_id, theirs.deferred_id):
+        unknown = unknown.replace(of_theirs, mine.turn_id)
     assert (
         problem(mine.client.request(method, unknown, json={"message": "Hello"}), 404, "not_found")["detail"]
         == told["detail"]
@@ -120,6 +126,13 @@ def test_a_cursor_of_another_owner_shows_nothing_of_theirs(owners):
     link = theirs.client.get("/conversations?limit=1").json()["next"]
     assert theirs.conversation_id in theirs.client.get(link).text
     assert theirs.conversation_id not in mine.client.get(link).text
+
+
+def test_a_message_of_another_owner_is_not_pinned_in_a_conversation_of_mine(owners):
+    mine, theirs = owners
+    for method in ("PUT", "DELETE"):
+        path = f"/conversations/{mine.conversation_id}/messages/{theirs.message_id}/pin"
+        problem(mine.client.request(method, path), 404, "not_found")
 
 
 def test_a_message_beside_another_owners_conversation_is_not_stored(owners):

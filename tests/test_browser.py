@@ -111,6 +111,61 @@ def test_signing_in_shows_the_overview(started, console):
     visitor.context.close()
 
 
+def test_the_documentation_of_the_api_can_be_read_and_tried(boss):
+    page = boss.page
+    page.goto("/api/docs")
+    page.locator("[data-path$='/tools']").click()
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    expect(page.locator(".responses-table.live-responses-table")).to_contain_text("not_authenticated")
+    boss.complaints[:] = [each for each in boss.complaints if "401" not in each]  # what was tried without a key
+
+
+def test_what_is_not_there_is_told_on_a_page_that_everybody_can_read(boss, started, console):
+    stranger = Visitor(started, console.address)
+    signed_in = Visitor(started, console.address)
+    signed_in.sign_in("admin", PASSWORD)
+    for visitor in (stranger, signed_in):
+        for width in WIDTHS:
+            visitor.resize(width)
+            visitor.page.goto("/nonsense/")
+            expect(visitor.page.locator("#problem")).to_contain_text("The address is wrong")
+            assert (visitor.faults(), visitor.is_too_wide(), visitor.strangers) == ([], False, [])
+        visitor.page.get_by_role("link", name=re.compile("^To the")).click()
+        expect(visitor.page.locator("#problem")).to_have_count(0)
+        visitor.context.close()
+
+
+def test_a_schedule_is_made_by_its_form(boss, console):
+    page = boss.page
+    page.goto("/admin/scheduler/schedule/add/")
+    for label in ("At", "Ends at"):
+        field = page.get_by_label(label, exact=True)
+        assert field.evaluate("field => getComputedStyle(field).borderTopWidth") != "0px"
+    if PICTURES:
+        boss.photograph(Path(PICTURES) / "schedule-form.png")
+    page.get_by_label("Prompt").fill("Good morning!")
+    page.get_by_label("Owner").select_option(label="admin")
+    page.get_by_label("Agent").select_option(label="default")
+    page.get_by_label("At", exact=True).fill("2126-05-04T09:00")
+    page.get_by_label("Zone").select_option("Asia/Kolkata")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("was added successfully")).to_be_visible()
+    (row,) = console.sql("SELECT at FROM scheduler_schedule WHERE prompt = 'Good morning!'")
+    assert "2126-05-04 03:30:00" in str(row["at"])
+
+
+def test_a_key_is_made_and_opens_the_api(boss, console):
+    page = boss.page
+    page.goto("/admin/accounts/apikey/add/")
+    page.get_by_label("Owner").select_option(label="admin")
+    page.get_by_role("button", name="Save", exact=True).click()
+    key = page.locator("#key").inner_text()
+    assert (boss.faults(), boss.is_too_wide()) == ([], False)
+    with console.client(key=key) as client:
+        assert client.get("/conversations").status_code == 200
+
+
 def addresses(visitor):
     """Every page that the side names, and of each list the first row's; by name."""
     visitor.page.goto("/admin/")
@@ -132,6 +187,8 @@ MORE = {
     "simulator": "/admin/tools/toolsetting/simulate/",
     "queue-pause": "/admin/queue/intake/",
     "user-delete": "/admin/auth/user/1/delete/",
+    "apikey-add": "/admin/accounts/apikey/add/",
+    "schedule-add": "/admin/scheduler/schedule/add/",
 }
 
 
@@ -276,7 +333,7 @@ def test_a_turn_that_is_stuck_is_requeued_and_answered(boss, api):
     wait_until(lambda: api.get(f"/turns/{turn}").json()["status"] == "waiting")
     page.goto("/admin/queue/")
     row = page.locator(f"#turn-{turn}")
-    expect(row).to_contain_text("provider failed (once in a row); tried again in")
+    expect(row).to_contain_text("It failed once (llm_rate_limited")
     row.get_by_role("checkbox").check()
     page.get_by_role("button", name="Requeue…").click()
     expect(page.get_by_text("No tool call is run twice")).to_be_visible()

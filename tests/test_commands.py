@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conversations import compaction
+from conversations import compaction, endings
 from conversations.commands import command_in
-from conversations.models import Conversation, Message, TurnStatus
+from conversations.models import Conversation, Message, Turn, TurnStatus
 from conversations.outlook import look
 from conversations.turns import _take
 from memory.models import HistoryEntry, Memory
@@ -144,6 +144,39 @@ def test_stop_cancels_what_is_under_way_at_once(say):
     assert running.cancel_requested
     assert waiting.status == TurnStatus.CANCELLED
     assert stop.status == TurnStatus.QUEUED
+
+
+def test_stop_says_how_much_it_has_cancelled(say):
+    settle([say("before")])
+    endings.cancel_turn(say("cancelled by somebody else"))
+    (alone,) = settle([say("/stop")])
+    assert reply(alone) == "Nothing was under way."
+    say("one")
+    (stop,) = settle([say("/stop")])
+    assert reply(stop) == "Stopped: one turn was cancelled."
+    running, _ = say("two"), say("three")
+    _take(running.pk, worker="other")
+    stop = say("/stop")
+    assert stop.status == TurnStatus.QUEUED
+    Turn.objects.filter(pk=running.pk).update(status=TurnStatus.CANCELLED)  # as its worker does in a moment
+    settle([stop])
+    assert reply(stop) == "Stopped: 2 turns were cancelled."
+
+
+def test_stop_does_not_claim_what_ended_by_itself(say):
+    running = say("one")
+    _take(running.pk, worker="other")
+    stop = say("/stop")
+    Turn.objects.filter(pk=running.pk).update(status=TurnStatus.FAILED)
+    settle([stop])
+    assert reply(stop) == "Nothing was under way."
+
+
+def test_who_interrupts_is_told_of_each_turn_that_gave_way(say):
+    first = say("one")
+    second = say("two", on_busy="interrupt")
+    first.refresh_from_db()
+    assert first.cancelled_by == second.pk
 
 
 def test_of_a_compaction_and_a_new_beginning_that_race_one_counts(conversation, say, fill):

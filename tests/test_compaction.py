@@ -169,9 +169,9 @@ USELESS = [
     completion(None, tool_calls=[call("save_memory", "[1, 2]")], finish_reason="tool_calls"),
     completion(None, tool_calls=[call("save_memory", "7")], finish_reason="tool_calls"),
     completion(None, tool_calls=[call("time", "{}")], finish_reason="tool_calls"),
-    saves(summary=None),
-    saves(summary="  "),
-    saves(summary="x" * 30_000),
+    saves(summary=None, history_entry=None, memory_update=None),
+    saves(summary="  ", history_entry=None, memory_update=None),
+    saves(summary="x" * 30_000, history_entry=None, memory_update=None),
     failure(422, "context_length_exceeded"),
     as_json({"choices": []}),
 ]

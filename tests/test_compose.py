@@ -260,7 +260,7 @@ def test_the_image_holds_what_runs_and_nothing_else(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     ran = subprocess.run(
-        [sys.executable, "-c", "import nanohost.asgi, conversations.tasks, tools.child"],
+        [sys.executable, "-c", "import nanohost.asgi, conversations.tasks, tools.sandbox.child"],
         cwd=tmp_path,
         env={"DJANGO_SETTINGS_MODULE": "nanohost.settings"},
         capture_output=True,

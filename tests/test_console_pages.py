@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from django.contrib.staticfiles import finders
 from django.db import transaction
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from conversations.models import Worker
 from tests.console import get, make_a_row_of_each, pages
 
 
@@ -133,3 +136,21 @@ REPLACED = {
 def test_the_theme_s_templates_that_ours_replace_are_those_they_were_made_of(name):
     theirs = Path(unfold.__file__).parent / "templates" / name
     assert hashlib.sha256(theirs.read_bytes()).hexdigest()[:16] == REPLACED[name]
+
+
+@pytest.mark.django_db
+def test_while_the_scripted_model_answers_every_page_says_so(admin_client):
+    make_a_row_of_each()
+
+    def shown():
+        found = {str(page): get(admin_client, page).content.decode() for page in pages()}
+        return {name: text for name, text in found.items() if 'id="header-inner"' in text}
+
+    workers = Worker.objects.filter(name="worker-1")
+    later = timezone.now() + timedelta(hours=1)  # there are many pages
+    Worker.objects.create(name="worker-1", version="0", turns_most=1, heartbeat_at=later, provider="mock")
+    told = shown()
+    assert len(told) > 100
+    assert [name for name, text in told.items() if "A scripted model answers" not in text] == []
+    workers.update(provider="openai")
+    assert [name for name, text in shown().items() if "A scripted model answers" in text] == []

@@ -28,7 +28,7 @@ from tests.faults import doorbell
 from tests.faults.servers import free_port
 from tests.scripts import script
 from tests.test_doorbell import mute  # noqa: F401 -- a fixture
-from tests.work import advance
+from tests.work import advance, run_call
 from tools.models import CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -88,8 +88,18 @@ def words_of(client, turn):
 def test_an_empty_queue_says_so(operator):
     doorbell.purge()
     shown = look(operator).content.decode()
-    for words in ("None.", "None: start one.", "They agree", "0 running, 0 queued"):
+    for words in ("None.", "None: start one.", "They agree", "0 running, 0 waiting, 0 queued"):
         assert words in shown
+
+
+def test_what_keeps_tools_where_they_are_is_told_of_each_toolbox_and_of_all(operator, worker):
+    worker(name="box-1", queues="tools", sandbox="bubblewrap")
+    worker(name="box-2", queues="turns,tools", sandbox="landlock, signals get out")
+    worker(name="gone", queues="tools", sandbox="none", ended_at=timezone.now())
+    assert "<td>landlock, signals get out</td>" in operator.get(reverse("queue")).content.decode()
+    overview = operator.get(reverse("admin:index")).content.decode()
+    assert "sandbox of tools: bubblewrap; landlock, signals get out" in overview
+    assert Client().get("/health/ready").json()["sandbox"] == ["bubblewrap", "landlock, signals get out"]
 
 
 def test_a_running_turn_whose_worker_is_gone_is_stuck(operator, say, worker):
@@ -116,23 +126,24 @@ def test_a_turn_that_somebody_works_on_is_fine(operator, say, worker):
     worker()
     turn = say("Hello")
     claims.claim(turn.pk, worker="worker-1")
-    assert words_of(operator, turn) == ("", "Its worker works on it, and renews its lease.")
+    assert re.fullmatch(r"Waiting for model gpt-4.1-mini for 0\.\d s\.", words_of(operator, turn)[1])
     Turn.objects.update(cancel_requested=True)
     assert "being cancelled" in words_of(operator, turn)[1]
     Turn.objects.update(deadline=from_now(-10))
     assert words_of(operator, turn)[0] == "stuck"
 
 
-def test_a_queued_turn_is_late_when_nobody_has_come(operator, say, worker):
-    worker(turns_held=200)
+def test_a_queued_turn_is_late_when_nobody_has_come(operator, say, worker, owner):
+    worker(turns_most=1)
+    claims.claim(say("x", conversation=another(owner)).pk, worker="worker-1")
     turn, behind = say("one"), say("two")
     assert words_of(operator, turn) == (
         "",
-        "It waits for a worker. All workers are full (200 of 200 turns): start another.",
+        "It waits for a worker. All workers are full (1 of 1 turns): start another.",
     )
     assert words_of(operator, behind) == ("", "It waits behind turn 1 of its conversation.")
     Turn.objects.update(rung_at=from_now(-40))
-    Worker.objects.update(turns_held=3)
+    Worker.objects.update(turns_most=3)
     urgency, words = words_of(operator, turn)
     assert urgency == "late"
     assert re.fullmatch(r"It was rung for 4\d s ago, and no worker has come\.", words)
@@ -171,11 +182,73 @@ def test_a_retry_says_when_and_why(operator, say, worker):
     Turn.objects.update(run_after=from_now(30))
     urgency, words = words_of(operator, turn)
     assert urgency == ""
-    assert re.fullmatch(r"The model's provider failed \(once in a row\); tried again in (30|29) s\.", words)
+    assert re.fullmatch(
+        r"The model's provider cannot be reached, or fails\. It failed once \(llm_unavailable: as scripted\);"
+        r" tried again in (30|29) s, at \d\d:\d\d:\d\d\.",
+        words,
+    )
     Turn.objects.update(run_after=from_now(-45))
     urgency, words = words_of(operator, turn)
     assert urgency == "late"
     assert words.startswith("It is to be taken up again, and no worker has come for 45 s.")
+
+
+def test_a_models_silence_is_told_and_far_past_its_usual_time_it_is_late(operator, say, worker, owner):
+    worker()
+    turn = say("Hello")
+    claims.claim(turn.pk, worker="worker-1")
+    Turn.objects.filter(pk=turn.pk).update(stepped_at=from_now(-27))
+    assert re.fullmatch(r"Waiting for model gpt-4.1-mini for 2[78] s\.", words_of(operator, turn)[1])
+    for _ in range(3):
+        other = say("Hello", conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}))
+        Turn.objects.filter(pk=other.pk).update(status="succeeded", model_calls=2, model_ms=20_000)
+    urgency, words = words_of(operator, turn)
+    assert urgency == ""
+    assert re.fullmatch(r"Waiting for model gpt-4.1-mini for 2[78] s; it usually takes 10 s\.", words)
+    Turn.objects.filter(pk=turn.pk).update(stepped_at=from_now(-51))
+    urgency, words = words_of(operator, turn)
+    assert urgency == "late"
+    assert re.fullmatch(r"Waiting for model gpt-4.1-mini for 5[12] s; far past its usual 10 s\.", words)
+    page = operator.get(reverse("admin:conversations_turn_change", args=[turn.pk])).content.decode()
+    assert "far past its usual 10 s" in page
+    Turn.objects.filter(pk=turn.pk).update(model="gpt\u202e4")
+    assert "\u202e" not in look(operator).content.decode()
+
+
+def test_a_step_that_is_stored_begins_the_wait_anew(say, tool_settings):
+    tool_settings("time")
+    turn = advance(say("What time is it?"))
+    Turn.objects.update(stepped_at=from_now(-600))
+    run_call(ToolCall.objects.get(turn_id=turn.pk))
+    assert advance(turn).status == TurnStatus.SUCCEEDED
+    turn.refresh_from_db()
+    assert (turn.ended_at - turn.stepped_at).total_seconds() < 300
+
+
+def test_failed_turns_are_asked_again_one_or_many(operator, say, owner):
+    talks = [inbox.start_conversation(owner_id=owner.pk, metadata={}) for _ in range(3)]
+    failed = [advance(say(script({"fail": "auth"}), conversation=talk)) for talk in talks]
+    single = re.search(r'formaction="([^"]*/ask-again/)"', look(operator).content.decode())
+    assert operator.post(single[1]).status_code == 302
+    assert Turn.objects.filter(status="queued").count() == 1
+    asked = ask(operator, "ask_again", *failed, next=PAGE)
+    assert (asked.status_code, Turn.objects.count()) == (200, 4)
+    for path in (f"{PAGE}turns/", "/admin/conversations/turn/"):
+        done = ask(operator, "ask_again", *failed, path=path, next=PAGE, confirmed="yes", reason="They are back.")
+        assert (done.status_code, done.url) == (302, PAGE)
+    assert Turn.objects.filter(status="queued").count() == 3, "one was asked twice"
+    assert LogEntry.objects.filter(change_message="Asked again: They are back.").count() == 2
+    shown = look(operator).content.decode()
+    assert shown.count("Asked again as") == 3
+    assert "ask-again/" not in shown
+    page = operator.get(reverse("admin:conversations_turn_change", args=[failed[0].pk])).content.decode()
+    assert "as turn 2" in page
+
+
+def test_only_failed_turns_are_asked_again(operator, say):
+    turn = say("Hello")
+    done = ask(operator, "ask_again", turn, confirmed="yes", reason="x")
+    assert (done.status_code, Turn.objects.count(), LogEntry.objects.count()) == (302, 1, 0)
 
 
 def test_stuck_ones_come_first_then_late_ones(operator, owner, worker):
@@ -272,16 +345,22 @@ def ask(client, action, *turns, path=f"{PAGE}turns/", **fields):
 @pytest.mark.parametrize("path", [f"{PAGE}turns/", "/admin/conversations/turn/"])
 def test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason(operator, say, action, status, path):
     turns = [say("one"), say("two")]
+    Turn.objects.update(rung_at=from_now(-99))
     asked = ask(operator, action, *turns, path=path, next=PAGE)
     assert (asked.status_code, LogEntry.objects.count()) == (200, 0)
     assert 'name="reason"' in asked.content.decode()
-    assert set(Turn.objects.values_list("status", flat=True)) == {"queued"}
+    for skipped in ({"reason": "x"}, {"reason": "x", "confirmed": "no"}, {"reason": "x", "confirmed": ""}):
+        answer = ask(operator, action, *turns, path=path, next=PAGE, **skipped)
+        assert 'name="confirmed" value="yes"' in answer.content.decode()
     for blank in (" ", "\0 \0"):
         missing = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason=blank)
         assert (missing.status_code, LogEntry.objects.count()) == (400, 0)
+    assert Turn.objects.filter(status="queued", rung_at__lt=from_now(-90)).count() == 2
+    assert LogEntry.objects.count() == 0
     done = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason="It is three in the morning.")
     assert (done.status_code, done.url) == (302, PAGE)
     assert set(Turn.objects.values_list("status", flat=True)) == {status}
+    assert Turn.objects.filter(rung_at__lt=from_now(-90)).exists() is (action != "requeue_turns")
     logged = LogEntry.objects.all()
     assert {entry.object_id for entry in logged} == {str(turn.pk) for turn in turns}
     assert {entry.user.username for entry in logged} == {"of operator"}
@@ -365,7 +444,7 @@ def test_nobody_else_does_anything(client_of, say, role):
     else:
         client = client_of(role)
     intake.pause(by="anna", because="x")
-    for action in ("cancel_turns", "fail_turns", "requeue_turns", "delete_selected", ""):
+    for action in ("cancel_turns", "fail_turns", "requeue_turns", "ask_again", "delete_selected", ""):
         assert ask(client, action, turn, confirmed="yes", reason="x").status_code == 403
         ask(client, action, turn, path="/admin/conversations/turn/", confirmed="yes", reason="x")
     assert client.post(f"{PAGE}ring/").status_code == 403
@@ -407,12 +486,12 @@ def test_the_intake_is_paused_drains_and_is_resumed(operator, say):
     pause = intake.current_pause()
     assert (pause.paused_by, pause.because) == ("of operator", "deploying 0.2")
     shown = look(operator).content.decode()
-    for words in ("Draining", "0 running, 1 queued", "Resume intake"):
+    for words in ("Draining", "0 running, 0 waiting, 1 queued", "Resume intake"):
         assert words in shown
     assert advance(turn).status == TurnStatus.SUCCEEDED
     say("of a schedule")
     shown = look(operator)
-    for words in ("Drained", "0 running, 0 queued, 1 held until the intake is resumed"):
+    for words in ("Drained", "0 running, 0 waiting, 0 queued, 1 held until the intake is resumed"):
         assert words in shown.content.decode()
     (held,) = look(operator, state="held").context["found"]
     assert held.turn.waiting_for == WaitingFor.INTAKE
@@ -508,10 +587,16 @@ def test_a_broker_that_answers_with_an_error_is_away(operator):
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, worker):
-    worker(name="alive", turns_held=3, turns_most=200, version="9.9")
-    worker(name="silent", silent=120)
-    worker(name="full", turns_held=200)
+def another(owner):
+    return inbox.start_conversation(owner_id=owner.pk, metadata={})
+
+
+def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, worker, say, owner):
+    for name in ("alive", "silent", "full"):
+        claims.claim(say("Hello", conversation=another(owner)).pk, worker=name)
+    worker(name="alive", turns_most=200, version="9.9")
+    worker(name="silent", silent=120, turns_held=1)
+    worker(name="full", turns_most=1)
     worker(name="ended", ended_at=timezone.now())
     shown = look(operator)
     assert {each["worker"].name: (each["is_alive"], each["is_full"]) for each in shown.context["workers"]} == {
@@ -519,8 +604,45 @@ def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, w
         "full": (True, True),
         "silent": (False, False),
     }
-    for words in ("3 of 200", "9.9 (this page:", '<strong class="stuck">silent</strong> 2.0 min ago'):
+    for words in (
+        "1 of 200",
+        "0 of 200",
+        "1 of 1 <strong",
+        "9.9 (this page:",
+        '<strong class="stuck">silent</strong> 2.0 min ago',
+    ):
         assert words in shown.content.decode()
+
+
+def test_numbers_that_are_told_in_several_places_agree(operator, worker, say, owner, tool_settings, monkeypatch):
+    tool_settings("time")
+    worker(name="worker-1", turns_held=7)
+    worker(name="dead", silent=120, turns_held=7)
+    for name in ("worker-1", "dead"):
+        claims.claim(say("Hello", conversation=another(owner)).pk, worker=name)
+    for _ in range(3):
+        advance(say("What time is it?", conversation=another(owner)))  # each waits for its tool
+    say("queued", conversation=another(owner))
+    intake.pause(by="anna", because="x")
+    for _ in range(4):
+        say("held", conversation=another(owner))
+    expected = {"queued": 1, "running": 2, "waiting": 3, "held": 4}
+    page = look(operator)
+    assert "2 running, 3 waiting, 1 queued, 4 held" in page.content.decode()
+    assert {each["name"]: each["count"] for each in page.context["choices"]} == expected | {"all": 10}
+    assert {each["worker"].name: each["held"] for each in page.context["workers"]} == {"worker-1": 1, "dead": 0}
+    overview = operator.get("/admin/").context["overview"]
+    assert {each["status"]: each["count"] for each in overview["open"]} == expected
+    for each in overview["open"]:
+        assert operator.get(each["link"]).context["cl"].result_count == each["count"], each
+    assert overview["queued"] == 1
+    monkeypatch.setattr(settings, "METRICS_TOKEN", "sesame")
+    told = operator.get("/metrics", headers={"Authorization": "Bearer sesame"}).content.decode()
+    for state, number in expected.items():
+        assert f'nanohost_turns_open{{status="{state}"}} {number}.0' in told
+    workers = operator.get("/admin/conversations/worker/").content.decode()
+    shown = dict(re.findall(r">(worker-1|dead)<.*?field-holds[^>]*>(\d+)<", workers, re.DOTALL))
+    assert shown == {"worker-1": "1", "dead": "0"}
 
 
 def test_it_stands_first_at_the_side(operator):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from memory.consolidation import (
     LINES_HEAD,
-    MOST_ENTRY_CHARS,
+    MOST_SUMMARY_CHARS,
     Line,
     Malformed,
+    added_to,
     chunks,
     older_part,
     parse,
@@ -119,10 +120,33 @@ def test_what_is_missing_is_made_up_for(missing, value):
     assert (made.memory if missing == "memory_update" else made.entry) == (None if missing == "memory_update" else "S")
 
 
-def test_an_entry_is_bounded_and_stands_in_for_a_missing_one_with_five_sentences():
+def test_five_sentences_of_a_summary_stand_in_for_a_missing_entry():
     made = parse(answer({"summary": "One. Two! Three? Four. Five. Six."}), "")
     assert made.entry == "One. Two! Three? Four. Five."
-    assert len(parse(answer(GOOD | {"history_entry": "x" * 9999}), "").entry) == MOST_ENTRY_CHARS
+
+
+def test_an_entry_that_goes_on_with_a_long_summary_takes_the_place_of_its_oldest_paragraphs():
+    before = "\n\n".join(f"Paragraph {number}. {'x' * 80}" for number in range(300))
+    summary = parse(answer({"history_entry": "What came then."}), "", summary_so_far=before).summary
+    assert len(summary) <= MOST_SUMMARY_CHARS
+    assert summary.endswith("Paragraph 299. " + "x" * 80 + "\n\nWhat came then.")
+
+
+@pytest.mark.parametrize("stamp", ["[2026-03-15 14:30] ", "[2026-03-15]\n", "[2026-03-15T14:30:00Z] [2026-03-15] "])
+def test_an_entry_has_no_time_of_its_own(stamp):
+    assert parse(answer(GOOD | {"history_entry": f"{stamp}Tea."}), "").entry == "Tea."
+
+
+def test_an_answer_without_a_summary_has_its_memory():
+    with pytest.raises(Malformed) as failed:
+        parse(answer({"memory_update": "M"}), "")
+    assert failed.value.memory == "M"
+
+
+def test_a_memory_is_added_to_by_what_it_lacks():
+    assert added_to("a\nb", "b\n\nc\n[…]", shown="a\n[…]") == "a\nb\nc"
+    assert added_to("", "c", shown="") == "c"
+    assert added_to("a", "a", shown="a") == "a"
 
 
 @given(

@@ -19,6 +19,8 @@ from conversations.waiting import PARTS_HEADER, WaitingRoom
 from memory import log
 from memory.models import HistoryEntry
 from nanohost.console.roles import ROLES, sync_roles
+from nanohost.lib import redaction
+from tests.compactions import compact
 from tests.factories import OwnerFactory
 from tests.work import settle
 from tools.models import ToolCall
@@ -132,7 +134,8 @@ def visit(room, *, taken):
                 gone.set()
                 await asyncio.sleep(0)
 
-        scope = {"type": "http", "method": "GET", "path": "/x", "query_string": b"", "headers": [], "root_path": ""}
+        scope = {"type": "http", "method": "GET", "path": "/x", "query_string": b"", "root_path": ""}
+        scope["headers"] = [(b"host", b"localhost")]
         await room(
             scope | {"http_version": "1.1", "scheme": "http", "server": ("h", 80), "client": None}, receive, send
         )
@@ -170,8 +173,8 @@ def test_parts_are_made_as_they_are_taken_and_closed_at_the_end(taken):
         assert len(made) < 10
 
 
-def test_an_export_holds_no_known_secret(admin_client, conversation, say, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "a-key-that-nobody-may-see")
+def test_an_export_holds_no_known_secret(admin_client, conversation, say, own_secrets):
+    redaction.remember("OPENAI_API_KEY", "a-key-that-nobody-may-see")
     say("my key is a-key-that-nobody-may-see")
     for name in ("json", "jsonl"):
         body = b"".join(admin_client.get(address(name, conversation.pk)).streaming_content)
@@ -281,8 +284,12 @@ def test_several_conversations_at_once(clients, conversation, say, owner):
     clients["operator"].post(address("changelist"), chosen | {"action": "cancel"})
     assert Turn.objects.filter(status="cancelled").count() == 4
     Turn.objects.filter(number=2).update(status="failed")
-    clients["operator"].post(address("changelist"), chosen | {"action": "ask_again"})
-    assert Turn.objects.filter(number=3, status="queued").count() == 2
+    page = clients["operator"].post(address("changelist"), chosen | {"action": "ask_again"})
+    assert (page.status_code, Turn.objects.filter(number=3).count()) == (200, 0)
+    answer = {"action": "ask_again", "confirmed": "yes", "reason": "They are back.", "next": page.context["back"]}
+    turns = [turn.pk for turn in page.context["turns"]]
+    done = clients["operator"].post(page.context["confirm_at"], answer | {"_selected_action": turns})
+    assert (done.url, Turn.objects.filter(number=3, status="queued").count()) == (address("changelist"), 2)
 
 
 # --- delete ------------------------------------------------------------------------------------------------------
@@ -311,3 +318,68 @@ def test_only_an_admin_deletes(clients, role, spoken):
     assert clients[role].get(address("delete", spoken.pk)).status_code == 403
     assert clients[role].post(address("delete", spoken.pk), {"post": "yes"}).status_code == 403
     assert Conversation.objects.exists()
+
+
+# --- pin, and undo -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("role", "may"), [("viewer", False), ("operator", True), ("admin", True)])
+def test_who_pins_a_message(clients, role, may, conversation, fill):
+    fill(4)
+    client, status = clients[role], 302 if may else 403
+    page = client.get(address("transcript", conversation.pk)).content.decode()
+    assert ("Pin message 1" in page) == may
+    assert client.post(address("pin", conversation.pk, 1)).status_code == status
+    page = client.get(address("transcript", conversation.pk)).content.decode()
+    assert ("<strong>pinned</strong>" in page, "Unpin message 1" in page) == (may, may)
+    assert client.post(address("unpin", conversation.pk, 1)).status_code == status
+    conversation.refresh_from_db()
+    assert conversation.pins == []
+    key = conversation.key
+    assert logged() == ([(role, "Pinned message 1.", key), (role, "Unpinned message 1.", key)] if may else [])
+
+
+def test_what_is_not_pinned_is_told(admin_client, conversation, fill):
+    fill(4)
+    Message.objects.filter(seq=2).update(role="tool", tool_call_id="1")
+    assert "Pin message 2<" not in admin_client.get(address("transcript", conversation.pk)).content.decode()
+    answer = admin_client.post(address("pin", conversation.pk, 2), follow=True)
+    assert told(answer)[0].startswith("Message 2 is not pinned. Only what a user or the assistant has said")
+    assert logged() == []
+    for seq in (99, 10**30):
+        assert admin_client.post(address("pin", conversation.pk, seq)).status_code == 404
+    assert admin_client.get(address("pin", conversation.pk, 1)).status_code == 405
+
+
+@pytest.mark.parametrize(("role", "may"), [("viewer", False), ("operator", True), ("admin", True)])
+def test_who_undoes_a_summary_and_says_why(clients, role, may, conversation, fill):
+    fill(44)
+    seq = compact(conversation).summary_seq
+    client, key = clients[role], conversation.key
+    page = client.get(address("transcript", conversation.pk)).content.decode()
+    assert ("Undo this summary" in page) == may
+    undo = address("undo", conversation.pk, seq)
+    assert client.get(undo).status_code == (200 if may else 403)
+    for unconfirmed in ({}, {"reason": "wrong"}, {"confirmed": "yes"}, {"confirmed": "yes", "reason": " "}):
+        client.post(undo, unconfirmed)
+        conversation.refresh_from_db()
+        assert conversation.summary_seq == seq
+    client.post(undo, {"confirmed": "yes", "reason": "It is <b>wrong</b>."})
+    conversation.refresh_from_db()
+    assert (conversation.summary_seq is None) == may
+    page = client.get(address("transcript", conversation.pk)).content.decode()
+    assert (f"by <bdi>{role}: It is &lt;b&gt;wrong&lt;/b&gt;.</bdi>" in page) == may
+    assert logged() == ([(role, f"Undid summary {seq}: It is <b>wrong</b>.", key)] if may else [])
+    if may:
+        again = client.post(undo, {"confirmed": "yes", "reason": "again"}, follow=True)
+        assert told(again) == [f"Summary {seq} stays. It was undone before."]
+
+
+def test_without_its_token_nothing_is_pinned_or_undone(admin_user, conversation, fill):
+    fill(44)
+    seq = compact(conversation).summary_seq
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    for name, number in (("pin", 1), ("unpin", 1), ("undo", seq)):
+        forged = client.post(address(name, conversation.pk, number), {"confirmed": "yes", "reason": "x"})
+        assert forged.status_code == 403

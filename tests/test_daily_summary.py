@@ -3,15 +3,17 @@
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
 from conversations import daily, inbox
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from conversations.turns import _take
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import first_id_at, new_id
 from scheduler.daily import summarise_day
 from scheduler.house import sync_house_jobs
-from tests.compactions import rows, run
+from tests.compactions import compact, rows, run
 from tests.openai_server import call, completion
 from tests.test_scheduler import runs_of
 from tests.work import settle
@@ -109,6 +111,25 @@ def test_a_day_and_a_rolling_one_do_not_wait_for_each_other(yesterday):
     ask()
     compaction.request(yesterday[0].pk, None, keep_tokens=0)
     assert Compaction.objects.filter(conversation=yesterday[0], status="queued").count() == 2
+
+
+def test_the_api_lists_it_told_apart(conversation, fill, client):
+    fill(44)
+    compact(conversation)
+    Compaction.objects.create(
+        conversation=conversation, kind="daily", day=DAY, since=SINCE, until=timezone.now(), keep_tokens=0
+    )
+    run(rows()[-1])
+    _, secret = ApiKey.objects.issue(owner=conversation.owner)
+    as_owner = {"headers": {"Authorization": f"Bearer {secret}"}}
+    path = f"/api/v1/conversations/{conversation.pk}"
+    listed = client.get(f"{path}/summaries", **as_owner).json()["results"]
+    assert [(each["kind"], each["day"], each["content"] != "") for each in listed] == [
+        ("daily", str(DAY), True),
+        ("rolling", None, True),
+    ]
+    messages = client.get(f"{path}/messages", **as_owner).json()["results"]
+    assert [each["kind"] for each in messages[-2:]] == ["rolling", "daily"]
 
 
 def test_commands_and_summaries_are_not_what_was_said(conversation, say):

@@ -5,16 +5,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx2
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests import servers
 from tests.host import Host
 from tests.http import chat, eventually, problem, start, turns_of
+from tests.scripts import script
 
 pytestmark = pytest.mark.production(reason="no file goes away; what a locked one does is in test_serve.py")
 
@@ -61,7 +63,7 @@ class Way:
             target.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def way() -> Iterator[Way]:
     server = urlsplit(servers.url_of("any"))
     made = Way(server.hostname or "127.0.0.1", server.port or 5432)
@@ -69,13 +71,14 @@ def way() -> Iterator[Way]:
     made.cut()
 
 
-@pytest.fixture
-def own(way: Way, tmp_path: Path) -> Iterator[Host]:
+@pytest.fixture(scope="module")
+def own(way: Way, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A host whose way to its database can be cut."""
-    direct = urlsplit(servers.url_of(servers.database_of(tmp_path)))
+    folder = tmp_path_factory.mktemp("host")
+    direct = urlsplit(servers.url_of(servers.database_of(folder)))
     user = direct.netloc.rpartition("@")[0]
     through = direct._replace(netloc=f"{user}@127.0.0.1:{way.port}").geturl()
-    made = Host(tmp_path, DATABASE_URL=through, SWEEP_SECONDS="0.5")
+    made = Host(folder, DATABASE_URL=through, SWEEP_SECONDS="0.5")
     yield made.start()
     made.kill()
 
@@ -108,3 +111,43 @@ def test_whoever_asks_is_told_soon_and_afterwards_all_goes_on(way: Way, own: Hos
         assert eventually(lambda: chat(client, conversation_id, "after")).status_code == 200
         # Nothing was stored of what was refused.
         assert [turn["status"] for turn in turns_of(own, conversation_id)] == ["succeeded", "succeeded"]
+
+
+@contextmanager
+def taking_no_writes(host: Host) -> Iterator[None]:
+    """As a primary that was demoted: every session is cut, and those that follow may only read."""
+    name = sql.Identifier(servers.database_of(host.data_dir))
+    with servers.connect() as server:
+        server.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        cut_sessions(server, host)
+        try:
+            yield
+        finally:
+            server.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+
+
+def cut_sessions(server: psycopg.Connection, host: Host) -> None:
+    cut = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+    server.execute(cut, [servers.database_of(host.data_dir)])
+
+
+def test_a_database_that_takes_no_writes_is_away_too(own: Host) -> None:
+    with own.client() as client, ThreadPoolExecutor(1) as threads:
+        conversation_id, other = start(client), start(client)
+        answering = threads.submit(chat, client, conversation_id, script({"sleep": 1, "say": "kept meanwhile"}))
+        eventually(lambda: [turn["status"] for turn in turns_of(own, conversation_id)] == ["running"])
+        before = len(own.log_lines())
+        with taking_no_writes(own):
+            eventually(lambda: httpx2.get(f"{own.address}/health/ready").status_code == 503)
+            refused = asked(own, "POST", f"/api/v1/conversations/{other}/chat")[0]
+            eventually(lambda: own.log_text().count("what became of a turn: the database is away") == 1)
+        problem(refused, 503, "unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert answering.result(60).json()["assistantMessage"] == "kept meanwhile"
+        eventually(lambda: httpx2.get(f"{own.address}/health/ready").status_code == 200, seconds=60)
+        assert chat(client, other, "after").status_code == 200
+    said = own.log_lines()[before:]
+    # The model was asked once, and nothing of ours was at fault.
+    assert [line["logger"] for line in said].count("nanohost.model") == 2
+    faults = [line for line in said if "exception" in line or line["level"] == "error"]
+    assert {line["event"] for line in faults} <= {"Service Unavailable: /health/ready"}

@@ -23,6 +23,9 @@ SECRETS = {
     "secret_key": "sign-with-this-secret-key-0123456789-0123456789-0123456789",
 }
 
+# How long the nodes of these tests drain.
+DRAIN_SECONDS = 3
+
 
 def variables_in(folder: Path) -> dict[str, str]:
     """Exactly the variables docker-compose.yml gives a web node, where nobody has set one; secrets are in files."""
@@ -32,7 +35,7 @@ def variables_in(folder: Path) -> dict[str, str]:
     given = {
         name: value.replace("/run/secrets", str(folder)) for name, value in web.environment.items() if value is not None
     }
-    return {"PATH": "/usr/bin:/bin", "HOME": "/tmp"} | given | {"WEB_DRAIN_SECONDS": "3"}
+    return {"PATH": "/usr/bin:/bin", "HOME": "/tmp"} | given | {"WEB_DRAIN_SECONDS": str(DRAIN_SECONDS)}
 
 
 @pytest.fixture
@@ -88,12 +91,13 @@ BY_PROXY = {"X-Forwarded-Proto": "https"}
 
 
 @contextmanager
-def running_node(folder: Path) -> Iterator[httpx2.Client]:
+def running_node(folder: Path, *, drain: int = DRAIN_SECONDS) -> Iterator[httpx2.Client]:
     """A web node, as docker-compose.yml starts it, but on the tests' servers; there is no worker."""
     variables = variables_in(folder)
     servers.create(servers.name_of("deploy"), template=servers.name_of("prepared"))
     (folder / "database_url").write_text(servers.url_of(servers.name_of("deploy")))
     variables |= {"HOST": "127.0.0.1", "PORT": str(free_port()), "REDIS_URL": shapes.named_servers().redis_url}
+    variables["WEB_DRAIN_SECONDS"] = str(drain)
     variables["PATH"] = f"{sys.prefix}/bin:/usr/bin:/bin"
     with (folder / "log").open("w") as log:
         node = subprocess.Popen(read_services()["web"].command, cwd=ROOT, env=variables, stdout=log, stderr=log)
@@ -157,14 +161,14 @@ def test_a_node_that_stops_says_so_and_serves_on_for_a_while(own_web):
     tools = own_web.get("/api/v1/tools", headers=BY_PROXY | {"Authorization": f"Bearer {KEY}"})
     assert tools.status_code == 200
     assert own_web.node.wait(timeout=20) == 0
-    assert 3 <= time.monotonic() - began < 10
+    assert time.monotonic() - began >= DRAIN_SECONDS
 
 
 @production
-def test_a_node_that_is_asked_twice_stops_at_once(own_web):
-    began = time.monotonic()
-    own_web.node.send_signal(signal.SIGTERM)
-    wait_until(lambda: own_web.get("/health/ready").json()["checks"] == {"web": "draining"})
-    own_web.node.send_signal(signal.SIGTERM)
-    assert own_web.node.wait(timeout=20) == 0
-    assert time.monotonic() - began < 3
+def test_a_node_that_is_asked_twice_stops_at_once(tmp_path):
+    """Though it would drain for ten minutes."""
+    with running_node(tmp_path, drain=600) as web:
+        web.node.send_signal(signal.SIGTERM)
+        wait_until(lambda: web.get("/health/ready").json()["checks"] == {"web": "draining"})
+        web.node.send_signal(signal.SIGTERM)
+        assert web.node.wait(timeout=60) == 0

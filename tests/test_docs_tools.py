@@ -21,9 +21,9 @@ from tests.host import ROOT, Host
 from tests.http import start
 from tests.scripts import script
 from tools.changes import FIELDS
-from tools.children import _PASSED_ON
 from tools.permissions import Permission
 from tools.registry import tool
+from tools.sandbox.forkserver import PASSED_ON
 from tools.schemas import arguments_schema
 
 PAGE = (ROOT / "docs" / "tools.md").read_text()
@@ -91,7 +91,7 @@ def start_with(tmp_path: Path, folder: Path) -> Iterator[Any]:
     hosts = []
 
     def begin(app: str) -> Host:
-        (tmp_path / "data").mkdir()
+        (tmp_path / "data").mkdir(mode=0o700)
         hosts.append(Host(tmp_path / "data", NANOHOST_EXTRA_APPS=app, PYTHONPATH=str(folder)))
         return hosts[-1].start()
 
@@ -194,7 +194,7 @@ def test_every_field_and_every_rule_is_on_the_page():
 @shapeless
 def test_what_a_tools_process_has_is_what_the_page_says():
     section = PAGE.split("\n## What it can see\n")[1].split(";\n")[0]
-    assert set(re.findall(r"`([A-Z_]+)`", section)) == set(_PASSED_ON)
+    assert set(re.findall(r"`([A-Z_]+)`", section)) == set(PASSED_ON)
 
 
 @shapeless

@@ -40,7 +40,7 @@ def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None
 
     async def main() -> None:
         await transport.attach(listener)
-        await until(lambda: getattr(transport, "_pubsub", True))
+        await until(lambda: getattr(transport, "_is_connected", True))
         await do(transport, listener, turn_id)
         await transport.detach()
 

@@ -1,9 +1,12 @@
 """The overview's figures: counted hour by hour, right after what comes late, quick after a month."""
 
+import random
 import re
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 
 import pytest
+from django.apps import apps
 from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
@@ -12,7 +15,7 @@ from django.utils.html import escape
 
 from conversations.models import Turn, TurnStatus, Worker
 from nanohost.console import dashboard, figures
-from nanohost.console.figures import BOUNDS, HOUR, hour_of, percentile
+from nanohost.console.figures import HOUR, hour_of, percentile
 from nanohost.console.models import Hour, Total
 from nanohost.lib.ids import new_id
 from scheduler import series
@@ -23,6 +26,8 @@ pytestmark = pytest.mark.django_db
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 DAY, WEEK, MONTH = dashboard.WINDOWS
+
+migration = import_module("nanohost.console.migrations.0002_finer_times")
 
 
 @pytest.fixture(autouse=True)
@@ -159,20 +164,44 @@ def test_strangers_names_of_models_are_bounded(ended):
     assert sum(each["turns"] for each in shown["models"]) == 30
 
 
-def test_percentiles_are_read_off_between_bounds():
-    within = [sum(took <= bound for took in [0.05] * 50 + [5.0] * 50) for bound in BOUNDS]
-    assert percentile(within, 0.5) == 0.1
-    assert percentile(within, 0.95) == pytest.approx(4 + 2 * 0.9)
-    assert percentile([0] * len(BOUNDS), 0.5) is None
-    assert percentile([], 0.5) is None
-
-
-def test_a_percentile_is_near_the_real_one(ended):
-    for number in range(1, 101):
-        ended(1, took=number / 10)
+def test_no_time_is_shown_that_no_turn_took(ended):
+    for took in [200] * 10 + [301, 304]:
+        ended(1, took=took)
     shown = show()
-    assert shown["p50"] == pytest.approx(5.0, rel=0.05)
-    assert shown["p95"] == pytest.approx(9.5, rel=0.2)
+    assert shown["p50"] == pytest.approx(200, rel=0.1)
+    assert 301 / 1.1 <= shown["p95"] <= 304
+    (model,) = shown["models"]
+    assert (model["p50"], model["p95"]) == (shown["p50"], shown["p95"])
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.5])
+def test_a_percentile_is_off_by_a_tenth_at_most(ended, spread):
+    chosen = random.Random(spread)
+    took = sorted(chosen.lognormvariate(3, spread) for _ in range(99))
+    for number, seconds in enumerate(took):
+        ended(1 + number % 3, took=seconds)
+    shown = show()
+    assert shown["p50"] == pytest.approx(took[49], rel=0.1)
+    assert shown["p95"] == pytest.approx(took[94], rel=0.1)
+
+
+def test_where_nothing_was_answered_there_is_no_percentile(ended):
+    ended(1, status="failed")
+    assert show()["p50"] is None
+    assert percentile({}, 0.5) is None
+
+
+def test_hours_that_an_earlier_release_counted_are_counted_again(ended):
+    ended(3, took=2)
+    count()
+    row = Hour.objects.get(hour=hour_of(NOW - 3 * HOUR))
+    before = Total.objects.get().turns["m"]["succeeded"]
+    del row.turns["m"]["took"], row.turns["m"]["longest"]
+    row.save()
+    Total.objects.update(turns={"m": {"succeeded": before}})
+    migration.count_again(apps, None)
+    assert show()["p50"] == 2
+    assert Total.objects.get().turns["m"]["succeeded"] == before
 
 
 def test_what_waits_and_who_works_is_of_this_moment(ended):

@@ -334,6 +334,14 @@ def test_a_call_the_gate_could_not_decide_on_was_not_started_and_goes_back(allow
     assert run(call).status == CallStatus.SUCCESS
 
 
+@pytest.mark.parametrize("way", ["write_garbage", "flood_its_answer", "answer_for_itself"])
+def test_a_write_whose_answer_cannot_be_read_may_have_taken_effect(tool_settings, effects, way):
+    tool_settings("misbehave_after_effect")
+    call = run(ask("misbehave_after_effect", way=way, path=str(effects)))
+    assert (call.status, call.rule) == (CallStatus.UNKNOWN, "output")
+    assert effects.exists()
+
+
 def test_a_call_ended_from_outside_is_audited_as_well(allowed, effects, caplog):
     caplog.set_level(logging.INFO, logger="TOOL_AUDIT")
     call = ask("append_line", path=str(effects), line="one")

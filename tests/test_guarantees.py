@@ -28,8 +28,9 @@ from tests.http import chat, start
 from tests.scripts import script
 from tests.wait import wait_until
 from tests.work import advance, run_call
-from tools import calls, children
+from tools import calls
 from tools.models import CallStatus, ToolCall
+from tools.sandbox import children
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -246,11 +247,11 @@ def test_a_sweep_passes_over_what_another_worker_holds(say, tool_settings, owner
 # --- calls that end side by side ---------------------------------------------------------------------------------
 
 
-def test_calls_that_end_side_by_side_ring_for_their_turn(say, tool_settings, tmp_path: Path):
+def test_calls_that_end_side_by_side_ring_for_their_turn(say, tool_settings, marks: Path):
     """Without the sweeper's help: whoever ends last, its turn is rung for after that."""
     tool_settings("meet")
     for number in range(10):
-        place = tmp_path / f"{number}"
+        place = marks / f"{number}"
         place.mkdir()
         meetings = ", ".join(
             f'{{"name": "meet", "arguments": {{"directory": "{place}", "name": "{name}", "number": 4}}}}'

@@ -54,6 +54,34 @@ def live_through(times, *, since=NOW):
         settle(now=since + number * HALF_HOUR + MINUTE)
 
 
+def test_an_agent_may_have_minutes_of_its_own_and_a_change_of_them_asks_nobody_twice(watch):
+    agent = watch("# Nothing to do", heartbeat_minutes=10)
+    asked = []
+    for minute in range(60):
+        if minute == 45:  # the piece of 30 minutes that is running began with one
+            Agent.objects.filter(pk=agent.pk).update(heartbeat_minutes=None)
+        before = Heartbeat.objects.count()
+        beat(now=NOW + minute * MINUTE)
+        asked += [minute] * (Heartbeat.objects.count() - before)
+    assert asked == [0, 10, 20, 30, 40]
+    beat(now=NOW + 60 * MINUTE)
+    Agent.objects.filter(pk=agent.pk).update(heartbeat_minutes=45)
+    beat(now=NOW + 61 * MINUTE)  # its piece of 45 minutes began at 0:45, and has that of 1:00
+    assert Heartbeat.objects.count() == 6
+
+
+def test_the_minutes_are_a_limit_of_the_agent_with_its_versions(admin_client, watch):
+    agent = watch(TASK)
+    page = f"/admin/agent/agent/{agent.pk}/change/"
+    form = {"document_heartbeat": TASK, "heartbeat_owner": agent.heartbeat_owner_id}
+    assert b"1440" in admin_client.post(page, form | {"heartbeat_minutes": 5000}).content
+    assert admin_client.post(page, form | {"heartbeat_minutes": 120}).status_code == 302
+    version = AgentVersion.objects.latest("number")
+    assert version.profile["heartbeat_minutes"] == 120
+    assert "heartbeat_minutes" in version.changed.split(", ")
+    assert "Minutes between heartbeats" in admin_client.get(f"/admin/agent/agent/{agent.pk}/whole/").content.decode()
+
+
 def told(owner):
     found = Message.objects.filter(conversation__owner=owner, conversation__key="heartbeat:default", turn=None)
     return list(found.order_by("seq").values_list("role", "content"))
@@ -104,12 +132,18 @@ def test_a_line_with_words_is_always_something(text):
     assert document.has_something_to_do("\n".join([*lines, "- [ ] x"]))
 
 
-@pytest.mark.parametrize("answer", ["HEARTBEAT_OK", " HEARTBEAT_OK\n", "**HEARTBEAT_OK**", "`HEARTBEAT_OK`."])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("HEARTBEAT_OK", " HEARTBEAT_OK\n", "**HEARTBEAT_OK**", "`HEARTBEAT_OK`.", "heartbeat_ok", "Heartbeat_Ok!"),
+        *("HEARTBEATOK", r"HEARTBEAT\_OK", "I have looked at all of it.\n\nHEARTBEAT_OK", "HEARTBEAT_OK: all is well."),
+    ],
+)
 def test_nothing_to_tell(answer):
     assert document.has_nothing_to_tell(answer)
 
 
-@pytest.mark.parametrize("answer", ["", "HEARTBEAT_OK, but the plants are dry.", "heartbeat ok", "All is well."])
+@pytest.mark.parametrize("answer", ["", "heartbeat ok", "HEARTBEAT", "The heartbeat is OK.", "All is well."])
 def test_something_to_tell(answer):
     assert not document.has_nothing_to_tell(answer)
 
@@ -133,6 +167,15 @@ def test_an_answer_that_all_is_well_is_stored_and_not_delivered(watch, owner):
     live_through(1)
     assert states() == ["ok"]
     assert Turn.objects.get().messages.last().content == "HEARTBEAT_OK"
+    assert not Conversation.objects.filter(key="heartbeat:default").exists()
+
+
+def test_an_answer_that_says_so_among_other_words_is_not_delivered_and_can_be_read(watch, owner):
+    answer = "The plants were watered on Monday.\n\nheartbeat_ok"
+    watch(f"Look after the plants.\n{script({'say': answer})}")
+    live_through(1)
+    assert states() == ["ok"]
+    assert Turn.objects.get().messages.last().content == answer
     assert not Conversation.objects.filter(key="heartbeat:default").exists()
 
 

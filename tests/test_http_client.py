@@ -98,14 +98,23 @@ def test_an_intranet_that_was_opened_is_reached_and_no_other():
 
 METADATA = [
     *("169.254.169.254", "169.254.170.2", "100.100.100.200", "192.0.0.192", "168.63.129.16", "::ffff:169.254.169.254"),
-    *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::a9fe:a9fe"),
+    *("169.254.170.23", "169.254.0.23", "169.254.1.1", "::ffff:168.63.129.16"),
+    *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::a9fe:a9fe", "fd00:a9fe:a9fe::1"),
+    *("fd00:c1::a9fe:a9fe", "fd00:100::100:200"),
+]
+# As a gateway within an intranet would have it: a NAT64 with a prefix of the intranet's own, and ISATAP.
+METADATA_IN_AN_INTRANET = [
+    *("fd12:64::169.254.169.254", "fd12:64::100.100.100.200", "fd12:64::192.0.0.192", "fd12:64::168.63.129.16"),
+    *("fd12::5efe:169.254.169.254", "fd12::200:5efe:169.254.170.2"),
 ]
 
 
-@pytest.mark.parametrize("address", METADATA)
+@pytest.mark.parametrize("address", [*METADATA, *METADATA_IN_AN_INTRANET])
 def test_metadata_stays_refused_whatever_is_opened(address):
     opened = networks(["10.0.0.0/8", "100.64.0.0/10", "198.18.0.0/15", "fc00::/7", "127.0.0.0/8"])
     assert "is never reached" in objection(ip_address(address), private=opened)
+    for hidden in hiding(IPv4Address(address)).values() if ":" not in address else ():
+        assert objection(hidden, private=opened), hidden
 
 
 @pytest.mark.parametrize(
@@ -124,6 +133,8 @@ def test_metadata_stays_refused_whatever_is_opened(address):
         ("fe80::/64", "is never opened"),
         ("100.100.100.200", "is never opened"),
         ("fd00:ec2::/64", "is never opened"),
+        ("fd00:c1::a9fe:a9fe", "is never opened"),
+        ("fd00:100::100:200", "is never opened"),
     ],
 )
 def test_what_cannot_be_opened_is_said(cidr, says):
@@ -193,6 +204,14 @@ def test_a_policy_is_made_of_the_settings_words():
         ("http://127.0.0.1／.example.org/", "host"),
         ("http://user＠127.0.0.1/", "host"),
         ("http://127.0.0.1：80/", "host"),
+        ("http://😀／.example/", "host"),
+        ("http://😀_.example/", "host"),
+        ("http://a\u200d😀.example/", "host"),
+        ("http://\u0301😀.example/", "host"),
+        ("http://-😀.example/", "host"),
+        ("http://א😀1a.example/", "host"),
+        ("http://1∕😀.example/", "host"),
+        ("http://" + "😀" * 70 + ".example/", "host"),
         ("http://127.0.0.1％2f/", "host"),
         ("http://［::1］/", "host"),
         ("http://[::1/", "host"),
@@ -244,6 +263,10 @@ def test_a_spelling_of_a_special_address_is_refused_or_is_that_address(spelled):
         ("http://例え.テスト/", "http://xn--r8jz45g.xn--zckzah/"),
         ("http://xn--bcher-kva.example/", "http://xn--bcher-kva.example/"),
         ("http://a_b.example/", "http://a_b.example/"),
+        ("http://😀.example/", "http://xn--e28h.example/"),
+        ("http://i❤️.Example/", "http://xn--i-7iq.example/"),
+        ("http://👍🏽．bücher。example:80/", "http://xn--on8h5e.xn--bcher-kva.example/"),
+        ("http://①②.😀.example/", "http://12.xn--e28h.example/"),
         ("http://example.org/ä ö?ü=ß", "http://example.org/%C3%A4%20%C3%B6?%C3%BC=%C3%9F"),
         ("http://example.org/a%20b%zz|[x]{y}", "http://example.org/a%20b%zz%7C[x]%7By%7D"),
         ("http://example.org/a/../b//c;d=1,2", "http://example.org/a/../b//c;d=1,2"),

@@ -10,9 +10,9 @@ from tests.network.lab import Lab, answer, need_a_lab, redirect
 from tests.source import read_settings
 from tools import registry
 from tools.agent_tools import http_get
-from tools.children import _PASSED_ON
 from tools.models import CallStatus
 from tools.readable import readable
+from tools.sandbox.forkserver import PASSED_ON
 
 # --- through the gate --------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def test_the_settings_reach_the_tools_process(monkeypatch):
     read = read_settings()
     assert read["HTTP_ALLOWED_PRIVATE_CIDRS"] == ["10.0.0.0/8", "fd12::/16"]
     assert read["HTTP_ALLOWED_PORTS"] == ["443", "8443"]
-    assert {"HTTP_ALLOWED_PRIVATE_CIDRS", "HTTP_ALLOWED_PORTS"} <= set(_PASSED_ON)
+    assert {"HTTP_ALLOWED_PRIVATE_CIDRS", "HTTP_ALLOWED_PORTS"} <= set(PASSED_ON)
 
 
 # --- in a tool's process, in the lab -----------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_no_model_says_who_calls(ask_for, name, outsider):
 def test_no_other_tools_process_imports_them(tool_settings):
     tool_settings("imported")
     assert registry.get("remember").inline
-    assert json.loads(run(ask("imported")).result) == ["tests.toolbox.agent_tools", "tools.agent_tools"]
+    assert json.loads(run(ask("imported")).result) == ["tests.toolbox.agent_tools"]
 
 
 # --- all or nothing ----------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_what_was_taken_in_is_worked_off(say):
     turns = [say("one"), say("two")]
     claim = claims.claim(turns[0].pk, worker="worker")
     intake.pause(by="anna", because="x")
-    assert (str(intake.left()), intake.left().drained) == ("1 running, 1 queued", False)
+    assert (str(intake.left()), intake.left().drained) == ("1 running, 0 waiting, 1 queued", False)
     claims.hand_back(claim)
     assert {turn.status for turn in settle(turns)} == {TurnStatus.SUCCEEDED}
     assert intake.left().drained
@@ -148,7 +148,7 @@ def test_what_was_held_counts_as_taken_in_at_the_next_pause(say, paused):
     intake.resume(by="anna")
     behind = say("after the resume", while_paused="refuse")
     intake.pause(by="anna", because="once more")
-    assert (str(intake.left()), intake.left().drained) == ("0 running, 2 queued", False)
+    assert (str(intake.left()), intake.left().drained) == ("0 running, 0 waiting, 2 queued", False)
     settle([held, behind])
     assert intake.left().drained
 
@@ -194,7 +194,7 @@ def test_the_command_pauses_tells_and_resumes(say, capsys):
     turn = say("Hello")
     told = run("pause", "--because", "deploying 0.2", "--by", "anna")
     assert "by anna: deploying 0.2" in told
-    assert "0 running, 1 queued" in told
+    assert "0 running, 0 waiting, 1 queued" in told
     assert "drained" not in told
     with pytest.raises(CommandError, match="not drained"):
         call_command("intake", "status", "--wait", "0.01")

@@ -7,9 +7,10 @@ import pytest
 from django.db import connection
 
 from conversations import later
-from conversations.errors import IdempotencyConflict
+from conversations.errors import IdempotencyConflict, ModelNotAllowed
 from conversations.models import Conversation, LaterMessage, LaterState, Turn
-from tests.http import chat, eventually, key_of, problem
+from tests.host import KEY
+from tests.http import chat, eventually, key_of, problem, stored
 from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -81,9 +82,22 @@ def test_a_turn_that_fails_is_tried_again_ever_later_and_five_times_in_all(put):
     assert [round(wait / 5) for wait in waits[:4]] == [1, 2, 4, 8]
 
 
+@pytest.mark.parametrize("kind", later.Kind)
+def test_one_for_a_model_that_is_not_offered_is_refused(put, settings, kind):
+    with pytest.raises(ModelNotAllowed):
+        put(kind=kind, model="large", run_after=FUTURE)
+    assert not LaterMessage.objects.exists()
+    assert Conversation.objects.get().set_aside == 0
+    settings.LLM_MODELS = ["gpt-4.1-mini", "large"]
+    message = put(kind=kind, model="large", run_after=FUTURE, idempotency_key="k")
+    settings.LLM_MODELS = []
+    assert put(kind=kind, model="large", run_after=FUTURE, idempotency_key="k") == message
+
+
 def test_one_that_cannot_be_said_keeps_no_other_from_it(put, settings):
-    settings.LLM_MODELS = ["gpt-4.1-mini"]
+    settings.LLM_MODELS = ["gpt-4.1-mini", "gone"]
     bad, good = put(model="gone", run_after=PAST), put(run_after=PAST + timedelta(days=1))
+    settings.LLM_MODELS = []
     settled()
     bad.refresh_from_db()
     good.refresh_from_db()
@@ -141,6 +155,104 @@ def test_the_same_key_gets_the_same_message(put):
     assert Conversation.objects.get().set_aside == 1
 
 
+# --- cancelled -----------------------------------------------------------------------------------------------------
+
+
+def state_of(message):
+    return LaterMessage.objects.get(pk=message.pk).state
+
+
+def test_one_that_is_cancelled_makes_no_turn(put):
+    message = put(run_after=PAST)
+    assert later.cancel(message)
+    assert settled() == []
+    assert (state_of(message), later.cancel(message)) == (LaterState.CANCELLED, False)
+
+
+def test_one_that_is_cancelled_rides_along_with_nothing(put, say):
+    gone, stays = put("gone", kind=later.Kind.CONTEXT), put("stays", kind=later.Kind.NOTE)
+    assert later.cancel(gone)
+    assert Conversation.objects.get().set_aside == 1
+    (turn,) = settle([say("Hello")])
+    said = turn.messages.filter(role="user").order_by("seq").values_list("content", flat=True)
+    assert list(said) == ["[note] stays", "Hello"]
+    assert (later.cancel(stays), state_of(stays), Conversation.objects.get().set_aside) == (False, LaterState.DONE, 0)
+
+
+def test_one_that_is_cancelled_while_others_look_is_not_said(put):
+    """Whoever looks has found it due; it is cancelled just before the next statement."""
+    message, done = put(run_after=PAST), []
+
+    def cancel_once_found(execute, sql, params, *rest):
+        if done == ["found"] and sql.startswith(("SELECT", "INSERT", "UPDATE")):
+            done.append("cancelled")
+            assert later.cancel(message)
+        found = execute(sql, params, *rest)
+        if not done and sql.startswith("SELECT") and "latermessage" in sql and "JOIN" in sql:
+            done.append("found")
+        return found
+
+    with connection.execute_wrapper(cancel_once_found):
+        later.fire_due()
+    assert done == ["found", "cancelled"]
+    assert (state_of(message), Turn.objects.count()) == (LaterState.CANCELLED, 0)
+
+
+def test_of_those_who_make_its_turn_and_those_who_cancel_it_one_is_first(put):
+    messages = [put(f"message {number}", run_after=PAST) for number in range(6)]
+    together, answers = threading.Barrier(3), {}
+
+    def act(what):
+        together.wait()
+        try:
+            what()
+        finally:
+            connection.close()
+
+    def cancel():
+        for message in messages:
+            answers[message.pk] = later.cancel(message)
+
+    threads = [threading.Thread(target=act, args=(each,)) for each in (cancel, later.fire_due, later.fire_due)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {message.pk: True for message in messages}
+    for message in LaterMessage.objects.all():
+        turns = Turn.objects.filter(messages__content=message.content)
+        assert [turn.status for turn in turns] == (["cancelled"] if message.turn_id else [])
+        assert message.state == LaterState.CANCELLED
+
+
+def test_one_whose_turn_is_open_takes_it_along_and_one_that_was_answered_stays(put):
+    running, answered = put(run_after=PAST), put(run_after=PAST + timedelta(days=1))
+    later.fire_due()
+    answered.refresh_from_db()
+    Turn.objects.filter(pk=answered.turn_id).update(status="succeeded", ended_at=datetime.now(UTC))
+    assert (later.cancel(running), later.cancel(answered)) == (True, False)
+    later.fire_due()
+    assert (state_of(running), state_of(answered)) == (LaterState.CANCELLED, LaterState.DONE)
+    assert sorted(Turn.objects.values_list("status", flat=True)) == ["cancelled", "succeeded"]
+
+
+def test_one_that_waits_to_be_tried_again_is_not(put):
+    message = put('{"script": [{"fail": "auth"}]}', run_after=PAST)
+    settled()
+    later.fire_due()
+    assert state_of(message) == LaterState.WAITING
+    assert later.cancel(message)
+    LaterMessage.objects.update(run_after=PAST)
+    settled()
+    assert Turn.objects.count() == 1
+
+
+def test_one_of_a_conversation_that_is_gone_is_not_cancelled(put):
+    message = put(run_after=FUTURE)
+    Conversation.objects.all().delete()
+    assert not later.cancel(message)
+
+
 # --- over HTTP -----------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +282,60 @@ def test_without_a_time_it_makes_a_turn_at_once(api, conversation_id):
     answer = send(api, conversation_id)
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/api/v1/turns/{answer.json()['turnId']}"
+
+
+def test_messages_to_come_are_listed_and_cancelled(host, api, conversation_id):
+    address = f"/conversations/{conversation_id}/deferred"
+    assert api.get(address).json() == {"next": None, "previous": None, "results": []}
+    first = send(api, conversation_id, runAfter="2100-01-01T00:00:00Z", model="gpt-4.1-mini").json()
+    second = send(api, conversation_id, trigger=False).json()
+    assert first == {
+        "messageId": first["messageId"],
+        "conversationId": conversation_id,
+        "kind": "wake",
+        "state": "waiting",
+        "message": "Remember me.",
+        "model": "gpt-4.1-mini",
+        "runAfter": "2100-01-01T00:00:00Z",
+        "turnId": None,
+        "createdAt": first["createdAt"],
+    }
+    assert second["model"] is None
+    assert api.get(address).json()["results"] == [second, first]
+    page = api.get(f"{address}?limit=1").json()
+    assert page["results"] + api.get(page["next"]).json()["results"] == [second, first]
+    for message in (first, second):
+        one = f"/deferred/{message['messageId']}"
+        assert api.get(one).json() == message
+        with host.client(key_of(host, f"not-theirs-{message['messageId']}")) as other:
+            problem(other.post(f"{one}/cancel", json={}), 404, "not_found")
+            problem(other.get(one), 404, "not_found")
+            problem(other.get(address), 404, "not_found")
+        problem(api.post(f"{one}/cancel", json={"now": True}), 400, "invalid_request")
+        assert api.get(one).json() == message
+        assert api.post(f"{one}/cancel").json() == message | {"state": "cancelled"}
+        assert api.post(f"{one}/cancel", json={}).json() == message | {"state": "cancelled"}
+    assert api.get(address).json()["results"] == []
+    chat(api, conversation_id, "Hello")
+    messages = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
+    assert [each["content"] for each in messages] == ["Hello", "You said: Hello"]
+
+
+def test_nothing_that_shows_one_shows_a_key_of_the_host(api, conversation_id):
+    shown = [send(api, conversation_id, trigger=False, message=f"The key is {KEY}.")]
+    shown.append(api.get(f"/conversations/{conversation_id}/deferred"))
+    shown.append(api.get(f"/deferred/{shown[0].json()['messageId']}"))
+    shown.append(api.post(f"/deferred/{shown[0].json()['messageId']}/cancel"))
+    assert [("The key is [redacted]" in each.text, KEY in each.text) for each in shown] == [(True, False)] * 4
+
+
+@pytest.mark.parametrize("more", [{}, {"runAfter": "2100-01-01T00:00:00Z"}])
+def test_a_note_that_is_to_wake_is_refused_and_says_what_to_do(host, api, conversation_id, more):
+    before = stored(host)
+    told = problem(send(api, conversation_id, onWake=True, trigger=True, **more), 400, "invalid_request")
+    assert "leave trigger out" in told["detail"]
+    assert (stored(host), api.get(f"/conversations/{conversation_id}/deferred").json()["results"]) == (before, [])
+    assert send(api, conversation_id, onWake=True, trigger=False, **more).json()["kind"] == "note"
 
 
 @pytest.mark.parametrize("body", [{"runAfter": "soon"}, {"trigger": "no"}, {"message": " "}, {"later": True}])

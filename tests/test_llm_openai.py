@@ -168,15 +168,16 @@ def test_a_refusal_is_what_the_assistant_said(server, streamed):
     assert ask(streamed=streamed).content == "I cannot help with that."
 
 
-@pytest.mark.parametrize(
-    "usage", [None, {}, {"prompt_tokens": -1}, {"prompt_tokens": 10**30}, {"prompt_tokens": "many"}, [1]]
-)
-def test_a_usage_that_makes_no_sense_counts_as_nothing_or_as_a_bad_response(server, usage):
+SENSELESS = [None, {}, [], "", 0, [1], "many", 7, True]
+SENSELESS += [{"prompt_tokens": value} for value in (-1, 10**30, "many", None, [], 1.5, True)]
+
+
+@pytest.mark.parametrize("usage", SENSELESS, ids=str)
+def test_a_usage_that_makes_no_sense_counts_as_nothing(server, usage):
     server.answer(as_json({"choices": [{"message": {"content": "Hello."}}], "usage": usage}))
-    try:
-        assert ask().usage == Usage()
-    except errors.LlmBadResponse:
-        assert usage == [1]
+    answer = ask()
+    assert (answer.content, answer.usage) == ("Hello.", Usage())
+    assert type(answer.usage.prompt_tokens) is int
 
 
 @both_ways
@@ -283,7 +284,9 @@ def test_an_answer_cut_by_the_content_filter(server, streamed):
     ("given", "understood"),
     [
         ("2", 2.0),
-        ("0.5", 0.5),
+        ("1.5", 1.5),
+        ("0.99", None),
+        ("0.01", None),
         ("0", None),
         ("-3", None),
         ("nan", None),
@@ -325,19 +328,17 @@ def test_a_huge_answer_is_not_read_to_its_end(server, reply, streamed):
 def test_cancelling_closes_the_socket(server, streamed):
     server.answer(completion(before=30))
 
-    async def cancel() -> float:
+    async def cancel() -> None:
         client = OpenAIClient()
         asking = asyncio.create_task(client.complete(ASKED, [].append if streamed else None))
         await asyncio.to_thread(server.wait_until, lambda: server.requests)
         asking.cancel()
-        cancelled_at = time.monotonic()
         await asyncio.wait([asking])
         await asyncio.to_thread(server.wait_until, lambda: server.requests[0].disconnected_at)
+        assert server.requests[0].bytes_sent == 0  # not because it has answered
         await client.close()
-        return cancelled_at
 
-    cancelled_at = asyncio.run(cancel())
-    assert server.requests[0].disconnected_at - cancelled_at < 1
+    asyncio.run(cancel())
 
 
 @pytest.fixture
@@ -363,10 +364,7 @@ def test_a_slow_drip_is_bounded_by_the_turns_timeout(server, one_client, say, se
     settings.LLM_TIMEOUT_SECONDS = 0.5
     # Each read is in time; the whole would take a minute.
     server.answer(endless(before=0, between=0.1))
-    turn = say("Hello")
-    began = time.monotonic()
-    turn = advance(turn)
-    assert time.monotonic() - began < 5
+    turn = advance(say("Hello"))  # which returns: the answer never would
     assert (turn.status, turn.waiting_for, turn.retries) == (TurnStatus.WAITING, WaitingFor.RETRY, 1)
     server.wait_until(lambda: server.requests[0].disconnected_at)
 
@@ -394,10 +392,11 @@ def test_a_call_that_a_shutdown_cuts_short_is_closed_and_logged_as_such(server, 
 @pytest.mark.django_db(transaction=True)
 def test_a_turn_waits_as_long_as_the_provider_asks(server, one_client, say):
     server.answer(failure(429, headers={"Retry-After": "40"}))
+    began = timezone.now()
     turn = advance(say("Hello"))
     assert turn.waiting_for == WaitingFor.RETRY
-    wait = turn.run_after - timezone.now()
-    assert timedelta(seconds=35) < wait <= timedelta(seconds=40)
+    # As long, and a tenth longer at most, from when it was told.
+    assert began + timedelta(seconds=40) <= turn.run_after <= timezone.now() + timedelta(seconds=44)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -365,7 +365,6 @@ def test_each_failure_before_the_answer_and_within_it(server, failing, after):
         (events(chunk({"tool_calls": {"a": 1}}), END), errors.LlmBadResponse),
         (events(chunk({"tool_calls": [{"index": [], "function": {"name": "time"}}]}), END), errors.LlmBadResponse),
         (events(chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), END), errors.LlmBadResponse),
-        (events(say("Hi"), END, {"choices": [], "usage": [1]}), errors.LlmBadResponse),
     ],
 )
 def test_a_stream_that_is_no_answer(server, reply, kind):

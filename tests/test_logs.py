@@ -158,7 +158,9 @@ def test_no_secret_is_written(written, written_as_text, way, logger):
         assert SECRET not in stream.getvalue()
 
 
-@pytest.mark.parametrize("extra", [{"api_key": "like_any_word"}, {"nh_like_any_word": 1}, {"access_token": 123456}])
+@pytest.mark.parametrize(
+    "extra", [{"api_key": "like_any_word"}, {"nh_like_any_word": 1}, {"access_token": 123456}, {"token": "l1ke-any"}]
+)
 def test_what_a_fields_name_says_counts(written, extra):
     logging.getLogger("x").warning("y", extra=extra)
     assert "[redacted]" in written.getvalue()

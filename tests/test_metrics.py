@@ -5,12 +5,13 @@ import re
 
 import pytest
 import yaml
-from django.test import Client
+from django.test import Client, override_settings
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from conversations.models import Worker
 from nanohost.console.models import Total
+from tests import shapes
 from tests.scripts import script
 from tests.source import ROOT
 from tests.work import advance, settle
@@ -18,10 +19,14 @@ from tests.work import advance, settle
 MONITORING = ROOT / "docs" / "monitoring"
 
 
+TOKEN = "scrape-0123456789"
+
+
 def scrape(**headers):
     """Every sample, by its name and labels, counted anew."""
     Total.objects.update(counted_at=None)
-    answer = Client(headers=headers).get("/metrics")
+    with override_settings(METRICS_TOKEN=TOKEN):
+        answer = Client(headers={"Authorization": f"Bearer {TOKEN}", **headers}).get("/metrics")
     assert answer.status_code == 200
     assert answer["Content-Type"].startswith("text/plain; version=0.0.4")
     families = list(text_string_to_metric_families(answer.content.decode()))
@@ -81,41 +86,91 @@ def test_an_empty_host_tells_zeros_and_its_workers():
 # --- who may read it ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
+PROXIES = [
+    *("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port", "Forwarded", "X-Real-IP", "Via"),
+    *("CF-Connecting-IP", "CF-Ray", "True-Client-IP", "X-Client-IP", "X-Cluster-Client-IP", "Fastly-Client-IP"),
+    *("X-Original-Forwarded-For", "X-Envoy-External-Address", "X-Amzn-Trace-Id", "X-Azure-ClientIP", "CDN-Loop"),
+    *("Client-IP", "WL-Proxy-Client-IP", "Proxy-Connection", "X-Proxy-Of-Tomorrow"),
+]
+PROMETHEUS = {
+    "User-Agent": "Prometheus/3.1.0",
+    "Accept": "text/plain",
+    "Accept-Encoding": "gzip",
+    "X-Prometheus-Scrape-Timeout-Seconds": "10",
+}
+BROWSER = {"Sec-Fetch-Mode": "navigate", "Upgrade-Insecure-Requests": "1", "Cookie": "a=b", "Referer": "x"}
+
+
+def asked(address="127.0.0.1", host="localhost:8000", **headers):
+    return Client(headers=headers).get("/metrics", REMOTE_ADDR=address, HTTP_HOST=host)
+
+
+@pytest.fixture
+def plain(db, settings):
+    """Neither production nor proxies, whatever the tests' shape."""
+    settings.PRODUCTION, settings.TRUSTED_PROXIES, settings.METRICS_TOKEN = False, 0, TOKEN
+    settings.ALLOWED_HOSTS = [*settings.ALLOWED_HOSTS, "chat.example.org"]
+    return settings
+
+
 @pytest.mark.parametrize(
-    ("address", "headers", "status"),
+    ("address", "host", "headers", "status"),
     [
-        ("127.0.0.1", {}, 200),
-        ("::1", {}, 200),
-        ("192.0.2.1", {}, 403),
-        ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, 403),
-        ("127.0.0.1", {"Forwarded": "for=127.0.0.1"}, 403),
-        ("192.0.2.1", {"X-Forwarded-For": "127.0.0.1"}, 403),
-        ("192.0.2.1", {"Authorization": "Bearer scrape-0123456789"}, 200),
-        ("192.0.2.1", {"Authorization": "Bearer scrape-012345678"}, 403),
-        ("192.0.2.1", {"Authorization": "Basic scrape-0123456789"}, 403),
-        ("192.0.2.1", {"Authorization": "Bearer "}, 403),
-        ("192.0.2.1", {"Authorization": "Bearer \u00e9"}, 403),
+        ("127.0.0.1", "localhost:8000", {}, 200),
+        ("127.0.0.1", "127.0.0.1", PROMETHEUS, 200),
+        ("127.0.0.1", "LOCALHOST", BROWSER, 200),
+        ("::1", "[::1]:8000", {}, 200),
+        ("127.0.0.1", "chat.example.org", {}, 403),
+        ("127.0.0.1", "chat.example.org:8000", {}, 403),
+        ("192.0.2.1", "localhost", {}, 403),
+        ("192.0.2.1", "localhost", {"X-Forwarded-For": "127.0.0.1"}, 403),
+        ("192.0.2.1", "chat.example.org", {"Authorization": f"Bearer {TOKEN}"}, 200),
+        ("127.0.0.1", "chat.example.org", {"Authorization": f"Bearer {TOKEN}", "Via": "1.1 proxy"}, 200),
+        ("192.0.2.1", "localhost", {"Authorization": f"Bearer {TOKEN[:-1]}"}, 403),
+        ("192.0.2.1", "localhost", {"Authorization": f"Basic {TOKEN}"}, 403),
+        ("192.0.2.1", "localhost", {"Authorization": "Bearer "}, 403),
+        ("192.0.2.1", "localhost", {"Authorization": "Bearer \u00e9"}, 403),
     ],
 )
-def test_it_is_for_this_machine_and_for_whoever_knows_the_token(settings, address, headers, status):
-    settings.METRICS_TOKEN = "scrape-0123456789"
-    assert Client(headers=headers).get("/metrics", REMOTE_ADDR=address).status_code == status
+def test_it_is_for_this_machine_and_for_whoever_knows_the_token(plain, address, host, headers, status):
+    assert asked(address, host, **headers).status_code == status
 
 
-@pytest.mark.django_db
-def test_without_a_token_nobody_else_gets_in(settings):
-    settings.METRICS_TOKEN = ""
+@pytest.mark.parametrize("header", PROXIES)
+def test_what_a_proxy_has_passed_on_is_not_of_this_machine(plain, header):
+    answer = asked(**{header: "127.0.0.1"})
+    assert (answer.status_code, b"with no proxy between" in answer.content) == (403, True)
+
+
+@pytest.mark.parametrize("setting", [{"PRODUCTION": True}, {"TRUSTED_PROXIES": 1}], ids=str)
+def test_in_production_and_behind_proxies_a_token_is_needed(plain, setting):
+    """Not every proxy adds a header: nginx, told nothing else, adds none."""
+    for name, value in setting.items():
+        setattr(plain, name, value)
+    answer = asked()
+    assert answer.status_code == 403
+    assert answer.content.decode() == (
+        "In production, and behind proxies, the metrics are for whoever sends METRICS_TOKEN as a bearer token.\n"
+    )
+    plain.METRICS_TOKEN = ""
+    assert b"none is set: set one, and restart." in asked().content
+    plain.METRICS_TOKEN = TOKEN
+    assert asked(Authorization=f"Bearer {TOKEN}").status_code == 200
+
+
+def test_without_a_token_nobody_else_gets_in(plain):
+    plain.METRICS_TOKEN = ""
     for authorization in ("Bearer", "Bearer ", "Bearer None"):
-        client = Client(headers={"Authorization": authorization})
-        assert client.get("/metrics", REMOTE_ADDR="192.0.2.1").status_code == 403
+        assert asked("192.0.2.1", Authorization=authorization).status_code == 403
 
 
 def test_a_running_host_tells_this_machine_and_nobody_behind_a_proxy(host):
     with host.client(key=None) as client:
         address = f"{host.address}/metrics"
-        assert b"nanohost_turns_open" in client.get(address).content
-        assert client.get(address, headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
+        answer = client.get(address)
+        assert (b"nanohost_turns_open" in answer.content) is (shapes.shape() == shapes.EMBEDDED)
+        for header in ("X-Forwarded-For", "X-Real-IP", "Via", "CF-Connecting-IP"):
+            assert client.get(address, headers={header: "127.0.0.1"}).status_code == 403, header
 
 
 # --- docs/monitoring ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Nothing but the gate can run a tool: the product's code is walked for every way to what runs one.
 
-What runs tools is :mod:`tools.children`, :mod:`tools.child` and :mod:`tools.inline`; the tools themselves are functions
-in modules named ``agent_tools``. The walk finds whoever names these in an import, an attribute, a pattern or a text,
-whoever loads or runs code by a name that is not written there to be read, and whoever starts another process.
+What runs tools is :mod:`tools.sandbox.children`, what that uses, and :mod:`tools.inline`; the tools themselves are
+functions in modules named ``agent_tools``. The walk finds whoever names these in an import, an attribute, a pattern or
+a text, whoever loads or runs code by a name that is not written there to be read, and whoever starts another process.
 
 This is a tripwire against accident and convenience: the shortcut that a hurried change takes does not pass unseen. It
 is no boundary against an author who means to get around it. Whoever may write the product's code can call any function
@@ -25,12 +25,13 @@ pytestmark = pytest.mark.shapeless(reason="it reads the source")
 PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler", "manage.py")
 
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
-LEADS_TO_A_TOOL = {("tools", "children"), ("tools", "child"), ("tools", "inline"), ("gate", "Task")}
+LEADS_TO_A_TOOL = {("tools", "inline"), ("gate", "Task")}
+LEADS_TO_A_TOOL |= {("sandbox", name) for name in ("children", "child", "forkserver")}
 # Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
 # know what an argument or an item is; only where they are at home they are not.
-RUNS_A_TOOL = {"ChildPool", "_Child", "_Nursery", "_decide_and_run", "child", "children", "pool"}
+RUNS_A_TOOL = {"ChildPool", "Child", "ForkServer", "_decide_and_run", "child", "children", "forkserver", "pool"}
 RUNS_A_TOOL |= {"_run_inline", "run_inline"}
-HOMES = {"tools.gate", "tools.children", "tools.child", "tools.inline"}
+HOMES = {"tools.gate", "tools.inline", "tools.sandbox.children", "tools.sandbox.child", "tools.sandbox.forkserver"}
 # Names by which a tool's function can be had: a way everywhere.
 HAS_TOOLS = {"_awaiting_schema", "_tools", "agent_tools"}
 # Those that, alone in a text, say nothing.
@@ -144,18 +145,26 @@ DUNDERS = {
 
 # (module, what it uses, and all below it): why it may.
 ALLOWED = {
-    ("tools.gate", "tools.children"): "The gate itself.",
+    ("tools.gate", "tools.sandbox.children"): "The gate itself.",
     ("tools.gate", "tools.inline"): "The gate itself.",
     ("tools.inline", "importlib.import_module"): "Has a tool's module, which autodiscovery has imported.",
     ("tools.inline", "getattr"): "Finds a tool in its module, for the gate.",
-    ("tools.children", "tools.child.LENGTH"): "The frames' format, which both ends share.",
-    ("tools.children", "subprocess"): "Starts the nursery.",
-    ("tools.children", "'tools.child'"): "The nursery's module.",
-    ("tools.child", "importlib.import_module"): "Imports the tools; it is the process they run in.",
-    ("tools.child", "getattr"): "Finds a tool in its module; it is the process they run in.",
-    ("tools.children", "fork"): "Asks the nursery for a child.",
-    ("tools.child", "os.fork"): "It is the nursery.",
-    ("tools.child", "ctypes"): "Asks the kernel to end it with the nursery.",
+    ("tools.sandbox.children", "tools.sandbox.child.LENGTH"): "The frames' format, which both ends share.",
+    ("tools.sandbox.children", "tools.sandbox.forkserver"): "Has children forked, for the gate.",
+    ("tools.sandbox.children", "fork"): "Asks the fork server for a child.",
+    ("tools.sandbox.forkserver", "tools.sandbox.child.LENGTH"): "The frames' format, which both ends share.",
+    ("tools.sandbox.forkserver", "tools.sandbox.child.children_of"): "Counts the processes of a box.",
+    ("tools.sandbox.forkserver", "subprocess"): "Starts the fork server.",
+    ("tools.sandbox.forkserver", "'tools.sandbox.child'"): "The fork server's module.",
+    ("tools.sandbox.child", "importlib.import_module"): "Imports the tools; it is the process they run in.",
+    ("tools.sandbox.child", "getattr"): "Finds a tool in its module; it is the process they run in.",
+    ("tools.sandbox.child", "os.fork"): "It is the fork server.",
+    ("tools.sandbox.child", "sys.modules"): "Sees whether a call has changed what others run by.",
+    ("tools.sandbox.child", "vars"): "Sees whether a call has changed what others run by.",
+    ("tools.sandbox.modes", "subprocess"): "Tries the sandbox from inside.",
+    ("tools.sandbox.landlock", "ctypes"): "Calls the kernel, where Python has no function.",
+    ("tools.sandbox.seccomp", "ctypes"): "Calls the kernel, where Python has no function.",
+    ("nanohost.lib.process", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.apps", "'agent_tools'"): "Autodiscovery imports every app's tools, so that they register; it keeps none.",
     ("tools.scaffold", "'agent_tools'"): "Names the file that it writes a new tool to; it imports nothing.",
     ("tools.management.commands.tools", "getattr"): "One of its own actions, as argparse has them.",
@@ -170,6 +179,9 @@ ALLOWED = {
     ("nanohost.lib.statements", "vars"): "Fills the fields of a row, whose names are its columns'.",
     ("nanohost.lib.logs", "vars"): "What a line's caller has added to its record.",
     ("nanohost.lib.postgresql.base", "pool"): "PostgreSQL's pool of connections.",
+    ("nanohost.lib.database", "pool"): "The same.",
+    ("nanohost.settings", "'psycopg.pool'"): "The name of its log.",
+    ("conversations.admin", "vars"): "Keeps with a row what was found out for its page.",
 }
 
 
@@ -314,7 +326,7 @@ def _names_a_tool(text: str, reserved: set[str]) -> bool:
     """Whether a text could be a name by which something loads or gets what leads to a tool."""
     dotted = text.replace(":", ".").replace("/", ".").removesuffix(".py").strip(".")
     if not all(part.isidentifier() for part in dotted.split(".")):
-        return "tools.child" in text or "agent_tools" in text
+        return "tools.sandbox.child" in text or "agent_tools" in text
     parts = set(dotted.split("."))
     return bool((reserved - PLAIN_WORDS) & parts or (len(parts) > 1 and PLAIN_WORDS & parts))
 
@@ -389,9 +401,9 @@ def test_what_is_allowed_is_there():
 def test_what_runs_a_tool_is_known_by_its_present_name():
     homes = [
         ast.parse((ROOT / "tools" / file).read_text())
-        for file in ("gate.py", "children.py", "inline.py", "registry.py")
+        for file in ("gate.py", "inline.py", "registry.py", "sandbox/children.py", "sandbox/forkserver.py")
     ]
-    defined = {name for home in homes for name in _defined(home)} | {"agent_tools", "child", "children"}
+    defined = {name for home in homes for name in _defined(home)} | {"agent_tools", "child", "children", "forkserver"}
     assert defined >= RUNS_A_TOOL | HAS_TOOLS, "a name that is no more guards nothing"
 
 
@@ -411,7 +423,7 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def test_the_walk_sees_the_product():
-    assert {"tools.gate", "tools.children", "conversations.turns", "agent.llm", "manage"} <= {
+    assert {"tools.gate", "tools.sandbox.children", "conversations.turns", "agent.llm", "manage"} <= {
         module for module, _, _ in product()
     }
 
@@ -419,13 +431,13 @@ def test_the_walk_sees_the_product():
 # --- the walk itself, seen red and green -------------------------------------------------------------------------
 
 BYPASSES = [
-    "import tools.children",
-    "import tools.child as runner\nrunner.run({})",
-    "from tools import children",
-    "from tools import children as harmless",
-    "from tools.children import pool",
-    "from tools.child import run",
-    "def later():\n    from tools.children import pool",
+    "import tools.sandbox.children",
+    "import tools.sandbox.child as runner\nrunner.run({})",
+    "from tools.sandbox import children",
+    "from tools.sandbox import children as harmless",
+    "from tools.sandbox.children import pool",
+    "from tools.sandbox.child import run",
+    "def later():\n    from tools.sandbox.children import pool",
     "from tools import *",
     "from tools.gate import *",
     "from tools.gate import pool",
@@ -433,41 +445,41 @@ BYPASSES = [
     "from tools import gate\ngate.pool().run(task, still_wanted=bool)",
     "from tools import gate as door\nrunner = door\nrunner.pool()",
     "import tools.gate\ntools.gate.pool()",
-    "import tools\ntools.children.pool()",
+    "import tools\ntools.sandbox.children.pool()",
     "import conversations.worker\nconversations.worker.gate.pool()",
     "from tools import gate\ngetattr(gate, 'pool')()",
     "from tools import gate\ngetattr(gate, 'po' + 'ol')()",
     "from tools import gate\nvars(gate)['pool']()",
     "from tools import gate\ngate.__dict__['pool']()",
     "from tools import gate\ngate.run.__globals__['pool']()",
-    "import operator, tools\noperator.attrgetter('children.pool')(tools)()",
-    "import importlib\nimportlib.import_module('tools.children')",
-    "import importlib\nimportlib.import_module('tools.' + 'children')",
+    "import operator, tools\noperator.attrgetter('sandbox.children.pool')(tools)()",
+    "import importlib\nimportlib.import_module('tools.sandbox.children')",
+    "import importlib\nimportlib.import_module('tools.sandbox.' + 'children')",
     "import importlib\nimportlib.import_module(name)",
-    "import importlib\nimportlib.import_module('.children', 'tools')",
-    "import importlib\nimportlib.import_module(name='tools.children')",
-    "import importlib\nimportlib.import_module('tools').children.pool()",
+    "import importlib\nimportlib.import_module('.children', 'tools.sandbox')",
+    "import importlib\nimportlib.import_module(name='tools.sandbox.children')",
+    "import importlib\nimportlib.import_module('tools').sandbox.children.pool()",
     "import importlib\nload = importlib.import_module\nload(name)",
     "import importlib\nlist(map(importlib.import_module, names))",
-    "import importlib\ngetattr(importlib.import_module('tools'), 'children')",
+    "import importlib\ngetattr(importlib.import_module('tools.sandbox'), 'children')",
     "import importlib.util\nimportlib.util.spec_from_file_location('x', path)",
     "from importlib import import_module as load\nload(name)",
-    "__import__('tools.children')",
+    "__import__('tools.sandbox.children')",
     "__import__(name)",
     "import builtins\nbuiltins.__import__(name)",
-    "from django.utils.module_loading import import_string\nimport_string('tools.children.pool')",
+    "from django.utils.module_loading import import_string\nimport_string('tools.sandbox.children.pool')",
     "from django.utils.module_loading import import_string\nimport_string(path)",
     "from django.utils.module_loading import autodiscover_modules\nautodiscover_modules('agent_tools')",
-    "exec('import tools.children')",
+    "exec('import tools.sandbox.children')",
     "eval(text)",
-    "import runpy\nrunpy.run_module('tools.child')",
+    "import runpy\nrunpy.run_module('tools.sandbox.child')",
     "import runpy\nrunpy.run_path(path)",
-    "import pkgutil\npkgutil.resolve_name('tools.children:pool')",
-    "import sys\nsys.modules['tools.children'].pool()",
+    "import pkgutil\npkgutil.resolve_name('tools.sandbox.children:pool')",
+    "import sys\nsys.modules['tools.sandbox.children'].pool()",
     "from sys import modules\nmodules[name]",
-    "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'tools.child', '3'])",
-    "import os\nos.system('python -m tools.child')",
-    "import os\nos.execv('python', ['python', 'tools/child.py'])",
+    "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'tools.sandbox.child', '3'])",
+    "import os\nos.system('python -m tools.sandbox.child')",
+    "import os\nos.execv('python', ['python', 'tools/sandbox/child.py'])",
     "import gc\ngc.get_objects()",
     "from tools.agent_tools import time\ntime()",
     "from tools import agent_tools",
@@ -496,8 +508,8 @@ BYPASSES += [
     "class A:\n    from importlib import import_module as load\nA.load(name)",
     "class A:\n    from subprocess import run\nA.run(command)",
     "from conversations.worker import pool",
-    "from django.apps import apps\napps.get_app_config('tools').module.children.pool()",
-    "from django.apps import apps\ngetattr(apps.get_app_config('tools').module, 'children')",
+    "from django.apps import apps\napps.get_app_config('tools').module.sandbox.children.pool()",
+    "from django.apps import apps\ngetattr(apps.get_app_config('tools').module.sandbox, 'children')",
     "from tools import gate\ngate.admit = lambda name, **_: anything",
     "from tools import gate\nsetattr(gate, name, anything)",
     "from tools import gate\nsetattr(gate, 'admit', anything)",
@@ -555,12 +567,12 @@ def test_a_planted_bypass_is_found(source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("tools.calls", "from . import children"),
-        ("tools.calls", "from .children import pool"),
-        ("tools.management.commands.tools", "from ...children import pool"),
+        ("tools.calls", "from .sandbox import children"),
+        ("tools.calls", "from .sandbox.children import pool"),
+        ("tools.management.commands.tools", "from ...sandbox.children import pool"),
         ("tools.gate", "from tools.agent_tools import time"),
-        ("tools.gate", "from tools.child import run"),
-        ("tools.children", "from tools.child import run"),
+        ("tools.gate", "from tools.sandbox.child import run"),
+        ("tools.sandbox.children", "from tools.sandbox.child import run"),
         ("tools.apps", "from tools.agent_tools import time"),
         ("tools.registry", "import importlib\nimportlib.import_module(name)"),
         ("tools.calls", "from .gate import _decide_and_run"),
@@ -569,9 +581,9 @@ def test_a_planted_bypass_is_found(source):
         ("tools.registry", "def f(g):\n    g.pool()"),
         ("tools.gate", "import subprocess"),
         ("tools.gate", "import os\nos.fork()"),
-        ("tools.children", "import os\nos.fork()"),
-        ("tools.children", "import multiprocessing"),
-        ("tools.child", "import subprocess"),
+        ("tools.sandbox.children", "import os\nos.fork()"),
+        ("tools.sandbox.children", "import multiprocessing"),
+        ("tools.sandbox.child", "import subprocess"),
     ],
 )
 def test_a_bypass_planted_in_the_tools_app_is_found(module, source):
@@ -583,7 +595,7 @@ def test_a_bypass_planted_in_the_tools_app_is_found(module, source):
     [
         "from tools import gate\ngate.run(call_id, agent_tools=tools_of, worker='w', then=ring)",
         "from tools.gate import AgentTools\nagent_tools = AgentTools(names=None)\nagent_tools.include('time')",
-        "from tools.registry import tool\n@tool()\ndef f() -> str:\n    'Runs in tools.children.'",
+        "from tools.registry import tool\n@tool()\ndef f() -> str:\n    'Runs in tools.sandbox.children.'",
         "from tools import registry\nregistry.names()",
         "import importlib\nimportlib.import_module('json').dumps({})",
         "from django.utils.module_loading import import_string\nimport_string('django.utils.timezone.now')",

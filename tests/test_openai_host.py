@@ -25,7 +25,7 @@ def running() -> Iterator[OpenAIServer]:
 
 @pytest.fixture(scope="module")
 def openai_host(running: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    options = {"LLM_BASE_URL": running.url, "OPENAI_API_KEY": CANARY, "TURN_MAX_ATTEMPTS": "2", "LOG_LEVEL": "DEBUG"}
+    options = {"LLM_BASE_URL": running.url, "OPENAI_API_KEY": CANARY, "LLM_RETRY_SECONDS": "3", "LOG_LEVEL": "DEBUG"}
     host = Host(tmp_path_factory.mktemp("openai-host"), **options).start()
     yield host
     host.kill()
@@ -104,10 +104,10 @@ def test_an_unavailable_provider_is_asked_again(openai_host, server):
 
 
 def test_past_the_last_retry_the_turn_fails_with_its_code(openai_host, server):
-    server.answer(*[failure(503, headers={"Retry-After": "0.1"})] * 3)
+    server.answer(*[failure(503, headers={"Retry-After": "0.1"})] * 9)
     answer = chat(openai_host, "Hello")
     assert (answer.status_code, answer.json()["code"]) == (502, "llm_unavailable")
-    assert len(server.requests) == 3
+    assert 2 <= len(server.requests) <= 5
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,19 @@ QUOTED = f"Incorrect API key provided: {CANARY}. Authorization: Bearer {CANARY}"
 
 
 def test_the_key_leaks_nowhere(openai_host, server):
-    server.answer(
-        failure(401, "invalid_api_key", message=QUOTED),
-        failure(400, CANARY, message=QUOTED),
-        completion(f"Your key is {CANARY}", finish_reason="content_filter"),
-        *[as_json({"error": QUOTED}, 500, headers={"Retry-After": "0.1"})] * 3,
-        *[Reply(status=500, body=QUOTED.encode(), headers={"Retry-After": "0.1", "X-Key": CANARY})] * 3,
-        Reply(status=307, headers={"Location": f"http://127.0.0.1:9/{CANARY}"}),
-    )
-    answers = [chat(openai_host, "Hello") for _ in range(6)]
+    answers = []
+    for replies in (
+        [failure(401, "invalid_api_key", message=QUOTED)],
+        [failure(400, CANARY, message=QUOTED)],
+        [completion(f"Your key is {CANARY}", finish_reason="content_filter")],
+        [as_json({"error": QUOTED}, 500)] * 9,
+        [Reply(status=500, body=QUOTED.encode(), headers={"X-Key": CANARY})] * 9,
+        [Reply(status=307, headers={"Location": f"http://127.0.0.1:9/{CANARY}"})],
+    ):
+        server.answer(*replies)
+        answers.append(chat(openai_host, "Hello"))
+        server.forget()
+        server.key = CANARY
     assert {answer.status_code for answer in answers} == {422, 502}
     server.key = "sk-another"
     answers.append(chat(openai_host, "Hello"))
@@ -152,7 +156,7 @@ def test_the_key_leaks_nowhere(openai_host, server):
 
 
 def test_the_key_does_not_leak_when_nobody_listens(tmp_path):
-    host = Host(tmp_path, LLM_BASE_URL=f"http://{CANARY}@127.0.0.1:9/v1", OPENAI_API_KEY=CANARY, TURN_MAX_ATTEMPTS="1")
+    host = Host(tmp_path, LLM_BASE_URL=f"http://{CANARY}@127.0.0.1:9/v1", OPENAI_API_KEY=CANARY, LLM_RETRY_SECONDS="1")
     host.start()
     try:
         answer = chat(host, "Hello")

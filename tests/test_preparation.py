@@ -69,6 +69,71 @@ def test_an_admin_and_a_key_are_made_and_shown_once(monkeypatch):
     assert (get_user_model().objects.count(), ApiKey.objects.count()) == (1, 1)
 
 
+KEYS = [f"nh_{name}_{'0123456789abcdef' * 2}" for name in ("former", "second", "third")]
+
+
+def is_known(key: str) -> bool:
+    return ApiKey.objects.recognise(key) is not None
+
+
+def test_a_key_that_was_configured_is_revoked_once_another_is(monkeypatch, owner, caplog):
+    monkeypatch.setenv("NANOHOST_ADMIN_PASSWORD", "chosen by people")
+    _, of_people = ApiKey.objects.issue(owner=owner)
+    said = []
+    for key in KEYS:
+        monkeypatch.setenv("NANOHOST_API_KEY", key)
+        said += [prepare(), prepare()]
+        assert [each for each in KEYS if is_known(each)] == [key]
+    sentence = "NANOHOST_API_KEY has changed: the former key nh_{}_… is revoked."
+    once = [sentence.format(name) for name in ("former", "second")]
+    assert [line for text in said for line in text.splitlines()[1:]] == once
+    assert [record.getMessage() for record in caplog.records if "revoked" in record.getMessage()] == once
+    assert is_known(of_people)
+
+
+def test_a_configured_key_that_is_configured_no_more_stays(monkeypatch):
+    """Whoever starts a command from a shell without the variable would lock everybody out."""
+    monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])
+    prepare()
+    monkeypatch.delenv("NANOHOST_API_KEY")
+    assert prepare() == "The database is up to date.\n"
+    assert is_known(KEYS[0])
+
+
+def test_a_key_of_people_that_was_configured_is_revoked_as_well(monkeypatch, owner):
+    _, key = ApiKey.objects.issue(owner=owner)
+    for configured in (key, KEYS[0]):
+        monkeypatch.setenv("NANOHOST_API_KEY", configured)
+        prepare()
+    assert not is_known(key)
+
+
+def test_a_node_that_still_has_the_former_key_does_not_bring_it_back(monkeypatch):
+    for key in KEYS[:2]:
+        monkeypatch.setenv("NANOHOST_API_KEY", key)
+        prepare()
+    monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])
+    with pytest.raises(CommandError, match="has the prefix of a key that was revoked"):
+        prepare()
+    assert [is_known(key) for key in KEYS] == [False, True, False]
+
+
+@pytest.mark.parametrize("wrong", ["hunter2", "nh_former_other0123456789abcdef"])
+def test_a_new_key_that_is_refused_revokes_nothing(monkeypatch, wrong):
+    monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])
+    prepare()
+    monkeypatch.setenv("NANOHOST_API_KEY", wrong)
+    with pytest.raises(CommandError, match=r"^NANOHOST_API_KEY "):
+        prepare()
+    assert is_known(KEYS[0])
+
+
+def test_tools_that_a_setting_names_are_enabled(settings):
+    settings.TOOLS_ENABLED = ["echo"]
+    prepare()
+    assert set(ToolSetting.objects.filter(enabled=True).values_list("name", flat=True)) == {"time", "echo"}
+
+
 def test_what_people_set_is_left_as_it_is():
     prepare()
     admin = get_user_model().objects.get()
@@ -121,6 +186,18 @@ def test_nodes_that_prepare_an_empty_database_at_once_do_it_once(tmp_path: Path)
     said = [node.communicate(timeout=100) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0, 0], said
     assert sum("API key (shown this once)" in out for out, _ in said) == 1
+
+
+@pytest.mark.production(reason="embedded, there is one process, which holds DATA_DIR")
+def test_nodes_that_rotate_the_key_at_once_revoke_the_former_once(tmp_path: Path):
+    database = servers.name_of("rotated")
+    servers.create(database, template=servers.name_of("migrated"))
+    common = environment_of(tmp_path) | {"DATABASE_URL": servers.url_of(database)}
+    for key, several in ((KEYS[0], 1), (KEYS[1], 3)):
+        nodes = [manage_prepare(common | {"NANOHOST_API_KEY": key}) for _ in range(several)]
+        said = [node.communicate(timeout=100) for node in nodes]
+        assert [node.returncode for node in nodes] == [0] * several, said
+    assert sum("nh_former_… is revoked" in out for out, _ in said) == 1
 
 
 # --- waiting -----------------------------------------------------------------------------------------------------

@@ -160,9 +160,15 @@ def test_a_result_cannot_leave_its_marks(mark):
     assert not re.search(r"<\s*/?\s*untrusted", inside, re.IGNORECASE)
 
 
-@given(st.text())
+MARKS = st.sampled_from(
+    ["<", "/", " ", "\n", ">", "untrusted", "UnTrusted", "<untrusted>\n", "\n</untrusted>", "_", "x"]
+)
+
+
+@given(st.lists(MARKS, max_size=12).map("".join) | st.text())
 def test_marks_are_taken_off_again(text):
-    assert unmarked(mark_untrusted(text)) == text.replace("<untrusted", "<_untrusted") or "untrusted" in text.lower()
+    """And nothing but what would open or close them is changed."""
+    assert unmarked(mark_untrusted(text)) == re.sub(r"<(?=\s*/?\s*untrusted)", "<_", text, flags=re.IGNORECASE)
 
 
 def test_a_long_result_keeps_its_head_and_its_tail_and_says_what_is_missing():

@@ -24,10 +24,11 @@ def field(client, name, row, column):
 
 
 def test_a_fact_that_a_tool_remembered_leads_to_its_turn_its_model_and_its_messages(
-    admin_client, agent, conversation, say, tool_settings
+    admin_client, agent, conversation, say, tool_settings, settings
 ):
     tool_settings("remember")
     type(agent).objects.filter(pk=agent.pk).update(every_tool=True)
+    settings.LLM_MODELS = ["gpt-4.1-mini", "mock-2"]
     call = {"call": [{"name": "remember", "arguments": {"fact": "Takes tea."}}]}
     (turn,) = settle([say(json.dumps({"script": [call, {"say": "Noted."}]}), model="mock-2")])
     version = MemoryVersion.objects.get(source="remember")

@@ -120,6 +120,12 @@ def start_conversation() -> Callable[[], object]:
     return lambda: inbox.start_conversation(owner_id=1, metadata={})
 
 
+@operation("inbox.conversation_of")
+def conversation_of() -> Callable[[], object]:
+    key = the_long_one().key
+    return lambda: inbox.conversation_of(owner_id=1, key=key, metadata={})
+
+
 @operation("inbox.receive")
 def receive() -> Callable[[], object]:
     conversation = the_long_one()
@@ -434,6 +440,13 @@ def put_for_later() -> Callable[[], object]:
     return lambda: for_later(later.Kind.CONTEXT)
 
 
+@operation("later.cancel")
+def cancel_later() -> Callable[[], object]:
+    for_later(later.Kind.CONTEXT)
+    message = LaterMessage.objects.latest("pk")
+    return lambda: later.cancel(message)
+
+
 @operation("inbox.receive, with what rides along")
 def receive_with_more() -> Callable[[], object]:
     for_later(later.Kind.CONTEXT)
@@ -627,13 +640,21 @@ def a_turn() -> Turn:
     return the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).order_by("number")[1000]
 
 
+def a_deferred_one() -> LaterMessage:
+    for_later(later.Kind.WAKE, when="2100-01-01T00:00Z")
+    return LaterMessage.objects.latest("pk")
+
+
 def far_into_the_list() -> str:
     middle = Conversation.objects.filter(owner=1).order_by("-created_at")[1000]
     return str(middle.created_at)
 
 
 on_api("POST conversations", lambda: "conversations", body={}, status=201)
+on_api("POST conversations, by a key", lambda: "conversations", body={"key": "plans:1"}, status=201)
+on_api("POST conversations, by a key there is", lambda: "conversations", body={"key": "api:1"})
 on_api("GET conversations", lambda: "conversations")
+on_api("GET conversations, by a key", lambda: "conversations?key=api:1")
 on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")
 on_api("GET conversations, and back", lambda: f"conversations?cursor={cursor(r=1, p=far_into_the_list())}")
 on_api("GET conversations/{}", lambda: f"conversations/{the_long_one().pk}")
@@ -660,6 +681,9 @@ on_api(
     body={"message": "x", "trigger": False},
     status=202,
 )
+on_api("GET conversations/{}/deferred", lambda: f"conversations/{the_long_one().pk}/deferred?limit=50")
+on_api("GET deferred/{}", lambda: f"deferred/{a_deferred_one().pk}")
+on_api("POST deferred/{}/cancel", lambda: f"deferred/{a_deferred_one().pk}/cancel", body={})
 on_api("GET conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns?limit=50")
 on_api(
     "GET conversations/{}/turns, far down",
@@ -681,6 +705,42 @@ on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")
 on_api("POST turns/{}/cancel", lambda: f"turns/{a_turn().pk}/cancel", body={})
 on_api("GET tools", lambda: "tools")
 on_api("GET conversations/{}/summaries", lambda: f"conversations/{the_long_one().pk}/summaries")
+
+
+def a_summary_that_counts() -> str:
+    """The address to undo it at."""
+    conversation = the_long_one()
+    Compaction.objects.create(
+        conversation=conversation, keep_tokens=0, status="done", first_seq=2, through_seq=900, summary_seq=901
+    )
+    Conversation.objects.filter(pk=conversation.pk).update(summary_seq=901, consolidated_through=900)
+    return f"conversations/{conversation.pk}/summaries/901/undo"
+
+
+def a_pin() -> str:
+    """The address of one that is taken, among as many as there may be."""
+    conversation = the_long_one()
+    message = Message.objects.get(conversation=conversation, seq=2001)
+    Conversation.objects.filter(pk=conversation.pk).update(
+        pins=[{"seq": seq, "by": "x", "at": ""} for seq in range(2001, 2039, 2)]
+    )
+    return f"conversations/{conversation.pk}/messages/{message.pk}/pin"
+
+
+on_api("POST conversations/{}/summaries/{}/undo", a_summary_that_counts, body={})
+on_api("DELETE conversations/{}/messages/{}/pin", a_pin, status=204)
+
+
+@operation("PUT conversations/{}/messages/{}/pin")
+def put_pin() -> Callable[[], object]:
+    a_pin()
+    conversation = the_long_one()
+    asked = Message.objects.filter(conversation=conversation, seq__range=(3001, 3100), role="user", kind="")
+    message = asked.order_by("seq")[0]
+    path = f"conversations/{conversation.pk}/messages/{message.pk}/pin"
+    return lambda: call_api("PUT", path, body={})
+
+
 on_api("GET agents/{}/memory", lambda: "agents/default/memory")
 on_api("PUT agents/{}/memory", lambda: "agents/default/memory", body={"content": "- words", "version": 0})
 on_api("GET agents/{}/history", lambda: "agents/default/history")
@@ -912,6 +972,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
         "claims.for_model",
+        "inbox.refuse_other_models",
         *("compaction.line_of", "compaction.chunks_of", "compaction.stub_of"),
     }
     # The route GET turns/{} is nothing else.
@@ -929,7 +990,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
 
 def test_each_route_of_the_api_is_looked_at() -> None:
     routes = {
-        f"{method.upper()} {re.sub('<(uuid|str):.*?>', '{}', str(pattern.pattern))}"
+        f"{method.upper()} {re.sub('<(uuid|str|int):.*?>', '{}', str(pattern.pattern))}"
         for pattern in urls.urlpatterns
         for method in ("get", "post", "put", "patch", "delete")
         if hasattr(pattern.callback.view_class, method)

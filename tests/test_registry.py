@@ -101,8 +101,8 @@ def test_a_tool_in_openais_format():
         "properties": {
             "timezone": {
                 "type": "string",
-                "default": "UTC",
-                "description": "IANA name of a timezone, such as Europe/Berlin.",
+                "default": "",
+                "description": "IANA name of a timezone, such as Europe/Berlin. Without one, the time here.",
             }
         },
         "additionalProperties": False,
@@ -361,7 +361,8 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["tools.registry", "tools.child", "tools.agent_tools", "agent.loop", "agent.history", "agent.prompt"]
+    "module",
+    ["tools.registry", "tools.sandbox.child", "tools.agent_tools", "agent.loop", "agent.history", "agent.prompt"],
 )
 def test_pure_modules_import_without_django(module):
     code = f"import sys, {module}; assert not [name for name in sys.modules if name.split('.')[0] == 'django']"

@@ -73,11 +73,13 @@ def test_a_reminder_is_asked_for_seen_and_run(hasty, client):
 
 def test_a_reminder_comes_by_itself_once(hasty, client):
     conversation_id = start(client)
-    soon = (datetime.now(UTC) + timedelta(seconds=4)).isoformat(timespec="seconds")
-    wanted = {"action": "create", "prompt": "Remind the user of the tea.", "at": soon}
-    chat(client, conversation_id, script({"call": [{"name": "schedule", "arguments": wanted}]}, {"say": "I will."}))
-    assert messages(client, conversation_id)[-1] == "I will."
-    eventually(lambda: messages(client, conversation_id)[-1] == "You said: Remind the user of the tea.")
+    for seconds in (4, 12, 36, 108):  # as many as a busy machine needs to be asked before that time
+        soon = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+        wanted = {"action": "create", "prompt": "Remind the user of the tea.", "at": soon}
+        asked = script({"call": [{"name": "schedule", "arguments": wanted}]}, {"say": "{results}"})
+        if "Created." in chat(client, conversation_id, asked).json()["assistantMessage"]:
+            break
+    eventually(lambda: messages(client, conversation_id)[-1] == "You said: Remind the user of the tea.", seconds=180)
     (schedule,) = [each for each in client.get("/schedules").json()["results"] if "tea" in each["prompt"]]
     assert schedule["state"] == "ended"
     (run,) = client.get(f"/schedules/{schedule['scheduleId']}/runs").json()["results"]
@@ -90,7 +92,7 @@ def test_a_heartbeat_asks_who_has_something_to_do_and_nobody_else(hasty, client)
         found = client.get("/conversations").json()["results"]
         return [text for each in found if each["metadata"] == TOLD for text in messages(client, each["conversationId"])]
 
-    eventually(told)
+    eventually(told, seconds=60)
     states = "SELECT name, state FROM scheduler_heartbeat beat JOIN agent_agent agent ON agent.id = beat.agent_id"
     found = {(row["name"], row["state"]) for row in hasty.sql(states)}
     assert {("gardener", "told"), ("idler", "nothing")} <= found

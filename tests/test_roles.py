@@ -13,6 +13,9 @@ from tests.console import Page, get, make_a_row_of_each, page, pages
 from tests.factories import OwnerFactory
 from tools.models import ToolCall, ToolSetting
 
+# Of these rows some are deleted, but not the one that is tried.
+KEPT = {"django_celery_beat.periodictask delete"}
+
 ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"
 EVERYBODY = (ANONYMOUS, STRANGER, NOBODY, *ROLES)
 
@@ -74,7 +77,7 @@ def is_forbidden(shown: Page) -> bool:
     own = admin.site._registry[shown.model]
     if shown.view == "add":
         return not own.has_add_permission(request)
-    return shown.view == "delete" and not own.has_delete_permission(request)
+    return shown.view == "delete" and (str(shown) in KEPT or not own.has_delete_permission(request))
 
 
 @pytest.mark.parametrize("role", EVERYBODY)

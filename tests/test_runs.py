@@ -87,8 +87,8 @@ def patient_tool(host: Host) -> Iterator[None]:
     ],
     ids=["in mid answer", "while the model is silent", "in mid tool"],
 )
-def test_a_run_is_cancelled_within_two_seconds(client, patient_tool, tmp_path, step, midst):
-    message = script(step).replace("PATH", str(tmp_path))
+def test_a_run_is_cancelled_within_two_seconds(client, patient_tool, marks, step, midst):
+    message = script(step).replace("PATH", str(marks))
 
     def seconds() -> float:
         turn_id = run(client, start(client), message).json()["turnId"]

@@ -307,6 +307,21 @@ def test_a_turn_of_the_clock_may_not_use_it(agent_with_tools, owner, action):
     assert Schedule.objects.values().get() == before
 
 
+@pytest.mark.parametrize("named", ["schedule:", "heartbeat:"])
+def test_what_a_client_calls_its_request_makes_no_turn_one_of_the_clock(agent_with_tools, conversation, named):
+    create = ask_for(action="create", prompt="more", at=SOON)
+    settle([inbox.receive(conversation=conversation, content=create, request_id=f"{named}{conversation.pk}")])
+    assert Schedule.objects.count() == 1
+
+
+def test_nor_does_another_name_make_it_somebodys(agent_with_tools, owner):
+    row = series.create(owner_id=owner.pk, prompt=ask_for(action="create", prompt="more", at=SOON), every_seconds=60)
+    run = series.run_now(row)
+    Turn.objects.update(request_id="request-1")
+    (turn,) = settle([Turn.objects.get(pk=run.turn_id)])
+    assert "A turn that was begun by the clock may not use schedules" in turn.messages.last().content
+
+
 def test_a_retry_of_it_may_not_either_and_the_users_next_turn_may(agent_with_tools, owner, conversation, say):
     create = ask_for(action="create", prompt="more", at=SOON)
     row = series.create(owner_id=owner.pk, prompt=create, every_seconds=60, conversation_id=conversation.pk)

@@ -1,19 +1,26 @@
 """The house's own jobs: rows people toggle, which beat runs in the embedded host."""
 
+import contextlib
+import html
 import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from celery import current_app
 from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from conversations.models import Worker
 from conversations.worker import forget_dead_workers
+from nanohost.console import tasks
 from nanohost.lib.clock import from_now
+from scheduler import tasks as house_tasks
 from scheduler.daily import covered
-from scheduler.house import HouseJob, sync_house_jobs
+from scheduler.house import HOUSE_JOBS, HouseJob, sync_house_jobs
+from scheduler.job_runs import recorded
+from scheduler.models import JobRun
 from tests.host import Host
 from tests.http import chat, start
 from tests.wait import wait_until
@@ -124,6 +131,96 @@ def test_jobs_lead_to_what_they_did(admin_client):
     for name, page in [("tick", "schedulerun"), ("heartbeat", "heartbeat"), ("daily_summary", "compaction")]:
         address = re.search('href="([^"]*)"', line_of(admin_client, name)["what_it_did"])[1]
         assert admin_client.get(address).context["cl"].model.__name__.lower() == page
+
+
+@pytest.mark.django_db
+def test_no_job_of_the_house_is_deleted_by_whatever_way(admin_client):
+    sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
+    every = PeriodicTask.objects.count()
+    own = PeriodicTask.objects.create(name="own", task="x", interval=IntervalSchedule.objects.create(every=7))
+
+    def delete(model, row):
+        page = f"admin:django_celery_beat_{model}"
+        answers = [
+            admin_client.post(reverse(f"{page}_delete", args=[row.pk]), {"post": "yes"}),
+            admin_client.post(
+                reverse(f"{page}_changelist"),
+                {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"},
+            ),
+        ]
+        return [html.unescape(answer.content.decode()) for answer in answers]
+
+    for job in PeriodicTask.objects.exclude(pk=own.pk):
+        model, times = ("interval", job.interval) if job.interval else ("crontab", job.crontab)
+        for shown in (*delete("periodictask", job), *delete(f"{model}schedule", times)):
+            assert "a job of the house: it can be switched off, but not deleted." in shown, job.name
+    assert PeriodicTask.objects.count() == every + 1
+    page = reverse("admin:django_celery_beat_periodictask_change", args=[PeriodicTask.objects.get(name="tick").pk])
+    assert 'name="name"' not in admin_client.get(page).content.decode()
+    delete("periodictask", own)
+    assert PeriodicTask.objects.count() == every
+
+
+# --- what they did -------------------------------------------------------------------------------------------------
+
+
+def runs():
+    return list(JobRun.objects.order_by("id").values_list("job", "state", "did", "times"))
+
+
+@pytest.mark.django_db
+def test_every_job_of_the_house_leaves_a_record(admin_client, owner, agent):
+    sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
+    for job in PeriodicTask.objects.all():
+        current_app.tasks[job.task]()
+        assert JobRun.objects.get(job=job.name).state == "ok"
+        assert ": ok, " in line_of(admin_client, job.name)["last"]
+        assert "nothing to do" in line_of(admin_client, job.name)["what_it_did"]
+    Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at="2020-01-01T00:00:00Z")
+    JobRun.objects.create(job="x", state="ok", started_at="2020-01-01T00:00:00Z")
+    house_tasks.retention()
+    assert "1 worker forgotten, 1 old row" in line_of(admin_client, "retention")["what_it_did"]
+    address = re.search('href="([^"]*)"', line_of(admin_client, "retention")["last"])[1]
+    assert [run.job for run in admin_client.get(address).context["cl"].result_list] == ["retention"] * 2
+
+
+@pytest.mark.django_db
+def test_runs_that_find_nothing_to_do_share_a_row_and_others_have_their_own():
+    def run(did="", error=None):
+        with contextlib.suppress(ZeroDivisionError), recorded("job") as report:
+            report.did = did
+            if error:
+                raise error
+
+    for did in ("", "", "", "3 turns made", "", ""):
+        run(did)
+    run(error=ZeroDivisionError())
+    run()
+    assert runs() == [
+        ("job", "ok", "", 3),
+        ("job", "ok", "3 turns made", 1),
+        ("job", "ok", "", 2),
+        ("job", "failed", "", 1),
+        ("job", "ok", "", 1),
+    ]
+    assert JobRun.objects.get(state="failed").error == "ZeroDivisionError"
+    assert not JobRun.objects.filter(ended_at=None)
+    in_order = JobRun.objects.order_by("id").values_list("pk", flat=True)
+    assert list(in_order) == list(in_order.order_by("started_at"))
+
+
+@pytest.mark.django_db
+def test_one_whose_worker_died_is_told_as_such():
+    with contextlib.suppress(SystemExit), recorded("job"):
+        raise SystemExit
+    assert runs() == [("job", "running", "", 1)]
+    with recorded("job"):
+        pass
+    assert [state for _, state, *_ in runs()] == ["running", "ok"]
+    JobRun.objects.update(started_at=timezone.now() - timedelta(hours=2), did="x")
+    with recorded("job"):
+        pass
+    assert [state for _, state, *_ in runs()] == ["died", "ok", "ok"]
 
 
 # --- the daily summary ---------------------------------------------------------------------------------------------

@@ -3,14 +3,18 @@
 Rows, logs, API bodies, pages of the admin, what the model is sent, and what a crash prints.
 """
 
+import base64
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.exits import everything_the_admin_shows
-from tests.host import Host
+from tests.host import ROOT, Host, environment_of
 from tests.http import chat, eventually, rows, start
 from tests.openai_server import OpenAIServer, call, chunk, completion, events, failure
 from tests.sse import say, text_of
@@ -42,6 +46,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory, model: OpenAIServer) -> Iter
         SECRET_KEY=SIGNING_KEY,
         LOG_CONTENT="1",
         TURN_MAX_ATTEMPTS="1",
+        LLM_RETRY_SECONDS="1",
     ).start()
     host.allow("leak", "sign_in")
     yield host
@@ -66,7 +71,8 @@ def everything(host: Host, sent: list[str]) -> dict[str, str]:
     with host.client() as client:
         bodies = [client.get(f"/{page}").text for page in ("conversations", "tools")]
         for conversation in client.get("/conversations").json()["results"]:
-            bodies.append(client.get(f"/conversations/{conversation['conversationId']}/messages").text)
+            for page in ("messages", "deferred"):
+                bodies.append(client.get(f"/conversations/{conversation['conversationId']}/{page}").text)
         for turn in host.sql("SELECT id FROM conversations_turn"):
             bodies.append(client.get(f"/turns/{turn['id']}").text)
     return {
@@ -84,6 +90,44 @@ def asks_for(host: Host, model: OpenAIServer, name: str, **arguments: object) ->
     with host.client() as client:
         assert chat(client, start(client), "Go on.").json()["assistantMessage"] == "Done."
     return str(model.requests[-1].body["messages"][-1]["content"])
+
+
+def test_a_tools_secret_is_known_before_any_tool_has_run(leaky: Host):
+    """To the process that answers HTTP, which never reads it."""
+    with leaky.client() as client:
+        for spelling in (TOOL_SECRET, TOOL_SECRET.encode().hex(), base64.b64encode(TOOL_SECRET.encode()).decode()):
+            begun = len(leaky.log_text())
+            assert client.get(f"/nowhere/{spelling}").status_code == 404
+            line = eventually(lambda begun=begun: re.search(".*/nowhere/.*", leaky.log_text()[begun:]))
+            assert spelling not in line[0]
+            assert "/nowhere/[redacted]" in line[0]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "import nanohost.asgi",  # a web node
+        "from nanohost.celery import app; app.loader.init_worker()",  # a worker, a toolbox, beat
+        "import django; django.setup()",  # manage.py
+    ],
+    ids=["web", "celery", "manage"],
+)
+def test_a_tools_secret_is_known_to_every_process_from_its_start(tmp_path: Path, begin: str):
+    (tmp_path / "secret").write_text(TOOL_SECRET)
+    for given in ({"LEAKY_SECRET": TOOL_SECRET}, {"LEAKY_SECRET_FILE": str(tmp_path / "secret")}):
+        environment = environment_of(tmp_path) | {"NANOHOST_EXTRA_APPS": "tests.leaks"} | given
+        environment |= {"SECRET_KEY": SIGNING_KEY}
+        told = subprocess.run(
+            [sys.executable, "-c", f"{begin}; from nanohost.lib.redaction import redact; print(redact(input()))"],
+            cwd=ROOT,
+            env=environment,
+            input=f"{TOOL_SECRET} {SIGNING_KEY} correct horse battery",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert told.stdout == "[redacted] [redacted] [redacted]\n"
 
 
 def test_a_tools_secret_leaves_by_no_exit(leaky: Host, model: OpenAIServer):

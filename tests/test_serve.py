@@ -93,20 +93,26 @@ def new_host(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(new_host):
+def of_first(new_host):
+    """What the first start took of a processor."""
+    return processor_seconds(new_host)
+
+
+@pytest.fixture(scope="module")
+def first(new_host, of_first):
     return new_host.log_text()
 
 
 @pytest.fixture(scope="module")
-def restarted(new_host, first):
-    """The second start's log, and what it took of a processor; the first's secrets are used before, so that a leak
+def restarted(new_host, first, of_first):
+    """The second start's log, and what both took of a processor; the first's secrets are used before, so that a leak
     would show."""
     with new_host.client(shown(first, "API key")) as client:
         client.get("/tools")
     assert new_host.stop() == 0
     before = len(new_host.log_text())
     new_host.start()
-    return new_host.log_text()[before:], processor_seconds(new_host)
+    return new_host.log_text()[before:], of_first, processor_seconds(new_host)
 
 
 @pytest.fixture(scope="module")
@@ -164,20 +170,23 @@ def test_the_password_outlasts_the_restart(new_host, first, second):
     assert can_log_in(new_host.address, shown(first, "Password"))
 
 
-def test_a_second_start_is_quick(restarted):
-    """Ready after less than 5 seconds of a processor."""
-    assert restarted[1] < 5
+def test_a_second_start_costs_less_than_the_first(restarted):
+    """It makes no tables."""
+    of_first, of_second = restarted[1:]
+    assert of_second < 0.8 * of_first
 
 
 def test_an_idle_host_stops_at_once(new_host, restarted):
-    """Not when Celery's loops look up by themselves, every 2 s. The best of three: the machine may be busy."""
-    took = []
-    while not took or (took[-1] >= 1.5 and len(took) < 3):
-        new_host.start()
+    """Not when Celery's loops look up by themselves, every 2 s: that would be more than half of what a start takes. The
+    best of three, since the machine may be busy."""
+    ratios = []
+    while not ratios or (ratios[-1] >= 0.5 and len(ratios) < 3):
         began = time.monotonic()
+        new_host.start()
+        started = time.monotonic()
         assert new_host.stop() == 0
-        took.append(time.monotonic() - began)
-    assert took[-1] < 1.5, took
+        ratios.append((time.monotonic() - started) / (started - began))
+    assert ratios[-1] < 0.5, ratios
 
 
 def wait_for_running_turn(host: Host) -> None:
@@ -235,15 +244,20 @@ def test_it_lives_and_stops_in_time_though_its_database_is_locked(host_on, tmp_p
         assert waiter.result(timeout=10).status_code == 202
 
 
-def test_a_password_that_the_environment_changes_is_changed_and_what_it_sets_is_not_shown(host_on, tmp_path):
+def test_a_password_and_a_key_that_the_environment_changes_are_changed_and_what_it_sets_is_not_shown(host_on, tmp_path):
     host_on(tmp_path).have_database()
-    host = host_on(tmp_path, NANOHOST_ADMIN_PASSWORD="then a cow instead").start()
+    other = "nh_other123_0123456789abcdefghij"
+    host = host_on(tmp_path, NANOHOST_ADMIN_PASSWORD="then a cow instead", NANOHOST_API_KEY=other).start()
     assert can_log_in(host.address, "then a cow instead")
     assert not can_log_in(host.address, "correct horse battery")
-    with host.client() as client:
-        assert client.get("/tools").status_code == 200
-    assert "cow" not in host.log_text()
-    assert KEY not in host.log_text()
+    for key, status in ((other, 200), (KEY, 401)):
+        with host.client(key) as client:
+            assert client.get("/tools").status_code == status
+    announced = host.log_text().partition("Ctrl-C")[0]
+    assert "as NANOHOST_API_KEY says\n" in announced
+    assert "  NANOHOST_API_KEY has changed: the former key nh_test1234_… is revoked." in announced
+    for secret in ("cow", KEY, other):
+        assert secret not in host.log_text()
 
 
 def test_a_revoked_key_does_not_come_back_with_a_restart(host_on, tmp_path):
@@ -295,6 +309,7 @@ def begun(settings, tmp_path):
     [
         ("PORT", 99999, "Cannot listen on HOST=127.0.0.1 PORT=99999"),
         ("HOST", "256.0.0.1", "Cannot listen on HOST=256.0.0.1"),
+        ("TOOLS_ENABLED", ["tiem"], "TOOLS_ENABLED names no tool: tiem; there are: "),
         ("CSRF_TRUSTED_ORIGINS", ["example.org"], "CSRF_TRUSTED_ORIGINS setting must start with a scheme"),
         ("DATA_DIR", Path("/proc/nowhere"), "DATA_DIR /proc/nowhere cannot be written"),
         ("DATA_DIR", Path(__file__), "cannot be written: File exists"),

@@ -19,10 +19,12 @@ from django.utils import timezone as django_timezone
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from agent.models import AgentVersion
 from conversations import compaction, inbox, sessions
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, Conversation, Message
 from conversations.session_files import (
+    MOST_KEPT,
     Header,
     Place,
     as_line,
@@ -319,7 +321,13 @@ def place(roles: str, **header: int) -> Place:
     names = {"u": "user", "a": "assistant", "t": "tool", "S": "system", "C": "user"}
     for role in roles:
         kind = {"S": "rolling", "C": "command"}.get(role, "")
-        place.pass_by(None if role == "x" else Message(role=names[role], kind=kind, created_at=NOON))
+        place.pass_by(
+            None
+            if role == "x"
+            else Message(
+                role=names[role], kind=kind, type="SUMMARY" if kind == "rolling" else "NORMAL", created_at=NOON
+            )
+        )
     return place
 
 
@@ -571,7 +579,9 @@ def test_entries_are_told_by_their_minute_and_their_text(folder, take_in, owner)
         )
     )
     assert take_in() == []
-    assert HistoryEntry.objects.count() == 3
+    assert HistoryEntry.objects.count() == 4
+    assert take_in() == []
+    assert HistoryEntry.objects.count() == 4
 
 
 def test_what_is_no_utf_8_is_replaced_and_told(folder, take_in):
@@ -653,7 +663,9 @@ def lived(conversation: Conversation, fill: Any, say: Any, tool_settings: Any) -
     run_last()
     settle([say("/new")])
     settle([say("/help"), say("Hello again.")])
-    Conversation.objects.filter(pk=conversation.pk).update(state={"step": 3}, metadata={"nanobot": 5, "mine": [1.5]})
+    Conversation.objects.filter(pk=conversation.pk).update(
+        state={"step": 3}, state_times={"step": "2026-03-01T12:00:00+00:00"}, metadata={"nanobot": 5, "mine": [1.5]}
+    )
     log.note(agent="default", owner_id=conversation.owner_id, text="tea\nat five", today=date(2026, 3, 1))
     at = datetime(2026, 3, 2, 12, tzinfo=UTC)
     log.append(agent="default", owner_id=conversation.owner_id, content="USER: hi", kind="raw", happened_at=at)
@@ -665,6 +677,7 @@ def of(owner: Any) -> list[Any]:
     """What matters of all that an owner has."""
     conversations = Conversation.objects.filter(owner=owner)
     pointers = ("key", "next_seq", "starts_at_seq", "consolidated_through", "summary_seq", "state", "metadata")
+    pointers += ("state_times",)
     messages = Message.objects.filter(conversation__owner=owner, seq__isnull=False).order_by("conversation__key", "seq")
     fields = ("seq", "role", "type", "kind", "content", "tool_calls", "tool_call_id", "tool_name", "metadata")
     log = HistoryEntry.objects.filter(owner=owner).order_by("happened_at", "pk")
@@ -767,6 +780,194 @@ def test_what_comes_in_while_an_export_writes_is_left_for_the_next(folder, take_
 def test_what_is_written_is_for_its_owner_alone(lived, tmp_path, agent):
     sessions.export_folder(tmp_path / "a" / "b", owner_id=lived.owner_id, agent=agent, force=False)
     assert (tmp_path / "a" / "b").stat().st_mode & 0o77 == 0
+
+
+# --- as they came --------------------------------------------------------------------------------------------------
+
+_HEAD = json.dumps(HEADER).encode()
+_SAID = b'{"role": "user", "content": "Hello", "timestamp": "2026-03-15T14:30:00"}'
+
+AS_THEY_CAME = {
+    "nanobot's own": b"\n".join([_HEAD, *(json.dumps(each, ensure_ascii=False).encode() for each in WEATHER), b""]),
+    "another order": _HEAD + b'\n{"timestamp": "2026-03-15T14:30:00", "content": "Hello", "role": "user"}\n',
+    "numbers": _HEAD + b'\n{"role": "user", "content": "x", "n": [1.0, 1e3, -0.0, 1E+16, 123456789012345678901]}\n',
+    "no times": _HEAD + b'\n{"role": "user", "content": "x"}\n{"role": "assistant", "content": "y"}\n',
+    "no content": _HEAD + b'\n{"role": "assistant"}\n',
+    "blanks": b" " + _HEAD + b'  \n{ "role":"user",\t"content" : "x" }\n',
+    "escapes": _HEAD + b'\n{"role": "user", "content": "\\u00e9 \\ud83d\\ude00 \\/ \\u0000 \\ud83d"}\n',
+    "names twice": _HEAD + b'\n{"role": "user", "content": "one", "content": "two"}\n',
+    "empty lines": b"\n" + _HEAD + b"\n\n \t\n" + _SAID + b"\n\n" + _SAID + b"\n\n\n",
+    "CRLF": _HEAD + b"\r\n" + _SAID + b"\r\n\r\n" + _SAID + b"\r\n",
+    "no end": _HEAD + b"\n" + _SAID + b"\n" + _SAID,
+    "a mark at the beginning": b"\xef\xbb\xbf" + _HEAD + b"\n" + _SAID + b"\n",
+    "no messages": _HEAD,
+    "another header": b'{"last_consolidated": 1, "key": "telegram:12345", "x": 1.0, "_type": "metadata"}\n'
+    + _SAID
+    + b"\n",
+    "times in other words": _HEAD.replace(b"10:00:00", b"10:00")
+    + b"\n"
+    + _SAID.replace(b"T14:30:00", b" 14:30")
+    + b"\n",
+    "what is left out": b"\n".join([_HEAD, b"broken", _SAID, b"\xff\x00", b'{"role": "developer"}', _SAID, b"[7]"]),
+    "no header": _SAID + b"\n",
+}
+
+
+@pytest.mark.parametrize("raw", AS_THEY_CAME.values(), ids=AS_THEY_CAME.keys())
+def test_a_file_that_nobody_touched_goes_out_byte_by_byte(folder, take_in, owner, agent, raw):
+    path = folder / "sessions" / "telegram_12345.jsonl"
+    path.write_bytes(raw)
+    take_in()
+    assert export(folder, owner, agent) == {"sessions/telegram_12345.jsonl": raw}
+    before = everything()
+    take_in()
+    assert everything() == before
+    assert export(folder, owner, agent) == {"sessions/telegram_12345.jsonl": raw}
+
+
+def test_nanobots_own_lines_are_not_kept_twice(folder, take_in):
+    (folder / "sessions" / "telegram_12345.jsonl").write_bytes(AS_THEY_CAME["nanobot's own"])
+    take_in()
+    assert not Message.objects.exclude(metadata=None).exists()
+
+
+def test_what_has_gone_on_begins_as_it_came(folder, take_in, owner, agent):
+    raw = AS_THEY_CAME["what is left out"] + b"\n" + AS_THEY_CAME["another order"].partition(b"\n")[2].rstrip()
+    (folder / "sessions" / "telegram_12345.jsonl").write_bytes(raw)
+    take_in()
+    settle([inbox.receive(conversation=Conversation.objects.get(), content="Go on", request_id="request-1")])
+    (written,) = export(folder, owner, agent).values()
+    header, *lines = written.split(b"\n")
+    assert json.loads(header)["updated_at"] > HEADER["updated_at"]
+    # What was left out is not counted by the new header.
+    assert lines[:3] == [_SAID, _SAID, raw.split(b"\n")[-1]]
+    assert [json.loads(line)["role"] for line in lines[3:-1]] == ["user", "assistant"]
+
+
+def test_a_file_that_has_grown_goes_out_as_it_is_then(folder, take_in, owner, agent):
+    path = folder / "sessions" / "telegram_12345.jsonl"
+    for name in ("no end", "empty lines"):
+        Conversation.objects.all().delete()
+        path.write_bytes(AS_THEY_CAME[name])
+        take_in()
+        grown = AS_THEY_CAME[name] + (b"" if name == "empty lines" else b"\n") + b'{"content": "more", "role": "user"}'
+        path.write_bytes(grown)
+        assert take_in() == []
+        assert export(folder, owner, agent) == {"sessions/telegram_12345.jsonl": grown}
+
+
+def test_in_another_zone_times_are_written_anew(folder, take_in, owner, agent, settings):
+    (folder / "sessions" / "telegram_12345.jsonl").write_bytes(AS_THEY_CAME["another order"])
+    take_in()
+    settings.TIME_ZONE = "Europe/Berlin"
+    header, line = records(export(folder, owner, agent))
+    assert (header["created_at"], line["timestamp"]) == ("2026-03-01T11:00:00", "2026-03-15T15:30:00")
+
+
+def test_what_is_larger_than_is_kept_is_written_anew(folder, take_in, owner, agent):
+    line = b'{"content": "%s", "role": "user", "timestamp": "2026-03-15T14:30:00"}\n' % (b"x" * MOST_KEPT)
+    (folder / "sessions" / "telegram_12345.jsonl").write_bytes(
+        _HEAD + b"\n" + line + _SAID + b"\n" + b"y" * MOST_KEPT * 2
+    )
+    take_in()
+    _, first, second = records(export(folder, owner, agent))
+    assert (first, second) == (json.loads(line), json.loads(_SAID))
+    assert not Message.objects.exclude(metadata=None).exists()
+
+
+def test_entries_with_equal_texts_in_a_minute_are_as_many_as_came(folder, take_in, owner, agent):
+    history = "".join(entry_as_text("2026-03-10 14:30", text) for text in ("Tea.", "Milk.", "Tea.", "Tea."))
+    for _ in range(2):
+        (folder / "memory" / "HISTORY.md").write_text(history)
+        assert take_in() == []
+        assert export(folder, owner, agent) == {"memory/HISTORY.md": history.encode()}
+    (folder / "memory" / "HISTORY.md").write_text(history + entry_as_text("2026-03-10 14:30", "Tea."))
+    take_in()
+    assert HistoryEntry.objects.count() == 5
+
+
+def test_an_entry_that_a_model_gave_its_own_time_has_one_stamp(folder, take_in, owner, agent):
+    at = datetime(2026, 3, 10, 14, 30, tzinfo=UTC)
+    whose = {"agent": "default", "owner_id": owner.pk, "happened_at": at}
+    log.append(**whose, content="[2026-03-10 14:31] They spoke.", model="gpt-4.1-mini")
+    written = export(folder, owner, agent)
+    assert written == {"memory/HISTORY.md": b"[2026-03-10 14:30] They spoke.\n\n"}
+    (folder / "memory" / "HISTORY.md").write_bytes(written["memory/HISTORY.md"])
+    assert take_in() == []
+    assert HistoryEntry.objects.count() == 1
+
+
+# --- documents of the workspace ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workspace(folder):
+    """What people write for nanobot."""
+    (folder / "workspace").mkdir()
+    (folder / "workspace" / "SOUL.md").write_bytes(b"# Soul\r\n\nYou are patient.\n")
+    (folder / "workspace" / "HEARTBEAT.md").write_text("- [ ] water the roses\n")
+    (folder / "workspace" / "USER.md").write_text(" \n")
+    return folder / "workspace"
+
+
+def test_documents_are_taken_into_the_agent_as_a_version(workspace, take_in, agent, owner, folder):
+    assert take_in(with_documents=True) == []
+    agent.refresh_from_db()
+    assert agent.documents == {"SOUL": "# Soul\r\n\nYou are patient.\n", "HEARTBEAT": "- [ ] water the roses\n"}
+    made = AgentVersion.objects.filter(made_by="import_sessions").order_by("number")
+    assert [version.changed for version in made] == ["SOUL", "HEARTBEAT"]
+    written = export(folder, owner, agent)
+    assert written == {name: (workspace / name).read_bytes() for name in ("SOUL.md", "HEARTBEAT.md")}
+    assert take_in(with_documents=True) == take_in() == []
+    assert AgentVersion.objects.filter(made_by="import_sessions").count() == 2
+
+
+def test_without_an_agent_documents_are_reported(workspace, take_in, agent):
+    why = "it is a document of an agent; name one with --agent to have it taken in"
+    assert take_in() == [f"workspace/SOUL.md: {why}", f"workspace/HEARTBEAT.md: {why}"]
+    agent.refresh_from_db()
+    assert agent.documents == {}
+
+
+def test_what_people_wrote_into_the_agent_stays(workspace, take_in, agent):
+    take_in(with_documents=True)
+    (workspace / "SOUL.md").write_text("You are quick.")
+    assert take_in(with_documents=True) == []
+    agent.refresh_from_db()
+    assert agent.documents["SOUL"] == "You are quick."
+    agent.documents = agent.documents | {"SOUL": "You are calm."}
+    agent.save_version(by="anna")
+    assert take_in(with_documents=True) == [
+        "workspace/SOUL.md: the agent default has another SOUL, which people wrote: it is left as it is"
+    ]
+    agent.refresh_from_db()
+    assert agent.documents["SOUL"] == "You are calm."
+
+
+def test_documents_that_are_no_such_are_reported(workspace, take_in, agent):
+    (workspace / "SOUL.md").write_text("x" * 40_001)
+    (workspace / "AGENTS.md").write_bytes(b"\xff sk-abcdefghijklmnop0123")
+    told = take_in(with_documents=True)
+    assert told == [
+        "workspace/AGENTS.md:1: what is no UTF-8 in it is replaced",
+        "workspace/SOUL.md: SOUL has 40001 characters; 40000 are allowed. It is left out",
+    ]
+    agent.refresh_from_db()
+    assert "SOUL" not in agent.documents
+    assert "sk-abc" not in agent.documents["AGENTS"]
+
+
+def test_a_dry_run_changes_no_agent(workspace, take_in, agent):
+    assert take_in(with_documents=True, dry_run=True) == []
+    agent.refresh_from_db()
+    assert (agent.documents, agent.version) == ({}, 1)
+
+
+def test_the_command_takes_documents_in_if_an_agent_is_named(workspace, folder, owner, agent, capsys):
+    with pytest.raises(CommandError, match=r"Reported above: 2\."):
+        call_command("import_sessions", folder, "--owner", "owner")
+    call_command("import_sessions", folder, "--owner", "owner", "--agent", "default")
+    assert capsys.readouterr().out.splitlines()[-1] == "documents of the agent: 2"
 
 
 # --- the commands --------------------------------------------------------------------------------------------------
@@ -916,7 +1117,8 @@ def test_whatever_a_line_says_the_message_says_too(line):
 
 @shapeless
 def test_a_line_is_written_in_one_order_whatever_the_databases_is():
-    assert as_line({"role": "user", "nested": [{"b": 1, "a": 2}]}) == '{"nested": [{"a": 2, "b": 1}], "role": "user"}\n'
+    record = {"timestamp": "t", "nested": [{"b": 1, "a": 2}], "content": "x", "role": "user"}
+    assert as_line(record) == '{"role": "user", "content": "x", "nested": [{"a": 2, "b": 1}], "timestamp": "t"}\n'
 
 
 @shapeless
@@ -954,6 +1156,31 @@ def test_whatever_a_session_says_goes_in_once_and_comes_out(owner, agent, header
         transaction.set_rollback(True)
     for line, out in zip(said, written[1:], strict=True):
         assert out.items() >= record_in(json.dumps(line).encode()).items()
+
+
+spellings = st.fixed_dictionaries(
+    {
+        "ensure_ascii": st.booleans(),
+        "separators": st.sampled_from([(", ", ": "), (",", ":"), (" ,", " : ")]),
+        "sort_keys": st.booleans(),
+    }
+)
+
+
+@as_they_come
+@given(headers, st.lists(lines, max_size=6), spellings, st.sampled_from(["\n", "\r\n", "\n\n"]), st.booleans())
+def test_whatever_a_session_says_goes_out_as_it_came(owner, agent, header, said, how, end, is_ended):
+    text = end.join(json.dumps(each, **how) for each in (header, *said)) + (end if is_ended else "")
+    raw = text.encode(errors="replace")
+    options = {"owner_id": owner.pk, "agent": agent, "dry_run": False, "report": lambda line: None}
+    with tempfile.TemporaryDirectory() as name, transaction.atomic():
+        folder = Path(name)
+        (folder / "sessions").mkdir()
+        (folder / "sessions" / "a.jsonl").write_bytes(raw)
+        sessions.import_folder(folder, **options)
+        written = export(folder, owner, agent)
+        transaction.set_rollback(True)
+    assert list(written.values()) == [raw]
 
 
 @shapeless

@@ -195,8 +195,7 @@ def test_a_key_in_a_file_that_cannot_travel_is_refused_and_not_shown(environment
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_from_a_file_is_kept_out_of_logs(environment, secret_file, monkeypatch, name):
-    monkeypatch.setattr(redaction, "_remembered", set())
+def test_a_secret_from_a_file_is_kept_out_of_logs(environment, secret_file, own_secrets, name):
     value = re.sub("[a-z]*:pass-word@", "", SECRETS[name])  # nothing but the file tells that this is secret
     assert value in redaction.redact(f"it is {value}.") or name == "OPENAI_API_KEY"
     environment(**{f"{name}_FILE": secret_file(value.encode()), **WITH.get(name, {})})

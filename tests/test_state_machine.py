@@ -284,14 +284,21 @@ class Work(RuleBasedStateMachine):
             assert not held or ToolCall.objects.get(pk=hand.call.pk).status == CallStatus.QUEUED
 
     def end(self, hand: CallHand, status: CallStatus) -> None:
-        held = self.holds(hand.call)
+        held, before = self.holds(hand.call), self.ended_by(hand.call)
         with self.busy(hand), self.between_statements():
             try:
                 calls.end(hand.call, Outcome(status=status, result="the result"), duration_ms=1)
             except CallLost:
                 self.seen["stale outcomes"] += 1
                 return
-        assert held, "a call was ended by a worker that had lost it"
+        # Whoever has ended a call may say so again, as after a commit whose answer was lost: it changes nothing.
+        assert held or before, "a call was ended by a worker that had lost it"
+        assert not before or before == self.ended_by(hand.call), "an outcome was overwritten"
+
+    @staticmethod
+    def ended_by(call: ToolCall) -> dict[str, Any] | None:
+        """The row, if this hold has ended it."""
+        return ToolCall.objects.filter(pk=call.pk, fence=call.fence, ended_at__isnull=False).values().first()
 
     @staticmethod
     def holds(call: ToolCall) -> bool:

@@ -49,7 +49,11 @@ class Reader:
             "query_string": b"",
             "http_version": "1.1",
             # The last event of a turn without an answer is a problem, which has the request's id.
-            "headers": [(b"x-request-id", b"of-all-of-them"), (b"last-event-id", last_id.encode())],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"x-request-id", b"of-all-of-them"),
+                (b"last-event-id", last_id.encode()),
+            ],
         }
         self._asked = False
 
@@ -305,7 +309,8 @@ def test_an_answer_that_cannot_be_sent_is_not_begun_anew(caplog):
         if message["type"] == "http.response.body":
             raise OSError("on purpose")
 
-    scope = {"type": "http", "method": "GET", "path": "/health/live", "query_string": b"", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": "/health/live", "query_string": b"", "http_version": "1.1"}
+    scope["headers"] = [(b"host", b"localhost")]
     with caplog.at_level(logging.ERROR, logger="conversations.waiting"):
         asyncio.run(waiting.WaitingRoom(lambda *_: [])(scope, receive, send))
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]

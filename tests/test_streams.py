@@ -170,6 +170,7 @@ def test_when_the_news_are_gone_the_rows_tell(own):
     with own.client() as client:
         again = events_of(client, whole[0].data["turnId"])
         resumed = events_of(client, whole[0].data["turnId"], whole[2].id)
+        begun = events_of(client, whole[0].data["turnId"], "0-0")
         # Of what the rows tell, a reader may be cut off anywhere too.
         for index in range(1, len(again)):
             seen = again[:index] + events_of(client, whole[0].data["turnId"], again[index - 1].id)
@@ -180,6 +181,7 @@ def test_when_the_news_are_gone_the_rows_tell(own):
     assert [(text_of(events, 0), text_of(events, 1)) for events in (whole, again)] == [("I look.", POEM)] * 2
     assert again[-1].data == whole[-1].data
     assert kinds(resumed) == ["turn.reset", *kinds(again)[1:]]
+    assert kinds(begun) == kinds(again)[1:], "who was told only that it waits has nothing to forget"
 
 
 def lose_the_news(host: Host) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from agent.llm.base import tool_call
 from conversations import endings, reading
 from conversations.models import Conversation, Message, Turn
+from nanohost.lib import redaction
 from nanohost.lib.admin import shown
 from tests.scripts import script
 from tests.work import settle
@@ -321,8 +322,8 @@ def test_what_is_shown_keeps_what_people_write():
     assert shown("Zeile 1\r\nZeile 2\t€ 👩‍👩‍👧 שלום <b>") == "Zeile 1\nZeile 2\t€ 👩‍👩‍👧 שלום &lt;b&gt;"
 
 
-def test_a_known_secret_is_not_shown(admin_client, conversation, say, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "a-key-that-nobody-may-see")
+def test_a_known_secret_is_not_shown(admin_client, conversation, say, own_secrets):
+    redaction.remember("OPENAI_API_KEY", "a-key-that-nobody-may-see")
     say("my key is a-key-that-nobody-may-see")
     html = look(admin_client, conversation)
     assert "a-key-that-nobody-may-see" not in html

@@ -159,17 +159,13 @@ def test_a_silent_model_times_out_and_is_asked_again(say, settings):
 
 @pytest.mark.parametrize("failure", ["rate_limited", "timeout", "unavailable", "bad_response"])
 def test_a_transient_failure_waits_in_the_database_and_is_tried_again(say, failure, conversation):
-    turn = advance(say(script({"fail": failure, "times": 1, "retryAfter": 0.2, "say": "There."})))
+    turn = advance(say(script({"fail": failure, "times": 1, "say": "There."})))
     assert (turn.status, turn.waiting_for, turn.retries) == (TurnStatus.WAITING, WaitingFor.RETRY, 1)
     assert turn.run_after > turn.started_at
-    (turn,) = settle([turn], rounds=200)
+    assert advance(turn).status == TurnStatus.WAITING
+    Turn.objects.update(run_after=from_now(0))
+    (turn,) = settle([turn])
     assert (turn.status, turn.retries) == (TurnStatus.SUCCEEDED, 0)
-
-
-def test_retries_are_bounded(say, settings):
-    settings.TURN_MAX_ATTEMPTS = 2
-    (turn,) = settle([say(script({"fail": "unavailable", "retryAfter": 0.01}))], rounds=200)
-    assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "llm_unavailable")
 
 
 def test_a_wait_longer_than_the_turn_has_left_is_not_begun(say, settings):

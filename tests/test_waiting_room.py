@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.crowd import Visitor, come, come_all, memory_of, request, sockets_of,
 from tests.host import KEY, Host
 from tests.http import chat, eventually, rows, start, turns_of
 from tests.scripts import script
+
+# A path that froze a host, and one that looks like nothing.
+MARKS, LETTERS = "/" + "eyJ-" * 16_000, "/" + "a-b-" * 16_000
 
 WAITERS, TALKS = 500, 25
 # What a waiter may cost the process, its connection in uvicorn included; measured: 19 to 27 KB.
@@ -230,3 +234,29 @@ def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(setti
     assert (first["status"], body["body"]) == (202, b"{}")
     assert (b"location", b"/there") in first["headers"]
     assert waiting.AWAIT_HEADER.lower().encode() not in dict(first["headers"])
+
+
+def test_a_path_costs_the_same_whatever_stands_in_it(host):
+    """A host was frozen for seconds by one that looks like the beginning of many tokens, without a key."""
+
+    def seconds(client: httpx2.Client, path: str) -> float:
+        """What it takes until the loop is free again, at best: the path is logged when its answer is sent."""
+        best = float("inf")
+        for _ in range(3):
+            began = time.perf_counter()
+            assert client.get(path).status_code == 404
+            assert client.get("/health/live").status_code == 200
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    with httpx2.Client(base_url=host.address, timeout=60) as client:
+        seconds(client, LETTERS)
+        assert seconds(client, MARKS) < 5 * seconds(client, LETTERS)
+
+
+def test_of_a_long_path_the_beginning_is_logged(host):
+    begun = len(host.log_text())
+    with httpx2.Client(base_url=host.address) as client:
+        client.get(f"/{'long/' * 10_000}")
+    line = eventually(lambda: next((each for each in host.log_text()[begun:].splitlines() if "/long/" in each), None))
+    assert len(json.loads(line)["path"]) == waiting.LOGGED_PATH_CHARS

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
 from conversations import worker as worker_module
 from conversations.models import TURNS, Turn, TurnStatus, WaitingFor, Worker
 from conversations.worker import Runtime, forget_dead_workers
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
 from tests.scripts import script
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -75,6 +76,10 @@ def test_the_heartbeat_renews_leases_and_reports_what_is_held(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take_turn(turn.pk)
     until(lambda: Worker.objects.get(name=runtime.name).turns_held == 1)
+    pool = connection.settings_dict["OPTIONS"].get("pool")
+    row = Worker.objects.get(name=runtime.name)
+    assert row.pool_most == (pool["max_size"] if pool else None)
+    assert row.told_pool == (f"{row.pool_used} of {row.pool_most}" if pool else "none")
     before = Turn.objects.get(pk=turn.pk).lease_until
     until(lambda: Turn.objects.get(pk=turn.pk).lease_until > before)
 
@@ -255,6 +260,27 @@ def test_a_duty_that_fails_does_not_end_the_worker(runtime, say, monkeypatch, ca
     until(lambda: "periodic duty" in caplog.text)
     turn = say("Hello")
     runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(runtime, say, settings, monkeypatch, caplog):
+    from conversations import claims
+    from tools import calls
+
+    def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError("unforeseen")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(claims, "claim", break_down)
+        broken.setattr(calls, "claim", break_down)
+        for _ in range(settings.WORKER_MAX_TURNS + 1):
+            assert runtime.take_turn(new_id())
+        for _ in range(settings.TOOL_CONCURRENCY + 1):
+            assert runtime.take_call(new_id())
+        until(lambda: runtime._room_for_turns.free == settings.WORKER_MAX_TURNS)
+        until(lambda: runtime._room_for_calls.free == settings.TOOL_CONCURRENCY)
+    assert "was dropped" in caplog.text
+    turn = say("Hello")
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 

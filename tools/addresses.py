@@ -22,6 +22,8 @@ _METADATA = {
     "192.0.0.192/32": "metadata of Oracle Cloud",
     "fd00:ec2::/32": "metadata of AWS",
     "fd20:ce::254/128": "metadata of Google Cloud",
+    "fd00:c1::a9fe:a9fe/128": "metadata of Oracle Cloud",
+    "fd00:100::100:200/128": "metadata of Alibaba Cloud",
     "fd00:42::42/128": "metadata of Scaleway",
     "fd00:a9fe:a9fe::/48": "metadata of Akamai",
 }
@@ -140,7 +142,7 @@ def objection(address: Address, *, private: Sequence[Network] = ()) -> str | Non
         if address in network:
             return f"is never reached ({meaning})"
     if any(address in network for network in private):
-        return None
+        return _of_metadata(address)
     for network, meaning in _NOT_PUBLIC:
         if address in network:
             return f"is not public ({meaning})"
@@ -152,6 +154,16 @@ def objection(address: Address, *, private: Sequence[Network] = ()) -> str | Non
             return f"carries {hidden}, which {why}"
     if not address.is_global or address.is_multicast:
         return "is not public"
+    return None
+
+
+def _of_metadata(address: Address) -> str | None:
+    """Why an address of an opened network may not be reached all the same: its last four bytes, which a gateway of that
+    network may go by (NAT64 with a prefix of its own, ISATAP), are an IPv4 address that nothing opens."""
+    last = IPv4Address(int(address) & 0xFFFF_FFFF)
+    for network, meaning in _NEVER:
+        if address.version == 6 and last in network:
+            return f"carries {last}, which is never reached ({meaning})"
     return None
 
 

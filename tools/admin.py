@@ -1,16 +1,21 @@
 """Tools in the admin: which may run, with which permissions and limits; who changed that; every call asked for."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.forms.models import construct_instance
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import path, reverse
 from django.utils.html import format_html
+from django.views.decorators.http import require_POST
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list, table
@@ -82,6 +87,50 @@ class ToolSettingAdmin(ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
+
+    change_form_outer_before_template = "admin/tools/grants.html"
+    list_before_template = "admin/tools/grants.html"
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(require_POST(self.grant_view))
+        return [path("<int:pk>/grant/", view, name="tool_grant"), *super().get_urls()]
+
+    def grant_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Grant a tool what it needs and has not got, as far as the settings' ceiling goes."""
+        setting = ToolSetting.objects.filter(pk=pk).first()
+        if setting is None:
+            raise Http404("There is no such tool.")
+        if not self.has_change_permission(request, setting):
+            raise PermissionDenied
+        with changing(setting.name, by=request.user.get_username()) as changed:
+            granted = lacking(changed)
+            changed.grants = [*changed.grants, *granted]
+        if granted:
+            self.log_change(request, changed, f"Granted {', '.join(granted)}.")
+        told = f"{setting.name} is granted {', '.join(granted)}." if granted else f"{setting.name} lacks no grant."
+        self.message_user(request, told, messages.SUCCESS)
+        return redirect("../change/")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        return super().changelist_view(
+            request, {**self._lacking(request, ToolSetting.objects.order_by("name")), **(extra_context or {})}
+        )
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        setting = self.get_object(request, unquote(object_id)) if object_id else None
+        lack = self._lacking(request, [setting] if setting else [])
+        return super().changeform_view(request, object_id, form_url, {**lack, **(extra_context or {})})
+
+    def _lacking(self, request: HttpRequest, among: Iterable[ToolSetting]) -> dict[str, Any]:
+        """Of these tools, those that are enabled in vain, with what each lacks."""
+        lack = [
+            {"name": each.name, "grants": granted, "address": reverse("admin:tool_grant", args=[each.pk])}
+            for each in among
+            if each.enabled and (granted := lacking(each))
+        ]
+        return {"lacking": lack, "may_grant": self.has_change_permission(request)}
 
     @admin.display(description="may it run?")
     def state(self, setting: ToolSetting) -> str:
@@ -185,6 +234,7 @@ class ToolSettingAdmin(ModelAdmin):
         with changing(obj.name, by=request.user.get_username()) as setting:
             # What the form did not change may have been changed meanwhile.
             construct_instance(form, setting, fields=form.changed_data)
+        self._warn(request, setting)
 
     def _set_enabled(self, request: HttpRequest, chosen: QuerySet[ToolSetting], enabled: bool) -> None:
         for name in chosen.values_list("name", flat=True):
@@ -193,6 +243,21 @@ class ToolSettingAdmin(ModelAdmin):
             self.log_change(request, setting, "Enabled." if enabled else "Disabled.")
         word = "enabled" if enabled else "disabled"
         self.message_user(request, f"{len(chosen)} tools are {word}.", messages.SUCCESS)
+        for setting in chosen.filter(enabled=True):
+            self._warn(request, setting)
+
+    def _warn(self, request: HttpRequest, setting: ToolSetting) -> None:
+        if setting.enabled and (granted := lacking(setting)):
+            told = f"{setting.name} is enabled, and is refused until it is granted {', '.join(granted)}."
+            self.message_user(request, told, messages.WARNING)
+
+
+def lacking(setting: ToolSetting) -> list[str]:
+    """The permissions that its tool needs, that it was not granted, and that may be granted to it."""
+    tool = _registered(setting)
+    needed = [str(each) for each in tool.permissions] if tool else []
+    may_be = [each for each in needed if each in GRANTABLE and each in settings.PERMISSIONS_GRANTED]
+    return [each for each in may_be if each not in setting.grants]
 
 
 def _kind_of(schema: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The tools that ship with nanohost."""
 
 import json
+import os
 import time as clock
 from datetime import datetime
 from typing import Any
@@ -25,12 +26,14 @@ _MOST_TEXT_BYTES = 56_000
 
 
 @tool(effects="read")
-def time(timezone: str = "UTC") -> str:
+def time(timezone: str = "") -> str:
     """Return the current time in ISO 8601, and its timezone.
 
     Args:
-        timezone: IANA name of a timezone, such as Europe/Berlin.
+        timezone: IANA name of a timezone, such as Europe/Berlin. Without one, the time here.
     """
+    # The setting, which processes of tools are passed; they do without Django where they can.
+    timezone = timezone or os.environ.get("TIME_ZONE") or "UTC"
     try:
         zone = ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):

@@ -2,6 +2,7 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
+from nanohost.lib import env
 from tools import registry
 from tools.errors import ToolDefinitionError
 
@@ -18,6 +19,7 @@ class ToolsConfig(AppConfig):
         # A tool without a schema would break the first turn it is offered in; here it breaks the start. And once the
         # schema is made, the registry lets go of the function.
         for tool in registry.registered():
+            env.have_redacted(tool.secrets)
             tool.schema  # noqa: B018 -- made now, and kept
             if tool.inline and not _is_of_nanohost(tool.module):
                 raise ToolDefinitionError(

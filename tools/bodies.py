@@ -150,7 +150,7 @@ _MARKS = ((codecs.BOM_UTF8, "utf_8"), (codecs.BOM_UTF16_LE, "utf_16_le"), (codec
 
 # Where HTML names its charset, as browsers look for it, and XML.
 _PRESCAN = 1024
-_META = re.compile(rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
+_META = re.compile(rb"<meta[^>]{1,200}?charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 _XML = re.compile(rb"^\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9_:.-]{1,40})")
 
 # No text holds these, in a charset in which ASCII is a byte a character.
@@ -194,7 +194,7 @@ def text_of(body: bytes, content_type: str) -> str | None:
 
 
 def _named(content_type: str) -> str | None:
-    found = re.search(r";\s*charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.-]{1,40})", content_type, re.IGNORECASE)
+    found = re.search(r";\s*+charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_:.-]{1,40})", content_type, re.IGNORECASE)
     return _codec(found[1]) if found else None
 
 

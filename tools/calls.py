@@ -192,6 +192,10 @@ _end = Update(
         "lease_until": None,
     },
 )
+# Whoever takes a call over, or ends it for us, raises its fence.
+_ended_by_us = Rows(
+    lambda: ToolCall.objects.filter(pk=Given("id"), fence=Given("fence"), ended_at__isnull=False).values_list("pk")
+)
 _hand_back = Update(
     _held,
     lambda: {
@@ -210,10 +214,11 @@ def keep(call: ToolCall) -> bool:
 
 
 def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
-    """Store how a call of ours ended; raises :class:`CallLost` if somebody else ended it or took it over."""
+    """Store how a call of ours ended; raises :class:`CallLost` if somebody else ended it or took it over. To store it
+    again changes nothing."""
     result = storable(redact(outcome.result))
     ends = {"status": outcome.status, "rule": outcome.rule, "result": result, "duration_ms": duration_ms}
-    if _end(id=call.pk, fence=call.fence, **ends) != 1:
+    if _end(id=call.pk, fence=call.fence, **ends) != 1 and not _ended_by_us(id=call.pk, fence=call.fence):
         raise CallLost(call.pk)
     call.status, call.rule, call.result = outcome.status, outcome.rule, result
 
@@ -221,6 +226,12 @@ def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
 def hand_back(call: ToolCall) -> None:
     """Put a call back in the queue that a shutdown interrupted (if it only reads) or kept from starting, at no cost."""
     _hand_back(id=call.pk, fence=call.fence)
+
+
+def doubt_queued(turn_ids: Iterable[UUID]) -> None:
+    """Take queued calls with side effects for started: after a restore, nobody knows whether they were."""
+    queued = ToolCall.objects.filter(status=CallStatus.QUEUED, turn_id__in=turn_ids)
+    queued.update(status=CallStatus.RUNNING, started_at=Now())
 
 
 def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCall]:

@@ -9,6 +9,7 @@ since what was allowed may have been taken back in between.
 import difflib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, close_old_connections, transaction
 
-from nanohost.lib.database import borrowed_connection
+from nanohost.lib.database import Tries, borrowed_connection, store_again
 from nanohost.lib.ids import new_id
 from nanohost.lib.logs import about
 from nanohost.lib.statements import Given, Rows
@@ -27,21 +28,22 @@ from nanohost.lib.text import clip, storable
 from tools import calls, limits, registry
 from tools.arguments import Misfit, read_arguments
 from tools.calls import Outcome
-from tools.children import Interrupted, Task, pool
 from tools.errors import CallLost, UnknownTool
 from tools.inline import run_inline
 from tools.limits import Limit
 from tools.models import CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
 from tools.registry import REPEATABLE, Caller, RegisteredTool
+from tools.sandbox.children import Interrupted, Task, place_of, pool
+from tools.sandbox.modes import in_force
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
 
-# Seconds between tries to store an outcome while the database is away; together well within a lease.
-STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)
+# Whether this process stops to run tools.
+_stopping = threading.Event()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +272,11 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> None:
         transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
 
 
+def doubt_queued(turn_ids: Iterable[UUID]) -> None:
+    """Take the queued calls of turns for started, so that those with side effects end as UNKNOWN."""
+    calls.doubt_queued(turn_ids)
+
+
 def _outcome_of(call: ToolCall) -> Outcome:
     return Outcome(status=CallStatus(call.status), result=call.result, rule=call.rule)
 
@@ -295,7 +302,11 @@ def run(
     Does nothing for a call that is not to be had: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
     call, what its agent may use now; ``on_start`` is told of it before it runs.
     """
-    call = calls.claim(call_id, worker=worker)
+    try:
+        call = _stored("a claim", partial(calls.claim, call_id, worker=worker), seconds=settings.TURN_LEASE_SECONDS)
+    except OperationalError as error:
+        logger.warning("a tool call could not be claimed (%s); a sweep finds it", type(error).__name__)
+        return
     if call is None:
         return
     with about(requestId=call.request_id, turn=call.turn_id, conversation=call.conversation_id):
@@ -308,9 +319,10 @@ def run(
         try:
             outcome = _decide_and_run(call, agent_tools)
             duration_ms = round((time.perf_counter() - began) * 1000)
-            _store(call, outcome, duration_ms)
+            if not outcome.stored:
+                _stored("an outcome", partial(calls.end, call, outcome, duration_ms=duration_ms))
         except Interrupted:
-            calls.hand_back(call)
+            _stored("a call that goes back", partial(calls.hand_back, call))
             return
         except CallLost:
             logger.warning("tool call %s was ended elsewhere while it ran; its outcome is dropped", call.pk)
@@ -319,17 +331,10 @@ def run(
         then(call)
 
 
-def _store(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
-    """Store an outcome; a database that is away for moments does not lose what is known. The fence makes it safe."""
-    if outcome.stored:
-        return None
-    for seconds in STORE_AGAIN:
-        try:
-            return calls.end(call, outcome, duration_ms=duration_ms)
-        except OperationalError as error:
-            logger.warning("an outcome could not be stored (%s); again in %s s", type(error).__name__, seconds)
-            time.sleep(seconds)
-    return calls.end(call, outcome, duration_ms=duration_ms)
+def _stored(what: str, store: Callable[[], T], *, seconds: float | None = None) -> T:
+    """Store something; a database that is away loses nothing of what is known as long as the turn may go on."""
+    patience = settings.TURN_TIMEOUT_SECONDS if seconds is None else seconds
+    return store_again(Tries(what, seconds=patience), store, stopping=_stopping)
 
 
 def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools]) -> Outcome:
@@ -353,6 +358,7 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
         output_bytes=setting.output_bytes(),
         secrets=tool.secrets,
         repeatable=tool.effects in REPEATABLE,
+        permissions=tool.permissions,
     )
     close_old_connections()  # none is kept while the tool runs
     answer = pool().run(task, still_wanted=lambda: _still_wanted(call))
@@ -429,12 +435,18 @@ def _audit(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
 
 
 def warm_tools() -> None:
-    """Start the processes tools run in, so that the first call does not wait for them."""
-    pool().start()
+    """Start the processes of those tools that are enabled, so that the first calls do not wait for them. Raises
+    :class:`tools.sandbox.modes.SandboxMissing` if they cannot have the sandbox that is demanded."""
+    _stopping.clear()
+    enabled = set(ToolSetting.objects.filter(enabled=True).values_list("name", flat=True))
+    tools = [tool for tool in registry.registered() if tool.name in enabled and not tool.inline]
+    in_force()
+    pool().start({place_of(tool) for tool in tools})
 
 
 def stop_tools() -> None:
     """At a shutdown: interrupt what can be run again, and give the rest a few seconds."""
+    _stopping.set()
     pool().stop()
 
 

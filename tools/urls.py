@@ -6,6 +6,7 @@ everybody reads alike.
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
@@ -132,9 +133,30 @@ def _host(text: str) -> str:
 
 
 def _ascii(host: str) -> str:
+    """As browsers have it (UTS 46, not transitional): what looks like ASCII becomes it, and is read as such."""
     import idna  # its tables are large, and few hosts need them
 
     try:
-        return idna.encode(host, uts46=True).decode("ascii").lower()
+        return ".".join(_ascii_label(label) for label in idna.uts46_remap(host, std3_rules=False).split("."))
     except (idna.IDNAError, UnicodeError) as error:
         raise Refusal("http:host", f"this is not the name of a host: {error}") from None
+
+
+def _ascii_label(label: str) -> str:
+    import idna
+
+    if label.isascii():
+        return label
+    letters = "".join(character for character in label if not _is_pictogram(character))
+    if letters == label:
+        return idna.alabel(label).decode()
+    # IDNA 2008 knows no pictograms, browsers and registries do. All that it says of the rest holds.
+    if letters:
+        idna.check_label(letters)
+    idna.check_bidi(label)
+    return f"xn--{label.encode('punycode').decode()}"
+
+
+def _is_pictogram(character: str) -> bool:
+    """Such as 😀, or the shade of its skin; what stands for a letter, a digit or a sign was mapped."""
+    return unicodedata.category(character) == "So" or "\U0001f3fb" <= character <= "\U0001f3ff"

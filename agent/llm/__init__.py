@@ -1,6 +1,7 @@
 """Model clients. A provider is a line in PROVIDERS and a module beside this one."""
 
 import asyncio
+import contextvars
 import json
 import logging
 import time
@@ -12,6 +13,7 @@ from django.conf import settings
 
 from agent.errors import LlmError, LlmTimeout
 from agent.llm.base import Completion, LlmClient, ModelRequest, OnDelta
+from nanohost.lib.redaction import LARGE
 
 model_log = logging.getLogger("nanohost.model")
 
@@ -49,8 +51,22 @@ async def ask(request: ModelRequest, *, seconds: float, on_delta: OnDelta | None
         raise
     finally:
         seconds = time.perf_counter() - began
-        _log(request, completion, error, seconds)
+        _log_aside(request, completion, error, seconds)
     return replace(completion, took_ms=max(1, round(1000 * seconds)))
+
+
+def _log_aside(request: ModelRequest, completion: Completion, error: str, seconds: float) -> None:
+    """Log the call; in a thread, where so much is logged that to read it for secrets would keep the loop."""
+    told = _chars_of(request) + len(completion.content) if settings.LOG_CONTENT else 0
+    if told <= LARGE:
+        _log(request, completion, error, seconds)
+        return
+    within = contextvars.copy_context()
+    asyncio.get_running_loop().run_in_executor(None, within.run, _log, request, completion, error, seconds)
+
+
+def _chars_of(request: ModelRequest) -> int:
+    return sum(len(str(message.get("content") or "")) for message in request.messages)
 
 
 def _log(request: ModelRequest, completion: Completion, error: str, seconds: float) -> None:
@@ -59,7 +75,7 @@ def _log(request: ModelRequest, completion: Completion, error: str, seconds: flo
         "provider": settings.LLM_PROVIDER,
         "messages": len(request.messages),
         "tools": len(request.tools),
-        "promptChars": sum(len(str(message.get("content") or "")) for message in request.messages),
+        "promptChars": _chars_of(request),
         "answerChars": len(completion.content),
         "toolCalls": len(completion.tool_calls),
         "latencyMs": round(seconds * 1000, 1),

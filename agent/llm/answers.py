@@ -65,7 +65,7 @@ def completion_of(answer: Any) -> Completion:
             tool_call(str(call.get("id") or ""), call["function"]["name"], _arguments(call["function"]))
             for call in asked_for
         )
-        usage = answer.get("usage") or {}
+        usage = given if isinstance(given := answer.get("usage"), dict) else {}
         counted = Usage(
             prompt_tokens=_tokens(usage.get("prompt_tokens")), completion_tokens=_tokens(usage.get("completion_tokens"))
         )
@@ -311,5 +311,5 @@ def _arguments(function: dict[str, Any]) -> str:
 
 
 def _tokens(count: Any) -> int:
-    """A count of tokens; what is none counts as 0."""
-    return count if isinstance(count, int) and 0 <= count <= MAX_TOKENS else 0
+    """A count of tokens; what is none counts as 0. To Python, true is an integer; to no database."""
+    return count if type(count) is int and 0 <= count <= MAX_TOKENS else 0

@@ -189,10 +189,10 @@ def _refuses_stream_options(error: openai.APIStatusError) -> bool:
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Retry-After in seconds; its other form, a date, is rare enough to be answered with our own backoff, and so is 0,
-    which would use up all retries at once."""
+    """Retry-After in seconds; its other form, a date, is rare enough to be answered with our own backoff, and so is
+    less than a second, which would use up all retries at once."""
     try:
         seconds = float(error.response.headers.get("retry-after", ""))
     except ValueError:
         return None
-    return seconds if seconds > 0 and math.isfinite(seconds) else None
+    return seconds if seconds >= 1 and math.isfinite(seconds) else None

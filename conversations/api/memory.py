@@ -1,5 +1,6 @@
 """The REST API of what is remembered: an agent's memory of the caller, the history log, a conversation's summaries."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -12,15 +13,19 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from agent.models import Agent
+from conversations import pins, summaries
 from conversations.api import serializers as shapes
 from conversations.api.pages import NewestFirst, Pages, parameter_of
 from conversations.api.views import _checked, _owned_conversation, _owner_id, _problems
-from conversations.models import Compaction, CompactionKind, Message
+from conversations.models import Compaction, Message
 from memory import documents, log
 from memory.models import HistoryEntry
 from nanohost.lib.errors import InvalidRequest, NotFound
 
 MOST_FOUND = 50
+
+# As large a number as every database has room for.
+MOST_SEQ = 2**63 - 1
 
 
 def _known_agent(name: str) -> str:
@@ -118,7 +123,7 @@ class SummariesNewestFirst(Pages):
 
 
 class SummaryList(APIView):
-    """A conversation's rolling summaries."""
+    """A conversation's summaries."""
 
     @extend_schema(
         operation_id="listSummaries",
@@ -126,27 +131,69 @@ class SummaryList(APIView):
         responses={200: shapes.SummaryPage, **_problems(404)},
     )
     def get(self, request: Request, conversation_id: UUID) -> Response:
-        """A page of summaries, the newest first, with the messages each came from and the model that made it."""
+        """A page of summaries, for prompts and of days, the newest first, with the messages each came from and the
+        model that made it."""
         conversation = _owned_conversation(request, conversation_id)
         pages = SummariesNewestFirst()
-        made = Compaction.objects.filter(conversation=conversation, summary_seq__gt=0, kind=CompactionKind.ROLLING)
-        compactions = pages.paginate_queryset(made, request, view=self)
-        of_conversation = Message.objects.filter(conversation=conversation)
-        seqs = [compaction.summary_seq for compaction in compactions]
-        contents = dict(of_conversation.filter(seq__in=seqs).values_list("seq", "content"))
-        return pages.get_paginated_response(
-            [
-                {
-                    "seq": compaction.summary_seq,
-                    "content": contents.get(compaction.summary_seq, ""),
-                    "fromSeq": compaction.first_seq,
-                    "throughSeq": compaction.through_seq,
-                    "isStub": compaction.is_stub,
-                    "model": compaction.model or None,
-                    "memoryVersion": compaction.memory_version,
-                    "turnId": compaction.turn_id,
-                    "createdAt": compaction.ended_at,
-                }
-                for compaction in compactions
-            ]
-        )
+        made = Compaction.objects.filter(conversation=conversation, summary_seq__gt=0).defer("made_so_far")
+        return pages.get_paginated_response(_summaries(pages.paginate_queryset(made, request, view=self)))
+
+
+def _summaries(compactions: Sequence[Compaction]) -> list[dict[str, Any]]:
+    """Summaries of one conversation, as the API tells of them."""
+    seqs = [compaction.summary_seq for compaction in compactions]
+    of_conversation = Message.objects.filter(conversation_id__in={each.conversation_id for each in compactions})
+    contents = dict(of_conversation.filter(seq__in=seqs).values_list("seq", "content"))
+    return [
+        {
+            "kind": compaction.kind,
+            "day": compaction.day,
+            "seq": compaction.summary_seq,
+            "content": contents.get(compaction.summary_seq, ""),
+            "fromSeq": compaction.first_seq,
+            "throughSeq": compaction.through_seq,
+            "isStub": compaction.is_stub,
+            "model": compaction.model or None,
+            "memoryVersion": compaction.memory_version,
+            "turnId": compaction.turn_id,
+            "createdAt": compaction.ended_at,
+            "undoneAt": compaction.undone_at,
+            "undoneBy": compaction.undone_by or None,
+            "undoneBecause": compaction.undone_because or None,
+        }
+        for compaction in compactions
+    ]
+
+
+class SummaryUndo(APIView):
+    """Undoing a summary."""
+
+    @extend_schema(
+        operation_id="undoSummary", request=shapes.UndoIn, responses={200: shapes.SummaryView, **_problems(404, 409)}
+    )
+    def post(self, request: Request, conversation_id: UUID, seq: int) -> Response:
+        """Have the summary before this one count again, which has to be the one that counts. Nothing is erased."""
+        conversation = _owned_conversation(request, conversation_id)
+        reason = _checked(shapes.UndoIn, request).get("reason", "")
+        undone = summaries.undo(conversation.pk, min(seq, MOST_SEQ), by=str(request.user), reason=reason)
+        return Response(_summaries([undone])[0])
+
+
+class MessagePin(APIView):
+    """A message that is in every prompt."""
+
+    @extend_schema(
+        operation_id="pinMessage", request=shapes.Nothing, responses={200: shapes.MessageView, **_problems(404, 409)}
+    )
+    def put(self, request: Request, conversation_id: UUID, message_id: UUID) -> Response:
+        """Have a message in every prompt, word by word, also once it is summarised. One that is pinned stays so."""
+        conversation = _owned_conversation(request, conversation_id)
+        _checked(shapes.Nothing, request)
+        message = pins.pin(conversation.pk, message_id, by=str(request.user))
+        return Response(shapes.MessageView(message, context={"pinned": {message.seq}}).data)
+
+    @extend_schema(operation_id="unpinMessage", responses={204: None, **_problems(404)})
+    def delete(self, request: Request, conversation_id: UUID, message_id: UUID) -> Response:
+        """Have a message in prompts as others are. One that is not pinned stays so."""
+        pins.unpin(_owned_conversation(request, conversation_id).pk, message_id)
+        return Response(status=204)

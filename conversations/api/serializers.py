@@ -3,16 +3,20 @@
 from typing import Any
 
 from django.core.validators import RegexValidator
-from drf_spectacular.extensions import OpenApiSerializerExtension
+from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
-from conversations.models import Conversation, LaterMessage, LaterState, Message, TurnStatus
+from conversations.models import CompactionKind, Conversation, LaterMessage, LaterState, Message, TurnStatus, calls_in
 from tools.models import CallStatus
 
 # The specification's names.
 # ruff: noqa: N815
+
+
+# A chat's id may hold colons itself, as Matrix's do.
+CONVERSATION_KEY = r"^[A-Za-z0-9_.-]{1,64}:[!-9;-~]([!-~]*[!-9;-~])?\Z"
 
 
 class Text(serializers.CharField):
@@ -72,11 +76,19 @@ class NewConversation(Strict):
     agent = Text(
         required=False, min_length=1, max_length=64, help_text="Name of the agent; the default one if missing."
     )
-    metadata = serializers.DictField(required=False, help_text="Yours; kept with the conversation.")
+    key = Text(
+        required=False,
+        max_length=255,
+        validators=[RegexValidator(CONVERSATION_KEY, "A key is channel:chat_id or channel:chat_id:thread.")],
+        help_text="channel:chat_id or channel:chat_id:thread, ASCII without spaces. The conversation of this key is"
+        " answered, and made if there is none.",
+    )
+    metadata = serializers.DictField(required=False, help_text="Yours; kept with a new conversation.")
 
 
 class ConversationCreated(serializers.Serializer[Any]):
     conversationId = serializers.UUIDField(source="pk")
+    key = serializers.CharField()
 
 
 class ConversationView(serializers.ModelSerializer[Conversation]):
@@ -88,7 +100,7 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
 
     class Meta:
         model = Conversation
-        fields = ["conversationId", "agent", "metadata", "createdAt", "updatedAt"]
+        fields = ["conversationId", "key", "agent", "metadata", "createdAt", "updatedAt"]
 
 
 class ChatMessageIn(Strict):
@@ -120,14 +132,45 @@ class MessageIn(Strict):
     )
     runAfter = serializers.DateTimeField(required=False, help_text="Not before then; with a zone.")
 
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs.get("onWake") and attrs.get("trigger"):
+            raise serializers.ValidationError(
+                {"onWake": ["A note makes no turn, it rides along with the next one: leave trigger out, or false."]}
+            )
+        return attrs
 
-class LaterMessageView(serializers.Serializer[Any]):
-    messageId = serializers.UUIDField()
-    conversationId = serializers.UUIDField()
-    kind = serializers.ChoiceField(LaterMessage.Kind.choices)
-    state = serializers.ChoiceField(LaterState.choices)
-    runAfter = serializers.DateTimeField(allow_null=True)
-    turnId = serializers.UUIDField(allow_null=True)
+
+class NullIfEmpty(serializers.CharField):
+    """Stored as an empty text where there is none."""
+
+    def to_representation(self, value: str) -> str | None:  # type: ignore[override]
+        return value or None
+
+
+class StateInWords(serializers.ChoiceField):
+    """Shown by its label, which is what is stored but for one that had to be shorter."""
+
+    def to_representation(self, value: str) -> str:
+        return LaterState(value).label.lower()
+
+
+class LaterMessageView(serializers.ModelSerializer[LaterMessage]):
+    messageId = serializers.UUIDField(source="pk")
+    conversationId = serializers.UUIDField(source="conversation_id")
+    state = StateInWords(choices=[state.label.lower() for state in LaterState])
+    message = serializers.CharField(source="content")
+    model = NullIfEmpty(allow_null=True, help_text="null: the agent's.")
+    runAfter = serializers.DateTimeField(source="run_after", allow_null=True)
+    turnId = serializers.UUIDField(
+        source="turn_id", allow_null=True, help_text="The turn that was made of it last, or took it along."
+    )
+    createdAt = serializers.DateTimeField(source="created_at")
+
+    class Meta:
+        model = LaterMessage
+        fields = [
+            *("messageId", "conversationId", "kind", "state", "message", "model", "runAfter", "turnId", "createdAt"),
+        ]
 
 
 class UsageView(serializers.Serializer[Any]):
@@ -161,6 +204,16 @@ class TurnErrorView(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
+class RetryView(serializers.Serializer[Any]):
+    """Of a turn that has failed and is tried again."""
+
+    code = serializers.CharField(help_text="As an error's.")
+    message = serializers.CharField(help_text="What the code means.")
+    tries = serializers.IntegerField(help_text="How often it has failed in a row.")
+    since = serializers.DateTimeField()
+    nextTryAt = serializers.DateTimeField(allow_null=True, help_text="null: it is being tried.")
+
+
 class TurnView(serializers.Serializer[Any]):
     turnId = serializers.UUIDField()
     conversationId = serializers.UUIDField()
@@ -169,6 +222,7 @@ class TurnView(serializers.Serializer[Any]):
     toolCalls = ToolCallView(many=True)
     usage = UsageView()
     error = TurnErrorView(allow_null=True)
+    retry = RetryView(allow_null=True)
     createdAt = serializers.DateTimeField()
     startedAt = serializers.DateTimeField(allow_null=True)
     endedAt = serializers.DateTimeField(allow_null=True)
@@ -187,16 +241,45 @@ class UpperCase(serializers.ChoiceField):
         return value.upper()
 
 
-class NullIfEmpty(serializers.CharField):
-    """Stored as an empty text where there is none."""
+class AskedCallView(serializers.Serializer[Any]):
+    toolCallId = serializers.CharField(help_text="The message of role TOOL that answers it has the same.")
+    toolName = serializers.CharField()
+    arguments = serializers.CharField(help_text="As the model wrote them: JSON, if it wrote any.")
 
-    def to_representation(self, value: str) -> str | None:  # type: ignore[override]
-        return value or None
+
+class AskedCalls(serializers.Field[Any, Any, Any, Any]):
+    """The calls that an assistant's message asks for; null where there are none."""
+
+    def to_representation(self, value: Any) -> list[dict[str, str]]:
+        names = ("toolCallId", "toolName", "arguments")
+        return [dict(zip(names, call, strict=True)) for call in calls_in(value)]
+
+
+class AskedCallsInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Tells OpenAPI of it."""
+
+    target_class = AskedCalls
+
+    def map_serializer_field(self, auto_schema: AutoSchema, direction: Direction) -> Any:
+        return auto_schema._map_serializer_field(AskedCallView(many=True), direction)  # type: ignore[no-untyped-call]
+
+
+class SaidIfEmpty(serializers.ChoiceField):
+    """Stored as an empty text where it is what was said."""
+
+    def to_representation(self, value: str) -> str:
+        return value or "said"
 
 
 class MessageView(serializers.ModelSerializer[Message]):
     conversationId = serializers.UUIDField(source="conversation_id")
     role = UpperCase(choices=[role.upper() for role in Message.Role])
+    kind = SaidIfEmpty(
+        choices=["said", *(kind for kind in Message.Kind if kind)],
+        help_text="said; command: to the host, or its answer; rolling: a summary for prompts; daily: one for people.",
+    )
+    pinned = serializers.SerializerMethodField(help_text="Whether it is in every prompt.")
+    toolCalls = AskedCalls(source="tool_calls", allow_null=True)
     toolName = NullIfEmpty(source="tool_name", allow_null=True)
     toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
     turnId = serializers.UUIDField(source="turn_id", allow_null=True)
@@ -210,12 +293,18 @@ class MessageView(serializers.ModelSerializer[Message]):
             "seq",
             "role",
             "type",
+            "kind",
+            "pinned",
             "content",
+            "toolCalls",
             "toolName",
             "toolCallId",
             "turnId",
             "createdAt",
         ]
+
+    def get_pinned(self, message: Message) -> bool:
+        return message.seq in self.context.get("pinned", ())
 
 
 class ToolView(serializers.Serializer[Any]):
@@ -261,7 +350,17 @@ class HistoryPage(serializers.Serializer[Any]):
     results = HistoryEntryView(many=True)
 
 
+class UndoIn(Strict):
+    """Body of POST /conversations/{id}/summaries/{seq}/undo."""
+
+    reason = Text(required=False, allow_blank=True, max_length=500, help_text="Why; kept with it.")
+
+
 class SummaryView(serializers.Serializer[Any]):
+    kind = serializers.ChoiceField(
+        CompactionKind.choices, help_text="rolling: for prompts. daily: of one day, for people."
+    )
+    day = serializers.DateField(allow_null=True, help_text="The day that a daily one is of; null: it was imported.")
     seq = serializers.IntegerField(help_text="Of the message that it is.")
     content = serializers.CharField()
     fromSeq = serializers.IntegerField(allow_null=True, help_text="null: it was imported.")
@@ -273,6 +372,9 @@ class SummaryView(serializers.Serializer[Any]):
     )
     turnId = serializers.UUIDField(allow_null=True, help_text="The turn that made it necessary.")
     createdAt = serializers.DateTimeField()
+    undoneAt = serializers.DateTimeField(allow_null=True, help_text="When it was undone; null: it was not.")
+    undoneBy = serializers.CharField(allow_null=True)
+    undoneBecause = serializers.CharField(allow_null=True)
 
 
 class SummaryPage(serializers.Serializer[Any]):

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from django.http import JsonResponse
+from django.http import HttpResponse, JsonResponse
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
@@ -13,16 +13,17 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations import endings, inbox, later
+from conversations import endings, inbox, later, pins
 from conversations.answers import Answer, accepted, chat_answer, turns_as_json
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestFirst, NewestTurnsFirst, parameter_of
 from conversations.errors import UnknownAgent
-from conversations.models import Conversation, Message, Turn
+from conversations.models import OPEN_LATER, Conversation, LaterMessage, Message, Turn
 from conversations.waiting import AWAIT_HEADER, STREAM_HEADER, TURN_ID
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.rest import PROBLEM_TYPE
 from nanohost.lib.statements import Given, Rows
+from nanohost.lib.text import UNSTORABLE
 from tools import gate
 
 
@@ -60,6 +61,13 @@ def _owned_turn(request: Request, turn_id: UUID) -> Turn:
     raise NotFound("There is no turn of that id, or it is not yours.")
 
 
+def _owned_deferred(request: Request, deferred_id: UUID) -> LaterMessage:
+    mine = LaterMessage.objects.filter(pk=deferred_id, conversation__owner=_owner_id(request))
+    for message in mine:
+        return message
+    raise NotFound("There is no message to come of that id, or it is not yours.")
+
+
 @cache
 def _kept(shape: type[shapes.Strict]) -> shapes.Strict:
     """Made once: a serializer copies its fields anew, half of what it takes to check a body. Checking changes nothing
@@ -79,27 +87,36 @@ class ConversationList(ListAPIView[Conversation]):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        return Conversation.objects.select_related("agent").filter(owner=_owner_id(self.request))
+        mine = Conversation.objects.select_related("agent").filter(owner=_owner_id(self.request))
+        key = self.request.query_params.get("key")
+        if key is None:
+            return mine
+        if UNSTORABLE.search(key):
+            raise InvalidRequest("key holds a null character.")
+        return mine.filter(key=key)
 
-    @extend_schema(operation_id="listConversations", responses={200: shapes.ConversationView(many=True), **_problems()})
+    @extend_schema(
+        operation_id="listConversations",
+        parameters=[OpenApiParameter("key", str, description="The one of this key only.")],
+        responses={200: shapes.ConversationView(many=True), **_problems()},
+    )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
         operation_id="createConversation",
         request=shapes.NewConversation,
-        responses={201: shapes.ConversationCreated, **_problems()},
+        responses={200: shapes.ConversationCreated, 201: shapes.ConversationCreated, **_problems(409)},
     )
     def post(self, request: Request) -> Response:
-        """Start a conversation with an agent."""
-        wanted = _checked(shapes.NewConversation, request)
-        conversation = inbox.start_conversation(
-            owner_id=_owner_id(request),
-            agent=wanted.get("agent", DEFAULT_AGENT),
-            metadata=wanted.get("metadata", {}),
+        """Start a conversation with an agent. With a ``key`` that there is one of, that one is answered, with 200."""
+        wanted = {"owner_id": _owner_id(request), "metadata": {}, **_checked(shapes.NewConversation, request)}
+        conversation, is_new = (
+            inbox.conversation_of(**wanted) if "key" in wanted else (inbox.start_conversation(**wanted), True)
         )
         location = {"Location": f"/api/v1/conversations/{conversation.pk}"}
-        return Response(shapes.ConversationCreated(conversation).data, status=201, headers=location)
+        told = shapes.ConversationCreated(conversation).data
+        return Response(told, status=201 if is_new else 200, headers=location)
 
 
 class ConversationDetail(APIView):
@@ -253,8 +270,13 @@ class MessageList(ListAPIView[Message]):
     def get_queryset(self) -> Any:
         if getattr(self, "swagger_fake_view", False):
             return Message.objects.none()
-        conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
-        return Message.objects.transcript().filter(conversation=conversation)
+        self._conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
+        return Message.objects.transcript().filter(conversation=self._conversation)
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        conversation = getattr(self, "_conversation", None)
+        pinned = set(pins.seqs_of(conversation.pins)) if conversation else set()
+        return {**super().get_serializer_context(), "pinned": pinned}
 
     @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **_problems(404)})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -267,7 +289,7 @@ class MessageList(ListAPIView[Message]):
         parameters=[_IDEMPOTENCY_KEY],
         responses={202: _MESSAGE_OR_TURN, **_problems(404, 409)},
     )
-    def post(self, request: Request, conversation_id: UUID) -> JsonResponse:
+    def post(self, request: Request, conversation_id: UUID) -> HttpResponse:
         """Say something at a time (``runAfter``), or without waking the agent: it then rides along with the next turn.
 
         Without either it makes a turn at once, and the answer is the turn's, as that of POST /turns.
@@ -286,17 +308,50 @@ class MessageList(ListAPIView[Message]):
             idempotency_key=_idempotency_key(request),
             request_id=_request_id(request),
         )
-        return JsonResponse(
-            {
-                "messageId": str(stored.pk),
-                "conversationId": str(conversation.pk),
-                "kind": stored.kind,
-                "state": stored.state,
-                "runAfter": stored.run_after,
-                "turnId": stored.turn_id,
-            },
-            status=202,
-        )
+        return Response(shapes.LaterMessageView(stored).data, status=202)
+
+
+class DeferredList(ListAPIView[LaterMessage]):
+    """A conversation's messages to come."""
+
+    serializer_class = shapes.LaterMessageView
+    pagination_class = NewestFirst
+
+    def get_queryset(self) -> Any:
+        if getattr(self, "swagger_fake_view", False):
+            return LaterMessage.objects.none()
+        conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
+        return LaterMessage.objects.filter(conversation=conversation, state__in=OPEN_LATER)
+
+    @extend_schema(operation_id="listDeferred", responses={200: shapes.LaterMessageView(many=True), **_problems(404)})
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Those that wait for their time or for the next turn, and those whose turn may have to be tried again."""
+        return super().get(request, *args, **kwargs)
+
+
+class DeferredDetail(APIView):
+    """One message to come, or what became of it."""
+
+    @extend_schema(operation_id="getDeferred", responses={200: shapes.LaterMessageView, **_problems(404)})
+    def get(self, request: Request, deferred_id: UUID) -> Response:
+        return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
+
+
+class DeferredCancel(APIView):
+    """Cancelling a message to come."""
+
+    @extend_schema(
+        operation_id="cancelDeferred",
+        request=shapes.Nothing,
+        responses={200: shapes.LaterMessageView, **_problems(404)},
+    )
+    def post(self, request: Request, deferred_id: UUID) -> Response:
+        """Have it said no more: no further turn is made of it, and one that is open is cancelled with it. One that has
+        ended, or was answered, stays as it is: its state tells."""
+        message = _owned_deferred(request, deferred_id)
+        _checked(shapes.Nothing, request)
+        later.cancel(message)
+        return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
 
 
 class TurnDetail(APIView):

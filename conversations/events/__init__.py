@@ -102,6 +102,9 @@ class Transport(Protocol):
     async def detach(self) -> None:
         """Tell the follower nothing more."""
 
+    def is_deaf(self) -> bool:
+        """Whether the follower, if there is one, is told nothing although things may happen. From any thread."""
+
 
 @cache
 def transport() -> Transport:

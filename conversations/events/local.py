@@ -73,6 +73,9 @@ class LocalTransport:
     async def detach(self) -> None:
         self._follower = self._loop = None
 
+    def is_deaf(self) -> bool:
+        return False
+
     def _soon(self, tell: Callable[[Follower], None]) -> None:
         follower, loop = self._follower, self._loop
         if follower and loop and not loop.is_closed():

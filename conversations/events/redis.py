@@ -3,6 +3,10 @@
 Publishing goes through one thread a process, which sends what has gathered in one go: a publisher is never held up by a
 Redis that is away, and pieces of one message that gather meanwhile become one piece. While Redis is away news are
 dropped, the oldest first.
+
+Following is one task's, which alone touches the connection that hears: it subscribes, and it reads. Whatever ends that
+connection, another is made. A process that follows listens to itself as well, by a word that it sends all the way
+round: that nothing is heard may else mean that nothing happens.
 """
 
 import asyncio
@@ -19,8 +23,11 @@ from uuid import UUID
 import redis
 import redis.asyncio
 from django.conf import settings
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff, NoBackoff
 
 from conversations.events import DELTAS, KEPT_SECONDS, MOST_KEPT, Answer, Event, Follower
+from nanohost.lib.ids import new_id
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +35,12 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 20_000
 # Seconds between two tries at a Redis that failed.
 AGAIN_AFTER = 1.0
+# Seconds before another connection is made to follow by, after one that has ended: doubled while none lasts.
+HEAR_AGAIN_FIRST, HEAR_AGAIN_MOST = 0.05, 2.0
 # Seconds to wait for a subscription.
 CONFIRMED_WITHIN = 2.0
+# Seconds between two words to oneself, and without one until one takes oneself for deaf.
+WORD_SECONDS, DEAF_AFTER = 1.0, 5.0
 
 # KEYS: the turn's stream, its hash of attempts. ARGV: kind, data, fence or "", message or "", channel, kept, seconds.
 # The same as conversations.events.Attempts.admit, where Redis alone can decide: between processes.
@@ -61,6 +72,9 @@ MOST_TOLD_BYTES = 64 * 1024
 
 _Waiting = tuple[UUID, str, dict[str, Any], int | None]
 _Ended = tuple[UUID, Answer | None]
+# To oneself.
+_Word = tuple[str]
+_News = _Waiting | _Ended | _Word
 
 
 class RedisTransport:
@@ -68,7 +82,7 @@ class RedisTransport:
 
     def __init__(self) -> None:
         self._prefix = settings.EVENTS_PREFIX
-        self._waiting: deque[_Waiting | _Ended] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[_News] = deque(maxlen=MOST_WAITING)
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -76,10 +90,14 @@ class RedisTransport:
         self._starting = threading.Lock()
         self._follower: Follower | None = None
         self._async: redis.asyncio.Redis | None = None
-        self._pubsub: Any = None
+        self._own_channel = f"{self._prefix}self:{new_id().hex}"
+        self._following: list[asyncio.Task[None]] = []
+        # The turns to be followed; and by channel, whether the server has confirmed it.
         self._subscribed: set[UUID] = set()
         self._confirmed: dict[str, asyncio.Future[None]] = {}
-        self._listening: asyncio.Task[None] | None = None
+        self._wanted_changed = asyncio.Event()
+        self._is_connected = False
+        self._heard_at: float | None = None
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
@@ -92,7 +110,7 @@ class RedisTransport:
     def flush(self, *, timeout: float) -> None:
         self._idle.wait(timeout)
 
-    def _send(self, news: _Waiting | _Ended) -> None:
+    def _send(self, news: _News) -> None:
         self._idle.clear()
         self._waiting.append(news)
         self._wake.set()
@@ -115,7 +133,7 @@ class RedisTransport:
                 if failed:
                     logger.info("news of turns can be told again")
                 failed = False
-            except (redis.RedisError, OSError) as error:
+            except Exception as error:  # whatever it is, those that follow are told
                 if not failed:
                     logger.warning("news of turns cannot be told (%s); whoever waits looks at the rows", error)
                 failed = True
@@ -123,9 +141,9 @@ class RedisTransport:
             if not self._waiting:
                 self._idle.set()
 
-    def _gathered(self) -> list[_Waiting | _Ended]:
+    def _gathered(self) -> list[_News]:
         """All that waits, with pieces of one message put together."""
-        batch: list[_Waiting | _Ended] = []
+        batch: list[_News] = []
         for _ in range(len(self._waiting)):
             news = self._waiting.popleft()
             if batch and (joined := _joined(batch[-1], news)):
@@ -134,9 +152,12 @@ class RedisTransport:
                 batch.append(news)
         return batch
 
-    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_Waiting | _Ended]) -> None:
+    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_News]) -> None:
         with client.pipeline(transaction=False) as pipeline:
             for news in batch:
+                if len(news) == 1:
+                    pipeline.publish(self._own_channel, news[0])
+                    continue
                 if len(news) == 2:
                     pipeline.publish(f"{self._prefix}ended", _as_end(*news))
                     continue
@@ -163,82 +184,136 @@ class RedisTransport:
     async def attach(self, follower: Follower) -> None:
         self._follower = follower
         self._async = redis.asyncio.Redis.from_url(
-            settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=1, decode_responses=True
+            settings.REDIS_URL,
+            socket_timeout=2,
+            socket_connect_timeout=1,
+            decode_responses=True,
+            # A connection that was cut is made again at once: by itself, the client would wait for a second and more.
+            retry=Retry(ConstantBackoff(0.05), 3),
         )
-        self._listening = asyncio.create_task(self._listen())
+        self._heard_at = time.monotonic()
+        self._following = [asyncio.create_task(self._follow()), asyncio.create_task(self._speak_to_oneself())]
 
     async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
         assert self._async is not None
         key = self._key(turn_id)
         self._subscribed.add(turn_id)
+        self._wanted_changed.set()
         try:
-            if self._pubsub is not None:
+            if self._is_connected:
                 # What is kept is read once the subscription is confirmed: between the two, nothing gets lost.
-                confirmed = self._confirmed.setdefault(key, asyncio.get_running_loop().create_future())
-                await self._pubsub.subscribe(key)
-                await asyncio.wait_for(asyncio.shield(confirmed), CONFIRMED_WITHIN)
+                await asyncio.wait_for(asyncio.shield(self._confirmation(key)), CONFIRMED_WITHIN)
             kept = await self._async.xrange(key)
         except (redis.RedisError, TimeoutError) as error:
             raise OSError(str(error) or "no answer in time") from None
-        finally:
-            self._confirmed.pop(key, None)
         rows: list[tuple[str, dict[str, str]]] = kept  # type: ignore[assignment]  # as decode_responses makes them
         return [Event(event_id, fields["k"], json.loads(fields["d"])) for event_id, fields in rows]
 
     async def unsubscribe(self, turn_id: UUID) -> None:
         self._subscribed.discard(turn_id)
-        if self._pubsub is not None:
-            with contextlib.suppress(redis.RedisError, OSError):
-                await self._pubsub.unsubscribe(self._key(turn_id))
+        self._wanted_changed.set()
 
     async def detach(self) -> None:
         self._follower = None
-        if self._listening:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
         if self._async:
             await self._async.aclose()
 
-    async def _listen(self) -> None:
-        """Subscribed for as long as it is attached; after each silence, the follower is told that it may have missed
-        something."""
-        # Reads block: a channel may be silent for hours, and a Redis that is gone is noticed by the socket.
+    def is_deaf(self) -> bool:
+        return self._heard_at is not None and time.monotonic() - self._heard_at > DEAF_AFTER
+
+    def _confirmation(self, channel: str) -> "asyncio.Future[None]":
+        """Done once the server has confirmed that this connection is subscribed to it."""
+        return self._confirmed.setdefault(channel, asyncio.get_running_loop().create_future())
+
+    async def _speak_to_oneself(self) -> None:
+        """By the way that all news take, from the publishing thread on."""
+        while True:
+            self._send(("are you there?",))
+            await asyncio.sleep(WORD_SECONDS)
+
+    async def _follow(self) -> None:
+        """For as long as it is attached: follow by one connection, and when that ends, whyever, by another."""
+        failed, wait = False, HEAR_AGAIN_FIRST
+        while True:
+            began = time.monotonic()
+            try:
+                await self._follow_by_one_connection()
+            except Exception as error:
+                if self._heard_at is not None and self._heard_at > began:  # it was of use
+                    failed, wait = False, HEAR_AGAIN_FIRST
+                if not failed:
+                    logger.warning("news of turns cannot be heard (%s); whoever waits looks at the rows", error)
+                failed = True
+            finally:
+                self._is_connected, self._confirmed = False, {}
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, HEAR_AGAIN_MOST)
+
+    async def _follow_by_one_connection(self) -> None:
+        """Subscribe and read, until it raises: a connection that was lost is not made again in here, for then nobody
+        would know what was missed."""
         client = redis.asyncio.Redis.from_url(
             settings.REDIS_URL,
+            # Reads block: a channel may be silent for hours.
             socket_timeout=None,
             socket_connect_timeout=1,
             socket_keepalive=True,
             decode_responses=True,
+            retry=Retry(NoBackoff(), 0, supported_errors=()),
         )
-        failed = False
+        pubsub, subscribed = client.pubsub(), set[str]()
+        changed, reading = asyncio.create_task(self._wanted_changed.wait()), None
+        began = time.monotonic()
+        try:
+            while True:
+                self._wanted_changed.clear()
+                subscribed = await self._bring_up_to_date(pubsub, subscribed)
+                reading = asyncio.create_task(self._read(pubsub))
+                while not changed.done():
+                    await asyncio.wait((reading, changed), timeout=WORD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    if reading.done():
+                        await reading  # which raises
+                    if self.is_deaf() and time.monotonic() - began > DEAF_AFTER:
+                        raise TimeoutError("it is silent")
+                # Between two messages: what has arrived in part stays with the connection.
+                await _ended(reading)
+                changed = asyncio.create_task(self._wanted_changed.wait())
+        finally:
+            await _ended(*filter(None, (reading, changed)))
+            with contextlib.suppress(Exception):
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
+            with contextlib.suppress(Exception):
+                await client.aclose()
+
+    async def _read(self, pubsub: Any) -> None:
         while True:
-            pubsub = client.pubsub()
-            try:
-                await pubsub.subscribe(f"{self._prefix}ended", *[self._key(turn_id) for turn_id in self._subscribed])
-                self._pubsub = pubsub
-                if failed:
-                    logger.info("news of turns are heard again")
-                failed = False
-                if self._follower:
-                    self._follower.missed_some()
-                async for message in pubsub.listen():
-                    self._heard(message["type"], message["channel"], message["data"])
-            except (redis.RedisError, OSError) as error:
-                if not failed:
-                    logger.warning("news of turns cannot be heard (%s); whoever waits looks at the rows", error)
-                failed = True
-                await asyncio.sleep(AGAIN_AFTER)
-            finally:
-                self._pubsub = None
-                with contextlib.suppress(redis.RedisError, OSError):
-                    await pubsub.aclose()  # type: ignore[no-untyped-call]
+            if message := await pubsub.get_message(timeout=None):
+                self._heard(message["type"], message["channel"], message["data"])
+
+    async def _bring_up_to_date(self, pubsub: Any, subscribed: set[str]) -> set[str]:
+        """Subscribe to what is wanted, and no longer to what is not; returns what is."""
+        wanted = {f"{self._prefix}ended", self._own_channel, *map(self._key, self._subscribed)}
+        if new := wanted - subscribed:
+            await pubsub.subscribe(*new)
+        if old := subscribed - wanted:
+            await pubsub.unsubscribe(*old)
+            for channel in old:
+                self._confirmed.pop(channel, None)
+        return wanted
 
     def _heard(self, what: str, channel: str, data: Any) -> None:
-        if what == "subscribe" and (confirmed := self._confirmed.get(channel)) and not confirmed.done():
-            confirmed.set_result(None)
-        if what != "message" or self._follower is None:
+        if self._follower is None:
             return
-        if channel == f"{self._prefix}ended":
+        if what == "subscribe":
+            self._is_confirmed(channel)
+        if what != "message":
+            return
+        if channel == self._own_channel:
+            self._heard_at = time.monotonic()
+        elif channel == f"{self._prefix}ended":
             turn_id, _, answer = data.partition(" ")
             self._follower.ended(UUID(turn_id), json.loads(answer) if answer else None)
         else:
@@ -246,8 +321,24 @@ class RedisTransport:
             turn_id = UUID(channel.rpartition(":")[2])
             self._follower.happened(turn_id, Event(event_id, kind, json.loads(text)))
 
+    def _is_confirmed(self, channel: str) -> None:
+        if not (confirmation := self._confirmation(channel)).done():
+            confirmation.set_result(None)
+        if channel == f"{self._prefix}ended":
+            self._is_connected = True
+            logger.info("news of turns are heard")
+            if self._follower:
+                self._follower.missed_some()
+
     def _key(self, turn_id: UUID) -> str:
         return f"{self._prefix}turn:{turn_id.hex}"
+
+
+async def _ended(*tasks: "asyncio.Task[Any]") -> None:
+    """End them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _as_end(turn_id: UUID, answer: Answer | None) -> str:
@@ -255,9 +346,9 @@ def _as_end(turn_id: UUID, answer: Answer | None) -> str:
     return f"{turn_id.hex} {told}" if told and len(told.encode()) <= MOST_TOLD_BYTES else turn_id.hex
 
 
-def _joined(before: _Waiting | _Ended, after: _Waiting | _Ended) -> _Waiting | None:
+def _joined(before: _News, after: _News) -> _Waiting | None:
     """Two pieces of one message as one, or None if they are not."""
-    if len(before) == 2 or len(after) == 2:
+    if len(before) != 4 or len(after) != 4:
         return None
     turn_id, kind, data, fence = before
     if kind not in DELTAS or (turn_id, kind, fence) != (after[0], after[1], after[3]):

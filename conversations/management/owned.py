@@ -10,10 +10,10 @@ from agent.models import DEFAULT_AGENT, Agent
 from nanohost.lib.text import storable
 
 
-def add_arguments(parser: CommandParser) -> None:
+def add_arguments(parser: CommandParser, *, agent_default: str | None = DEFAULT_AGENT) -> None:
     """Whom a command is about."""
     parser.add_argument("--owner", required=True, help="A user's name.")
-    parser.add_argument("--agent", default=DEFAULT_AGENT, help="An agent's name.")
+    parser.add_argument("--agent", default=agent_default, help=f"An agent's name; {DEFAULT_AGENT} if missing.")
 
 
 def owner_named(name: str) -> Any:

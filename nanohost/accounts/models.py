@@ -16,6 +16,9 @@ from nanohost.accounts.errors import MalformedKey
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.statements import Given, Rows
 
+# Until it expires, if it does.
+MOST_DAYS = 36_500
+
 KEY_PATTERN = r"nh_[a-z0-9]{4,16}_[A-Za-z0-9_-]{16,128}"
 
 
@@ -49,6 +52,16 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         row: ApiKey = self.create(owner=owner, prefix=key.split("_")[1], digest=_digest(key), expires_at=expires_at)
         return row
 
+    def configure(self, key: str, *, owner: object) -> list["ApiKey"]:
+        """See that this key, which a setting names, opens something. Returns those that the setting named before: they
+        are revoked now. Raises :class:`MalformedKey`, and IntegrityError where the prefix is another key's."""
+        row = self.recognise(key) or self.register(key, owner=owner)
+        self.filter(pk=row.pk, is_configured=False).update(is_configured=True)
+        former = list(self.active().filter(is_configured=True).exclude(pk=row.pk).order_by("pk"))
+        for each in former:
+            each.revoke()
+        return former
+
     def recognise(self, key: str) -> "ApiKey | None":
         """The active key this is, or None. Digests are compared in constant time."""
         if not re.fullmatch(KEY_PATTERN, key):
@@ -74,6 +87,9 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True, help_text="From then on it is refused; empty: never.")
     revoked_at = models.DateTimeField(null=True, blank=True, help_text="From then on it is refused.")
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")
+    is_configured = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="NANOHOST_API_KEY names it, or did."
+    )
 
     objects = ApiKeyManager()
 

@@ -1,28 +1,43 @@
 """Pages of other people's apps, in the console's looks: users and groups, the house's jobs, failed sign-ins."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from axes.models import AccessAttempt
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
+from django.views.decorators.csrf import csrf_protect
 from django_celery_beat import admin as beat
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from nanohost.console import agents  # noqa: F401 -- which registers pages as well
+from nanohost.console import (
+    agents,  # noqa: F401 -- which registers pages as well
+    people,
+    tasks,
+)
 from nanohost.lib.admin import TOGGLE, BoundedPaginator, ModelAdmin
 from nanohost.lib.text import duration
 from scheduler import house
 from scheduler.beat import HouseScheduler
+from scheduler.models import JobRun, JobState
 
 admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedule, IntervalSchedule, SolarSchedule])
 
@@ -39,6 +54,22 @@ _LEDGERS = {
     "heartbeat": ("scheduler_heartbeat", "heartbeats"),
     "daily_summary": ("conversations_compaction", "compactions, of the kind daily"),
 }
+
+
+# Jobs that are made again by each release, and that something would stand still without.
+_OF_THE_HOUSE = {job.name for job in (*house.HOUSE_JOBS, *tasks.HOUSE_JOBS)}
+_SWITCH_IT_OFF = "This is a job of the house: it can be switched off, but not deleted."
+
+
+def _but_for(jobs: Iterable[PeriodicTask], deleted: Any) -> Any:
+    """What Django would delete, with the house's jobs among these in its way."""
+    to_delete, counts, needed, protected = deleted
+    ours = [f"{job.name}: {_SWITCH_IT_OFF}" for job in jobs if job.name in _OF_THE_HOUSE]
+    return to_delete, counts, set() if ours else needed, [*protected, *ours]
+
+
+# Somebody waits for the page that long; what is left is erased by the next click.
+_ERASE_SECONDS = 15
 
 
 class _Chosen(ModelAdmin):
@@ -68,6 +99,66 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+    actions = ("deactivate",)
+
+    @admin.action(description="Deactivate the selected users", permissions=["change"])
+    def deactivate(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
+        for user in chosen.filter(is_active=True).exclude(pk=request.user.pk or 0):
+            self._deactivate(request, user)
+        self.message_user(request, "They are deactivated, but for yourself.", messages.SUCCESS)
+
+    def _deactivate(self, request: HttpRequest, user: User) -> None:
+        User.objects.filter(pk=user.pk).update(is_active=False)
+        self.log_change(request, user, "Deactivated.")
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Of several at once, none that has anything: what goes with each is told on its own page."""
+        to_delete, counts, needed, protected = super().get_deleted_objects(objs, request)
+        kept = [
+            f"{user}: deactivate, or open the user's own page and delete there" for user in objs if people.has_any(user)
+        ]
+        return to_delete, counts, set() if kept else needed, [*protected, *kept]
+
+    @method_decorator(csrf_protect)
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Somebody who has anything is deactivated, or erased with it."""
+        user = self.get_object(request, unquote(object_id))
+        if user is None or not self.has_delete_permission(request, user) or not people.has_any(user):
+            answer: HttpResponse = super().delete_view(request, object_id, extra_context)
+            return answer
+        does = request.POST.get("do", "")
+        may_deactivate, is_oneself = self.has_change_permission(request, user), user.pk == request.user.pk
+        if does and (is_oneself or (does == "deactivate" and not may_deactivate)):
+            raise PermissionDenied("Nobody does this to himself: have another admin do it." if is_oneself else "")
+        if does == "deactivate":
+            self._deactivate(request, user)
+            self.message_user(request, f"{user} is deactivated.", messages.SUCCESS)
+            return redirect("admin:auth_user_changelist")
+        if does == "erase" and request.POST.get("name") == user.get_username():
+            return self._erase(request, user)
+        is_missing = request.method == "POST"
+        told = {"title": "Delete a user", "opts": self.opts, "name": user.get_username(), "user_id": user.pk}
+        told |= {"belongings": people.belongings(user), "has_acted": people.has_acted(user), "is_missing": is_missing}
+        told |= {"may_deactivate": may_deactivate, "is_active": user.is_active, "is_oneself": is_oneself}
+        context = self.admin_site.each_context(request) | told
+        return TemplateResponse(request, "console/user_delete.html", context, status=400 if is_missing else 200)
+
+    def _erase(self, request: HttpRequest, user: User) -> HttpResponse:
+        number = user.pk
+        if not people.erase(user, seconds=_ERASE_SECONDS):
+            self.message_user(request, "That was not all yet: erase once more, and it goes on.", messages.WARNING)
+            return redirect("admin:auth_user_delete", number)
+        assert request.user.pk is not None
+        LogEntry.objects.create(
+            user_id=request.user.pk,
+            content_type=ContentType.objects.get_for_model(User),
+            object_id=str(number),
+            object_repr=f"user {number}",
+            action_flag=DELETION,
+            change_message="Erased, with all that was theirs.",
+        )
+        self.message_user(request, "The user is erased, with all that was theirs.", messages.SUCCESS)
+        return redirect("admin:auth_user_changelist")
 
 
 @admin.register(Group)
@@ -85,7 +176,32 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
     change_form_template = None
     date_hierarchy = None
     actions = ("enable_tasks", "disable_tasks", "run_tasks")
-    list_display = ("name", "enabled", "scheduler", "last_run_at", "next_run", "what_it_did")
+    list_display = ("name", "enabled", "scheduler", "next_run", "last", "what_it_did")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        last = JobRun.objects.filter(job=OuterRef("name")).order_by("-id")
+        each = {
+            f"last_{name}": Subquery(last.values(name)[:1]) for name in ("started_at", "state", "duration_ms", "did")
+        }
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(**each)
+        return rows
+
+    def get_readonly_fields(self, request: HttpRequest, obj: PeriodicTask | None = None) -> Any:
+        """One of ours under another name would be made anew by the next release, and run twice."""
+        return (*super().get_readonly_fields(request, obj), *(["name"] if obj and obj.name in _OF_THE_HOUSE else ()))
+
+    def has_delete_permission(self, request: HttpRequest, obj: PeriodicTask | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and not (obj and obj.name in _OF_THE_HOUSE)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        job = self.get_object(request, unquote(object_id))
+        if job and job.name in _OF_THE_HOUSE:
+            raise PermissionDenied(_SWITCH_IT_OFF)
+        answer: HttpResponse = super().delete_view(request, object_id, extra_context)
+        return answer
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        return _but_for(objs, super().get_deleted_objects(objs, request))
 
     @admin.display(description="next run")
     def next_run(self, job: PeriodicTask) -> str:
@@ -95,10 +211,23 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
         shown, late = f"{timezone.localtime(due):%Y-%m-%d %H:%M:%S %z}", timezone.now() - due
         return f"{shown}, late by {duration(late.total_seconds())}" if late > _LATE else shown
 
+    @admin.display(description="last run")
+    def last(self, job: Any) -> str:
+        if job.last_started_at is None:
+            return "–"
+        shown = f"{timezone.localtime(job.last_started_at):%Y-%m-%d %H:%M:%S %z}: {job.last_state}"
+        if job.last_state != JobState.RUNNING and job.last_duration_ms is not None:
+            shown += f", {job.last_duration_ms} ms"
+        query = urlencode({"job": job.name})
+        return format_html('<a href="{}?{}">{}</a>', reverse("admin:scheduler_jobrun_changelist"), query, shown)
+
     @admin.display(description="what it did")
-    def what_it_did(self, job: PeriodicTask) -> str:
+    def what_it_did(self, job: Any) -> str:
         page, told = _LEDGERS.get(job.name, ("", ""))
-        return format_html('<a href="{}">{}</a>', reverse(f"admin:{page}_changelist"), told) if page else "–"
+        did = job.last_did or ("nothing to do" if job.last_state == JobState.OK else "–")
+        if not page:
+            return str(did)
+        return format_html('{}; <a href="{}">{}</a>', did, reverse(f"admin:{page}_changelist"), told)
 
     @admin.action(description="Enable the selected jobs", permissions=[TOGGLE])
     def enable_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
@@ -115,6 +244,10 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
 
 class _Times(ModelAdmin):
     """When jobs run. Which jobs do is told by their own page."""
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        jobs = [job for times in objs for job in times.periodictask_set.all()]
+        return _but_for(jobs, super().get_deleted_objects(objs, request))
 
 
 @admin.register(ClockedSchedule)

@@ -36,6 +36,7 @@ _LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
     "output_reserve": ("of which kept for the answer", lambda: f"LLM_OUTPUT_RESERVE, {settings.LLM_OUTPUT_RESERVE}"),
     "max_tool_rounds": ("Tool rounds a turn", lambda: f"AGENT_MAX_TOOL_ROUNDS, {settings.AGENT_MAX_TOOL_ROUNDS}"),
     "max_turn_tokens": ("Tokens a turn", lambda: "no limit"),
+    "heartbeat_minutes": ("Minutes between heartbeats", lambda: f"HEARTBEAT_MINUTES, {settings.HEARTBEAT_MINUTES}"),
 }
 
 

@@ -14,6 +14,7 @@ from conversations.models import COMPACTION, FINAL, TOOLS, TURNS, TurnStatus, Wo
 from nanohost.console import figures, queue
 from nanohost.console.models import Hour
 from nanohost.lib import clock
+from scheduler import house
 from scheduler.models import LATE, Schedule
 from tools.models import CallStatus
 
@@ -32,6 +33,14 @@ WINDOWS = (
     Window(name="7 days", hours=7 * 24, hours_a_bar=6),
     Window(name="30 days", hours=30 * 24, hours_a_bar=24),
 )
+
+# How the list of turns finds those that are in a state.
+_OPEN = {
+    "queued": {"status__exact": "queued", "waiting_for__exact": ""},
+    "running": {"status__exact": "running"},
+    "waiting": {"status__exact": "waiting"},
+    "held": {"status__exact": "queued", "waiting_for__exact": "intake"},
+}
 
 # Of the chart, in its own units.
 _WIDTH, _HEIGHT = 960, 160
@@ -56,7 +65,6 @@ def overview(window: Window) -> dict[str, Any]:
     calls = figures.total_of(each.calls for each in hours)
     every = figures.total_of(turns.values())
     ended = sum(every.get(status, 0) for status in FINAL)
-    within = every.get("within", [])
     waiting = queue.look()
     return {
         "window": window,
@@ -74,8 +82,7 @@ def overview(window: Window) -> dict[str, Any]:
             }
             for status in FINAL
         ],
-        "p50": figures.percentile(within, 0.5),
-        "p95": figures.percentile(within, 0.95),
+        **_times(every),
         "answered_link": _turns(begin, status__exact=TurnStatus.SUCCEEDED),
         "models": [
             {
@@ -83,8 +90,7 @@ def overview(window: Window) -> dict[str, Any]:
                 "turns": sum(each[status] for status in FINAL),
                 "prompt_tokens": each["prompt_tokens"],
                 "completion_tokens": each["completion_tokens"],
-                "p50": figures.percentile(each["within"], 0.5),
-                "p95": figures.percentile(each["within"], 0.95),
+                **_times(each),
                 # The others are among all.
                 "link": _turns(begin, **({} if name == figures.OTHERS else {"model__exact": name})),
             }
@@ -96,20 +102,28 @@ def overview(window: Window) -> dict[str, Any]:
             if status in calls or status == CallStatus.SUCCESS
         ],
         "queue": waiting,
-        "queued": waiting.turns[TurnStatus.QUEUED],
-        "queued_link": f"{reverse('admin:conversations_turn_changelist')}?status__exact=queued&o=1",
+        "queued": waiting.turns["queued"],
+        "queued_link": _list("conversations_turn", **_OPEN["queued"], o=1),
         "open": [
-            {"status": status, "count": count, "link": _list("conversations_turn", status__exact=status)}
-            for status, count in waiting.turns.items()
+            {"status": state, "count": count, "link": _list("conversations_turn", **_OPEN[state])}
+            for state, count in waiting.turns.items()
+            if count or state != "held"
         ],
         "workers": [
             {"queue": name, "count": waiting.workers[name], "link": _workers(name)}
             for name in (TURNS, TOOLS, COMPACTION)
         ],
+        "late_jobs": house.late_jobs(now=now),
+        "sandboxes": Worker.objects.sandboxes(),
         "late": Schedule.objects.late(now=now).count(),
         "late_link": _list("scheduler_schedule", active__exact=1, next_at__lt=(now - LATE).isoformat()),
         "chart": _chart(hours, begin, window),
     }
+
+
+def _times(each: figures.Figures) -> dict[str, float | None]:
+    took, longest = each.get("took", {}), each.get(figures.LONGEST, 0.0)
+    return {name: figures.percentile(took, share, longest=longest) for name, share in (("p50", 0.5), ("p95", 0.95))}
 
 
 def _turns(begin: datetime, **filters: object) -> str:

@@ -5,6 +5,7 @@ anything that was asked for in it is open, and for a while after its end; then t
 go down: what was deleted has happened all the same, and Prometheus takes a counter that falls for a restart.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, Sum
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Func, IntegerField, Max, Q, Sum
 from django.utils import timezone
 
 from conversations.models import FINAL, OPEN, Turn, TurnStatus
@@ -24,8 +25,14 @@ HOUR = timedelta(hours=1)
 # Of what is committed late, because its transaction took long or a clock is off.
 _LATE = timedelta(minutes=15)
 
-# In seconds, from the question to the answer. A percentile is read off between two of them.
+# In seconds, from the question to the answer: Prometheus' buckets.
 BOUNDS = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 120, 300, 600)
+
+# A percentile is read off between two steps, each longer than the one before by so much: it is off by a tenth at most.
+STEP = 1.1
+
+# Of these figures the sum of two is the larger.
+LONGEST = "longest"
 
 # A request may name any model, so their names are a stranger's to choose: so many are told apart.
 MOST_MODELS = {"hour": 20, "total": 50}
@@ -37,22 +44,26 @@ _FRESH = timedelta(seconds=10)
 Figures = dict[str, Any]
 
 
-def refresh(*, seconds: float) -> None:
+def refresh(*, seconds: float) -> int:
     """Count what may have changed, the newest hour first, for so many seconds at most; the rest is left to the next.
+    Returns how many hours were counted.
 
     One process at a time does; others go on with what is stored.
     """
     Total.objects.get_or_create(pk=1)
     enough = time.monotonic() + seconds
     now = timezone.now()
-    for number, hour in enumerate(_due(now)):
+    counted = 0
+    for hour in _due(now):
         with transaction.atomic():
             total = Total.objects.select_for_update(skip_locked=True).filter(pk=1).first()
             if total is None:  # somebody else is at it
-                return
+                break
             _store(hour, total, now)
-        if number and time.monotonic() > enough:  # besides this hour, one at least: it gets on
-            return
+        counted += 1
+        if counted > 1 and time.monotonic() > enough:  # besides this hour, one at least: it gets on
+            break
+    return counted
 
 
 def look() -> Total:
@@ -128,6 +139,21 @@ def _store(hour: datetime, total: Total, now: datetime) -> None:
     total.save()
 
 
+class _Step(Func):
+    """Of a time, the number of the step that it falls in: the first that is no shorter."""
+
+    output_field = IntegerField()
+    _template = f"CAST(CEILING(LN(%s) / LN({STEP})) AS INTEGER)"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **options: Any) -> Any:
+        seconds = "GREATEST(EXTRACT(EPOCH FROM %(expressions)s), 0.001)"
+        return self.as_sql(compiler, connection, template=self._template % seconds, **options)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **options: Any) -> Any:
+        seconds = "MAX(%(expressions)s / 1000000.0, 0.001)"
+        return self.as_sql(compiler, connection, template=self._template % seconds, **options)
+
+
 def _turns_of(hour: datetime) -> Figures:
     took = ExpressionWrapper(F("ended_at") - F("created_at"), output_field=DurationField())
     answered = Q(status=TurnStatus.SUCCEEDED)
@@ -135,10 +161,9 @@ def _turns_of(hour: datetime) -> Figures:
         f"within_{at}": Count("pk", filter=answered & Q(took__lte=timedelta(seconds=bound)))
         for at, bound in enumerate(BOUNDS)
     }
+    asked = Turn.objects.filter(created_at__gte=hour, created_at__lt=hour + HOUR).annotate(took=took)
     rows = (
-        Turn.objects.filter(created_at__gte=hour, created_at__lt=hour + HOUR)
-        .annotate(took=took)
-        .values("model")
+        asked.values("model")
         .order_by()
         .annotate(
             **{str(status): Count("pk", filter=Q(status=status)) for status in FINAL},
@@ -157,7 +182,13 @@ def _turns_of(hour: datetime) -> Figures:
         model = each.pop("model")
         each["seconds"] = each["seconds"].total_seconds() if each["seconds"] else 0.0
         each["within"] = [each.pop(f"within_{at}") for at in range(len(BOUNDS))]
-        found[model] = each
+        found[model] = each | {"took": {}, LONGEST: 0.0}
+    steps = asked.filter(answered).annotate(step=_Step(F("took"))).values("model", "step").order_by()
+    counted = steps.annotate(n=Count("pk"), slowest=Max("took")).values_list("model", "step", "n", "slowest")
+    for model, step, number, slowest in counted:
+        if model in found:  # or the first of its model has just ended: it is counted the next time
+            found[model]["took"][str(step)] = number
+            found[model][LONGEST] = max(found[model][LONGEST], slowest.total_seconds())
     return _few(found, known={}, most=MOST_MODELS["hour"])
 
 
@@ -194,7 +225,10 @@ def _merged(one: Any, other: Any, how: Any) -> Any:
     if isinstance(one, dict):
         pairs = ((name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other]))
         return {
-            name: _merged(_nothing(b) if a is None else a, _nothing(a) if b is None else b, how) for name, a, b in pairs
+            name: _merged(
+                _nothing(b) if a is None else a, _nothing(a) if b is None else b, max if name == LONGEST else how
+            )
+            for name, a, b in pairs
         }
     if isinstance(one, list):
         return [how(a, b) for a, b in zip(one, other, strict=True)]
@@ -215,11 +249,19 @@ def _few(by_model: Figures, *, known: Figures, most: int) -> Figures:
     return add(named, {OTHERS: total_of(others)}) if others else named
 
 
-def percentile(within: list[int], share: float) -> float | None:
-    """Seconds within which this share was answered, read off between two bounds; None where nothing was."""
-    wanted = within[-1] * share if within else 0
+def percentile(took: dict[str, int], share: float, *, longest: float = math.inf) -> float | None:
+    """Seconds within which this share was answered, read off between two steps; None where nothing was.
+
+    ``longest``: what the slowest took; nothing is told that took longer.
+    """
+    wanted = share * sum(took.values())
     if not wanted:
         return None
-    at = next(at for at, count in enumerate(within) if count >= wanted)
-    low, below = (BOUNDS[at - 1], within[at - 1]) if at else (0.0, 0)
-    return low + (BOUNDS[at] - low) * (wanted - below) / (within[at] - below)
+    below = 0
+    for step in sorted(map(int, took)):
+        count = took[str(step)]
+        if below + count >= wanted:
+            break
+        below += count
+    low, high = STEP ** (step - 1), STEP**step
+    return min(longest, low + (high - low) * (wanted - below) / count)

@@ -1,7 +1,6 @@
 """``/metrics`` for Prometheus: read from the database when it is asked for, so that all web nodes tell the same."""
 
 import hmac
-import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,9 +20,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 import nanohost
-from conversations import intake
+from conversations import events, intake
 from conversations.models import FINAL
 from nanohost.console import figures, queue
+from nanohost.lib.locality import is_of_this_machine
 from tools.models import OPEN_CALL, CallStatus
 
 
@@ -31,31 +31,26 @@ from tools.models import OPEN_CALL, CallStatus
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """The figures, in Prometheus' text format; for this machine, and for whoever knows the token."""
-    if not (_knows_the_token(request) or _is_of_this_machine(request)):
-        return HttpResponse(
-            "The metrics are for this machine, and for whoever sends METRICS_TOKEN as a bearer token.\n",
-            status=403,
-            content_type="text/plain",
-        )
+    if not (_knows_the_token(request) or is_of_this_machine(request)):
+        return HttpResponse(_refusal(), status=403, content_type="text/plain")
     registry = CollectorRegistry()
     registry.register(HostCollector())
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def _refusal() -> str:
+    others = "whoever sends METRICS_TOKEN as a bearer token"
+    if not settings.METRICS_TOKEN:
+        others += "; none is set: set one, and restart"
+    if settings.PRODUCTION or settings.TRUSTED_PROXIES:
+        return f"In production, and behind proxies, the metrics are for {others}.\n"
+    return f"The metrics are for this machine, with no proxy between, and for {others}.\n"
 
 
 def _knows_the_token(request: HttpRequest) -> bool:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     expected = settings.METRICS_TOKEN.encode()
     return bool(expected) and scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), expected)
-
-
-def _is_of_this_machine(request: HttpRequest) -> bool:
-    """Whether it was asked from here, and not passed on by a proxy that stands here."""
-    if any(name == "FORWARDED" or name.startswith("X-FORWARDED") for name in map(str.upper, request.headers)):
-        return False
-    try:
-        return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
-    except ValueError:
-        return False
 
 
 class HostCollector(Collector):
@@ -84,6 +79,8 @@ class HostCollector(Collector):
             "When the counters were last counted.",
             value=total.counted_at.timestamp() if total.counted_at else 0,
         )
+        deaf = "1 while the web node that answers hears nothing of what happens in turns, else 0."
+        yield GaugeMetricFamily("nanohost_news_deaf", deaf, value=int(events.transport().is_deaf()))
         paused = "1 while no new turns are taken in, else 0."
         yield GaugeMetricFamily("nanohost_intake_paused", paused, value=int(intake.current_pause() is not None))
         yield _family(GaugeMetricFamily, "nanohost_info", "1, with the version.", "version", {nanohost.__version__: 1})

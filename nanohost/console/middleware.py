@@ -12,15 +12,17 @@ from django.contrib.sessions.middleware import SessionMiddleware
 from django.http import HttpRequest
 
 CONSOLE = "/admin/"
+DOCS = "/api/docs"
 
 
 class _OfConsole:
     """Before a middleware, it keeps it to the console's addresses."""
 
     get_response: Any
+    pages: tuple[str, ...] = (CONSOLE,)
 
     def __call__(self, request: HttpRequest) -> Any:
-        if not request.path_info.startswith(CONSOLE):
+        if not request.path_info.startswith(self.pages):
             return self.get_response(request)
         return super().__call__(request)  # type: ignore[misc]  # the middleware it stands before
 
@@ -38,4 +40,6 @@ class Messages(_OfConsole, MessageMiddleware):
 
 
 class Policy(_OfConsole, CSPMiddleware):
-    """``CONTENT_SECURITY_POLICY``."""
+    """``CONTENT_SECURITY_POLICY``, for the API's documentation as well."""
+
+    pages = (CONSOLE, DOCS)

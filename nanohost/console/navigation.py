@@ -43,6 +43,7 @@ _ICONS = {
     "scheduler.schedulerun": "event_available",
     "scheduler.heartbeat": "monitor_heart",
     "django_celery_beat.periodictask": "schedule",
+    "scheduler.jobrun": "task_alt",
     "accounts.apikey": "key",
     "auth.user": "person",
     "auth.group": "group",

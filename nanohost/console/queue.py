@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from conversations.models import OPEN, Turn, TurnStatus, WaitingFor
+from conversations import intake
+from conversations.models import Turn, TurnStatus, WaitingFor
 from nanohost.console.standing import workers_alive
 from tools.models import OPEN_CALL, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """``turns`` and ``calls`` that are open, by status; the age of the oldest queued turn; live workers by queue."""
+    """``turns`` that are open, by state, and ``calls``, by status; the age of the oldest queued turn; live workers by
+    queue."""
 
     turns: dict[str, int]
     calls: dict[str, int]
@@ -22,15 +24,15 @@ class Queue:
 
 def look() -> Queue:
     """Look at what is open now."""
-    turns = Turn.objects.filter(status__in=OPEN).order_by().values_list("status").annotate(n=Count("pk"))
     calls = ToolCall.objects.filter(status__in=OPEN_CALL).order_by().values_list("status").annotate(n=Count("pk"))
     # Counted as well: to find the least alone, PostgreSQL would walk through all turns there ever were, by their time.
     # What is held until the intake is resumed waits on purpose.
     waiting = Turn.objects.filter(status=TurnStatus.QUEUED).exclude(waiting_for=WaitingFor.INTAKE)
+    left = intake.left()
     queued = waiting.aggregate(n=Count("pk"), since=Min("created_at"))
     return Queue(
-        turns={str(status): 0 for status in OPEN} | dict(turns),
+        turns=left.by_state,
         calls={str(status): 0 for status in OPEN_CALL} | dict(calls),
         oldest_seconds=(timezone.now() - queued["since"]).total_seconds() if queued["since"] else 0.0,
-        workers=workers_alive().by_queue,
+        workers=workers_alive(left).by_queue,
     )

@@ -1,7 +1,7 @@
 """The page *Queue*: the open turns, what keeps them, who works on them, and the switch of the intake."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 import nanohost
-from conversations import intake, steering, sweeper
+from conversations import inbox, intake, steering, sweeper
 from conversations.errors import TurnProblem
 from conversations.models import (
     COMPACTION,
@@ -36,7 +36,7 @@ from conversations.models import (
 )
 from nanohost.console import broker, standing
 from nanohost.lib import clock
-from nanohost.lib.redaction import redact
+from nanohost.lib.redaction import redact_head
 from tools.models import CallStatus, ToolCall
 
 # So many rows a table; its list has the others.
@@ -71,8 +71,9 @@ def show(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     chosen = request.GET.get("state", "all")
     states = CHOICES.get(chosen, standing.STATES)
-    now, workers, left = clock.read(), standing.workers_alive(), intake.left()
-    found, counts = standing.most_urgent(states, workers), asdict(left)
+    now, left = clock.read(), intake.left()
+    workers, counts = standing.workers_alive(left), left.by_state
+    found = standing.most_urgent(states, workers)
     context = {
         **admin.site.each_context(request),
         "title": "Queue",
@@ -89,10 +90,12 @@ def show(request: HttpRequest) -> HttpResponse:
         "urgent": {each: sum(every.urgency == each for every in found) for each in (standing.STUCK, standing.LATE)},
         "hidden": max(0, sum(counts[each] for each in states) - min(len(found), MOST_TURNS)),
         "turns_link": f"{reverse('admin:conversations_turn_changelist')}?{urlencode({'status__in': ','.join(OPEN)})}",
-        "acts": [act for act in steering.ACTS.values() if _may(request, act)],
+        "acts": [act for act in steering.ACTS.values() if act.among is steering.OF_OPEN and _may(request, act)],
+        "may_ask": _may(request, steering.ACTS["ask_again"]),
+        "failed_link": f"{reverse('admin:conversations_turn_changelist')}?status__exact={TurnStatus.FAILED}",
         "checkbox": ACTION_CHECKBOX_NAME,
         "failed": _failed(now),
-        "workers": _workers(now),
+        "workers": _workers(now, left),
         "version": nanohost.__version__,
         "entries": _entries(),
     }
@@ -168,18 +171,22 @@ def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Ite
 def _failed(now: Any) -> list[dict[str, Any]]:
     """What failed within the last hour of its asking."""
     rows = Turn.objects.filter(status=TurnStatus.FAILED, created_at__gte=now - timedelta(hours=1))
+    turns = list(rows.prefetch_related("conversation").order_by("-created_at")[:MOST_FAILED])
+    again = inbox.asked_again(turns)
     return [
         {
             "turn": turn,
             "age": (now - turn.created_at).total_seconds(),
             "words": TurnProblem(turn.error_code).title,
+            "again": again.get(turn.pk),
         }
-        for turn in rows.prefetch_related("conversation").order_by("-created_at")[:MOST_FAILED]
+        for turn in turns
     ]
 
 
-def _workers(now: Any) -> list[dict[str, Any]]:
-    """Those that have not ended by themselves, the ones heard of last first."""
+def _workers(now: Any, left: intake.Left) -> list[dict[str, Any]]:
+    """Those that have not ended by themselves, the ones heard of last first. A dead one holds nothing: what it held is
+    taken up by others."""
     alive_after = now - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
     rows = Worker.objects.filter(ended_at=None).order_by("-heartbeat_at")[:MOST_WORKERS]
     return [
@@ -188,9 +195,11 @@ def _workers(now: Any) -> list[dict[str, Any]]:
             "is_alive": worker.heartbeat_at > alive_after,
             "silent": max(0.0, (now - worker.heartbeat_at).total_seconds()),
             "age": (now - worker.started_at).total_seconds(),
-            "is_full": bool(worker.turns_most) and worker.turns_held >= worker.turns_most,
+            "held": held,
+            "is_full": bool(worker.turns_most) and held >= worker.turns_most,
         }
         for worker in rows
+        for held in [left.by_worker.get(worker.name, 0) if worker.heartbeat_at > alive_after else 0]
     ]
 
 
@@ -205,7 +214,7 @@ def _entries() -> list[LogEntry]:
 
 @require_POST
 def steer(request: HttpRequest) -> HttpResponse:
-    """Cancel, fail or requeue turns, as the list of turns does."""
+    """Cancel, fail, requeue or ask again turns, as the list of turns does."""
     act = steering.ACTS.get(request.POST.get("action", ""))
     if act is None or not _may(request, act):
         raise PermissionDenied
@@ -248,7 +257,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             _log(request, IntakePause, "intake", "Resumed")
         messages.success(request, "New turns are taken in again.")
         return HttpResponseRedirect(reverse("queue"))
-    reason = redact(request.POST.get("reason", "").replace("\x00", "").strip())[:400]
+    reason = redact_head(request.POST.get("reason", "").replace("\x00", "").strip(), 400)
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
             _log(request, IntakePause, "intake", f"Paused: {reason}")

@@ -9,14 +9,14 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
 from django.db.models import Model
 
-from conversations.models import IntakePause
-from nanohost.lib.admin import ACTIONS, PAUSE
+from conversations.models import Conversation, IntakePause
+from nanohost.lib.admin import ACTIONS, PAUSE, PIN, UNDO
 
 VIEWER, OPERATOR, ADMIN = ROLES = ("viewer", "operator", "admin")
 
 
-# What is acted on, and has no page of its own.
-_WITHOUT_A_PAGE: tuple[tuple[Any, str], ...] = ((IntakePause, PAUSE),)
+# What is acted on elsewhere than in a list of its own.
+_WITHOUT_A_LIST: tuple[tuple[Any, str], ...] = ((IntakePause, PAUSE), (Conversation, PIN), (Conversation, UNDO))
 
 
 def sync_roles() -> None:
@@ -45,7 +45,7 @@ def acts_of(page: Any) -> set[str]:
 def _permissions_to_act() -> list[Permission]:
     of_pages = ((model, act) for model, page in admin.site._registry.items() for act in sorted(acts_of(page)))
     made = []
-    for model, act in (*of_pages, *_WITHOUT_A_PAGE):
+    for model, act in (*of_pages, *_WITHOUT_A_LIST):
         permission, _ = Permission.objects.get_or_create(
             content_type=ContentType.objects.get_for_model(model, for_concrete_model=False),
             codename=get_permission_codename(act, model._meta),

@@ -10,6 +10,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import OuterRef, QuerySet, Subquery
 
+from conversations import waits
+from conversations.intake import Left
 from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
 from conversations.sweeper import OVERLOOKED_AFTER
 from nanohost.lib import clock
@@ -39,7 +41,7 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Those that are alive. ``places``: turns that they hold, and may hold at most."""
+    """Those that are alive. ``held``, ``places``: turns that they hold, and may hold at most."""
 
     names: frozenset[str]
     by_queue: dict[str, int]
@@ -56,15 +58,15 @@ class Workers:
         return ""
 
 
-def workers_alive() -> Workers:
-    """The workers that were heard of lately."""
-    alive = list(Worker.objects.alive().values_list("name", "queues", "turns_held", "turns_most"))
+def workers_alive(left: Left) -> Workers:
+    """The workers that were heard of lately. ``left``: the open turns; one that is dead holds none of them."""
+    alive = list(Worker.objects.alive().values_list("name", "queues", "turns_most"))
     return Workers(
         names=frozenset(name for name, *_ in alive),
         by_queue={
-            queue: sum(queue in queues.split(",") for _, queues, *_ in alive) for queue in (TURNS, TOOLS, COMPACTION)
+            queue: sum(queue in queues.split(",") for _, queues, _ in alive) for queue in (TURNS, TOOLS, COMPACTION)
         },
-        held=sum(held for *_, held, _ in alive),
+        held=sum(left.by_worker.get(name, 0) for name, *_ in alive),
         places=sum(most for *_, most in alive),
     )
 
@@ -78,7 +80,9 @@ def most_urgent(states: Iterable[str], workers: Workers) -> list[Standing]:
     rows = ToolCall.objects.open().filter(turn_id__in=waiting).order_by("created_at")
     for call in rows.only("turn_id", "tool_name", "status", "lease_until", "started_at", "created_at")[:MOST_CALLS]:
         calls[call.turn_id].append(call)
-    found = [_standing(turn, calls[turn.pk], workers, now) for turn in turns.values()]
+    runs = any(turn.status == TurnStatus.RUNNING for turn in turns.values())
+    usual = waits.usual_seconds() if runs else {}
+    found = [_standing(turn, calls[turn.pk], workers, usual, now) for turn in turns.values()]
     return sorted(found, key=lambda each: (_URGENCY.index(each.urgency), -each.age))
 
 
@@ -110,8 +114,8 @@ def _with_who_is_before(turns: QuerySet[Turn]) -> QuerySet[Any]:
     return turns.annotate(before=Subquery(earlier.order_by("number").values("number")[:1]))
 
 
-def _standing(turn: Turn, calls: list[ToolCall], workers: Workers, now: datetime) -> Standing:
-    urgency, words = _explain(turn, calls, workers, now)
+def _standing(turn: Turn, calls: list[ToolCall], workers: Workers, usual: dict[str, float], now: datetime) -> Standing:
+    urgency, words = _explain(turn, calls, workers, usual, now)
     if turn.deadline and turn.deadline < now:
         urgency = STUCK
         words += f" Its time ran out {_ago(turn.deadline, now)}: it fails when a worker looks at it."
@@ -120,9 +124,11 @@ def _standing(turn: Turn, calls: list[ToolCall], workers: Workers, now: datetime
     )
 
 
-def _explain(turn: Turn, calls: list[ToolCall], workers: Workers, now: datetime) -> tuple[str, str]:
+def _explain(
+    turn: Turn, calls: list[ToolCall], workers: Workers, usual: dict[str, float], now: datetime
+) -> tuple[str, str]:
     if turn.status == TurnStatus.RUNNING:
-        return _running(turn, workers, now)
+        return _running(turn, workers, usual, now)
     if turn.status == TurnStatus.QUEUED:
         return _queued(turn, workers, now)
     if turn.waiting_for == WaitingFor.TOOLS and calls:
@@ -130,9 +136,9 @@ def _explain(turn: Turn, calls: list[ToolCall], workers: Workers, now: datetime)
     if turn.waiting_for == WaitingFor.TOOLS:
         due, words = turn.rung_at, "Its tool calls have ended"
     elif turn.run_after and turn.run_after > now:
-        after = _in(turn.run_after, now)
         if turn.retries:
-            return FINE, f"The model's provider failed ({_times(turn.retries)} in a row); tried again {after}."
+            return FINE, waits.for_retry(turn, now)
+        after = _in(turn.run_after, now)
         return FINE, f"Its workers died, so that it is to run apart from others; tried again {after}."
     else:
         due, words = turn.run_after, "It is to be taken up again"
@@ -141,7 +147,7 @@ def _explain(turn: Turn, calls: list[ToolCall], workers: Workers, now: datetime)
     return FINE, f"{words}; a worker goes on with it within seconds."
 
 
-def _running(turn: Turn, workers: Workers, now: datetime) -> tuple[str, str]:
+def _running(turn: Turn, workers: Workers, usual: dict[str, float], now: datetime) -> tuple[str, str]:
     cancelled = " Somebody asked to cancel it." if turn.cancel_requested else ""
     if turn.lease_until and turn.lease_until < now:
         words = f"Its worker stopped answering: its lease ran out {_ago(turn.lease_until, now)}."
@@ -156,7 +162,8 @@ def _running(turn: Turn, workers: Workers, now: datetime) -> tuple[str, str]:
         return LATE, f"Its worker is silent. When its lease has run out, the sweep takes it up.{cancelled}"
     if turn.cancel_requested:
         return FINE, "It is being cancelled; its worker ends it within seconds."
-    return FINE, "Its worker works on it, and renews its lease."
+    is_late, words = waits.for_model(turn, usual, now)
+    return LATE if is_late else FINE, words
 
 
 def _queued(turn: Any, workers: Workers, now: datetime) -> tuple[str, str]:
@@ -212,7 +219,3 @@ def _ago(moment: datetime, now: datetime) -> str:
 
 def _in(moment: datetime, now: datetime) -> str:
     return f"in {_since(now, moment)}"
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"

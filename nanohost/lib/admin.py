@@ -9,9 +9,11 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import admin
-from django.contrib.admin.utils import get_fields_from_path
+from django.contrib.admin.utils import flatten_fieldsets, get_fields_from_path
 from django.contrib.auth import get_permission_codename
+from django.core.exceptions import FieldDoesNotExist
 from django.core.paginator import Paginator
+from django.db import models
 from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
 from django.urls import reverse
@@ -32,11 +34,48 @@ else:
 CANCEL, REQUEUE, FAIL, TOGGLE, PAUSE, REVOKE = ACTIONS = ("cancel", "requeue", "fail", "toggle", "pause", "revoke")
 
 
+# How a list may be narrowed by a column that is shown: whether it is this, and where times and numbers are of an order.
+# Nothing tells a text letter by letter: of many a text a page shows the beginning only, or not the secrets in it.
+_SAME = ("", "__exact", "__in", "__isnull")
+_ORDER = ("__gt", "__gte", "__lt", "__lte")
+_OF_A_DATE = ("__year", "__month", "__day")
+_ORDERED = (models.DateField, models.TimeField, models.DurationField, models.IntegerField, models.FloatField)
+
+
+# And of what no list has an action for.
+PIN, UNDO = "pin", "undo"
+
+
 class ModelAdmin(_ModelAdmin):
     """A page of the console."""
 
     # A list's filters stand beside it on a wide screen.
     list_filter_sheet = False
+    # What else links to the list may look up, such as ``next_at__lt``.
+    more_lookups: Sequence[str] = ()
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Whether a list may be narrowed by this: by what is shown or filtered by, and nothing else. From the number of
+        rows that are left, a column that no page shows could be read letter by letter."""
+        filters = [each[0] if isinstance(each, tuple | list) else each for each in self.get_list_filter(request)]
+        of_filters = (getattr(each, "parameter_name", None) for each in filters)
+        shown = {self.opts.pk.name, self.date_hierarchy, *filters, *self.get_search_fields(request)}
+        shown |= {*self.get_list_display(request), *flatten_fieldsets(self.get_fieldsets(request))}
+        by_columns = (self._lookups_by(name) for name in shown if isinstance(name, str))
+        return lookup in {*self.more_lookups, *of_filters}.union(*by_columns)
+
+    def _lookups_by(self, name: str) -> set[str]:
+        """How to look a shown name up, if it is a column of the model itself."""
+        try:
+            field: Any = self.opts.get_field(name)
+        except FieldDoesNotExist:
+            return set()  # made of columns; or a search through a relation
+        kinds = _SAME + (_ORDER if isinstance(field, _ORDERED) else ())
+        if isinstance(field, models.DateField):
+            kinds += _OF_A_DATE
+        if field.is_relation:  # as Django's own filters do
+            kinds += (f"__{field.target_field.name}__exact",)
+        return {f"{name}{kind}" for kind in kinds}
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return self._may(request, CANCEL)
@@ -101,6 +140,7 @@ class GrowingAdmin(ReadOnlyAdmin):
 
     paginator = BoundedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # or each choice of each filter would be counted
     # What belongs to a page's rows is looked up for them; a join tempts the database to read all there is.
     list_select_related = ()
     list_prefetch_related: Sequence[str] = ()

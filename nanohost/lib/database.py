@@ -1,11 +1,24 @@
-"""Connections outside of requests, and what may run on one for a limited time."""
+"""Connections outside of requests, what may run on one for a limited time, and what is stored again while the database
+is away."""
 
+import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from django.db import OperationalError, close_old_connections, connection
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Seconds between tries to store what is known while the database is away; after these, the last again and again.
+STORE_AGAIN = (0.2, 0.5, 1.0, 2.0)
+# A process that stops tries on for so many seconds.
+STORE_AT_A_STOP = 5.0
 
 
 class TookTooLong(Exception):
@@ -42,3 +55,64 @@ def time_limit(seconds: float) -> Iterator[None]:
         if time.monotonic() < until:
             raise
         raise TookTooLong from error
+
+
+class Tries:
+    """The tries to store one thing: answers of turns, outcomes of calls, what is handed back, compactions. A fence
+    makes it safe to repeat each, also where a commit went through and only the answer to it was lost.
+
+    While the database is away nobody else can take over what we hold; so there is no reason to give up before
+    ``seconds`` are over, after which nobody wants it any more.
+    """
+
+    def __init__(self, what: str, *, seconds: float) -> None:
+        self._what, self._until = what, time.monotonic() + seconds
+        self._waits = iter(STORE_AGAIN)
+        self._told = False
+
+    def wait_after(self, error: OperationalError) -> float:
+        """Seconds to wait before the next try; raises the error if there is to be none."""
+        wait = next(self._waits, STORE_AGAIN[-1])
+        if time.monotonic() + wait > self._until:
+            raise error
+        if not self._told:
+            logger.warning("%s: the database is away (%s); it is tried again", self._what, type(error).__name__)
+            self._told = True
+        return wait
+
+    def hurry(self) -> None:
+        """The process stops: there are few tries left."""
+        self._until = min(self._until, time.monotonic() + STORE_AT_A_STOP)
+
+
+def store_again(tries: Tries, store: Callable[[], T], *, stopping: threading.Event) -> T:
+    """Store something in this thread, each time on a connection that lives; not within a transaction."""
+    hurried = False
+    while True:
+        if stopping.is_set() and not hurried:
+            tries.hurry()
+            hurried = True
+        try:
+            with borrowed_connection():
+                return store()
+        except OperationalError as error:
+            time.sleep(tries.wait_after(error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolUse:
+    """Of a process' pool: connections in use, how many it may open, and threads that wait for one."""
+
+    used: int
+    most: int
+    waiting: int
+
+
+def pool_use() -> PoolUse | None:
+    """How much of this process' pool is in use now; None where there is none, as on SQLite."""
+    pool = getattr(connection, "pool", None)
+    if pool is None:
+        return None
+    told = pool.get_stats()
+    used = told["pool_size"] - told["pool_available"]
+    return PoolUse(used=used, most=told["pool_max"], waiting=told["requests_waiting"])

@@ -9,9 +9,12 @@ from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured
 
-from nanohost.lib.redaction import redact, remember
+from nanohost.lib.redaction import redact, remember, remember_file
 
 T = TypeVar("T")
+
+# Secrets that were variables of this process, by name.
+_taken: dict[str, str] = {}
 
 
 def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
@@ -61,11 +64,12 @@ def server(name: str, *, schemes: Sequence[str]) -> str:
 
 def raw_secret(name: str) -> str:
     """The variable's value, or the content of the file that ``<name>_FILE`` names; "" without either."""
-    value, file = (os.environ.get(variable, "").strip() for variable in (name, f"{name}_FILE"))
+    value = os.environ.get(name, _taken.get(name, "")).strip()
+    file = os.environ.get(f"{name}_FILE", "").strip()
     if value and file:
         raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; set one.")
     if not file:
-        remember(value)
+        remember(name, value)
         return value
     try:
         value = Path(file).read_text().strip()
@@ -74,13 +78,31 @@ def raw_secret(name: str) -> str:
     except (OSError, UnicodeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it holds no text"
         raise ImproperlyConfigured(f"{name}_FILE={file!r} cannot be read: {reason}.") from None
-    remember(value)
+    remember(name, value)
     return value
 
 
+def have_redacted(names: Iterable[str]) -> None:
+    """Have the secrets of those names taken out of all that leaves, wherever they stand, from now on: also those that
+    this process never reads. What a file holds counts when it changes, too; one that cannot be read, once it can."""
+    for name in names:
+        remember(name, os.environ.get(name, ""))
+        if file := os.environ.get(f"{name}_FILE", "").strip():
+            remember_file(name, Path(file))
+
+
+def take_out(names: Iterable[str]) -> None:
+    """Keep these secrets in memory instead of the environment, where whatever is started would find them."""
+    for name in names:
+        if value := os.environ.pop(name, ""):
+            remember(name, value.strip())
+            _taken[name] = value
+
+
 def inherited(names: Iterable[str]) -> dict[str, str]:
-    """Those variables that are set, as they are, to be passed on to a process."""
-    return {name: os.environ[name] for name in names if name in os.environ}
+    """Those variables that are set, as they are, to be passed on to a process; those that were taken out as well."""
+    known = _taken | os.environ
+    return {name: known[name] for name in names if name in known}
 
 
 def integer(name: str, default: int, *, minimum: int = 1, maximum: int = 2**31) -> int:

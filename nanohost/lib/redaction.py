@@ -1,183 +1,287 @@
 """Secrets are taken out of whatever is about to leave the process as text.
 
 One filter serves logs, audit rows, tool results, problems and tracebacks: :func:`redact`. It knows secrets by value
-(this host's own, and those its tools declare) and by shape. What people and models write to each other is theirs, an
-example of a password among it; :func:`redact_known` takes only the values out of that.
+(this host's own, and those its tools declare), by shape and by the name they stand under. What people and models write
+to each other is theirs, an example of a password among it; :func:`redact_known` takes only the values out of that.
+
+Texts come from anybody, so the time is in proportion to their length, whatever they are: an expression that fails has
+looked at a bounded part of the text, or at a part that it does not look at again (``tests/test_patterns.py`` holds it).
 """
 
+import asyncio
 import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
 
+from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.text import UNSTORABLE
 
 MASK = "[redacted]"
 
-# Where a word begins: also behind a line feed that JSON writes as \n, and behind %22 in a URL.
-_BEGINS = r"""(?:
-        (?<![A-Za-z0-9]) | (?<=\\[abfnrtv0]) | (?<=\\u[0-9A-Fa-f]{4}) | (?<=\\x[0-9A-Fa-f]{2}) | (?<=%[0-9A-Fa-f]{2})
-    )"""
+# Known secrets are taken out of so many characters within 2 ms, which an event loop may do at once: more are given to a
+# thread. (Of all that redaction does, the worst text takes 0.5 s a million characters.)
+LARGE = 64 * 1024
 
-# The shapes of secrets: of whom they let in. Each is matched without nested repetition: a long line costs time in
-# proportion to its length.
-_SHAPES = re.compile(
-    rf"(?x) {_BEGINS}"
-    r"""
-      # A word that tells by its beginning what it is: this host's keys, providers', code hosts', clouds', payment's.
-      (?:
-          nh_[A-Za-z0-9]{4,}_[A-Za-z0-9_-]{8,}
-        | (?:sk|rk|pk|gsk|csk|xai|nvapi|pplx|r8|hf|tgp_v1|whsec|lin_api|dop_v1|shpat|npm|pypi)[-_][A-Za-z0-9_-]{16,}
-        | sk-[A-Za-z0-9_-]{8,}
-        | AIza[A-Za-z0-9_-]{30,}
-        | ya29\.[A-Za-z0-9_-]{16,}
-        | gh[pousr]_[A-Za-z0-9]{20,}
-        | github_pat_[A-Za-z0-9_]{20,}
-        | glpat-[A-Za-z0-9_-]{16,}
-        | xox[a-z]-[A-Za-z0-9-]{10,}
-        | xapp-[A-Za-z0-9-]{10,}
-        | (?:AKIA|ASIA)[A-Z0-9]{16}
-        | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
-      )
-    | -----BEGIN\ [A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
-        (?:(?!-----END\ )[\s\S])*
-        (?:-----END\ [A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----)?
-    | (?i:(?<=bearer\s)\s{0,3}[A-Za-z0-9._~+/=-]{8,})
-    | (?i:(?<=basic\ )[A-Za-z0-9+/]{8,}={0,2}(?![A-Za-z0-9+/=\ -]))
-      # Everything between a URL's scheme and its host, if there is a password in it.
-    | (?:(?<=://)|(?<=:\\/\\/))[^/\s:@"'<>]*:[^/\s"'<>]+(?=@)
-    """
+# A secret that begins before the end of what is kept of a text is seen if it ends so many characters later.
+_BEHIND = 2048
+
+_Found = re.Match[str]
+
+# Where a word begins: also behind a line feed that JSON writes as \n, and behind %22 in a URL.
+_BEHIND_WHAT = (
+    r"(?<![A-Za-z0-9])",
+    r"(?<=\\[abfnrtv0])",
+    r"(?<=\\u[0-9A-Fa-f]{4})",
+    r"(?<=\\x[0-9A-Fa-f]{2})",
+    r"(?<=%[0-9A-Fa-f]{2})",
 )
+_BEGINS = f"(?:{'|'.join(_BEHIND_WHAT)})"
+
+_JWT = "eyJ"
+
+# A word that tells by its beginning what it is, and what follows then: this host's keys, providers', code hosts',
+# clouds', payment's.
+_WORDS = {
+    "nh_": r"[A-Za-z0-9]{4,}+_[A-Za-z0-9_-]{8,}+",
+    "sk-": r"[A-Za-z0-9_-]{8,}+",
+    **dict.fromkeys(
+        (
+            *("sk_", "rk_", "pk_", "gsk_", "csk-", "xai-", "nvapi-", "pplx-", "r8_", "hf_", "tgp_v1_", "whsec_"),
+            *("lin_api_", "dop_v1_", "shpat_", "npm_", "pypi-", "glpat-", "ya29.", "GOCSPX-"),
+        ),
+        r"[A-Za-z0-9_-]{16,}+",
+    ),
+    "AIza": r"[A-Za-z0-9_-]{30,}+",
+    **dict.fromkeys(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{20,}+"),
+    "github_pat_": r"[A-Za-z0-9_]{20,}+",
+    "xox": r"[a-z]-[A-Za-z0-9-]{10,}+",
+    "xapp-": r"[A-Za-z0-9-]{10,}+",
+    **dict.fromkeys(("AKIA", "ASIA"), r"[A-Z0-9]{16}"),
+    "SG.": r"[A-Za-z0-9_-]{16,64}+\.[A-Za-z0-9_-]{16,}+",
+    # What holds no secret is passed over as a whole: of all the words in it that begin so, none would hold one.
+    _JWT: r"(?:[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+|(?P<none>[A-Za-z0-9_-]*+))",
+}
+
+# What has another beginning than a word: by what stands in each of its matches, in small letters where they do not
+# matter. ``kept``: what of it is no secret.
+_KEY_BLOCK = r"[A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----"
+_OTHERS = {
+    "-----begin ": rf"(?P<kept>)-----BEGIN\ {_KEY_BLOCK} [^-]*+ (?:-(?!----END\ )[^-]*+)*+ (?:-----END\ {_KEY_BLOCK})?",
+    "bearer": r"(?P<kept>(?i:bearer)\s) \s{0,3}+ [A-Za-z0-9._~+/=-]{8,}+",
+    "basic ": r"(?P<kept>(?i:basic)\ ) [A-Za-z0-9+/]{8,}+ ={0,2}+ (?![A-Za-z0-9+/=\ -])",
+    # Everything between a URL's scheme and its host, if there is a password in it.
+    "://": r"""(?P<kept>://) [^/\s:@"'<>]*+ : [^/\s"'<>]+ (?=@)""",
+    ":\\/\\/": r"""(?P<kept>:\\/\\/) [^/\s:@"'<>]*+ : [^/\s"'<>]+ (?=@)""",
+    # The signature of a URL that lets in whoever has it, as Azure makes them.
+    "sig=": rf"(?P<kept>{_BEGINS}(?i:sig)=) [A-Za-z0-9%+/=_-]{{16,}}+",
+    "sig%3d": rf"(?P<kept>{_BEGINS}(?i:sig%3d)) [A-Za-z0-9%+/=_-]{{16,}}+",
+}
 
 _HEADERS = "(?: (?:set-)?cookie | (?:proxy-)?authorization )"
 _FIELDS = r"""(?:
         x-api-key | x-auth-token | x-goog-api-key | api[-_]?key | client[-_]?secret | secret[-_]?(?:access[-_]?)?key
       | (?:access|refresh|id|auth|session|api|private|security|vault)[-_]?token | private[-_]?key
-      | password | passwd | pwd
+      | password | passwd | passphrase | pwd
     )"""
+
+# Tokens that say where a list goes on, or that are counted: no secrets.
+_NOT_SECRET = "".join(
+    f"(?<!{word})(?<!{word}[-_])"
+    for word in (
+        *("page", "next", "prev", "previous", "continuation", "sync", "pagination", "resume", "cursor", "delta"),
+        *("max", "min", "per", "eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "start", "end", "first"),
+    )
+)
+# Fields that may carry a secret: what they hold has the last word. Also as the last part of a name, githubToken.
+_MAYBE_TOKEN = rf"{_NOT_SECRET} token"
+_MAYBE_SECRET = r"""(?: secret | (?<=[-_])pass | pass(?= \\{0,3}["'] | =) | (?-i:(?<=[a-z0-9])Pass) )"""  # noqa: S105
+_IN_CAMELS = r"(?-i: (?<=[a-z0-9]) (?=Token|Secret|Pass|ApiKey) )"
+# GITHUB_TOKEN=, DB_PASS=: in an environment, whatever follows.
+_OF_ENVIRONMENT = rf"(?-i: (?<=_) (?: (?i:{_NOT_SECRET}) TOKEN | SECRET | PASS ) ) (?==)"
+
+_NO_VALUE = r"""(?! (?:true|false|null|none|undefined)(?![a-z0-9]) | [$<{%*\[] )"""
+# What looks like a token: with a digit and no number; or long.
+_LIKELY = rf"""
+    {_NO_VALUE} (?! [-+.0-9]{{1,16}}+ (?![^\s"',;&<>}}\])\\]) )
+    (?: (?=[^\s"',;&<>}}\])\\]{{6}}) [^\s"',;&<>}}\])\\0-9]{{0,64}}+ [0-9] | [A-Za-z0-9_~+/=%-]{{14}} )
+"""
+# The same for a secret, of which anything in quotes will do.
+_LIKELY_QUOTED = rf"""{_NO_VALUE} [^"'\r\n]{{4}}"""
+
 # A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
 _NAMED = re.compile(
     rf"""(?xi)
-    (?:(?P<listed>(?<=[(\[]["']) | (?<=[(\[]b["']) | (?<=[(\[]\\["'])) | {_BEGINS} | (?=passw))
+    (?: (?P<listed>(?<=[(\[]["']) | (?<=[(\[]b["']) | (?<=[(\[]\\["'])) | {_BEGINS} | (?=passw) | {_IN_CAMELS} )
     (?P<name>
-        (?:(?P<header>{_HEADERS}) | {_FIELDS})
+        (?:
+            (?P<header>{_HEADERS}) | {_FIELDS}
+          | (?P<variable>{_OF_ENVIRONMENT}) | (?P<token>{_MAYBE_TOKEN}) | (?P<secret>{_MAYBE_SECRET})
+        )
         (?:
             \\{{0,3}}["']? \s{{0,3}} (?:[:=]|%3[ad]) (?:\s|%20){{0,3}} (?:b(?=["']))?
           | (?(listed) (?P<pair>\\?["'],\ ?b?(?=\\?["'])) | (?!))
         )
     )
+    (?(token) (?=\\{{0,3}}["']? {_LIKELY}) )
+    (?(secret) (?=\\{{0,3}}["'] {_LIKELY_QUOTED} | {_LIKELY}) )
+    (?(variable) (?=["']? {_NO_VALUE} [^\s"']{{4}}) )
     """
     r"""
     (?:
-        (?P<quote>\\{1,3}["']) (?:(?!(?P=quote))[^\r\n])+   # in quotes that are escaped, to the next such quote
-      | " (?:\\.|[^"\\\r\n])+ | ' (?:\\.|[^'\\\r\n])+    # in quotes
+        (?P<quote>\\{1,3}["']) (?:(?!(?P=quote))[^\r\n])++   # in quotes that are escaped, to the next such quote
+      | " (?=[^"\\\r\n]|\\.) [^"\\\r\n]*+ (?:\\.[^"\\\r\n]*+)*+   # in quotes
+      | ' (?=[^'\\\r\n]|\\.) [^'\\\r\n]*+ (?:\\.[^'\\\r\n]*+)*+
       | (?P<scheme>(?:bearer|basic|digest|token)[\ \t]{1,3})?+ (?!\[redacted\])
         (?(header)
             (?:[a-z][a-z0-9-]{2,30}:?[\ \t]{1,3})?+   # another scheme
-            (?=[^\s"']\S{3}) PART (?: (?:;\ ?|,(?=[^\s"',;=]+=)|,\ (?=[^\s"',;=]+=)) PART )*
-          | [^\s"',;&<>}\])\\]{4,} (?:;\ ?[^\s"';<>}\])\\]+)*
+            (?=[^\s"']\S{3}) PART (?: (?: ; | ,(?=\ ?[^\s"',;=]{1,64}=) ) \ ?PART )*+
+          | [^\s"',;&<>}\])\\]{4,}+ (?: ;\ ?[^\s"';<>}\])\\]++ )*+
         )
     )
     (?(pair) (?=\\?["']\s?[)\]]))   # of two things in a list, no more
-    """.replace("PART", r"""[^\s"',;<>}\])\\]+ (?:(?<==)(?:"[^"\r\n]*" | '[^'\r\n]*'))?""")
+    """.replace("PART", r"""[^\s"',;<>}\])\\]++ (?:(?<==)(?:"[^"\r\n]*+" | '[^'\r\n]*+'))?+""")
 )
 
-_NAME = re.compile(rf"(?xi) (?:.*[^a-z0-9])? (?:{_HEADERS} | {_FIELDS}) | .*passw(?:or)?d")
+# What each match of it has in it, in small letters.
+_NAMED_AT = ("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret", "private", "pass", "pwd")
+# What a name may have before that, and how much.
+_LED_BY = tuple(
+    f"{lead}{joint}"
+    for lead in (
+        *("set", "proxy", "x", "x-goog", "client", "access", "refresh", "id", "auth", "session", "api"),
+        *("security", "vault"),
+    )
+    for joint in ("", "-", "_")
+)
+_MOST_BEFORE = max(map(len, _LED_BY))
+# What follows on each of these words in a match: the rest of the name, and what parts it from its value.
+_GOES_ON = re.compile(r"""(?i)[a-z_-]{0,20}+(?:\\{0,3}+["']?+(?:\s{0,3}+(?:[:=]|%3[ad])|,))""")
 
-# What each match has in it, in small letters, and where the match begins from there, at the earliest and at the latest.
-_NAMED_AT = {
-    **dict.fromkeys(("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret"), (-9, 0)),
-    **dict.fromkeys(("private", "passw", "pwd"), (0, 0)),
-}
-_SHAPES_AT = {
-    **dict.fromkeys(
-        (
-            *("nh_", "sk-", "sk_", "rk-", "rk_", "pk-", "pk_", "gsk-", "gsk_", "xai-", "xai_", "pplx-", "pplx_"),
-            *("r8-", "r8_", "hf-", "hf_", "npm-", "npm_", "pypi-", "pypi_", "csk-", "csk_", "nvapi", "whsec"),
-            *("lin_api", "dop_v1", "tgp_v1", "shpat", "aiza"),
-            *("ya29.", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "xapp-", "akia"),
-            *("asia", "eyj", "-----begin "),
-        ),
-        (0, 0),
-    ),
-    **{before: (len(before), len(before)) for before in ("basic ", "://", ":\\/\\/")},
-    "bearer": (7, 7),
-}
+# The end of a name decides.
+_LONGEST_NAME = 64
+_NAME = re.compile(rf"(?xi) (?: .*[^a-z0-9] | .*{_IN_CAMELS} )? (?:{_HEADERS} | {_FIELDS}) | .*passw(?:or)?d")
+_MAYBE_NAME = re.compile(
+    rf"(?xi) .*? (?: {_BEGINS} | {_IN_CAMELS} ) (?: (?P<token>{_MAYBE_TOKEN}) | secret | pass )", re.DOTALL
+)
+_TOKEN = re.compile(rf"(?xi) {_LIKELY}")
+_SECRET = re.compile(rf"(?xi) {_LIKELY_QUOTED}")
 
-_MARKS = tuple(_NAMED_AT | _SHAPES_AT)
-
-# Settings whose values are secrets whatever they look like.
-_SECRET_SETTINGS = ("OPENAI_API_KEY", "SECRET_KEY", "METRICS_TOKEN", "NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
-
-# Secrets that no variable of those holds: read from files, or declared by tools.
-_remembered: set[str] = set()
-
-# A shorter value would be found in the midst of words.
-_SHORTEST = 6
+_known = KnownSecrets()
 
 
-def remember(secret: str) -> None:
-    """Have :func:`redact` take this value out from now on."""
-    _remembered.add(secret)
+def remember(name: str, secret: str) -> None:
+    """Have :func:`redact` take this value out from now on. Of one name, the latest values are known."""
+    _known.add(name, secret)
+
+
+def remember_file(name: str, path: Path) -> None:
+    """Have :func:`redact` take out what the file holds, also when that changes; a file that is not there may come."""
+    _known.add_file(name, path)
 
 
 def redact(text: str) -> str:
     """The text with every known secret, and everything shaped or named like one, replaced by ``[redacted]``."""
     text = redact_known(text)
-    text = _replaced(text, _NAMED, _NAMED_AT, _masked)
-    return _replaced(text, _SHAPES, _SHAPES_AT, lambda found: MASK)
+    lower = _lowered(text)
+    if any(map(lower.__contains__, _NAMED_AT)):
+        text = _without_named(text, lower)
+    for mark in filter(text.__contains__, _WORDS):
+        text = _word(mark).sub(_unless_passed_over if mark == _JWT else MASK, text)
+    for mark in filter(lower.__contains__, _OTHERS):
+        text = _other(mark).sub(rf"\g<kept>{MASK}", text)
+    return text
+
+
+def redact_head(text: str, limit: int) -> str:
+    """``limit`` characters of the text without secrets, at most, at a price that the rest of it does not raise."""
+    head = redact(text[: limit + max(_BEHIND, _known.spellings().longest)])
+    return head if len(text) <= limit and len(head) <= limit else f"{head[: limit - 1]}…"
 
 
 def is_plain(text: str) -> bool:
     """Whether the text surely holds nothing to be taken out. What a field is called, beside it, may say otherwise."""
-    lower = text.lower()
-    return (
-        len(lower) == len(text)
-        and not any(map(lower.__contains__, _MARKS))
-        and not any(map(text.__contains__, _known_spellings()))
+    lower = _lowered(text)
+    return not (
+        any(map(lower.__contains__, _NAMED_AT))
+        or any(map(text.__contains__, _WORDS))
+        or any(map(lower.__contains__, _OTHERS))
+        or _known.spellings().are_in(text)
     )
 
 
-def _replaced(
-    text: str,
-    pattern: "re.Pattern[str]",
-    marks: Mapping[str, tuple[int, int]],
-    replace: Callable[["re.Match[str]"], str],
-) -> str:
-    """``pattern.sub``, but fast: each match has one of a few words in it, and is looked for around these only."""
+def _lowered(text: str) -> str:
+    """In small letters, each in its place: there is one letter whose small one are two characters."""
     lower = text.lower()
-    if len(lower) != len(text):  # a letter that has no small one of its length
-        return pattern.sub(replace, text)
-    present = [mark for mark in marks if mark in lower]
-    if not present:
-        return text
-    places = sorted((at + marks[mark][0], at + marks[mark][1]) for mark in present for at in _places(lower, mark))
+    return lower if len(lower) == len(text) else text.replace("İ", "i").lower()
+
+
+@cache
+def _word(begin: str) -> "re.Pattern[str]":
+    """Begins with the word, not with what it stands behind: that is how texts are searched fast."""
+    word = re.escape(begin)
+    behind = "|".join(f"(?<={what}{word})" for what in _BEHIND_WHAT)
+    return re.compile(f"{word}(?:{behind}){_WORDS[begin]}")
+
+
+@cache
+def _other(mark: str) -> "re.Pattern[str]":
+    return re.compile(f"(?x){_OTHERS[mark]}")
+
+
+def _unless_passed_over(found: _Found) -> str:
+    return MASK if found["none"] is None else found[0]
+
+
+def _without_named(text: str, lower: str) -> str:
+    """``_NAMED.sub``, but fast: each match has one of a few words in it, and is looked for around these only."""
     parts: list[str] = []
     done = 0
-    for first, last in places:
+    for first, last in sorted(_places(lower)):
         for begin in range(max(first, done), last + 1):
-            if found := pattern.match(text, begin):
-                parts += text[done:begin], replace(found)
+            if found := _NAMED.match(text, begin):
+                parts += text[done:begin], _with_name(found)
                 done = found.end()
                 break
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _places(text: str, mark: str) -> Iterator[int]:
-    at = text.find(mark)
-    while at >= 0:
-        yield at
-        at = text.find(mark, at + 1)
+def _places(lower: str) -> Iterator[tuple[int, int]]:
+    """Where matches of ``_NAMED`` may begin, from the first to the last place."""
+    for mark in _NAMED_AT:
+        at = lower.find(mark)
+        while at >= 0:
+            if _GOES_ON.match(lower, at + len(mark)):
+                yield (at - _MOST_BEFORE if lower.endswith(_LED_BY, 0, at) else at), at
+            at = lower.find(mark, at + 1)
+
+
+def _with_name(found: _Found) -> str:
+    value = found[0].removeprefix(found["name"])
+    quote = found["quote"] or (value[0] if value[0] in "\"'" else "")
+    return f"{found['name']}{quote}{found['scheme'] or ''}{MASK}"
 
 
 def redact_known(text: str) -> str:
     """The text with every known secret replaced by ``[redacted]``."""
-    for spelling in _known_spellings():
-        text = text.replace(spelling, MASK)
-    return text
+    spans = _known.spellings().spans(text)
+    return _without(text, spans) if spans else text
+
+
+async def redact_known_aside(text: str) -> str:
+    """:func:`redact_known` for an event loop, which others wait for: a large text is read in a thread."""
+    return redact_known(text) if len(text) <= LARGE else await asyncio.to_thread(redact_known, text)
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    parts: list[str] = []
+    done = 0
+    for begin, end in spans:
+        parts += text[done:begin], MASK
+        done = end
+    return "".join([*parts, text[done:]])
 
 
 class RedactedPieces:
@@ -186,42 +290,31 @@ class RedactedPieces:
 
     def __init__(self) -> None:
         self._held = ""
+        # So much of what is held is within a secret that was told of as one.
+        self._told = 0
 
     def add(self, piece: str) -> str:
         """Take a piece; returns what can be shown by now."""
-        text = redact_known(self._held + piece)
-        shown = min((_where_begun(spelling, text) for spelling in _known_spellings()), default=len(text))
-        self._held = text[shown:]
-        return text[:shown]
+        text = self._held + piece
+        return self._shown(text, _known.spellings().begun(text))
 
     def end(self) -> str:
         """What was held back, when nothing follows."""
-        held, self._held = self._held, ""
-        return held
+        return self._shown(self._held, len(self._held))
 
-
-def _where_begun(secret: str, text: str) -> int:
-    """Where at the text's end a part of the secret begins; the text's length if none does."""
-    at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
-    while at >= 0 and not secret.startswith(text[at:]):
-        at = text.find(secret[0], at + 1)
-    return at if at >= 0 else len(text)
-
-
-def _known_spellings() -> list[str]:
-    return _all_spellings(frozenset(_remembered.union(map(os.environ.get, _SECRET_SETTINGS))))
-
-
-@lru_cache(maxsize=16)
-def _all_spellings(secrets: frozenset[str | None]) -> list[str]:
-    """In whatever way they are spelt, the longest first: none is left in part because it has another within it."""
-    known = {secret.strip() for secret in secrets if secret}
-    return [
-        spelling
-        for value in sorted(known, key=len, reverse=True)
-        if len(value) >= _SHORTEST
-        for spelling in _spellings(value)
-    ]
+    def _shown(self, text: str, until: int) -> str:
+        """What stands before ``until``, without secrets; the rest is held."""
+        parts: list[str] = []
+        done = self._told
+        for begin, end in _known.spellings().spans(text):
+            if begin >= until:
+                break
+            if begin >= done:
+                parts += text[done:begin], MASK
+            done = max(done, end)
+        parts.append(text[done:until])
+        self._held, self._told = text[until:], max(0, done - until)
+        return "".join(parts)
 
 
 def redact_json(text: str) -> str:
@@ -237,7 +330,7 @@ def redact_json(text: str) -> str:
 
     try:
         value = json.loads(text, object_pairs_hook=as_dict)
-        redacted = _each_redacted(value)
+        redacted = _each_redacted(value, _changes(_texts_of(value)))
     except (ValueError, RecursionError):
         return redact(text)
     if redacted == value and is_whole:
@@ -248,32 +341,66 @@ def redact_json(text: str) -> str:
 
 
 def names_a_secret(name: object) -> bool:
-    """Whether a field of that name carries a secret, whatever it looks like."""
-    return isinstance(name, str) and bool(_NAME.fullmatch(name))
+    """Whether a field of that name carries a secret, or may: what it holds is not looked at."""
+    return isinstance(name, str) and bool(_is_name(name) or _MAYBE_NAME.fullmatch(name[-_LONGEST_NAME:]))
 
 
-def _each_redacted(value: Any) -> Any:
+def _is_name(name: str) -> bool:
+    return bool(_NAME.fullmatch(name[-_LONGEST_NAME:]))
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether a field's name tells that its value is a secret, or lets it be and it looks like one."""
+    if not value or _is_name(name):
+        return bool(value)
+    if not isinstance(value, str) or not (found := _MAYBE_NAME.fullmatch(name[-_LONGEST_NAME:])):
+        return False
+    return bool(_TOKEN.match(value) if found["token"] else _SECRET.match(value))
+
+
+def _texts_of(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        return redact(value)
+        yield value
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts_of(inner)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from _texts_of(inner)
+
+
+def _changes(texts: Iterable[str]) -> Mapping[str, str]:
+    """What becomes of those texts that are not left as they are. Most are, and many are looked at together: that takes
+    a tenth of the time."""
+    changed: dict[str, str] = {}
+    some: list[str] = []
+    size = 0
+    for text in (*dict.fromkeys(texts), None):
+        if text is not None:
+            some.append(text)
+            size += len(text)
+        if some and (text is None or size > _LOOKED_AT_TOGETHER or len(some) == _LOOKED_AT_TOGETHER // 8):
+            whole = "\n".join(some)
+            if redact(whole) != whole:
+                changed |= {each: redacted for each in some if (redacted := redact(each)) != each}
+            some, size = [], 0
+    return changed
+
+
+_LOOKED_AT_TOGETHER = 1024
+
+
+def _each_redacted(value: Any, changed: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return changed.get(value, value)
     if isinstance(value, list):
-        if len(value) == 2 and isinstance(value[0], str) and value[1] and _NAME.fullmatch(value[0]):
-            return [redact(value[0]), MASK]  # a header, as lists of them have it
-        return [_each_redacted(inner) for inner in value]
+        if len(value) == 2 and isinstance(value[0], str) and value[1] and _is_name(value[0]):
+            return [changed.get(value[0], value[0]), MASK]  # a header, as lists of them have it
+        return [_each_redacted(inner, changed) for inner in value]
     if isinstance(value, dict):
         return {
-            redact(name): MASK if inner and _NAME.fullmatch(name) else _each_redacted(inner)
+            changed.get(name, name): MASK if _is_secret(name, inner) else _each_redacted(inner, changed)
             for name, inner in value.items()
         }
     return value
-
-
-def _masked(found: "re.Match[str]") -> str:
-    value = found[0].removeprefix(found["name"])
-    quote = found["quote"] or (value[0] if value[0] in "\"'" else "")
-    return f"{found['name']}{quote}{found['scheme'] or ''}{MASK}"
-
-
-def _spellings(value: str) -> set[str]:
-    """A secret with a quote or an umlaut in it is spelt otherwise in JSON, in Python's ``repr`` and in URLs."""
-    in_python = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
-    return {value, *in_python, quote(value), quote(value, safe=""), quote_plus(value)}

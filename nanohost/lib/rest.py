@@ -15,12 +15,15 @@ from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
 
 from nanohost.lib import errors
-from nanohost.lib.redaction import redact, redact_known
+from nanohost.lib.redaction import redact_head, redact_known
 from nanohost.lib.text import UNSTORABLE
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
+
+# Of what a client sent, a problem quotes as much: it is read for secrets, and logged.
+MAX_QUOTED = 2000
 
 # Deeper than any metadata a person writes, shallower than any recursion limit.
 MAX_DEPTH = 64
@@ -100,10 +103,21 @@ def problem(error: errors.Problem, request_id: str = "") -> dict[str, object]:
         "title": error.title,
         "status": error.status,
         "code": error.code,
-        "detail": redact(error.detail),
+        "detail": redact_head(error.detail, MAX_QUOTED),
         "requestId": request_id,
     }
-    return members | error.members
+    return members | {name: _quoted(value) for name, value in error.members.items()}
+
+
+def _quoted(value: object) -> object:
+    """A member without secrets: what is wrong with a field may quote what it holds."""
+    if isinstance(value, str):
+        return redact_head(value, MAX_QUOTED)
+    if isinstance(value, dict):
+        return {redact_head(str(name), MAX_QUOTED): _quoted(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_quoted(inner) for inner in value]
+    return value
 
 
 # What DRF raises, as problems of ours.
@@ -147,11 +161,13 @@ def _sentences(detail: Any, path: str = "") -> list[str]:
 def problem_response(exception: Exception, context: dict[str, Any]) -> JsonResponse:
     """DRF's exception handler: everything leaves as problem+json, with the request's id, whatever the view renders."""
     known = as_problem(exception)
-    if known.status >= 500 and not isinstance(exception, errors.Problem):
+    if isinstance(known, errors.Unavailable):
+        logger.warning("the database is away (%s)", type(exception).__name__)
+    elif known.status >= 500 and not isinstance(exception, errors.Problem):
         logger.error("request failed", exc_info=exception)
     response = plain_problem(context["request"], known)
-    if known.status == 503 and isinstance(exception, errors.Problem):
-        # Refused on purpose, as while the intake is paused: Django would log an error for each request.
+    if known.status == 503:
+        # Told above, or refused on purpose, as while the intake is paused: Django would log an error for each request.
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django's own mark
     if known.status == 401:
         response["WWW-Authenticate"] = 'Bearer realm="nanohost"'

@@ -4,9 +4,8 @@ import statistics
 import time
 from collections.abc import Callable
 
-from tests.bench.hosts import Processes, Production, until
+from tests.bench.hosts import ONE_WORD, TOOL, Processes, Production, until
 
-ECHO, TOOL = "words:1", "tool"
 KINDS = ("worker", "toolbox", "PostgreSQL", "Redis")
 LAST = ("statements", "transactions", "log")
 
@@ -23,7 +22,7 @@ def turns_by_workers(production: Production, *, workers: tuple[int, ...], turns:
     for count in workers:
         toolboxes = min(count, 2)
         with production.running(workers=count, toolboxes=toolboxes, web=False) as processes:
-            for kind, model, many in (("echo", ECHO, turns), ("tool", TOOL, turns // 2)):
+            for kind, model, many in (("echo", ONE_WORD, turns), ("tool", TOOL, turns // 2)):
                 found = _turns(production, processes, model, many)
                 ratio = found["turns/s"] / first.setdefault(kind, found["turns/s"])
                 cells = [f"{each:.1f}" for each in (found["turns/s"], ratio, *(found[kind] for kind in KINDS))]
@@ -76,7 +75,7 @@ def calls_of_a_tool(times: int) -> list[list[str]]:
     that has waited for it; and with such a process ended after it and another made, as for a tool that was given a
     secret."""
     from tools.agent_tools import time as function
-    from tools.children import ChildPool, Task
+    from tools.sandbox.children import ChildPool, Task
 
     pool = ChildPool()
 
@@ -103,7 +102,7 @@ def calls_of_a_tool(times: int) -> list[list[str]]:
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
     try:
-        call()  # it starts the nursery
+        call()  # it starts the fork server
         for _ in range(times):
             for name, do in ways.items():
                 call()  # a process's first call makes what checks its arguments

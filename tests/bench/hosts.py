@@ -16,6 +16,10 @@ import httpx2
 from tests.faults.servers import PostgreSql, Redis, free_port
 from tests.host import CELERY, KEY, ROOT
 
+# The default one, and those that do what they are called.
+ONE_WORD, TOOL, STREAMED, SLOW = "words:1", "tool", "words:20", "words:1+1000"
+MODELS = ("gpt-4.1-mini", ONE_WORD, TOOL, STREAMED, SLOW)
+
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE = 120.0
 
@@ -155,8 +159,8 @@ def _answers(address: str) -> bool:
 
 
 def asks(model_address: str) -> dict[str, str]:
-    """The environment of a host that asks the model."""
-    return {"LLM_BASE_URL": f"{model_address}/v1"}
+    """The environment of a host that asks these models."""
+    return {"LLM_BASE_URL": f"{model_address}/v1", "LLM_MODELS": ",".join(MODELS)}
 
 
 # --- the embedded shape ------------------------------------------------------------------------------------------

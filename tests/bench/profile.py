@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.clients import Asker
-from tests.bench.hosts import Processes
-from tests.bench.speed import ONE_WORD, TALKING
+from tests.bench.hosts import ONE_WORD, Processes
+from tests.bench.speed import TALKING
 from tests.host import KEY
 
 # The first whose pattern a frame's file fits, from the innermost frame outwards, is what a sample counts for.

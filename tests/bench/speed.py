@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bench.clients import Asker, Direct
-from tests.bench.hosts import Processes
+from tests.bench.hosts import ONE_WORD, SLOW, STREAMED, TOOL, Processes
 from tests.host import KEY
 
 DIRECT, EMBEDDED, PRODUCTION = "direct", "embedded", "production"
 SHAPES = (EMBEDDED, PRODUCTION)
-
-ONE_WORD, TOOL, STREAMED, SLOW = "words:1", "tool", "words:20", "words:1+1000"
 
 
 @dataclass(frozen=True)

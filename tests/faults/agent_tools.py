@@ -100,7 +100,7 @@ def kill_toolbox(mark: str) -> bool:
 
 
 def runs_for() -> int:
-    """The host: above us are our supervisor, the nursery, and then it."""
+    """The host: above us are our supervisor, the fork server, and then it."""
     above = os.getppid()
     for _ in range(2):
         above = int(Path(f"/proc/{above}/stat").read_text().rsplit(")", 1)[1].split()[1])

@@ -149,6 +149,7 @@ class Cluster:
             **{variable: value for variable, value in settings.items() if variable in service.environment},
             "DATA_DIR": str(self.root),
             "FAULT_LEDGER": "1",
+            "TOOL_SANDBOX": "none",  # tools kill what they run for, and write to its ledger
         }
 
     def _prepare(self) -> None:
@@ -166,13 +167,15 @@ class Cluster:
         with self._lock:
             return [node for node in self.nodes if node.kind == kind and node.wanted]
 
-    def add(self, kind: str) -> Node:
-        """One more node."""
+    def add(self, kind: str, *, clock: int | None = None) -> Node:
+        """One more node. ``clock``: so many seconds its clock is off; by default those of workers and toolboxes are."""
         with self._lock:
             self._numbers += 1
-            clock = {"FAULT_CLOCK": str(CLOCKS[self._numbers % len(CLOCKS)])} if kind in ("worker", "toolbox") else {}
+            if clock is None and kind in ("worker", "toolbox"):
+                clock = CLOCKS[self._numbers % len(CLOCKS)]
+            off = {"FAULT_CLOCK": str(clock)} if clock else {}
             service, name = self._services[kind], f"{kind}-{self._numbers}"
-            node = Node(service, name, self.root, self._environment_of(service, name) | clock)
+            node = Node(service, name, self.root, self._environment_of(service, name) | off)
             self.nodes.append(node)
             return node
 

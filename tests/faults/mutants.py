@@ -70,8 +70,8 @@ MUTANTS = (
         edits=(
             (
                 "conversations/compaction.py",
-                "update(consolidated_through=part.through, summary_seq=summary_seq)",
-                "update(consolidated_through=part.through + 4, summary_seq=summary_seq)",
+                "update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)",
+                "update(summarise_from_seq=0, consolidated_through=part.through + 4, summary_seq=summary_seq)",
             ),
         ),
         caught_by=(
@@ -225,10 +225,10 @@ MUTANTS = (
         edits=(
             (
                 "tools/gate.py",
-                "            _store(call, outcome, duration_ms)\n",
+                "            if not outcome.stored:\n",
                 "            siblings = ToolCall.objects.open().filter(turn_id=call.turn_id).exclude(pk=call.pk)\n"
                 "            siblings = siblings.count()\n"
-                "            _store(call, outcome, duration_ms)\n",
+                "            if not outcome.stored:\n",
             ),
             (
                 "tools/gate.py",
@@ -244,9 +244,10 @@ MUTANTS = (
         edits=(
             (
                 "tools/gate.py",
-                "            _store(call, outcome, duration_ms)\n",
+                "            if not outcome.stored:\n"
+                '                _stored("an outcome", partial(calls.end, call, outcome, duration_ms=duration_ms))\n',
                 "            with transaction.atomic():\n"
-                "                _store(call, outcome, duration_ms)\n"
+                "                calls.end(call, outcome, duration_ms=duration_ms)\n"
                 "                siblings = ToolCall.objects.open().filter(turn_id=call.turn_id).count()\n",
             ),
             (
@@ -392,9 +393,30 @@ MUTANTS = (
     ),
     Mutant(
         name="an answer is stored once or lost",
-        edits=(("conversations/turns.py", "STORE_AGAIN = (0.2, 0.5, 1.0, 2.0, 4.0)", "STORE_AGAIN = ()"),),
+        edits=(
+            (
+                "conversations/turns.py",
+                'self._database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)',
+                "self._database(store, claim, *args, **kwargs)",
+            ),
+        ),
         caught_by=("tests/test_worker.py::test_an_answer_outlives_a_database_that_is_away_for_a_moment",),
         says="['model call', 'model call'] == ['model call']",
+    ),
+    Mutant(
+        name="an outcome is stored again over the connection that was cut",
+        edits=(
+            (
+                "nanohost/lib/database.py",
+                "            with borrowed_connection():\n                return store()\n",
+                "            return store()\n",
+            ),
+        ),
+        caught_by=(
+            "tests/test_cut_connections.py::test_an_outcome_that_is_known_outlives_the_connection_it_was_stored_over",
+        ),
+        says="OperationalError",
+        shape=PRODUCTION,
     ),
     Mutant(
         name="a connection is held while a tool runs",
@@ -490,7 +512,11 @@ MUTANTS += (
     Mutant(
         name="a stop waits for no tool, on trial",
         edits=(
-            ("tools/children.py", "def stop(self, *, grace: float = 4.0)", "def stop(self, *, grace: float = 0.0)"),
+            (
+                "tools/sandbox/children.py",
+                "def stop(self, *, grace: float = 4.0)",
+                "def stop(self, *, grace: float = 0.0)",
+            ),
         ),
         caught_by=(f"{_TRIALS}test_rolling_restarts_fail_no_turn[1-1-4]",),
         says="'UNKNOWN', ",
@@ -585,8 +611,34 @@ MUTANTS += (
         says="SUCCESS",
     ),
     Mutant(
+        name="an outage is waited for by count, and not by time",
+        edits=(
+            (
+                "conversations/turns.py",
+                "(code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS)",
+                "before >= settings.TURN_MAX_ATTEMPTS",
+            ),
+        ),
+        caught_by=("tests/test_retries.py::test_nobody_listens_for_minutes",),
+        says="assert",
+    ),
+    Mutant(
+        name="a wait that a provider asks for is taken at its word, however short",
+        edits=(("conversations/turns.py", "seconds = max(seconds, wait * random", "seconds = wait * (random"),),
+        caught_by=(
+            "tests/test_retries.py::test_an_outage_of_five_minutes_loses_no_answer[429 and next to no Retry-After]",
+        ),
+        says="it has ended after",
+    ),
+    Mutant(
+        name="a beat waits until its clock has caught up",
+        edits=(("scheduler/beat.py", "        if not ahead:\n", "        if True:\n"),),
+        caught_by=("tests/test_beat.py::test_a_job_that_last_ran_in_the_future_is_due_by_the_clock_as_it_is",),
+        says="not within",
+    ),
+    Mutant(
         name="schedules are made by schedules",
-        edits=(("scheduler/agent_tools.py", "if is_scheduled(caller.request_id) and", "if False and"),),
+        edits=(("scheduler/agent_tools.py", "if is_scheduled(caller.turn_id) and", "if False and"),),
         caught_by=("tests/test_schedule_tool.py::test_a_turn_of_the_clock_may_not_use_it",),
         says="A turn that was begun by the clock",
     ),

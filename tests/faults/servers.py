@@ -193,6 +193,13 @@ class Redis(Server):
             return False
 
 
+def binary(name: str) -> str:
+    """Where a program of the servers is."""
+    found = _binary(name)
+    assert found is not None, f"not installed: {name}"
+    return str(found)
+
+
 def _binary(name: str) -> Path | None:
     places = [*map(str, _POSTGRESQL_BINARIES), os.environ.get("PATH", "")]
     found = shutil.which(name, path=os.pathsep.join(places))

@@ -15,14 +15,16 @@ class StoppedHost:
 
     def __init__(self, data_dir: Path, stop_with: signal.Signals) -> None:
         self.effects, self.looks = data_dir / "effects", data_dir / "looks"
-        settings = {"CHAT_WAIT_SECONDS": "0.02", "TOOL_TIMEOUT_SECONDS": "30"}
+        settings = {"CHAT_WAIT_SECONDS": "0.02", "TOOL_TIMEOUT_SECONDS": "30", "TOOL_SANDBOX": "none"}
         host = Host(data_dir, NANOHOST_EXTRA_APPS="tests.toolbox,tests.faults", **settings)
         try:
             host.start(seconds=120)
             host.allow("append_line", "look", grants=("FS_WRITE",))
             with host.client() as client:
-                self.turns = {name: _ask(client, script) for name, script in self._scripts().items()}
+                scripts = self._scripts()
+                self.turns = {name: _ask(client, scripts[name]) for name in ("short write", "long write", "read")}
                 _wait(lambda: _lines(self.effects) == 2 and _lines(self.looks) == 1)
+                self.turns["model"] = _ask(client, scripts["model"])
                 _wait(lambda: client.get(f"/turns/{self.turns['model']}").json()["status"] == "running")
             began = time.monotonic()
             assert host.process is not None

@@ -53,7 +53,7 @@ def do_connect(address: str, port: int) -> bool:
 
 
 def do_tool(arguments: dict[str, Any]) -> dict[str, Any]:
-    from tools.children import Task
+    from tools.sandbox.children import Task
 
     task = Task(
         module="tools.agent_tools",
@@ -63,6 +63,7 @@ def do_tool(arguments: dict[str, Any]) -> dict[str, Any]:
         output_bytes=65536,
         secrets=(),
         repeatable=True,
+        permissions=("NET_HTTP",),
     )
     answer = pool().run(task, still_wanted=lambda: True)
     return {"ok": answer.ok, "text": answer.text, "rule": answer.rule}
@@ -74,7 +75,7 @@ def pool() -> Any:
     import django
 
     django.setup()
-    from tools.children import ChildPool
+    from tools.sandbox.children import ChildPool
 
     made = ChildPool()
     made.start()

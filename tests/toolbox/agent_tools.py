@@ -1,6 +1,7 @@
 """Tools for the tests: each misbehaves, or leaves a trace, in one way."""
 
 import asyncio
+import fcntl
 import os
 import re
 import signal
@@ -8,9 +9,9 @@ import sys
 import time
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from tests.toolbox import trouble
+from tests.toolbox import hostile, trouble
 from tools.registry import tool
 
 
@@ -31,7 +32,7 @@ def append_line(path: str, line: str, before: float = 0, after: float = 0) -> st
     return f"appended {line}"
 
 
-@tool(effects="read")
+@tool(effects="read", permissions=["FS_WRITE"])
 def look_around(path: str, seconds: float = 0) -> str:
     """Leave a mark in a file each time it starts, wait, and answer: a read whose runs can be counted.
 
@@ -52,7 +53,7 @@ def hang() -> str:
         time.sleep(60)
 
 
-@tool(effects="write", timeout=0.5)
+@tool(effects="write", timeout=0.5, permissions=["FS_WRITE"])
 def hang_after_effect(path: str) -> str:
     """Append a line, then never come back.
 
@@ -113,7 +114,7 @@ def vanish() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@tool(effects="write")
+@tool(effects="write", permissions=["FS_WRITE"])
 def vanish_after_effect(path: str) -> None:
     """Append a line, then kill the process it runs in.
 
@@ -127,15 +128,15 @@ def vanish_after_effect(path: str) -> None:
 
 @tool(effects="read")
 def whereabouts() -> dict[str, Any]:
-    """Tell the process it runs in, its supervisor, the nursery, and all of its environment."""
-    nursery = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
-    return {"pid": os.getpid(), "supervisor": os.getppid(), "nursery": nursery, "environment": dict(os.environ)}
+    """Tell the process it runs in, its supervisor, the fork server, and all of its environment."""
+    server = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+    return {"pid": os.getpid(), "supervisor": os.getppid(), "server": server, "environment": dict(os.environ)}
 
 
 @tool(effects="read", secrets=["TOOLBOX_SECRET"])
 def tell_secret() -> dict[str, Any]:
     """Tell the secret it declares, backwards, and the process it runs in."""
-    return {"pid": os.getpid(), "secret": os.environ["TOOLBOX_SECRET"][::-1]}
+    return {"pid": os.getpid(), "told": os.environ["TOOLBOX_SECRET"][::-1]}
 
 
 @tool(effects="read")
@@ -197,7 +198,7 @@ def return_unusual(kind: str) -> Any:
     }[kind]
 
 
-@tool(effects="read")
+@tool(effects="read", permissions=["FS_WRITE"])
 def meet(directory: str, name: str, number: int) -> str:
     """Come back when as many as ``number`` have come: calls that end side by side.
 
@@ -234,7 +235,7 @@ def imported() -> list[str]:
     return sorted(name for name in sys.modules if name.endswith(".agent_tools"))
 
 
-@tool(effects="read", timeout=60)
+@tool(effects="read", timeout=60, permissions=["FS_WRITE"])
 def wait_for(path: str, come: str) -> str:
     """Say that it has come, and come back once there is a file: a call that goes on as long as a test wants.
 
@@ -248,7 +249,7 @@ def wait_for(path: str, come: str) -> str:
     return "waited"
 
 
-@tool(effects="read", timeout=0.5)
+@tool(effects="read", timeout=0.5, permissions=["FS_WRITE"])
 def misbehave(way: str, path: str) -> Any:
     """Misbehave.
 
@@ -256,11 +257,12 @@ def misbehave(way: str, path: str) -> Any:
         way: A function of tests/toolbox/trouble.py.
         path: A file that it holds open, as does all that it starts.
     """
-    with Path(path).open("w"):
+    with Path(path).open("w") as file:
+        _hold(file)
         return getattr(trouble, way)()
 
 
-@tool(effects="write", timeout=100)
+@tool(effects="write", timeout=100, permissions=["FS_WRITE"])
 def misbehave_after_effect(way: str, path: str) -> Any:
     """Append a line to a file, then misbehave, with the file open.
 
@@ -271,4 +273,22 @@ def misbehave_after_effect(way: str, path: str) -> Any:
     with Path(path).open("a") as file:
         file.write("done\n")
         file.flush()
+        _hold(file)
         return getattr(trouble, way)()
+
+
+@tool(effects="write", timeout=20)
+def attack(way: str, told: dict[str, Any]) -> Any:
+    """Attack.
+
+    Args:
+        way: A function of tests/toolbox/hostile.py.
+        told: Its arguments.
+    """
+    return getattr(hostile, way)(**told)
+
+
+def _hold(file: IO[str]) -> None:
+    """Lock a file, for this process and all that it starts: as long as one of them is left, others see it."""
+    fcntl.flock(file, fcntl.LOCK_SH)
+    os.set_inheritable(file.fileno(), True)

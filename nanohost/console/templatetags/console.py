@@ -6,6 +6,7 @@ from django import template
 from django.utils.safestring import SafeString
 
 from conversations import intake
+from conversations.models import Worker
 from nanohost.lib.text import duration
 
 register = template.Library()
@@ -27,9 +28,18 @@ def told(value: object) -> SafeString:
     return shown(str(value))
 
 
+@register.inclusion_tag("console/scripted_banner.html", takes_context=True)
+def scripted_banner(context: dict[str, Any]) -> dict[str, Any]:
+    """That no model is asked, for staff: each page may name one."""
+    return {"scripted": _is_of_staff(context) and Worker.objects.ask_no_model()}
+
+
+def _is_of_staff(context: dict[str, Any]) -> bool:
+    user = getattr(context.get("request"), "user", None)
+    return user is not None and user.is_active and user.is_staff
+
+
 @register.inclusion_tag("console/intake_banner.html", takes_context=True)
 def intake_banner(context: dict[str, Any]) -> dict[str, Any]:
     """That the intake is paused, for staff."""
-    user = getattr(context.get("request"), "user", None)
-    is_staff = user is not None and user.is_active and user.is_staff
-    return {"pause": intake.current_pause() if is_staff else None}
+    return {"pause": intake.current_pause() if _is_of_staff(context) else None}

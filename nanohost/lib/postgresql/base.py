@@ -4,7 +4,8 @@ psycopg's own check asks the server at each use, an eighth of a worker's time in
 more between one dead connection and the next: after a server's restart a full pool keeps requests waiting for seconds.
 Here the socket is asked. A server that ends a connection says so, and the kernel knows of one that no longer answers
 (``tcp_user_timeout``). Only a connection that has something to say is asked in full; one that is dead is dropped, and
-the next is tried at once.
+the next is tried at once. And so is one whose server takes no writes any more: it may be a primary that was demoted,
+where others already work with the next.
 """
 
 import select
@@ -14,15 +15,69 @@ from typing import Any
 
 import psycopg
 from django.db import transaction
+from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.postgresql import base
+from django.utils.functional import cached_property
 from psycopg_pool import ConnectionPool
+from psycopg_pool.base import AttemptWithBackoff
+
+from nanohost.lib.outages import SortedErrors
 
 # The stubs leave out what the pool adds.
 _Wrapper: Any = base.DatabaseWrapper
 
 
+class _OftenAgain(AttemptWithBackoff):
+    """Tries to connect: soon again, and at least twice a second, since somebody waits."""
+
+    INITIAL_DELAY = 0.1
+    DELAY_BACKOFF = 1.5
+
+    def update_delay(self, now: float) -> None:
+        super().update_delay(now)
+        self.delay = min(self.delay, 0.5)
+
+
+class EagerPool(ConnectionPool["psycopg.Connection[Any]"]):
+    """psycopg's pool, which otherwise leaves a server alone for one second, then for two, and so on: those who ask for
+    a connection when it is long back wait all the same, or are turned away."""
+
+    def _add_connection(self, attempt: AttemptWithBackoff | None, growing: bool = False) -> None:
+        super()._add_connection(attempt or _OftenAgain(timeout=self.reconnect_timeout), growing)
+
+
 class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     """Django's wrapper; see the module."""
+
+    # Whether its connection is to be dropped instead of being used again.
+    is_spent = False
+
+    @cached_property
+    def wrap_database_errors(self) -> SortedErrors:
+        return SortedErrors(self)
+
+    @property
+    def pool(self) -> Any:
+        """As Django makes it, of another class."""
+        options = self.settings_dict["OPTIONS"].get("pool")
+        if self.alias != NO_DB_ALIAS and options and self.alias not in self._connection_pools:
+            parameters = self.get_connection_params() | {"autocommit": True}
+            made = EagerPool(kwargs=parameters, open=False, configure=self._configure_connection, **options)
+            self._connection_pools.setdefault(self.alias, made)
+        return super().pool
+
+    def refuses_writes(self) -> bool:
+        """Whether the server takes no writes, as a standby, or this session; another is then made for the next."""
+        with self.cursor() as cursor:
+            cursor.execute("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool")
+            self.is_spent |= cursor.fetchone()[0]
+        return bool(self.is_spent)
+
+    def _close(self) -> None:
+        if self.is_spent and self.connection is not None:
+            self.connection.close()
+        self.is_spent = False
+        super()._close()
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         connection = super().get_new_connection(conn_params)

@@ -14,6 +14,9 @@ from typing import Any
 
 from django.db.backends.sqlite3 import base
 from django.db.utils import OperationalError
+from django.utils.functional import cached_property
+
+from nanohost.lib.outages import SortedErrors
 
 _write_lock = threading.Lock()
 
@@ -30,6 +33,16 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._holds_write_lock = False
+
+    @cached_property
+    def wrap_database_errors(self) -> SortedErrors:
+        return SortedErrors(self)
+
+    def refuses_writes(self) -> bool:
+        """False: a file that takes no writes is found out by writing. Raises if it cannot even be read."""
+        with self.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        return False
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:

@@ -18,7 +18,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         preparation.refuse_bad_configuration()
         preparation.refuse_unknown_tools()
-        password, key = preparation.prepare_database()
+        prepared = preparation.prepare_database()
         self.stdout.write("The database is up to date.")
-        for line in made_now(password, key):
+        for line in (*prepared.revoked, *made_now(prepared.password, prepared.key)):
             self.stdout.write(line)

@@ -9,6 +9,8 @@ from django.db import connection
 from nanohost import preparation, serving
 from nanohost.announcement import announcement
 from nanohost.data_dir import keep_secret_key, lock_data_dir
+from nanohost.hardening import harden
+from tools.sandbox.modes import in_force
 
 
 class Command(BaseCommand):
@@ -18,6 +20,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
+        harden()
         if settings.PRODUCTION:
             raise CommandError(
                 "DATABASE_URL and REDIS_URL are set: web, workers and beat are processes of their own then"
@@ -27,10 +30,19 @@ class Command(BaseCommand):
         lock = lock_data_dir(settings.DATA_DIR)
         listener = serving.bind(settings.HOST, settings.PORT)
         keep_secret_key(settings.DATA_DIR)
-        preparation.refuse_bad_configuration()
+        preparation.refuse_bad_configuration(runs_tools=True)
         preparation.refuse_unknown_tools()
-        password, key = preparation.prepare_database()
-        self.stdout.write(announcement(serving.address_of(listener), password=password, key=key))
+        prepared = preparation.prepare_database()
+        address = serving.address_of(listener)
+        self.stdout.write(
+            announcement(
+                address,
+                password=prepared.password,
+                key=prepared.key,
+                sandbox=in_force().sentence,
+                told=prepared.revoked,
+            )
+        )
         self.stdout.flush()
         connection.close()
         settings.EMBEDDED = True

@@ -6,7 +6,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from nanohost import serving
-from nanohost.data_dir import keep_secret_key, lock_data_dir
+from nanohost.data_dir import keep_secret_key, lock_data_dir, make_data_dir
+from nanohost.hardening import harden
 from nanohost.stack import LOCAL_DATABASE_URL, LOCAL_REDIS_URL, Machine, Stack, reach_servers
 
 
@@ -20,8 +21,10 @@ class Command(BaseCommand):
         parser.add_argument("--workers", type=int, default=1, metavar="N", help="how many of each worker (1)")
 
     def handle(self, *args: Any, workers: int, **options: Any) -> None:
+        harden()
         if not 1 <= workers <= 100:
             raise CommandError("--workers takes a number from 1 to 100.")
+        make_data_dir(settings.DATA_DIR)
         folder = settings.DATA_DIR / "stack"
         lock = lock_data_dir(folder)
         database_url, redis_url = settings.DATABASE_URL or LOCAL_DATABASE_URL, settings.REDIS_URL or LOCAL_REDIS_URL

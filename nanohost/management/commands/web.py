@@ -6,6 +6,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from nanohost import preparation, serving
+from nanohost.hardening import harden
 
 
 class Command(BaseCommand):
@@ -15,6 +16,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
+        harden()
         if not settings.PRODUCTION:
             raise CommandError("A web node needs DATABASE_URL and REDIS_URL. Without servers: manage.py serve")
         serving.obey_signals()

@@ -1,27 +1,37 @@
 """The process a tool runs in. Imports no more than a tool needs; is told of no database and of no key.
 
-``python -m tools.child FD MEMORY MODULE…`` starts a *nursery*: it imports the tools' modules once and then forks for
-each request on the control socket FD, so that a *child* is warm when it starts (some milliseconds, against 300 for a
-fresh interpreter that sets Django up). Between the two stands a *supervisor*, which ends what its child has started:
+``python -m tools.sandbox.child TOLD`` is told in JSON what box it is in, and starts a *fork server*: it imports the
+tools' modules once and then forks for each request on its control socket, so that a *child* is warm when it starts
+(some milliseconds, against 300 for a fresh interpreter that sets Django up). Between the two stands a *supervisor*,
+which ends what its child has started:
 
-    host ─ nursery ┬ supervisor ─ child ─ whatever its tool starts
-                   └ supervisor ─ child
+    host ─ the box's first process ─ fork server ┬ supervisor ─ child ─ whatever its tool starts
+                                                 └ supervisor ─ child
+
+The box's first process is bubblewrap's in its mode, and ends all others with it, since it is the first of a namespace
+of processes. In Landlock's mode it is a *guardian*, which was forked before anything was given up, and finds the others
+as a supervisor does. Without a box there is none.
 
 A process can leave its parent, its process group and its session, as daemons do. On Linux it is then given to the next
 "subreaper" above it, which is its supervisor; so all that a tool has started stays below that. Whoever is killed, the
 one above or below ends the rest:
 
 - the child ends, or the host asks for it: its supervisor ends all that is below, and itself;
-- the supervisor is killed: the kernel kills the child, and the nursery ends what they leave;
-- the nursery is killed: each supervisor is told by the kernel, and ends as if it had been asked to;
-- the host is killed or closes the control socket: the nursery ends everybody, and itself.
+- the supervisor is killed: the kernel kills the child, and the fork server ends what they leave;
+- the fork server is killed: each supervisor is told by the kernel, and ends as if it had been asked to; so does the
+  box;
+- the host is killed or closes the control socket: the fork server ends everybody, and itself.
+
+Where the kernel can (Landlock's ABI 6), a tool can signal none of those above it. What it does to its own interpreter,
+it can also do to the code of ours that runs there; :func:`_condition` sees accidents, and no attacks. So the bounds are
+between processes: what an interpreter has run is only trusted with calls of the same app, and never with a secret.
 
 Elsewhere than on Linux a child is ended with its process group, and those who leave it are not found.
 
-Control socket, line by line: ``fork``, with two sockets attached, the child's and the *lifeline*, is answered with the
-supervisor's pid, or ``0`` if there can be none. ``end PID`` asks a supervisor to end, and is answered with ``0`` at
-once; when it has, the lifeline closes, which it alone holds. ``bury PID`` kills what has not ended, and is answered
-with ``1`` if the child had died for want of memory, else with ``0``.
+Control socket, line by line: ``fork``, with two sockets attached, the child's and the *liveness socket*, is answered
+with the supervisor's pid, or ``0`` if there can be none. ``end PID`` asks a supervisor to end, and is answered with
+``0`` at once; when it has, the liveness socket closes, which it alone holds. ``reap PID`` kills what has not ended, and
+is answered with ``1`` if the child had died for want of memory, else with ``0``.
 
 A child's socket carries frames, a length of 4 bytes (big-endian) and JSON: an empty one when it is ready, a request
 ``{call, module, qualname, arguments, secrets, outputBytes}`` and an answer ``{call, ok, text, rule, trace, left}``.
@@ -30,7 +40,6 @@ processes or threads that the call has left behind, or its process is not as it 
 """
 
 import asyncio
-import ctypes
 import gc
 import importlib
 import inspect
@@ -47,10 +56,14 @@ import time
 import traceback
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from nanohost.lib.process import CHILD_SUBREAPER, PDEATHSIG, close_to_others, prctl
 from nanohost.lib.redaction import remember
 from tools.results import as_text, binder, cap, described
+from tools.sandbox import landlock
+from tools.sandbox.box import LANDLOCK, NONE, Box, limit, limit_a_tool
 
 LENGTH = struct.Struct(">I")
 
@@ -58,27 +71,51 @@ LENGTH = struct.Struct(">I")
 _OUT_OF_MEMORY = 113
 # What tells a supervisor to end. Not SIGTERM, which a service manager sends to every process of a service.
 _END = signal.SIGUSR1
-# linux/prctl.h
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Of the memory it may have, what a child must have had for its death by a signal to be blamed on memory.
 _STARVED = 0.8
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
-# How long the host waits at most while the nursery ends what a supervisor left; it goes on with the rest meanwhile.
-_BURIAL_SECONDS = 0.4
+_HANDLED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGCHLD,
+    signal.SIGALRM,
+    signal.SIGPIPE,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+)
+# What a call is run and answered by. This module is run as a program.
+_RUN_BY = ("__main__", "builtins", "json", "os", "tools.results")
+# How long the host waits at most while the fork server ends what a supervisor left; it goes on with the rest meanwhile.
+_REAP_SECONDS = 0.4
 
-# --- the nursery -------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Of a process that runs tools: bytes of ``memory`` of its own, and ``processes`` in its box."""
+
+    memory: int
+    processes: int
 
 
-def main(control_fd: int, memory: int, modules: list[str]) -> None:
-    """Be the nursery until the host goes away. ``memory``: what a child may have, in bytes."""
-    control = socket.socket(fileno=control_fd)
+# --- the fork server ---------------------------------------------------------------------------------------------
+
+
+def main(told: dict[str, Any]) -> None:
+    """Be the fork server until the host goes away. ``told``: the descriptors ``control`` and ``liveness``, the ``box``,
+    its limits, and the ``modules`` to import."""
+    os.environ.pop("PWD", None)  # bubblewrap's
+    control, box = socket.socket(fileno=told["control"]), Box(**told["box"])
+    limits = Limits(memory=told["memory"], processes=told["processes"])
     # A terminal's Ctrl-C goes to a process group, and a service manager's SIGTERM to every process of a service; here
     # the end of the control socket decides. A handler, unlike SIG_IGN, is not passed on to what a tool starts.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stay)
-    _limit(resource.RLIMIT_CORE, 0)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _import(modules)
+    limit(resource.RLIMIT_CORE, 0)
+    if box.mode == LANDLOCK:
+        _fork_guardian(control, socket.socket(fileno=told["liveness"]), box)
+    box.enter()
+    prctl(CHILD_SUBREAPER, 1)
+    _import(told["modules"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as it may be where the host was started, nobody is reaped
     gc.collect()
     gc.freeze()
@@ -86,14 +123,43 @@ def main(control_fd: int, memory: int, modules: list[str]) -> None:
     try:
         # A reset is an end too: the host was killed before it read our last answer.
         with suppress(ConnectionError):
-            _obey(control, memory, children)
+            _obey(control, box, limits, children)
     finally:
         _end_all(children)
 
 
-def _obey(control: socket.socket, memory: int, children: set[int]) -> None:
+def _fork_guardian(control: socket.socket, liveness: socket.socket, box: Box) -> None:
+    """Return in a process that becomes the fork server, as the box's user; the one that was before gives nothing up,
+    and stays to end whatever is below it, once the fork server or the host has ended."""
+    close_to_others()
+    prctl(CHILD_SUBREAPER, 1)
+    guardian, server = os.getpid(), os.fork()
+    if server == 0:
+        liveness.close()
+        box.change_user()
+        prctl(PDEATHSIG, signal.SIGKILL)  # after that: a change of user undoes it
+        if os.getppid() != guardian:
+            os._exit(0)
+        return
+    control.close()
+    try:
+        _await_end(server, liveness)
+        _signal(server, signal.SIGKILL)
+        end_descendants(seconds=10)
+    finally:
+        os._exit(0)
+
+
+def _await_end(server: int, liveness: socket.socket) -> None:
+    ends = select.poll()
+    ends.register(os.pidfd_open(server), select.POLLIN)
+    ends.register(liveness, select.POLLIN)
+    ends.poll()
+
+
+def _obey(control: socket.socket, box: Box, limits: Limits, children: set[int]) -> None:
     """Fork and end as the host says, until its end of the socket closes."""
-    nursery, all_ended = os.getpid(), True
+    server, all_ended = os.getpid(), True
     while True:
         if not all_ended and not select.select([control], [], [], 0.1)[0]:
             all_ended = end_descendants(spared=children, seconds=0.1)
@@ -104,19 +170,19 @@ def _obey(control: socket.socket, memory: int, children: set[int]) -> None:
         order, _, pid = message.decode().partition(" ")
         answer = 0
         if order == "fork":
-            if answer := _fork_supervisor(control, fds, memory, nursery):
+            if answer := _fork_supervisor(control, fds, box, limits, server):
                 children.add(answer)
         elif order == "end":
             _signal(int(pid), _END)
-        else:  # bury
+        else:  # reap
             _signal(int(pid), signal.SIGKILL)
             answer = int(os.waitstatus_to_exitcode(os.waitpid(int(pid), 0)[1]) == _OUT_OF_MEMORY)
             children.discard(int(pid))
-            all_ended = end_descendants(spared=children, seconds=_BURIAL_SECONDS)
+            all_ended = end_descendants(spared=children, seconds=_REAP_SECONDS)
         control.sendall(b"%d\n" % answer)
 
 
-def _fork_supervisor(control: socket.socket, fds: list[int], memory: int, nursery: int) -> int:
+def _fork_supervisor(control: socket.socket, fds: list[int], box: Box, limits: Limits, server: int) -> int:
     """The pid of a new child's supervisor; 0 if the system's bound of processes is met: those there are go on."""
     try:
         pid = os.fork()
@@ -125,8 +191,8 @@ def _fork_supervisor(control: socket.socket, fds: list[int], memory: int, nurser
     else:
         if pid == 0:
             control.close()
-            child_fd, lifeline_fd = fds
-            _be_supervisor(child_fd, lifeline_fd, memory, nursery)
+            child_fd, liveness_fd = fds
+            _be_supervisor(child_fd, liveness_fd, box, limits, server)
     for fd in fds:
         os.close(fd)
     return pid
@@ -137,7 +203,7 @@ def _end_all(children: set[int]) -> None:
     themselves: if we were killed then, nobody would make them go on."""
     for pid in children:
         _signal(pid, _END)
-    until = time.monotonic() + _BURIAL_SECONDS
+    until = time.monotonic() + _REAP_SECONDS
     while (left := children & children_of(os.getpid())) and time.monotonic() < until:
         time.sleep(0.001)
         _reap(left)
@@ -166,24 +232,24 @@ def _import(modules: list[str]) -> None:
 # --- a child's supervisor ----------------------------------------------------------------------------------------
 
 
-def _be_supervisor(child_fd: int, lifeline_fd: int, memory: int, nursery: int) -> NoReturn:
-    """Fork a child, wait for its end, and end all that it started; never return into the nursery's code."""
+def _be_supervisor(child_fd: int, liveness_fd: int, box: Box, limits: Limits, server: int) -> NoReturn:
+    """Fork a child, wait for its end, and end all that it started; never return into the fork server's code."""
     code = 0
     try:
         os.setsid()
         os.set_inheritable(child_fd, False)
         # Both are waited for, and wait meanwhile.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {_END, signal.SIGCHLD})
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        _prctl(_PR_SET_PDEATHSIG, _END)
-        if os.getppid() == nursery:
+        prctl(CHILD_SUBREAPER, 1)
+        prctl(PDEATHSIG, _END)
+        if os.getppid() == server:
             supervisor, child = os.getpid(), os.fork()
             if child == 0:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                os.close(lifeline_fd)
-                _be_child(child_fd, memory, supervisor)
+                os.close(liveness_fd)
+                _be_child(child_fd, box, limits, supervisor)
             os.close(child_fd)
-            code = _supervise(child, memory)
+            code = _supervise(child, limits.memory)
     finally:
         end_descendants(seconds=10)
         os._exit(code)
@@ -279,32 +345,19 @@ def _reap(pids: Collection[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def _prctl(option: int, value: int) -> None:
-    """Linux's prctl(2); elsewhere there is none, and nothing is done."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value))
-
-
-def _limit(what: int, most: int) -> None:
-    """Set a resource limit for good, no higher than it may be."""
-    _, hard = resource.getrlimit(what)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(what, (most, most))
-
-
 # --- a child -----------------------------------------------------------------------------------------------------
 
 
-def _be_child(fd: int, memory: int, supervisor: int) -> NoReturn:
+def _be_child(fd: int, box: Box, limits: Limits, supervisor: int) -> NoReturn:
     """Serve until the host closes the socket, and never return into the supervisor's code."""
     code = 0
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PDEATHSIG, signal.SIGKILL)
         if os.getppid() == supervisor:
-            # Bounds what is a process's own: heap, stacks of threads, private mappings. RLIMIT_AS would count all that
-            # is mapped, and so forbid what costs nothing.
-            _limit(resource.RLIMIT_DATA, memory)
+            if box.mode != NONE:
+                landlock.keep_signals_in()
+            limit_a_tool(box, memory=limits.memory, processes=limits.processes)
             serve(socket.socket(fileno=fd))
     except MemoryError:
         code = _OUT_OF_MEMORY
@@ -314,14 +367,15 @@ def _be_child(fd: int, memory: int, supervisor: int) -> NoReturn:
 
 def serve(connection: socket.socket) -> None:
     """Be a child: run one call after another until the host closes the socket."""
-    this, as_it_was = os.getpid(), _condition()
+    this, as_it_was, code = os.getpid(), _condition(), _code()
     connection.sendall(LENGTH.pack(0))
     while (frame := read_frame(connection)) is not None:
         request = json.loads(frame)
         answer = run(request)
         if os.getpid() != this:  # a fork that a tool made and that came back with its call
             return
-        answer |= {"call": request["call"], "left": _has_left_something() or _condition() != as_it_was}
+        left = _has_left_something() or _condition() != as_it_was or _is_changed(code)
+        answer |= {"call": request["call"], "left": left}
         payload = json.dumps(answer).encode()
         connection.sendall(LENGTH.pack(len(payload)) + payload)
 
@@ -340,22 +394,39 @@ def _has_left_something() -> bool:
 
 def _condition() -> Any:
     """What a call may change of its process that would end or mislead the next one: timers, whose signal kills, limits,
-    the directory it is in, and the mode of new files. None if it cannot be told."""
+    the directory it is in, the mode of new files, its environment, where it imports from, what signals do, and who
+    looks on. None if it cannot be told."""
     umask = os.umask(0o077)
     os.umask(umask)
     timers = [signal.getitimer(each)[0] > 0 for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
     limits = [resource.getrlimit(each) for each in _LIMITS]
+    handlers = [signal.getsignal(each) for each in _HANDLED]
+    watched_by = sys.gettrace(), sys.getprofile(), sys.getrecursionlimit(), socket.getdefaulttimeout()
     try:
-        return timers, limits, os.getcwd(), umask
+        return timers, limits, handlers, watched_by, os.getcwd(), umask, dict(os.environ), list(sys.path)
     except OSError:
         return None
+
+
+def _code() -> dict[str, dict[str, Any]]:
+    """All that has a name in those modules by which a call is run and answered."""
+    return {name: dict(vars(sys.modules[name])) for name in _RUN_BY}
+
+
+def _is_changed(code: dict[str, dict[str, Any]]) -> bool:
+    """Whether something of these modules was replaced, by a tool's mistake or a library's habit; what is added to them
+    harms nobody. Whoever means to hide it can, in an interpreter that is its own."""
+    if not code.keys() <= sys.modules.keys():
+        return True
+    now = {name: vars(sys.modules[name]) for name in code}
+    return any(now[name] | before != now[name] for name, before in code.items())
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Run one call and say how it ended; whatever the tool raises is part of the answer."""
     os.environ.update(request["secrets"])
-    for secret in request["secrets"].values():
-        remember(secret)
+    for name, secret in request["secrets"].items():
+        remember(name, secret)
     try:
         target: Any = importlib.import_module(request["module"])
         for part in request["qualname"].split("."):
@@ -399,4 +470,4 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(json.loads(sys.argv[1]))

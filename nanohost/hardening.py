@@ -1,0 +1,19 @@
+"""What a process that stays does first: it keeps others of the same user out, tools above all."""
+
+from nanohost.lib import env
+from nanohost.lib.process import close_to_others
+from tools import registry
+
+# Secrets of ours that may be variables; those of tools are the tools' to name.
+SECRETS = (
+    *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "OPENAI_API_KEY", "METRICS_TOKEN"),
+    *("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY"),
+)
+
+
+def harden() -> None:
+    """Let nobody but root read this process's memory and the environment it was started with, and take the secrets out
+    of the one that it hands on."""
+    close_to_others()
+    declared = {name for tool in registry.registered() for name in tool.secrets}
+    env.take_out({*SECRETS, *declared})

@@ -1,0 +1,59 @@
+"""kombu's transport over Redis for a worker that outlives what stands in its queues, and a Redis that takes no writes.
+
+By itself, one message that is no JSON ends whoever takes it from the queue; and a replica (a primary that was demoted)
+is connected to five times a second, each time with a traceback.
+"""
+
+import logging
+import time
+from queue import Empty
+from typing import Any
+
+from kombu.transport import redis
+from redis.exceptions import ResponseError
+
+logger = logging.getLogger(__name__)
+
+# Seconds for which a Redis that refuses to be asked is left alone. Longer would keep a worker from stopping.
+LEFT_ALONE_SECONDS = 1.0
+
+
+_Channel: Any = redis.Channel  # of which the stubs know little
+
+
+class Channel(_Channel):  # type: ignore[misc]
+    """See the module."""
+
+    _refused_by: type[ResponseError] | None = None
+
+    def _brpop_read(self, **options: Any) -> Any:
+        """Take what the queues hold; False if that was nothing."""
+        try:
+            taken = super()._brpop_read(**options)
+        except Empty:
+            self._refused_by = None
+            raise
+        except self.connection_errors:
+            raise
+        except ResponseError as error:
+            self._leave_alone(error)
+            raise Empty from None
+        except Exception as error:  # whatever stood there is gone from the queue
+            logger.warning("what stood in a queue is no ring, and was dropped (%s)", type(error).__name__)
+            return True
+        self._refused_by = None
+        return taken
+
+    def _leave_alone(self, error: ResponseError) -> None:
+        """Ask again in a while, by a new connection: the name may lead to another server by then."""
+        if type(error) is not self._refused_by:
+            logger.warning("the doorbell refuses to be asked (%s); workers find what is due by sweeping", error)
+        self._refused_by = type(error)
+        self.client.connection.disconnect()
+        time.sleep(LEFT_ALONE_SECONDS)
+
+
+class Transport(redis.Transport):
+    """See the module."""
+
+    Channel = Channel

@@ -1,0 +1,183 @@
+"""The secrets a process knows by value, however they are spelt, found in time in proportion to a text's length.
+
+A few are looked for one by one. Of many, pieces are: each secret has within its first characters a piece that stands in
+the text at a place which is a multiple of the piece's length. So a text is looked at once for every eighth or sixteenth
+character, however many secrets there are, and only where a piece is met are those compared that have it.
+"""
+
+import base64
+import html
+import json
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+# A shorter value would be found in the midst of words.
+SHORTEST = 6
+
+# So many spellings, of a handful of secrets, are found one by one in less time.
+_FEW = 64
+
+# Lengths of pieces. A spelling of twice the length has a whole piece in it wherever it begins.
+_PIECES = (16, 8)
+
+# So many characters tell of most places that no secret begins there.
+_HEAD = 4
+
+# So many values of one name are known, the latest: a file's may change every hour for years.
+_KEPT = 8
+
+# Files of secrets are looked at again after so many seconds: others write a new secret into them while we run.
+LOOK_SECONDS = 5.0
+
+Span = tuple[int, int]
+
+
+class KnownSecrets:
+    """Values by name, and where they stand in a text. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, deque[str]] = {}
+        self._files: dict[str, tuple[Path, object]] = {}
+        self._look_at = 0.0
+        self._lock = threading.Lock()
+        self._spellings: Spellings | None = None
+
+    def add(self, name: str, value: str) -> None:
+        """Know a value of that name, besides those of before."""
+        if len(value := value.strip()) < SHORTEST:
+            return
+        with self._lock:
+            values = self._values.setdefault(name, deque(maxlen=_KEPT))
+            if value not in values:
+                values.append(value)
+                self._spellings = None
+
+    def add_file(self, name: str, path: Path) -> None:
+        """Know what a file holds, now and when that changes. One that cannot be read may be there later."""
+        with self._lock:
+            if name not in self._files or self._files[name][0] != path:
+                self._files[name] = path, None
+        self._look()
+
+    def spellings(self) -> "Spellings":
+        """All values as they may be spelt."""
+        if self._files and time.monotonic() >= self._look_at:
+            self._look()
+        if known := self._spellings:
+            return known
+        with self._lock:
+            values = {value for values in self._values.values() for value in values}
+            self._spellings = known = Spellings(values)
+        return known
+
+    def _look(self) -> None:
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        for name, (path, seen) in list(self._files.items()):
+            try:
+                status = path.stat()
+                state = status.st_mtime_ns, status.st_size, status.st_ino
+                if state != seen:
+                    self.add(name, path.read_text())
+                    self._files[name] = path, state
+            except (OSError, ValueError):
+                continue
+
+
+class Spellings:
+    """Every way in which some secrets are spelt."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        spelt = {each for value in values for each in spellings(value)}
+        # In order, so that those that begin with a text stand behind it.
+        self._all = sorted(spelt)
+        self.longest = max(map(len, spelt), default=0)
+        self._heads = {spelling[:length] for spelling in spelt for length in range(1, _HEAD + 1)}
+        self._one_by_one: list[str] = []
+        self._pieces: dict[int, dict[str, list[tuple[int, str]]]] = {}
+        for spelling in self._all:
+            size = next((size for size in _PIECES if len(spelling) >= 2 * size), 0)
+            if not size or len(spelt) <= _FEW:
+                self._one_by_one.append(spelling)
+                continue
+            pieces = self._pieces.setdefault(size, {})
+            for offset in range(size):
+                pieces.setdefault(spelling[offset : offset + size], []).append((offset, spelling))
+
+    def are_in(self, text: str) -> bool:
+        """Whether any stands in the text."""
+        return any(map(text.__contains__, self._one_by_one)) or next(self._found_by_pieces(text), None) is not None
+
+    def spans(self, text: str) -> list[Span]:
+        """Where they stand, in order. Those that overlap are one."""
+        spans: list[Span] = []
+        for begin, end in sorted((*self._found_one_by_one(text), *self._found_by_pieces(text))):
+            if spans and begin < spans[-1][1]:
+                spans[-1] = spans[-1][0], max(end, spans[-1][1])
+            else:
+                spans.append((begin, end))
+        return spans
+
+    def begun(self, text: str) -> int:
+        """Where at the text's end a part of one begins; the text's length if none does."""
+        for at in range(max(0, len(text) - self.longest + 1), len(text)):
+            if text[at : at + _HEAD] not in self._heads:
+                continue
+            rest = text[at:]
+            index = bisect_left(self._all, rest)
+            if index < len(self._all) and self._all[index].startswith(rest):
+                return at
+        return len(text)
+
+    def _found_one_by_one(self, text: str) -> Iterator[Span]:
+        for spelling in filter(text.__contains__, self._one_by_one):
+            at = text.find(spelling)
+            while at >= 0:
+                yield at, at + len(spelling)
+                at = text.find(spelling, at + 1)
+
+    def _found_by_pieces(self, text: str) -> Iterator[Span]:
+        for size, pieces in self._pieces.items():
+            for at in range(0, len(text), size):
+                if (piece := text[at : at + size]) in pieces:
+                    for offset, spelling in pieces[piece]:
+                        if at >= offset and text.startswith(spelling, at - offset):
+                            yield at - offset, at - offset + len(spelling)
+
+
+def spellings(value: str) -> set[str]:
+    """A secret as it stands in JSON, in Python's ``repr``, in URLs, in HTML and XML, in hexadecimal digits, and in
+    base64 at any place of what else was encoded. Most are the same for a secret of plain letters."""
+    raw = value.encode("utf-8", "surrogatepass")
+    spelt = {
+        value,
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+        repr(raw)[2:-1],
+        html.escape(value, quote=False),
+        html.escape(value),
+        html.escape(value).replace("&#x27;", "&#39;"),
+        html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
+        html.escape(value).replace("&#x27;", "&apos;"),
+        raw.hex(),
+        raw.hex().upper(),
+        quote(raw),
+        quote(raw, safe=""),
+        quote_plus(raw),
+    }
+    for before in range(3):
+        whole = _in_base64(raw, before)
+        spelt |= {whole, whole.replace("+", "-").replace("/", "_")}
+    return spelt
+
+
+def _in_base64(raw: bytes, before: int) -> str:
+    """The characters that tell of these bytes alone, where so many bytes stand before them."""
+    encoded = base64.b64encode(bytes(before) + raw).decode()
+    first = (0, 2, 3)[before]
+    return encoded[first : (before + len(raw)) * 8 // 6]

@@ -1,0 +1,52 @@
+"""What a process asks the kernel for itself. Linux only; elsewhere nothing is done."""
+
+import ctypes
+import os
+import sys
+from functools import cache
+
+# linux/prctl.h
+PDEATHSIG, CHILD_SUBREAPER, NO_NEW_PRIVS, SECCOMP = 1, 36, 38, 22
+_DUMPABLE, _CAPBSET_DROP = 4, 24
+# linux/capability.h: the version whose sets have two words of 32 bits.
+_CAPABILITIES = 0x20080522
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    """The C library, loaded once: a process that forks has its children find it loaded."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int, more: int = 0) -> None:
+    """Linux's prctl(2); raises OSError if the kernel says no."""
+    if sys.platform == "linux" and libc().prctl(option, *(ctypes.c_ulong(each) for each in (value, more, 0, 0))):
+        raise OSError(ctypes.get_errno(), f"prctl({option}): {os.strerror(ctypes.get_errno())}")
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """A system call that Python has no function for; raises OSError if the kernel says no."""
+    result = int(libc().syscall(ctypes.c_long(number), *arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def close_to_others() -> None:
+    """Keep everybody else of the same user, its own children too, out of this process's memory, environment and open
+    files: /proc/PID/mem, environ and fd are root's from here on. Forks inherit it; programs that are started do not."""
+    prctl(_DUMPABLE, 0)
+
+
+def drop_capabilities() -> None:
+    """Give up what root may do besides what its files' modes let it."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return
+    for capability in range(64):
+        try:
+            prctl(_CAPBSET_DROP, capability)
+        except OSError:  # the last there is, or none of ours
+            break
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0)
+    if libc().capset(header, (ctypes.c_uint32 * 6)()):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,78 @@
+"""Locks are taken in the order conversation, turn, call by whatever ends a turn: no two of them wait for each other."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agent.llm.base import Completion, tool_call
+from conversations import claims, endings
+from conversations.models import Turn
+from tools.models import CallStatus, ToolCall
+
+pytestmark = [
+    pytest.mark.production(reason="SQLite has one lock"),
+    pytest.mark.django_db(transaction=True),
+]
+ORDER = ("conversations_conversation", "conversations_turn", "tools_toolcall")
+ANSWER = Completion(content="Hello.")
+ASKS_FOR_TIME = Completion(tool_calls=(tool_call("call_1", "time", "{}"),))
+
+
+def locked_by(do) -> list[str]:
+    """The tables in which this locks rows, in the order of their first locks."""
+    with CaptureQueriesContext(connection) as captured:
+        do()
+    statements = [query["sql"] for query in captured.captured_queries]
+    locking = [sql for sql in statements if sql.startswith(("UPDATE", "DELETE")) or "FOR UPDATE" in sql]
+    locked = [next((table for table in ORDER if f'"{table}"' in sql.split("WHERE")[0]), "") for sql in locking]
+    return list(dict.fromkeys(filter(None, locked)))
+
+
+@pytest.fixture
+def waiting_turn(say, tool_settings) -> Turn:
+    """One that waits for a call."""
+    tool_settings("time")
+    turn = say("What time is it?")
+    assert claims.store_calls(claims.claim(turn.pk, worker="worker-1"), ASKS_FOR_TIME, limit=None)
+    return turn
+
+
+@pytest.fixture
+def held(waiting_turn) -> claims.Claim:
+    """The same, held, with a call that is still open."""
+    ToolCall.objects.update(status=CallStatus.SUCCESS)
+    held = claims.claim(waiting_turn.pk, worker="worker-2")
+    ToolCall.objects.update(status=CallStatus.RUNNING)
+    assert held is not None
+    return held
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda turn: endings.cancel_turn(turn),
+        lambda turn: endings.fail_turn(turn, reason="as asked"),
+        lambda turn: endings.delete_conversation(turn.conversation_id),
+    ],
+    ids=["cancel", "fail", "delete"],
+)
+def test_whoever_ends_a_turn_from_outside(waiting_turn, end):
+    assert locked_by(lambda: end(waiting_turn)) == list(ORDER)
+
+
+def test_the_worker_that_fails_its_turn(held):
+    assert locked_by(lambda: claims.fail(held, code="turn_error")) == list(ORDER)
+
+
+def test_the_worker_that_cancels_its_turn(held):
+    Turn.objects.update(cancel_requested=True)
+    assert locked_by(lambda: claims.cancel_if_asked(held)) == list(ORDER)
+
+
+def test_the_worker_that_finishes_its_turn(held):
+    assert locked_by(lambda: claims.finish(held, ANSWER, reply="Hello.")) == list(ORDER[:2])
+
+
+def test_the_worker_that_stores_results(held):
+    view = claims.read(held)
+    assert locked_by(lambda: claims.store_results(held, view)) == list(ORDER[:2])

@@ -1,0 +1,268 @@
+"""The host's side of a fork server: starts it in its box, has it fork children and end them, and watches over it."""
+
+import json
+import logging
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from django.conf import settings
+
+from nanohost.lib import env
+from tools.sandbox.box import LANDLOCK, Box
+from tools.sandbox.child import LENGTH, children_of
+
+logger = logging.getLogger(__name__)
+
+# What a child's environment holds besides the secrets its tool declares: enough to find code, and no secret. The
+# settings know by NANOHOST_TOOL_PROCESS that they are read in one, and then name no database and no key.
+PASSED_ON = (
+    *("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "DJANGO_SETTINGS_MODULE", "DATA_DIR", "NANOHOST_EXTRA_APPS"),
+    *("HTTP_ALLOWED_PRIVATE_CIDRS", "HTTP_ALLOWED_PORTS", "TIME_ZONE", "TOOL_FOLDERS"),
+)
+
+# How long a fork server may take to start, which is a second of a processor: on a machine that is busy one that is late
+# is no better replaced by another.
+_START_SECONDS = 30.0
+
+# How long it may then take for anything it is asked.
+_ANSWER_SECONDS = 10.0
+
+# How often it is looked at: whoever has stopped it keeps its children's calls waiting no longer than twice this.
+_WATCH_SECONDS = 0.4
+
+# What tells that it was killed, or hangs. Too few descriptors or processes are another matter: it goes on.
+GONE = (ConnectionError, TimeoutError)
+
+# Processes that may run in a box besides the two for each call: what its tools start.
+_MORE_PROCESSES = 128
+
+
+class ForkServer:
+    """One fork server. Once it is gone, what it is asked raises one of :data:`GONE`.
+
+    A thread starts it and stays: the kernel ends a box with the thread that made it. It looks whether the fork server
+    has ended or was stopped, and then ends its box, so that nobody waits for it longer than a moment.
+    """
+
+    def __init__(self, box: Box, modules: Sequence[str]) -> None:
+        self._box = _with_scratch(box)
+        self._modules = modules
+        self._processes = 2 * settings.TOOL_CONCURRENCY + _MORE_PROCESSES
+        self._control, self._theirs = socket.socketpair()
+        # The pid that the kernel, and nobody else, tells with each answer: the fork server's, as it is known here.
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._liveness, self._their_liveness = socket.socketpair()
+        # One that hangs is as good as gone.
+        self._control.settimeout(_START_SECONDS)
+        self._asking = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: OSError | None = None
+        self._launched, self._ended = threading.Event(), threading.Event()
+        self._closing = False
+        self.pid = 0
+        threading.Thread(target=self._keep, name="fork server", daemon=True).start()
+
+    def fork(self) -> "Child":
+        """A child that is ready; raises BlockingIOError if there can be none."""
+        ours, theirs = socket.socketpair()
+        liveness, their_end = socket.socketpair()
+        try:
+            with theirs, their_end:
+                pid = self._ask(b"fork", theirs.fileno(), their_end.fileno())
+            if pid:
+                ours.settimeout(_ANSWER_SECONDS)
+                if ours.recv(LENGTH.size) == LENGTH.pack(0):
+                    return Child(self, pid, ours, liveness)
+                self.reap(pid)
+            raise BlockingIOError("there can be no more processes for tools")
+        except BaseException:
+            ours.close()
+            liveness.close()
+            raise
+
+    def end(self, pid: int) -> None:
+        """Ask a child's supervisor to end all that is below it, and itself. ``pid`` as the fork server knows it."""
+        self._ask(b"end %d" % pid)
+
+    def reap(self, pid: int) -> bool:
+        """Kill a supervisor and what is below it as far as they have not ended; True if its child died for want of
+        memory."""
+        return bool(self._ask(b"reap %d" % pid))
+
+    def ask_to_end(self) -> None:
+        """Have it end its children and itself, and do not wait for it."""
+        self._launched.wait()
+        self._closing = True
+        self._shut()
+
+    def close(self, *, patience: float = 0) -> None:
+        """Have it end its children and itself; after ``patience`` seconds all in its box is killed. It is gone when
+        this returns."""
+        self.ask_to_end()
+        if not self._ended.wait(patience):
+            self._kill()
+            self._ended.wait()
+
+    def _ask(self, order: bytes, *fds: int) -> int:
+        """Send an order, and read its answer; one at a time."""
+        with self._asking:
+            self._launched.wait()
+            if self._failure:
+                raise self._failure
+            socket.send_fds(self._control, [order], fds)
+            line = b""
+            while not line.endswith(b"\n"):
+                part, credentials, _, _ = self._control.recvmsg(64, socket.CMSG_SPACE(12))
+                if not part:
+                    raise ConnectionError("the fork server of tools has ended")
+                if not self.pid and credentials:
+                    self.pid = int.from_bytes(credentials[0][2][:4], sys.byteorder)
+                line += part
+            self._control.settimeout(_ANSWER_SECONDS)  # it has started
+            return int(line)
+
+    # --- the thread that starts it and stays ---
+
+    def _keep(self) -> None:
+        try:
+            self._process = self._start()
+        except OSError as error:
+            self._failure = error
+        finally:
+            self._theirs.close()
+            self._their_liveness.close()
+            self._launched.set()
+        if self._process:
+            self._watch(self._process)
+        self._shut()
+        self._liveness.close()
+        if self._box.scratch:
+            shutil.rmtree(self._box.scratch, ignore_errors=True)
+        self._ended.set()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        told = {
+            "control": self._theirs.fileno(),
+            "liveness": self._their_liveness.fileno() if self._box.mode == LANDLOCK else None,
+            "box": asdict(self._box),
+            "memory": settings.TOOL_MEMORY_MB << 20,
+            "processes": self._processes,
+            "modules": list(self._modules),
+        }
+        command = [sys.executable, "-m", "tools.sandbox.child", json.dumps(told)]
+        return subprocess.Popen(  # noqa: S603 -- our own module, no shell
+            self._box.command(command, cwd=settings.BASE_DIR),
+            pass_fds=[self._theirs.fileno(), *([self._their_liveness.fileno()] if told["liveness"] else [])],
+            env=env.inherited(PASSED_ON)
+            | {"NANOHOST_TOOL_PROCESS": "1"}
+            | ({"TMPDIR": self._box.scratch} if self._box.scratch else {}),
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        """Return when it has ended; see that it does, if the fork server was stopped or killed."""
+        if not hasattr(os, "pidfd_open"):  # elsewhere than on Linux
+            process.wait()
+            return
+        its_end = select.poll()
+        ending = os.pidfd_open(process.pid)
+        its_end.register(ending, select.POLLIN)
+        while not its_end.poll(_WATCH_SECONDS * 1000):
+            if not self.pid:
+                continue
+            if _stands_still(self.pid):
+                if not self._closing:
+                    logger.warning("a fork server of tools was stopped or killed; it is replaced")
+                self._kill()
+            elif _is_crowded(self.pid, most=self._processes):
+                logger.warning("tools have started more than %s processes; all of them are ended", self._processes)
+                self._kill()
+        os.close(ending)
+        process.wait()
+
+    def _kill(self) -> None:
+        """End all in the box, whatever state it is in."""
+        if not self._process:
+            return
+        if self._box.mode == LANDLOCK and self._process.poll() is None:
+            # Its guardian ends all that it can find, and itself. One that was stopped ends with what it has.
+            self._liveness.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_ANSWER_SECONDS if not _stands_still(self._process.pid) else 0)
+        self._process.kill()
+
+    def _shut(self) -> None:
+        """Tell it that it is to end, and whoever waits for its answer that there will be none."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+
+
+def _with_scratch(box: Box) -> Box:
+    """In Landlock's mode there is no /tmp of its own: a folder, which goes with it."""
+    if box.mode != LANDLOCK:
+        return box
+    folder = tempfile.mkdtemp(prefix="nanohost-tools-")
+    if box.user is not None:
+        os.chown(folder, box.user, box.user)
+    return replace(box, scratch=folder)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether a process is stopped, or gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"TtZX"
+    except OSError:
+        return True
+
+
+def _is_crowded(pid: int, *, most: int) -> bool:
+    """Whether more processes than this are below a process. The kernel bounds them too, where it can count them apart
+    from the host's; this is for where it cannot, and for root, whom it does not bound."""
+    found, look = 0, [pid]
+    while look and found <= most:
+        below = children_of(look.pop())
+        found += len(below)
+        look += below
+    return found > most
+
+
+@dataclass(frozen=True)
+class Child:
+    """Our end of a child's socket, its supervisor's pid, and the fork server: no other may signal it by its pid.
+    ``liveness``: closed when the supervisor has ended; nothing else comes from it."""
+
+    server: ForkServer
+    supervisor: int
+    connection: socket.socket
+    liveness: socket.socket
+
+    def is_fit(self) -> bool:
+        """Whether an idle child still waits for a request: it has nothing to say, unless that it has ended."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        poll.register(self.liveness, select.POLLIN)
+        return not poll.poll(0)
+
+    def has_ended(self, *, within: float) -> bool:
+        """Whether the supervisor ends within so many seconds; it is the last of all that a call has started."""
+        poll = select.poll()
+        poll.register(self.liveness, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+
+    def close(self) -> None:
+        self.connection.close()
+        self.liveness.close()
