@@ -10,6 +10,7 @@ from celery.bootsteps import StartStopStep
 from celery.signals import beat_init, celeryd_init, setup_logging, worker_init, worker_shutdown, worker_shutting_down
 from django.conf import settings
 from django.core.management.base import CommandError
+from django.db import connections
 
 from nanohost.lib.redaction import redact
 
@@ -81,6 +82,10 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     except Exception as error:
         # Celery would log it, go on, and listen to rings that nobody follows.
         raise SystemExit(redact(f"The worker could not start: {type(error).__name__}: {error}")) from error
+    finally:
+        # In a moment Celery closes the socket of whatever this thread still holds, as it would after a fork; the pool
+        # would lend it on, by a number that is another file's by then.
+        connections.close_all()
 
 
 @beat_init.connect

@@ -123,6 +123,28 @@ def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_aske
     assert workers(tmp_path) == [("compaction,turns", True)]
 
 
+HOLDING = '''
+from celery import signals
+from nanohost.celery import app
+from django.db import connection
+
+@signals.worker_init.connect(weak=False)
+def tell(**_):
+    raise SystemExit(f"it holds {connection.connection}")
+
+app.worker_main(["worker", "--queues", "tools"])
+'''
+
+
+def test_a_worker_starts_without_a_connection_that_celery_would_break(tmp_path):
+    """Its fixup closes the sockets of those that are open in the thread that starts, and then gives them back."""
+    prepare(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-c", HOLDING], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60
+    )
+    assert ended.stderr.splitlines()[-1] == "it holds None"
+
+
 def test_a_second_signal_does_not_come_in_the_midst_of_the_first():
     """Celery's handler would wait for itself. Whose parent dies is sent as many as that had threads."""
     came = []
