@@ -149,6 +149,13 @@ def ask_again() -> Callable[[], object]:
     return lambda: inbox.ask_again(turn, request_id="request")
 
 
+@operation("inbox.asked_again")
+def asked_again() -> Callable[[], object]:
+    turns = list(the_long_one().turns.filter(status=TurnStatus.FAILED)[:50])
+    inbox.ask_again(turns[0], request_id="request")
+    return lambda: inbox.asked_again(turns)
+
+
 # --- a turn's life -----------------------------------------------------------------------------------------------
 
 USAGE = Usage(prompt_tokens=1, completion_tokens=1)
@@ -262,6 +269,7 @@ def claim_call() -> Callable[[], object]:
 
 operation("calls.keep")(with_call(calls.keep))
 operation("calls.hand_back")(with_call(calls.hand_back))
+operation("calls.doubt_queued")(with_call(lambda call: calls.doubt_queued([call.turn_id])))
 operation("calls.end")(
     with_call(lambda call: calls.end(call, calls.Outcome(status=CallStatus.SUCCESS, result="words"), duration_ms=1))
 )
@@ -389,6 +397,12 @@ operation("compaction.fail")(with_hold(compaction.fail))
 operation("compaction.put_off")(with_hold(lambda hold: compaction.put_off(hold, error="", counts=True)))
 # 2,000 messages at once; a stub reads them again, whole.
 operation("compaction.read", READING)(with_hold(the_part))
+operation("compaction.keep_so_far", READING)(
+    with_part(lambda hold, part: compaction.keep_so_far(hold, part, compaction.Result(summary="words")))
+)
+operation("compaction.keep_memory", READING)(
+    with_part(lambda hold, part: compaction.keep_memory(part, "- words", model="m", turn_id=None, hold=hold))
+)
 operation("compaction.store", READING)(
     with_part(lambda hold, part: compaction.store(hold, part, replace(compaction.stub_of(part), memory="- words")))
 )
@@ -583,6 +597,18 @@ def left() -> Callable[[], object]:
 def receive_paused() -> Callable[[], object]:
     paused()
     return say
+
+
+@operation("endings.count_open")
+def count_open() -> Callable[[], object]:
+    say()
+    return endings.count_open
+
+
+@operation("endings.end_restored")
+def end_restored() -> Callable[[], object]:
+    waits_for_tools()
+    return endings.end_restored
 
 
 @operation("endings.delete_conversation")
@@ -973,7 +999,8 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
         "claims.for_model",
         "inbox.refuse_other_models",
-        *("compaction.line_of", "compaction.chunks_of", "compaction.stub_of"),
+        *("compaction.line_of", "compaction.stub_of"),
+        *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {"answers.turns_as_json", "calls.store", "compaction.apply", "compaction.end"}
