@@ -129,8 +129,8 @@ def test_every_module_of_nanohost_stands_in_a_layer():
 
 def test_every_dependency_has_its_reason():
     reasons = (ROOT / "docs/decisions/dependencies.md").read_text()
-    wanted = PROJECT["project"]["dependencies"] + sum(PROJECT["dependency-groups"].values(), [])
-    names = {re.match(r"[A-Za-z0-9_-]+", each).group() for each in wanted}
+    wanted = [PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"].values()]
+    names = {re.match(r"[A-Za-z0-9_-]+", each).group() for group in wanted for each in group}
     assert set(re.findall(r"^- \*\*(.+?)\*\*: .+", reasons, re.MULTILINE)) == names
 
 
