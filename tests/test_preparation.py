@@ -97,8 +97,9 @@ def test_a_configured_key_that_is_configured_no_more_stays_and_is_named(monkeypa
     prepare()
     monkeypatch.delenv("NANOHOST_API_KEY")
     assert prepare() == (
-        "The database is up to date.\nNANOHOST_API_KEY is not set; the key nh_former_…, which it named, is valid until it"
-        " is revoked (manage.py keys revoke former, or under API keys in the admin).\n"
+        "The database is up to date.\n"
+        "NANOHOST_API_KEY is not set; the key nh_former_…, which it named, is valid until it is revoked"
+        " (manage.py keys revoke former, or under API keys in the admin).\n"
     )
     assert is_known(KEYS[0])
     ApiKey.objects.configured().get().revoke()
