@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -87,13 +86,11 @@ def test_a_process_has_one_client(server, one_client):
 def test_as_many_calls_run_side_by_side_as_there_are_turns(server):
     server.answer(*[completion(before=0.3)] * 150)
 
-    async def together() -> float:
+    async def together() -> None:
         client = OpenAIClient()
         await client.complete(ASKED)
-        began = time.monotonic()
         await asyncio.gather(*[client.complete(ASKED) for _ in range(149)])
         await client.close()
-        return time.monotonic() - began
 
     # A pool of fewer connections would take several rounds of 0.3 s, or time out.
     asyncio.run(together())
@@ -361,7 +358,7 @@ def one_client() -> Iterator[Callable[[], None]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_slow_drip_is_bounded_by_the_turns_timeout(server, one_client, say, settings):
-    settings.LLM_TIMEOUT_SECONDS = 0.5
+    settings.LLM_TIMEOUT_SECONDS = 1.0
     # Each read is in time; the whole would take a minute.
     server.answer(endless(before=0, between=0.1))
     turn = advance(say("Hello"))  # which returns: the answer never would
