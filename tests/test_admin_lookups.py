@@ -11,10 +11,8 @@ from django.db.models import Field, ForeignKey
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
-from agent.models import Agent
 from nanohost.accounts.models import ApiKey
-from nanohost.console.roles import ADMIN, VIEWER
-from scheduler.models import Schedule
+from nanohost.console.roles import VIEWER
 from tests.console import make_rows, page
 from tests.factories import OwnerFactory
 from tests.test_roles import client_of, sync_roles
@@ -206,35 +204,3 @@ def test_choices_for_a_form_are_searched_by_what_is_shown_to_those_who_may_see_t
         assert viewer.get(reverse("admin:autocomplete"), asked).json()["results"] == []
         found = viewer.get(reverse("admin:autocomplete"), {**source, "term": "anna"})
         assert [each["text"] for each in found.json()["results"]] == ["anna"]
-
-
-SECRET = "opensesame-42"
-
-
-@pytest.fixture
-def with_secrets(db, own_secrets):
-    """Rows whose texts, as people wrote them, name a known secret."""
-    own_secrets.add("CLERKS_KEY", SECRET)
-    make_rows(1)
-    sync_roles()
-    Agent.objects.update(system_prompt=f"The key is {SECRET}.", documents={"SOUL": SECRET, "HEARTBEAT": SECRET})
-    Schedule.objects.update(description=f"Ask with {SECRET}", prompt=f"Use {SECRET}.")
-
-
-@pytest.mark.parametrize("model", ["agent_agent", "scheduler_schedule"])
-def test_who_may_not_change_a_text_does_not_see_the_secrets_in_it(with_secrets, model):
-    viewer, admin_ = client_of(VIEWER), client_of(ADMIN)
-    key = {"agent_agent": Agent, "scheduler_schedule": Schedule}[model].objects.values_list("pk", flat=True)[0]
-    for address in (page(model, "changelist"), page(model, "change", key)):
-        answer = viewer.get(address)
-        assert (answer.status_code, SECRET in answer.text) == (200, False), address
-    assert SECRET in admin_.get(page(model, "change", key)).text
-
-
-@pytest.mark.parametrize("model", ["agent_agent", "scheduler_schedule"])
-def test_who_may_not_see_a_secret_does_not_find_it(with_secrets, model):
-    viewer = client_of(VIEWER)
-    found = {
-        text: viewer.get(page(model, "changelist"), {"q": text}).context["cl"].result_count for text in ("opens", "zz")
-    }
-    assert found == {"opens": 0, "zz": 0}

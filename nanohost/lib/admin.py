@@ -77,19 +77,6 @@ class ModelAdmin(_ModelAdmin):
             kinds += (f"__{field.target_field.name}__exact",)
         return {f"{name}{kind}" for kind in kinds}
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """The row of a page, as :func:`_without_secrets` to who may not change it."""
-        row = super().get_object(request, object_id, from_field)
-        return row if row is None or self.has_change_permission(request, row) else _without_secrets(row)
-
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The rows of a list, likewise."""
-        listed = super().get_changelist_instance(request)
-        if not self.has_change_permission(request):
-            for row in listed.result_list:
-                _without_secrets(row)
-        return listed
-
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return self._may(request, CANCEL)
 
@@ -110,16 +97,6 @@ class ModelAdmin(_ModelAdmin):
 
     def _may(self, request: HttpRequest, act: str) -> bool:
         return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}")
-
-
-def _without_secrets(row: models.Model) -> models.Model:
-    """The row with known secrets taken out of its texts, in memory: what people wrote may name one."""
-    for field in row._meta.concrete_fields:
-        if isinstance(field, models.CharField | models.TextField) and isinstance(
-            text := row.__dict__.get(field.attname), str
-        ):
-            setattr(row, field.attname, redact_known(text))
-    return row
 
 
 class ReadOnly:
