@@ -57,7 +57,7 @@ class ModelAdmin(_ModelAdmin):
     # by letter.
     search_fields_of_editors: Sequence[str] = ()
 
-    def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
+    def get_search_fields(self, request: HttpRequest) -> list[str]:
         """By which fields this user may search."""
         more = self.search_fields_of_editors if self.has_change_permission(request) else ()
         return [*super().get_search_fields(request), *more]
