@@ -93,7 +93,8 @@ class AgentAdmin(ModelAdmin):
     form = AgentForm
     list_display = ["name", "version", "model_asked", "tools_allowed", "max_tool_rounds", "max_turn_tokens"]
     list_display += ["updated_at"]
-    search_fields = ["name", "system_prompt"]
+    search_fields = ["name"]
+    search_fields_of_editors = ["system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),

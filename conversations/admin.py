@@ -9,7 +9,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, Exists, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -21,9 +21,11 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
 from agent.models import AgentVersion
-from conversations import endings, export, inbox, pins, reading, steering, summaries, waits
+from conversations import endings, export, inbox, intake, pins, reading, steering, summaries, waits
 from conversations.errors import TurnProblem
 from conversations.models import (
+    MOST_REASON,
+    MOST_SEQ,
     OPEN,
     Compaction,
     Conversation,
@@ -41,6 +43,7 @@ from nanohost.lib import clock
 from nanohost.lib.admin import (
     CANCEL,
     FAIL,
+    MOST_LISTED,
     PIN,
     REQUEUE,
     UNDO,
@@ -56,6 +59,7 @@ from nanohost.lib.admin import (
 )
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id
+from nanohost.lib.redaction import redact_known
 from tools.admin import ToolCallAdmin
 from tools.models import ToolCall
 
@@ -66,9 +70,6 @@ READERS = [
     *("conversations.view_conversation", "conversations.view_message", "conversations.view_turn"),
     *("tools.view_toolcall", "agent.view_agentversion", "memory.view_memoryversion"),
 ]
-
-# As large a number as every database has room for.
-MOST_SEQ = 2**63 - 1
 
 # A page shows so many of a turn's tool calls; the list of tool calls has the rest.
 MOST_CALLS = 200
@@ -197,7 +198,7 @@ class ConversationAdmin(GrowingAdmin):
         if request.POST.get("confirmed") != "yes" or not reason:
             is_missing = "confirmed" in request.POST
             told: dict[str, Any] = {"seq": seq, "text": reading.cut(message.content), "opts": self.opts}
-            told |= {"title": "Undo a summary?", "is_missing": is_missing, "most_reason": summaries.MOST_REASON}
+            told |= {"title": "Undo a summary?", "is_missing": is_missing, "most_reason": MOST_REASON}
             told |= {"back": reverse("admin:conversations_conversation_transcript", args=[pk])}
             context = self.admin_site.each_context(request) | told
             status = 400 if is_missing else 200
@@ -534,9 +535,19 @@ class MessageAdmin(GrowingAdmin):
         """Within one conversation: by words. In everything that was ever said, they would take a look at each."""
         if "conversation__exact" not in request.GET:
             return super().get_search_results(request, queryset, search_term)
-        for word in search_term.split():
+        words = search_term.split()
+        for word in words:
             queryset = queryset.filter(content__icontains=word)
-        return queryset, False
+        if not words:
+            return queryset, False
+        # No page shows the secrets that stand in a message, and none is found by them, or by parts of them.
+        latest = queryset.order_by("-pk").values_list("pk", "content")[:MOST_LISTED]
+        found = [
+            pk
+            for pk, content in latest.iterator(chunk_size=20)
+            if all(word.lower() in redact_known(content).lower() for word in words)
+        ]
+        return queryset.filter(pk__in=found), False
 
     @admin.display(description="content")
     def content_begins(self, message: Message) -> str:
@@ -652,11 +663,18 @@ class WorkerAdmin(ReadOnlyAdmin):
     fields += ["started_at", "heartbeat_at", "ended_at"]
     readonly_fields = ["is_alive", "turns", "holds", "pool"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        running = Turn.objects.filter(status=TurnStatus.RUNNING, worker=OuterRef("name")).order_by().values("worker")
-        held = Subquery(running.annotate(n=Count("pk")).values("n"))
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(running=held)
-        return rows
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """With what each of them holds, read once for all."""
+        listed, left = super().get_changelist_instance(request), intake.left()
+        for worker in listed.result_list:
+            worker.held = left.held_by(worker.name, is_alive=worker.is_alive)
+        return listed
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        worker = super().get_object(request, object_id, from_field)
+        if worker:
+            worker.held = intake.left().held_by(worker.name, is_alive=worker.is_alive)
+        return worker
 
     @admin.display(description="alive", boolean=True)
     def is_alive(self, worker: Worker) -> bool:
@@ -664,8 +682,8 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description="turns held")
     def holds(self, worker: Any) -> int:
-        """One that is dead holds nothing: what it held is taken up by others."""
-        return (worker.running or 0) if worker.is_alive else 0
+        held: int = worker.held
+        return held
 
     @admin.display(description="database connections in use")
     def pool(self, worker: Worker) -> str:

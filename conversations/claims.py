@@ -42,7 +42,16 @@ from agent.prompt import Pinned, sent_at
 from conversations import answers, compaction, doorbell, events, pins, transcript
 from conversations.errors import FenceLost, NotClaimed
 from conversations.events import tool_events
-from conversations.models import Conversation, Message, Turn, TurnQuerySet, TurnStatus, WaitingFor, as_chat
+from conversations.models import (
+    MOST_REASON,
+    Conversation,
+    Message,
+    Turn,
+    TurnQuerySet,
+    TurnStatus,
+    WaitingFor,
+    as_chat,
+)
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
@@ -451,7 +460,7 @@ def fail(claim: Claim, *, code: str, detail: str = "", sent: dict[str, Any] | No
     """End the turn without an answer: the stable code for programs, the detail for people. ``sent``: the record of what
     the model was sent that did not answer."""
     unanswered = {"sent": sent} if sent else {}
-    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact_head(detail, 500), **unanswered)
+    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact_head(detail, MOST_REASON), **unanswered)
 
 
 def cancel_if_asked(claim: Claim) -> bool:

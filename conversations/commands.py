@@ -37,9 +37,6 @@ HELP = """\
 /help: this list
 Messages stay in the transcript whatever you do; only the model no longer sees them."""
 
-# How often what was archived is archived again, because the conversation or the memory was changed meanwhile.
-MOST_CLASHES = 5
-
 
 def command_in(content: str) -> str:
     """The command that a message is, in lower case, known or not; empty for what is said to the agent."""
@@ -98,7 +95,7 @@ async def _archive(claim: Claim, database: DatabaseThreads) -> None:
     reply = "This is a new beginning. What was said is in memory."
     read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
     changed, problem = "Nothing was changed", "the memory keeps changing"
-    for _ in range(MOST_CLASHES):
+    for _ in range(compaction.MOST_CLASHES):
         try:
             part = await database(read)
             result = await consolidate(part, agent=claim.agent, model=claim.model) if part else None

@@ -45,6 +45,9 @@ from nanohost.lib.redaction import redact
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
 MOST_FAILURES = 3
 
+# How often what was made is made again, because the conversation or the memory was changed meanwhile.
+MOST_CLASHES = 5
+
 # Seconds before another try: after an answer of no use, doubled each time; and while the provider cannot answer.
 RETRY_FIRST, RETRY_WHILE_AWAY = 5.0, 30.0
 

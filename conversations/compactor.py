@@ -42,9 +42,6 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How often what was made is made again, because the memory it was made of has changed.
-MOST_CLASHES = 5
-
 Keep = Callable[[Result], Awaitable[None]]
 
 # Seconds: a provider may ask to be left alone for longer than anybody waits.
@@ -125,7 +122,7 @@ class Compactor:
         if hold.kind == CompactionKind.DAILY:
             await self._summarise_day(hold)
             return
-        for _ in range(MOST_CLASHES):
+        for _ in range(compaction.MOST_CLASHES):
             part = await self._database(
                 compaction.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens
             )

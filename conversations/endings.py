@@ -10,7 +10,7 @@ from django.db.models import F, Q
 from conversations import doorbell, events
 from conversations.claims import close_round, ring_for_next
 from conversations.errors import BY_OPERATOR
-from conversations.models import OPEN, Conversation, Turn, TurnStatus, WaitingFor
+from conversations.models import MOST_REASON, OPEN, Conversation, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
 from tools import gate
@@ -47,7 +47,7 @@ def fail_turn(turn: Turn, *, reason: str) -> bool:
 
     A worker that holds it loses it: nothing of what it still does is stored.
     """
-    failed = {"status": TurnStatus.FAILED, "error_code": BY_OPERATOR, "error_detail": redact_head(reason, 500)}
+    failed = {"status": TurnStatus.FAILED, "error_code": BY_OPERATOR, "error_detail": redact_head(reason, MOST_REASON)}
     return _end(turn, Q(status__in=OPEN), failed, rule="turn_ended", reason="an operator ended the turn")
 
 
@@ -123,7 +123,9 @@ def end_restored() -> int:
     # The last of a conversation first, so that none of them starts when one before it ends.
     for turn in list(Turn.objects.open().order_by("conversation_id", "-number")):
         with transaction.atomic():
+            # Conversation, turn, call, as everywhere.
             Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=Now())
+            list(Turn.objects.select_for_update().filter(pk=turn.pk).values_list("pk"))
             gate.doubt_queued([turn.pk])
             ended += fail_turn(turn, reason="The database was restored from a backup of when this turn was open.")
     return ended

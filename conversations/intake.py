@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import Count
 
-from conversations.models import IntakePause, Turn, TurnStatus, WaitingFor
+from conversations.models import MOST_REASON, IntakePause, Turn, TurnStatus, WaitingFor
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head
 
@@ -30,6 +30,10 @@ class Left:
     queued: int
     held: int
     by_worker: Mapping[str, int]
+
+    def held_by(self, worker: str, *, is_alive: bool) -> int:
+        """How many turns a worker holds. One that is dead holds nothing: what it held is taken up by others."""
+        return self.by_worker.get(worker, 0) if is_alive else 0
 
     def __str__(self) -> str:
         held = f", {self.held} held until the intake is resumed" if self.held else ""
@@ -50,7 +54,7 @@ def pause(*, by: str, because: str) -> bool:
     """Take no new turns in, from the commit on; False if it is paused already: that pause stays as it is."""
     _, paused = IntakePause.objects.get_or_create(
         pk=IntakePause.ONLY,
-        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact_head(because, 500)},
+        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact_head(because, MOST_REASON)},
     )
     if paused:
         logger.warning("the intake of new turns is paused", extra={"by": by})

@@ -14,6 +14,12 @@ from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from tools.models import ToolCall
 
+# As large a number of a message as every database has room for.
+MOST_SEQ = 2**63 - 1
+
+# Characters of a reason, given by people or told to them.
+MOST_REASON = 500
+
 
 class Conversation(models.Model):
     """A transcript with one owner and one agent."""
@@ -138,7 +144,7 @@ class TurnQuerySet(models.QuerySet["Turn"]):
         return self.due().filter(~Exists(earlier), ~Exists(ToolCall.objects.open().filter(turn_id=OuterRef("pk"))))
 
     def of_worker(self, worker: str) -> Self:
-        """Turns a worker holds."""
+        """Turns a worker holds: those that run, and that it has claimed."""
         return self.filter(status=TurnStatus.RUNNING, worker=worker)
 
 
@@ -204,7 +210,9 @@ class Turn(models.Model):
         default=0, db_default=0, help_text="How long those answers took together, in milliseconds."
     )
     error_code = models.CharField(max_length=64, blank=True)
-    error_detail = models.CharField(max_length=500, blank=True, help_text="For people; never a provider's raw words.")
+    error_detail = models.CharField(
+        max_length=MOST_REASON, blank=True, help_text="For people; never a provider's raw words."
+    )
 
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -481,7 +489,7 @@ class Compaction(models.Model):
         null=True, blank=True, help_text="When people undid it: the summary before it counts again."
     )
     undone_by = models.CharField(max_length=150, default="", db_default="", blank=True, help_text="Who undid it.")
-    undone_because = models.CharField(max_length=500, default="", db_default="", blank=True, help_text="Why.")
+    undone_because = models.CharField(max_length=MOST_REASON, default="", db_default="", blank=True, help_text="Why.")
     made_so_far = models.JSONField(
         null=True, blank=True, help_text="What was made of its first chunks, while others are still to come."
     )
@@ -530,7 +538,7 @@ class IntakePause(models.Model):
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     paused_at = models.DateTimeField(help_text="Since when.")
     paused_by = models.CharField(max_length=150, help_text="Who paused it.")
-    because = models.CharField(max_length=500, help_text="Why.")
+    because = models.CharField(max_length=MOST_REASON, help_text="Why.")
 
     objects = IntakePauseQuerySet.as_manager()
 
@@ -586,7 +594,6 @@ class Worker(models.Model):
     started_at = models.DateTimeField(auto_now_add=True)
     heartbeat_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped cleanly.")
-    turns_held = models.PositiveIntegerField(default=0)
     turns_most = models.PositiveIntegerField(help_text="How many turns it holds at most.")
     pool_used = models.PositiveIntegerField(
         null=True, help_text="Connections of its database pool that were in use. Empty: it has no pool, as on SQLite."

@@ -12,7 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from conversations import endings, inbox
-from conversations.models import OPEN, Turn, TurnStatus
+from conversations.models import MOST_REASON, OPEN, Turn, TurnStatus
 from nanohost.lib.admin import CANCEL, FAIL, REQUEUE
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id
@@ -20,7 +20,6 @@ from nanohost.lib.redaction import redact_head
 
 # So many at a time: each is a transaction or two of its own, and somebody waits for the page.
 MOST_AT_ONCE = 200
-MOST_REASON = 500
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,20 @@ from django.db import transaction
 from django.db.models import F
 
 from conversations.errors import SummaryStays
-from conversations.models import OPEN_COMPACTION, Compaction, CompactionKind, CompactionStatus, Conversation
+from conversations.models import (
+    MOST_REASON,
+    OPEN_COMPACTION,
+    Compaction,
+    CompactionKind,
+    CompactionStatus,
+    Conversation,
+)
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import redact_head
 
 logger = logging.getLogger(__name__)
-
-MOST_REASON = 500
 
 
 def undo(conversation_id: UUID, seq: int, *, by: str, reason: str = "") -> Compaction:

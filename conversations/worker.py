@@ -275,14 +275,13 @@ class Runtime:
         pool = pool_use()
         Worker.objects.filter(name=self.name).update(
             heartbeat_at=Now(),
-            turns_held=self._runner.count,
             pool_used=pool.used if pool else None,
             pool_most=pool.most if pool else None,
             pool_waiting=pool.waiting if pool else None,
         )
 
     def _say_goodbye(self) -> None:
-        Worker.objects.filter(name=self.name).update(ended_at=Now(), turns_held=0)
+        Worker.objects.filter(name=self.name).update(ended_at=Now())
 
 
 async def _show_life() -> None:

@@ -234,6 +234,7 @@ MIDDLEWARE = [
     "nanohost.console.middleware.Sessions",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
+    "nanohost.console.middleware.Redaction",
     "nanohost.console.middleware.Users",
     "nanohost.console.middleware.Messages",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

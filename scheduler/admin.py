@@ -126,7 +126,8 @@ class ScheduleAdmin(ModelAdmin):
     ordering = ["-pk"]  # the newest first: ids sort by time
     paginator = BoundedPaginator
     show_full_result_count = False
-    search_fields = ["id", "description", "owner__username"]
+    search_fields = ["id", "owner__username"]
+    search_fields_of_editors = ["description"]
     more_lookups = ["next_at__lt"]  # of those that are late
     actions = ["resume", "pause", "run_now", "cancel"]
     change_form_outer_before_template = "admin/scheduler/acts.html"

@@ -8,6 +8,7 @@ from django.db import models
 
 from agent.models import Agent
 from nanohost.lib.ids import new_id
+from nanohost.lib.redaction import redact_known
 from scheduler.times import At, Cron, Every, Timing, zone_of
 
 
@@ -102,7 +103,7 @@ class Schedule(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.description or " ".join(self.prompt[:60].split())
+        return self.description or " ".join(redact_known(self.prompt)[:60].split())
 
     @property
     def timing(self) -> Timing:

@@ -1,18 +1,24 @@
 """What lists of the console may be filtered and ordered by: what they show. By anything else, rows could be told apart
 by what a hidden column holds, letter by letter."""
 
+import re
+
 import pytest
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth.models import User
 from django.core.exceptions import FieldDoesNotExist
-from django.db.models import Field, ForeignKey
+from django.db.models import F, Field, ForeignKey, Value
+from django.db.models.functions import Concat
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
+from agent.models import Agent
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import VIEWER
+from nanohost.lib import redaction
+from tests import console
 from tests.console import make_rows, page
 from tests.factories import OwnerFactory
 from tests.test_roles import client_of, sync_roles
@@ -177,6 +183,79 @@ def test_counts_beside_filters_are_not_narrowed_by_what_is_hidden(viewer):
 def test_a_list_that_grows_without_end_counts_nothing_beside_its_filters(viewer):
     answer = viewer.get(page("tools_toolcall"), {"_facets": "True"})
     assert (answer.status_code, answer.context["cl"].add_facets) == (200, False)
+
+
+# Found by their names, which are no place for secrets.
+FOUND_BY_NAME = ["conversations.Worker", "tools.ToolSetting"]
+SECRET = "a-secret-that-a-tool-declares"
+
+
+@pytest.fixture
+def secret_everywhere(own_secrets, monkeypatch):
+    """It stands in each text that people, models and clients write."""
+    redaction.remember("A_TOOL_S", SECRET)
+    monkeypatch.setattr(console, "HOSTILE", f"before {SECRET} after")
+    console.make_a_row_of_each()
+    User.objects.update(username=Concat(Value("user "), F("pk")))
+
+
+def test_no_page_shows_a_viewer_what_is_masked_anywhere(viewer, secret_everywhere):
+    masked = 0
+    for each in console.pages():
+        answer = console.get(viewer, each)
+        # The key of a row stands in its address.
+        text = re.sub(r' (?:href|value|action)="[^"]*"', "", answer.content.decode())
+        assert SECRET not in text, str(each)
+        masked += "[redacted]" in text
+    assert masked > 50
+
+
+def test_no_search_finds_what_is_masked(viewer, secret_everywhere):
+    """A count of rows would tell, letter by letter."""
+    searched = [own for own in admin.site._registry.values() if own.search_fields]
+    assert len(searched) > 15
+    for own in searched:
+        address = page(f"{own.opts.app_label}_{own.opts.model_name}")
+        counts = [
+            viewer.get(address, {"q": part}).context["cl"].result_count for part in (SECRET[2:8], SECRET[:-1], SECRET)
+        ]
+        assert not any(counts) or own.model._meta.label in FOUND_BY_NAME, own
+
+
+def test_words_of_a_conversation_are_found_but_for_those_that_are_masked(viewer, conversation, say, own_secrets):
+    redaction.remember("A_TOOL_S", SECRET)
+    say(f"my key is {SECRET}")
+    say("a secret recipe")
+    messages = page("conversations_message")
+
+    def found(words):
+        asked = {"conversation__exact": conversation.pk, "q": words}
+        return viewer.get(messages, asked).context["cl"].result_count
+
+    assert [found(words) for words in ("KEY", "secret", "a-secret", "my tool", "")] == [1, 1, 0, 0, 2]
+
+
+def test_whoever_may_change_a_text_has_it_as_it_is_and_finds_it(admin_client, own_secrets):
+    redaction.remember("A_TOOL_S", SECRET)
+    agent = Agent.objects.create(name="keeper", system_prompt=f"You know {SECRET}.")
+    assert f"You know {SECRET}." in admin_client.get(page("agent_agent", "change", agent.pk)).content.decode()
+    assert admin_client.get(page("agent_agent"), {"q": SECRET[2:8]}).context["cl"].result_count == 1
+
+
+def test_an_ordinary_word_that_is_a_secret_breaks_no_page(client, own_secrets):
+    before = client.get(reverse("admin:login")).content.decode()
+    for word in ("password", "username", "console", "static", "nanohost"):
+        redaction.remember("NANOHOST_ADMIN_PASSWORD", word)
+    shown = client.get(reverse("admin:login")).content.decode()
+    assert re.findall(' (?:name|href|src)="[^"]*"', shown) == re.findall(' (?:name|href|src)="[^"]*"', before)
+    assert "[redacted]" in shown
+
+
+def test_what_people_read_of_a_tag_is_masked_and_the_rest_left(own_secrets):
+    redaction.remember("A_TOOL_S", SECRET)
+    page = f'<a title="x {SECRET}" href="?q={SECRET}">{SECRET}</a> <b alt="{SECRET}">{SECRET} {SECRET}</b>{SECRET}'
+    told = redaction.redact_known_html(page)
+    assert told == page.replace(SECRET, "[redacted]").replace("?q=[redacted]", f"?q={SECRET}")
 
 
 def test_a_value_that_makes_no_sense_leads_to_the_whole_list(viewer):

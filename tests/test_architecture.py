@@ -168,7 +168,7 @@ def test_no_file_tells_where_it_was_made():
 _SAYS_IT_ALL = {
     *("id", "owner", "agent", "conversation", "conversation_id", "turn", "turn_id", "request_id", "worker"),
     *("created_at", "updated_at", "started_at", "ended_at", "heartbeat_at", "lease_until", "duration_ms"),
-    *("name", "version", "status", "waiting_for", "cancel_requested", "error_code", "turns_held"),
+    *("name", "version", "status", "waiting_for", "cancel_requested", "error_code"),
     *("role", "type", "content", "tool_name", "prompt_tokens", "completion_tokens"),
 }
 

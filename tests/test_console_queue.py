@@ -16,8 +16,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from conversations import claims, inbox, intake, steering
-from conversations.models import IntakePause, Turn, TurnStatus, WaitingFor, Worker
+from conversations import claims, inbox, intake
+from conversations.models import MOST_REASON, IntakePause, Turn, TurnStatus, WaitingFor, Worker
 from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
 from nanohost.lib.clock import from_now
@@ -389,8 +389,8 @@ def test_what_has_ended_is_left_alone(operator, say):
 def test_a_secret_is_taken_out_of_a_reason_wherever_it_is_cut(operator, say):
     secret = "sk-abcdefghijklmnopqrstuvwxyz"
     turn = say("Hello")
-    ask(operator, "fail_turns", turn, confirmed="yes", reason="x" * (steering.MOST_REASON - 8) + " " + secret)
-    operator.post(f"{PAGE}intake/", {"action": "pause", "reason": "x" * 392 + " " + secret})
+    ask(operator, "fail_turns", turn, confirmed="yes", reason="x" * (MOST_REASON - 8) + " " + secret)
+    operator.post(f"{PAGE}intake/", {"action": "pause", "reason": "x" * (MOST_REASON - 8) + " " + secret})
     turn.refresh_from_db()
     kept = (turn.error_detail, LogEntry.objects.latest("pk").change_message, IntakePause.objects.get().because)
     assert not any("sk-" in each for each in kept)
@@ -595,7 +595,7 @@ def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, w
     for name in ("alive", "silent", "full"):
         claims.claim(say("Hello", conversation=another(owner)).pk, worker=name)
     worker(name="alive", turns_most=200, version="9.9")
-    worker(name="silent", silent=120, turns_held=1)
+    worker(name="silent", silent=120)
     worker(name="full", turns_most=1)
     worker(name="ended", ended_at=timezone.now())
     shown = look(operator)
@@ -616,8 +616,8 @@ def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, w
 
 def test_numbers_that_are_told_in_several_places_agree(operator, worker, say, owner, tool_settings, monkeypatch):
     tool_settings("time")
-    worker(name="worker-1", turns_held=7)
-    worker(name="dead", silent=120, turns_held=7)
+    worker(name="worker-1")
+    worker(name="dead", silent=120)
     for name in ("worker-1", "dead"):
         claims.claim(say("Hello", conversation=another(owner)).pk, worker=name)
     for _ in range(3):

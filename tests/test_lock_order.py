@@ -53,8 +53,9 @@ def held(waiting_turn) -> claims.Claim:
         lambda turn: endings.cancel_turn(turn),
         lambda turn: endings.fail_turn(turn, reason="as asked"),
         lambda turn: endings.delete_conversation(turn.conversation_id),
+        lambda turn: endings.end_restored(),
     ],
-    ids=["cancel", "fail", "delete"],
+    ids=["cancel", "fail", "delete", "restored"],
 )
 def test_whoever_ends_a_turn_from_outside(waiting_turn, end):
     assert locked_by(lambda: end(waiting_turn)) == list(ORDER)

@@ -45,6 +45,7 @@ FIRST_RELEASE = {
 LISTED = {
     "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
     "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
+    "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
     "memory.0001_initial": "it makes an index of a table that is new with it",
 }
 

@@ -72,10 +72,10 @@ def test_a_turn_handed_over_is_run(runtime, say):
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
-def test_the_heartbeat_renews_leases_and_reports_what_is_held(runtime, say):
+def test_the_heartbeat_renews_leases_and_reports_its_pool(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take_turn(turn.pk)
-    until(lambda: Worker.objects.get(name=runtime.name).turns_held == 1)
+    until(lambda: Turn.objects.of_worker(runtime.name).count() == 1)
     pool = connection.settings_dict["OPTIONS"].get("pool")
     row = Worker.objects.get(name=runtime.name)
     assert row.pool_most == (pool["max_size"] if pool else None)

@@ -17,7 +17,7 @@ from agent import errors
 
 # The longest answers models give, 128,000 tokens, are half a megabyte.
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
-MAX_HEAD_BYTES = 128 * 1024
+MAX_RESPONSE_HEAD_BYTES = 128 * 1024
 
 # Who reads slowly is not sent more than about this at a time.
 MOST_UNREAD_BYTES = 256 * 1024
@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
             self._is_reusable = False
             if not self._ended:
                 self._tell(httpx2.RemoteProtocolError("not HTTP/1.1"))
-        if not self._has_head and self._received > MAX_HEAD_BYTES:
+        if not self._has_head and self._received > MAX_RESPONSE_HEAD_BYTES:
             self._tell(httpx2.RemoteProtocolError("the head is too long"))
         elif self._received > MAX_RESPONSE_BYTES:
             self._tell(errors.LlmBadResponse(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes"))

@@ -17,15 +17,12 @@ from conversations import pins, summaries
 from conversations.api import serializers as shapes
 from conversations.api.pages import NewestFirst, Pages, parameter_of
 from conversations.api.views import _checked, _owned_conversation, _owner_id, _problems
-from conversations.models import Compaction, Message
+from conversations.models import MOST_SEQ, Compaction, Message
 from memory import documents, log
 from memory.models import HistoryEntry
 from nanohost.lib.errors import InvalidRequest, NotFound
 
 MOST_FOUND = 50
-
-# As large a number as every database has room for.
-MOST_SEQ = 2**63 - 1
 
 
 def _known_agent(name: str) -> str:

@@ -8,7 +8,16 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
-from conversations.models import CompactionKind, Conversation, LaterMessage, LaterState, Message, TurnStatus, calls_in
+from conversations.models import (
+    MOST_REASON,
+    CompactionKind,
+    Conversation,
+    LaterMessage,
+    LaterState,
+    Message,
+    TurnStatus,
+    calls_in,
+)
 from tools.models import CallStatus
 
 # The specification's names.
@@ -353,7 +362,7 @@ class HistoryPage(serializers.Serializer[Any]):
 class UndoIn(Strict):
     """Body of POST /conversations/{id}/summaries/{seq}/undo."""
 
-    reason = Text(required=False, allow_blank=True, max_length=500, help_text="Why; kept with it.")
+    reason = Text(required=False, allow_blank=True, max_length=MOST_REASON, help_text="Why; kept with it.")
 
 
 class SummaryView(serializers.Serializer[Any]):

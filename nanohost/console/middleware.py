@@ -1,6 +1,7 @@
-"""What pages of the console have and the API has not: sessions, users, messages, a policy for browsers.
+"""What pages of the console have and the API has not: sessions, users, messages, a policy for browsers; and no known
+secret, whatever rows they are made of.
 
-Each is another's, kept to the console's addresses: the API pays for none of it (docs/decisions/console-policy.md).
+Each is kept to the console's addresses: the API pays for none of it (docs/decisions/console-policy.md).
 """
 
 from typing import Any
@@ -9,7 +10,10 @@ from csp.middleware import CSPMiddleware
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.messages.middleware import MessageMiddleware
 from django.contrib.sessions.middleware import SessionMiddleware
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.utils.deprecation import MiddlewareMixin
+
+from nanohost.lib.redaction import redact_known, redact_known_html
 
 CONSOLE = "/admin/"
 DOCS = "/api/docs"
@@ -43,3 +47,24 @@ class Policy(_OfConsole, CSPMiddleware):
     """``CONTENT_SECURITY_POLICY``, for the API's documentation as well."""
 
     pages = (CONSOLE, DOCS)
+
+
+class Redaction(_OfConsole, MiddlewareMixin):
+    """Takes known secrets out of pages. The form of whoever may change a row has it as it is: what stands in a form is
+    stored. (Files are made in parts, by what takes the secrets out itself.)"""
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        kind = response.get("Content-Type", "").partition(";")[0]
+        redacted = {"text/html": redact_known_html, "application/json": redact_known}.get(kind)
+        if redacted and not response.streaming and not _may_be_changed(response):
+            page = response.content.decode(response.charset)
+            response.content = redacted(page).encode(response.charset)
+        return response
+
+
+def _may_be_changed(response: HttpResponse) -> bool:
+    """Whether it is the form of a row, for somebody who may change it."""
+    context = getattr(response, "context_data", None) or {}
+    if "adminform" not in context:
+        return False
+    return bool(context["has_change_permission" if context["change"] else "has_add_permission"])

@@ -24,6 +24,7 @@ from conversations import inbox, intake, steering, sweeper
 from conversations.errors import TurnProblem
 from conversations.models import (
     COMPACTION,
+    MOST_REASON,
     OPEN,
     TOOLS,
     TURNS,
@@ -185,8 +186,7 @@ def _failed(now: Any) -> list[dict[str, Any]]:
 
 
 def _workers(now: Any, left: intake.Left) -> list[dict[str, Any]]:
-    """Those that have not ended by themselves, the ones heard of last first. A dead one holds nothing: what it held is
-    taken up by others."""
+    """Those that have not ended by themselves, the ones heard of last first."""
     alive_after = now - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
     rows = Worker.objects.filter(ended_at=None).order_by("-heartbeat_at")[:MOST_WORKERS]
     return [
@@ -199,7 +199,7 @@ def _workers(now: Any, left: intake.Left) -> list[dict[str, Any]]:
             "is_full": bool(worker.turns_most) and held >= worker.turns_most,
         }
         for worker in rows
-        for held in [left.by_worker.get(worker.name, 0) if worker.heartbeat_at > alive_after else 0]
+        for held in [left.held_by(worker.name, is_alive=worker.heartbeat_at > alive_after)]
     ]
 
 
@@ -257,7 +257,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             _log(request, IntakePause, "intake", "Resumed")
         messages.success(request, "New turns are taken in again.")
         return HttpResponseRedirect(reverse("queue"))
-    reason = redact_head(request.POST.get("reason", "").replace("\x00", "").strip(), 400)
+    reason = redact_head(request.POST.get("reason", "").replace("\x00", "").strip(), MOST_REASON)
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
             _log(request, IntakePause, "intake", f"Paused: {reason}")
@@ -267,6 +267,7 @@ def switch(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(reverse("queue"))
     is_missing = request.method == "POST"
     context = {**admin.site.each_context(request), "title": "Pause the intake?", "is_missing": is_missing}
+    context["most_reason"] = MOST_REASON
     return TemplateResponse(request, "console/pause.html", context, status=400 if is_missing else 200)
 
 

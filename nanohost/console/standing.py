@@ -59,14 +59,14 @@ class Workers:
 
 
 def workers_alive(left: Left) -> Workers:
-    """The workers that were heard of lately. ``left``: the open turns; one that is dead holds none of them."""
+    """The workers that were heard of lately. ``left``: the open turns, of which they hold some."""
     alive = list(Worker.objects.alive().values_list("name", "queues", "turns_most"))
     return Workers(
         names=frozenset(name for name, *_ in alive),
         by_queue={
             queue: sum(queue in queues.split(",") for _, queues, _ in alive) for queue in (TURNS, TOOLS, COMPACTION)
         },
-        held=sum(left.by_worker.get(name, 0) for name, *_ in alive),
+        held=sum(left.held_by(name, is_alive=True) for name, *_ in alive),
         places=sum(most for *_, most in alive),
     )
 

@@ -169,6 +169,9 @@ _MAYBE_NAME = re.compile(
 _TOKEN = re.compile(rf"(?xi) {_LIKELY}")
 _SECRET = re.compile(rf"(?xi) {_LIKELY_QUOTED}")
 
+# What people read of a tag.
+_READ_ATTRIBUTES = tuple(f' {name}="' for name in ("title", "alt", "aria-label"))
+
 _known = KnownSecrets()
 
 
@@ -268,6 +271,21 @@ def redact_known(text: str) -> str:
     """The text with every known secret replaced by ``[redacted]``."""
     spans = _known.spellings().spans(text)
     return _without(text, spans) if spans else text
+
+
+def redact_known_html(page: str) -> str:
+    """A page whose texts, and attributes that people read, have every known secret replaced. Other parts of its tags
+    stay: a password that is an ordinary word would break them."""
+    spans: list[tuple[int, int]] = []
+    done, tag = 0, -1
+    for begin, end in _known.spellings().spans(page):
+        opened, closed = page.rfind("<", done, begin), page.rfind(">", done, begin)
+        if opened != closed:
+            tag = opened if opened > closed else -1
+        done = begin
+        if tag < 0 or page[tag : page.rfind('"', tag, begin) + 1].endswith(_READ_ATTRIBUTES):
+            spans.append((begin, end))
+    return _without(page, spans) if spans else page
 
 
 async def redact_known_aside(text: str) -> str:

@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         name="no heartbeat",
         edits=(("conversations/worker.py", "        await self._runner.keep(self._heart)\n", ""),),
-        caught_by=("tests/test_worker.py::test_the_heartbeat_renews_leases_and_reports_what_is_held",),
+        caught_by=("tests/test_worker.py::test_the_heartbeat_renews_leases_and_reports_its_pool",),
         says="did not come about in time",
     ),
     Mutant(
