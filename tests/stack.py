@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from tests.host import KEY, ROOT
+from tests.host import KEY, PLAIN, ROOT
 from tests.wait import wait_until
 
 
@@ -75,7 +75,7 @@ class RunningStack:
     def client(self) -> httpx2.Client:
         """An HTTP client of the API, at /api/v1."""
         headers = {"Authorization": f"Bearer {KEY}"}
-        return httpx2.Client(base_url=f"{self.address}/api/v1", headers=headers, timeout=60)
+        return httpx2.Client(base_url=f"{self.address}/api/v1", headers=headers, timeout=60, verify=PLAIN)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

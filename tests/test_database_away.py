@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from tests import servers
-from tests.host import Host
+from tests.host import PLAIN, Host
 from tests.http import chat, eventually, problem, start, turns_of
 from tests.scripts import script
 
@@ -138,13 +138,13 @@ def test_a_database_that_takes_no_writes_is_away_too(own: Host) -> None:
         eventually(lambda: [turn["status"] for turn in turns_of(own, conversation_id)] == ["running"])
         before = len(own.log_lines())
         with taking_no_writes(own):
-            eventually(lambda: httpx2.get(f"{own.address}/health/ready").status_code == 503)
+            eventually(lambda: httpx2.get(f"{own.address}/health/ready", verify=PLAIN).status_code == 503)
             refused = asked(own, "POST", f"/api/v1/conversations/{other}/chat")[0]
             eventually(lambda: own.log_text().count("what became of a turn: the database is away") == 1)
         problem(refused, 503, "unavailable")
         assert int(refused.headers["retry-after"]) >= 1
         assert answering.result(60).json()["assistantMessage"] == "kept meanwhile"
-        eventually(lambda: httpx2.get(f"{own.address}/health/ready").status_code == 200, seconds=60)
+        eventually(lambda: httpx2.get(f"{own.address}/health/ready", verify=PLAIN).status_code == 200, seconds=60)
         assert chat(client, other, "after").status_code == 200
     said = own.log_lines()[before:]
     # The model was asked once, and nothing of ours was at fault.

@@ -23,7 +23,7 @@ from django.db.models import NOT_PROVIDED
 from nanohost.stack import read_services
 from tests import servers
 from tests.faults.servers import Redis, free_port
-from tests.host import KEY, ROOT
+from tests.host import KEY, PLAIN, ROOT
 from tests.http import chat, start
 from tests.scripts import script
 from tests.wait import wait_until
@@ -195,14 +195,14 @@ class Nodes:
 
     def ready(self) -> bool:
         try:
-            return httpx2.get(f"{self.address}/health/ready", timeout=5).status_code == 200
+            return httpx2.get(f"{self.address}/health/ready", timeout=5, verify=PLAIN).status_code == 200
         except httpx2.HTTPError:
             return False
 
     def talk(self, key: str) -> str:
         """Have a turn with a tool call; returns the answer."""
         headers = {"Authorization": f"Bearer {key}"}
-        with httpx2.Client(base_url=f"{self.address}/api/v1", headers=headers, timeout=60) as client:
+        with httpx2.Client(base_url=f"{self.address}/api/v1", headers=headers, timeout=60, verify=PLAIN) as client:
             answer = chat(client, start(client), script({"call": [{"name": "time"}]}, {"say": "Done: {results}"}))
         assert answer.status_code == 200, answer.text
         assert [call["status"] for call in answer.json()["toolCalls"]] == ["SUCCESS"]

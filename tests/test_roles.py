@@ -17,6 +17,9 @@ from tools.models import ToolCall, ToolSetting
 KEPT = {"django_celery_beat.periodictask delete"}
 
 ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"
+# Walks over all pages, which test_console_pages.py opens on both.
+embedded = pytest.mark.embedded(reason="who may see a page is decided before a row is read")
+
 EVERYBODY = (ANONYMOUS, STRANGER, NOBODY, *ROLES)
 
 # Pages that belong to no rows: to whoever is staff.
@@ -80,6 +83,7 @@ def is_forbidden(shown: Page) -> bool:
     return shown.view == "delete" and (str(shown) in KEPT or not own.has_delete_permission(request))
 
 
+@embedded
 @pytest.mark.parametrize("role", EVERYBODY)
 def test_each_page_opens_for_whom_it_is_for_and_nobody_else(answers, role):
     assert len(answers[role]) > 100
@@ -99,6 +103,7 @@ def rows(db):
     sync_roles()
 
 
+@embedded
 @pytest.mark.parametrize("role", [VIEWER, OPERATOR])
 def test_neither_viewers_nor_operators_change_a_row_by_its_page(rows, role):
     client = client_of(role)
@@ -143,6 +148,7 @@ def test_an_operator_acts_and_a_viewer_does_not(rows, role, acts):
     assert (not tool.enabled, key.revoked_at is not None) == (acts, acts)
 
 
+@embedded
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_sees_a_secret(answers, role):
     for shown, answer in answers[role].items():

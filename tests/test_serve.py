@@ -18,7 +18,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 
-from tests.host import KEY, Host
+from tests.host import KEY, PLAIN, Host
 from tests.source import read_settings
 from tests.wait import wait_until
 
@@ -219,7 +219,7 @@ def test_it_stops_cleanly_and_hands_its_turns_back(host_on, tmp_path, number):
 def is_ready(host: Host) -> bool:
     """Whether readiness, which takes a thread, is told within a second."""
     try:
-        return httpx2.get(f"{host.address}/health/ready", timeout=1).status_code == 200
+        return httpx2.get(f"{host.address}/health/ready", timeout=1, verify=PLAIN).status_code == 200
     except httpx2.TimeoutException:
         return False
 

@@ -18,7 +18,7 @@ from conversations import waiting
 from conversations.events import hub
 from tests import shapes
 from tests.crowd import Visitor, come, come_all, memory_of, request, sockets_of, threads_of, until
-from tests.host import KEY, Host
+from tests.host import KEY, PLAIN, Host
 from tests.http import chat, eventually, rows, start, turns_of
 from tests.scripts import script
 
@@ -37,7 +37,7 @@ async def ask(client: httpx2.AsyncClient, conversation_id: str, message: str, **
 def async_client(host: Host) -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {KEY}"}
-    return httpx2.AsyncClient(base_url=f"{host.address}/api/v1", headers=headers, timeout=60, limits=limits)
+    return httpx2.AsyncClient(base_url=f"{host.address}/api/v1", headers=headers, timeout=60, limits=limits, verify=PLAIN)
 
 
 def test_500_clients_wait_without_a_thread_or_a_connection_each(host, capsys):

@@ -23,7 +23,7 @@ import httpx2
 from nanohost.stack import JOB, Machine, Service, read_services
 from tests.faults.ledger import Ledger
 from tests.faults.servers import PostgreSql, Redis, leashed
-from tests.host import KEY, ROOT
+from tests.host import KEY, PLAIN, ROOT
 
 PATIENCE = 120.0
 LEASE_SECONDS, SWEEP_SECONDS = 3, 1
@@ -255,4 +255,4 @@ class Cluster:
 
 
 def _is_ready(address: str) -> bool:
-    return bool(address) and httpx2.get(f"{address}/health/live", timeout=5).status_code == 200
+    return bool(address) and httpx2.get(f"{address}/health/live", timeout=5, verify=PLAIN).status_code == 200
