@@ -62,6 +62,12 @@ def redact_head(text: str, limit: int) -> str:
     return head if len(text) <= limit and len(head) <= limit else f"{head[: limit - 1]}…"
 
 
+def redact_json_head(text: str, limit: int) -> str:
+    """:func:`redact_head` of a text of JSON, which is read as such unless it is long."""
+    short = redact_json(text) if len(text) <= limit + _BEHIND else text
+    return redact_head(short, limit)
+
+
 def is_plain(text: str) -> bool:
     """Whether the text surely holds nothing to be taken out. What a field is called, beside it, may say otherwise."""
     lower = _lowered(text)
