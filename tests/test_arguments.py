@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from nanohost.lib import redaction
 from tools.arguments import MAX_DEPTH, Misfit, read_arguments
 from tools.schemas import arguments_schema
 
@@ -291,6 +292,41 @@ def test_a_refusal_repeats_no_secret(sent):
     told = refusal(**sent)
     assert "canary" not in told
     assert "[redacted]" in told or "unknown argument" in told
+
+
+@pytest.mark.parametrize("before", [60, 90, 95, 280, 295])
+def test_a_refusal_repeats_no_half_of_a_secret(before):
+    secret = "sk-" + "0123456789canary" * 4
+    for sent in (
+        {"count": "x" * before + f" {secret}"},
+        {"x" * before + f" {secret}": 1},
+        {"sizes": {"a" * before: secret}},
+    ):
+        assert "canary" not in refusal(**sent)
+        assert "sk-0" not in refusal(**sent)
+    with pytest.raises(Misfit) as refused:
+        read_arguments(SCHEMA, f'{{"{"x" * before} {secret}": 1, "{"x" * before} {secret}": 2}}')
+    assert "sk-0" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rules", "value"),
+    [
+        ({"type": "integer"}, "eyJ-" * 250_000),
+        ({"type": "string", "pattern": "^x"}, "eyJ-" * 250_000),
+        ({"type": "integer"}, ["eyJ-"] * 250_000),
+        ({"additionalProperties": {"type": "integer"}}, {"eyJ-" * 250_000: "x"}),
+        ({"additionalProperties": False}, {"eyJ-" * 250_000: "x"}),
+    ],
+    ids=["text", "pattern", "list", "path", "name"],
+)
+def test_of_a_large_value_little_is_searched_for_secrets(monkeypatch, rules, value):
+    given = []
+    monkeypatch.setattr(redaction, "redact", lambda text: given.append(len(text)) or text)
+    with pytest.raises(Misfit):
+        read_arguments(taking(**rules), json.dumps({"a": value}))
+    assert given
+    assert max(given) < 5_000
 
 
 def test_a_value_that_does_not_match_is_not_repeated_where_it_is_a_secret():

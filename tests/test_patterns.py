@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanohost.lib import redaction
+from nanohost.lib import redaction, secret_shapes
 from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.redaction import (
     RedactedPieces,
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.shapeless(reason="pure functions")
 # What is only known while it is used: tried below, or given nothing from outside.
 ELSEWHERE = {
     "nanohost/announcement.py: f'^{re.escape(line)}(\\\\S+)$'",  # what `serve` itself has printed
-    "nanohost/lib/redaction.py: f'{word}(?:{behind}){_WORDS[begin]}'",
-    "nanohost/lib/redaction.py: f'(?x){_OTHERS[mark]}'",
+    "nanohost/lib/secret_shapes.py: f'{begins}(?:{behind}){WORDS[begin]}'",
+    "nanohost/lib/secret_shapes.py: f'(?x){OTHERS[mark]}'",
 }
 # Given the last 64 characters of a name.
-OF_NAMES = {redaction._NAME.pattern, redaction._MAYBE_NAME.pattern}
+OF_NAMES = {secret_shapes.NAME.pattern, secret_shapes.MAYBE_NAME.pattern}
 
-SHAPES = [*map(redaction._word, redaction._WORDS), *map(redaction._other, redaction._OTHERS)]
+SHAPES = [*map(secret_shapes.word, secret_shapes.WORDS), *map(secret_shapes.other, secret_shapes.OTHERS)]
 
 
 def test_each_expression_takes_time_in_proportion_to_the_text():
@@ -138,7 +138,46 @@ BY_HAND: list[Attack] = [
             '"',
             "a",
         ),
-        *("c", "ca", "canary", "canary-of-the-", "63616e", "Y2FuYXJ5", "\x00", "é", "  ", "\n", "%3a", "\\u0022"),
+        *("hf_", "hf_a", "hf_hub_download_file_name_", "hvs.a", "eyJaaaaaaaa..", "bearer%20a", "signature=", "&sig="),
+        *("://a:a/", "://a:a/a", "://a:1/", "://aaaaaaaaaaaaaaaa", ":\\/\\/a:a\\/", "://a:", "a:a/"),
+        *(
+            "password: |\n  ",
+            "password: |\n  a\n  a",
+            "password>",
+            "password>a",
+            "<password>a</password",
+            "password=['",
+        ),
+        *("password=['a', '", "['password','", "[['password','", "password=%22", "password&quot;:&quot;", "token=%22"),
+        *(
+            "password=$A",
+            "password=<a",
+            "password={a",
+            "password=a.",
+            "password=a.a",
+            "password=a(",
+            "pwd=/",
+            "password\n",
+        ),
+        *("--", "--a-", "--password ", "--password a", "--password','", "machine ", "machine a login a ", "machine a "),
+        *("private-lines:", "private-lines: a\n", ":AA", "0123456:AA", "webhooks/0", "hooks.slack.com/services/"),
+        *(
+            "accesskey=",
+            "key=",
+            "sessionid=",
+            "c",
+            "ca",
+            "canary",
+            "canary-of-the-",
+            "63616e",
+            "Y2FuYXJ5",
+            "\x00",
+            "é",
+            "  ",
+            "\n",
+            "%3a",
+            "\\u0022",
+        ),
     )
     for end in ("", "\x00", '"', "'")
 ]
@@ -188,7 +227,9 @@ def test_so_it_does_however_many_secrets_there_are(remember, of):
 
 
 def test_redaction_takes_time_in_proportion_to_what_was_found_for_its_expressions():
-    found = {attack: None for made in (redaction._NAMED, redaction._GOES_ON, *SHAPES) for attack in attacks_on(made)}
+    found = {
+        attack: None for made in (secret_shapes.NAMED, secret_shapes.GOES_ON, *SHAPES) for attack in attacks_on(made)
+    }
     assert not grows_too_fast(redact, list(found)[::3])
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanohost.lib import known_secrets, redaction
+from nanohost.lib import known_secrets, redaction, secret_shapes
 from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.redaction import MASK, RedactedPieces, redact
 
@@ -56,7 +56,7 @@ def test_what_is_shaped_like_a_secret_is_taken_out(text, left):
     assert redact(text) == left
 
 
-# Of each beginning in ``redaction._WORDS``, words as their makers write them.
+# Of each beginning in ``secret_shapes.WORDS``, words as their makers write them.
 WORDS = {
     "nh_": ["nh_ab12cd34_0123456789abcdef"],
     "sk-": ["sk-ant-api03-AbCdEfGh_0123456789", "sk-01234567"],
@@ -87,6 +87,11 @@ WORDS = {
     "ghs_": ["ghs_AbCdEfGh0123456789AbCdEfGh0123456789"],
     "ghr_": ["ghr_AbCdEfGh0123456789AbCdEfGh0123456789"],
     "github_pat_": ["github_pat_AbCdEfGh0123456789_AbCdEfGh"],
+    "dckr_pat_": ["dckr_pat_AbCdEfGh0123456789_AbCdEf"],
+    "hvs.": ["hvs.AbCdEfGh0123456789AbCdEfGh"],
+    "hvb.": ["hvb.AbCdEfGh0123456789AbCdEfGh"],
+    "ATATT3": ["ATATT3xFfGF0AbCdEfGh0123456789_AbCdEfGh=01234567"],
+    "AGE-SECRET-KEY-": ["AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L"],
     "xox": ["xoxb-012345678901-AbCdEfGh", "xoxp-012345678901-AbCdEfGh"],
     "xapp-": ["xapp-1-A012345678-0123456789-abcdef"],
     "AKIA": ["AKIAIOSFODNN7EXAMPLE"],
@@ -95,12 +100,14 @@ WORDS = {
     "eyJ": [
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
         "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxMjM0NTY3ODkwIn0.",
+        "eyJhbGciOiJSU0EifQ.OKOawDo13gRp2ojaHV7LFpZcgV7T6DVZ.48V1_ALb6US04U3b.5eym8TW_c8SuK0lt.XFBoMYUZodetZdvT",
+        "eyJhbGciOiJkaXIifQ..48V1_ALb6US04U3b.5eym8TW_c8SuK0ltJ3rpYIzOeDQz7TALvtu6UG9oMo4vpzs9tX_EFShS8iB7j6ji.XFBoMYUZodetZdvT",
     ],
 }
 
 
 def test_each_beginning_of_a_word_is_tried():
-    assert WORDS.keys() == redaction._WORDS.keys()
+    assert WORDS.keys() == secret_shapes.WORDS.keys()
 
 
 @pytest.mark.parametrize("word", [pytest.param(word, id=word[:12]) for words in WORDS.values() for word in words])
@@ -121,6 +128,11 @@ def test_a_word_is_known_by_its_beginning(word):
         "AKIA",
         "design=0123456789012345678",
         "sig=short",
+        "signature=inspect_signature_2 --signature",
+        *("pk_users_primary_key_constraint", "hf_hub_download_file_name", "npm_lifecycle_script_name"),
+        *("sk-learn-contrib", "npm_config_registry_npm_config_cache_min", "hvs.created_by_the_vault"),
+        *("basic training", "bearer certificates", "bearer authentication-and-authorization", "Basic authentication."),
+        "mailto:AA0123456789012345678901234567890123",
     ],
 )
 def test_what_only_begins_like_a_secret_is_left(text):
@@ -284,13 +296,149 @@ def test_a_header_in_a_list_of_them_is_taken_out(name):
 
 def test_credentials_without_their_header_are_taken_out():
     assert redact("curl sends Basic dXNlcjphYmMxMjM=, they say") == f"curl sends Basic {MASK}, they say"
-    assert redact("curl sends Bearer abcdefgh, they say") == f"curl sends Bearer {MASK}, they say"
+    assert redact("curl sends Bearer abcdefg1, they say") == f"curl sends Bearer {MASK}, they say"
 
 
 def test_what_stands_beside_a_secret_is_left():
     assert redact("https://example.org/?api_key=abc123&x=1") == f"https://example.org/?api_key={MASK}&x=1"
     assert redact('{"password": "abc123", "user": "me"}') == f'{{"password": "{MASK}", "user": "me"}}'
     assert json.loads(redact('{"a": {"cookie": "x=abc123"}, "b": 1}')) == {"a": {"cookie": MASK}, "b": 1}
+
+
+SECRET = "Canary0123456789abcDEF0"
+
+# What stands before a secret, and behind it: what is left of a text.
+QUOTES = {
+    "a list": ("set-cookie: ['", "']"),
+    "a list of two": ('{"set-cookie": ["', f'", "id={SECRET}"]}}'),
+    "a query's dictionary": ("<QueryDict: {'password': ['", "']}>"),
+    "a URL": ("token=%22", "%22"),
+    "JSON for HTML": ("token=\\u0022", "\\u0022"),
+    "an f-string": ('password=f"', '"'),
+    "HTML": ("&quot;password&quot;: &quot;", "&quot;"),
+    "HTML, numbers": ("&#34;token&#34;:&#x27;", "&#x27;"),
+    "XML": ("<password>", "</password>"),
+    "XML, a prefix": ("<db:token>", "</db:token>"),
+    "XML in JSON": ('{"a": "<dbPassword>', '<\\/dbPassword>"}'),
+    "PHP": ('"password" => "', '"'),
+    "PHP in HTML": ("&#39;token&#39; =&gt; &#39;", "&#39;"),
+    "Go": ('password := "', '"'),
+    "make": ("TOKEN := ", ""),
+    "YAML": ("password: |\n  ", "\nuser: me"),
+    "YAML, some lines": ("token: >-\n    ", f"\n    {SECRET}\n  user: me"),
+    "YAML in JSON": ('{"a": "password: |\\n  ', '"}'),
+}
+OPTIONS = {
+    "option": ("mysql --password ", " --user me"),
+    "option of two words": ("x --db-password '", "'"),
+    "option with a token": ("x --token ", ""),
+    "option in a list": ("['x', '--api-key', '", "', '-v']"),
+    "netrc": ("machine h login u password ", "\nmachine i"),
+    "netrc of lines": ("machine h\n  login u\n  password ", "\n"),
+    "netrc in JSON": ('{"a": "machine h\\n\\tlogin u\\n\\tpassword ', '\\n"}'),
+}
+FIELDS = {
+    **{
+        name: (f"{name}=", "")
+        for name in (
+            *("AccountKey", "SharedAccessKey", "ENCRYPTION_KEY", "MASTER_KEY", "access_key", "storageAccountKey"),
+            *("shared_access_key", "sessionid", "JSESSIONID", "PHPSESSID", "ASP.NET_SessionId", "csrftoken"),
+        )
+    },
+    **{name: (f"{name}: ", "\r\n") for name in ("Ocp-Apim-Subscription-Key", "x-functions-key")},
+    "connection": ("Endpoint=sb://x/;SharedAccessKeyName=Root;SharedAccessKey=", ""),
+}
+URLS = {
+    "signature": ("https://h/?X-Amz-Signature=", "&x=1"),
+    "signature alone": ("https://h/?a=b&Signature=", ""),
+    "signature in a URL's query": ("?url=https%3A%2F%2Fh%2F%3Fa%3Db%26Signature%3D", "&b=c"),
+    "token": ("https://", "@github.com"),
+    "slash in a password": ("postgres://u:p/", "@h"),
+    "slash in a password, in JSON": ('{"a": "postgres:\\/\\/u:p\\/', '@h\\/d"}'),
+    "Slack": ("https://hooks.slack.com/services/T0123ABCD/B0123ABCD/", ""),
+    "Discord": ("https://discord.com/api/webhooks/0123456789/", "?wait=true"),
+    "Telegram": ("https://api.telegram.org/bot123456:AAabcdefghi", "/getMe"),
+    "bearer": ("Bearer%20", "&x=1"),
+}
+KEYS = {
+    "PuTTY": ("Public-Lines: 1\nAAAA\nPrivate-Lines: 2\n", f"\n{SECRET}==\nPrivate-MAC: 00"),
+    "PuTTY in JSON": ('{"a": "Private-Lines: 2\\r\\n', f'\\r\\n{SECRET}==\\r\\nPrivate-MAC: 00"}}'),
+}
+GROUPS = {"quotes": QUOTES, "options": OPTIONS, "fields": FIELDS, "URLs": URLS, "keys": KEYS}
+EVERYWHERE = {f"{group}: {name}": each for group, table in GROUPS.items() for name, each in table.items()}
+
+
+@pytest.mark.parametrize(("before", "behind"), EVERYWHERE.values(), ids=EVERYWHERE)
+def test_a_secret_is_found_wherever_tools_write_it(before, behind):
+    text = f"x {before}{SECRET}{behind}"
+    left = redact(text)
+    assert MASK in left
+    assert SECRET not in left
+    assert "0123456789abcDEF" not in left
+    assert left.startswith("x ")
+    assert left.endswith(behind.rpartition(SECRET)[2].lstrip("=\\rn\n"))
+    assert redact(left) == left
+    assert not redaction.is_plain(text)
+    assert "0123456789abcDEF" not in redaction.redact_json(json.dumps({"a": [text]}))
+
+
+NO_SECRETS = [
+    # Two things in a list, which are no pair in a list of them.
+    *('["password","username"]', '["cookie","header"]', "f(('password', 'username'))", 'x in ("cookie", "header")'),
+    '{"required": ["password", "username"], "properties": {"password": {"type": "string", "minLength": 8}}}',
+    # What a value has to be, or that there is none.
+    *('{"password":{"type":"string"}}', '{"password": {"anyOf": [{"type": "string"}], "default": null}}'),
+    *("password: required", "password=False", "apikey: none", "password: str", "api_key: Optional[str] = None"),
+    *('{"password": "required|min:8"}', '{"api_key": "none"}', '{"password": true}', "password:\n  type: string"),
+    # Where one is put in.
+    *("password=$DB_PASSWORD", 'password="${DB_PASSWORD}"', "password: {{ db_password }}", "password=%(password)s"),
+    *("Authorization: Bearer $TOKEN", "Authorization: Bearer <token>", "api_key: ********", '"password" => $password'),
+    # What code does.
+    *("password = getpass.getpass()", 'password = os.environ["PASSWORD"]', "password=settings.DB_PASSWORD"),
+    *("password := cfg.Password", "password => checkPassword(password)", "token = derive_a_token_from(key)"),
+    # A folder.
+    *("PWD=/home/x", '{"PWD": "/home/x", "OLDPWD": "/tmp"}', "OLDPWD=/tmp/a"),
+    # Options, and what is written about them.
+    *("--password is asked for", "--password PASSWORD", "--token <token>", "--password $DB_PASSWORD1", "--token --v1"),
+    "give --password to authenticate-by-password, --token-file /run/token1",
+    # Keys that let nobody in.
+    *("primary_key=article_0123456789", '<a accesskey="s">', "SharedAccessKeyName=Root0123456789", "key: abc01234"),
+    # Sessions are no cookies.
+    *('{"sessionId": "0123456789abcdef"}', "session_id=0123456789abcdef"),
+    # URLs with an @ in them, and what stands in pages.
+    *("https://example.org:8080/@scope/package", "ssh://git@example.org/x", "https://me.at.home@example.org"),
+    *(
+        "git@github.com:a/b",
+        "http://[::1]:80/@x",
+        "<label>Password</label>",
+        "<option value=password>Password</option>",
+    ),
+    "the machine that people login to has a password of its own",
+]
+
+
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_what_stands_where_secrets_do_is_left_if_it_is_none(text):
+    assert redact(text) == text
+    assert redaction.redact_json(text) == text
+
+
+def test_what_is_found_fast_is_what_would_be_found_everywhere():
+    for text in (
+        *HEADERS,
+        *MORE_SPELLINGS,
+        *NONE_OF_THEM,
+        *NO_SECRETS,
+        *(f"{a}{SECRET}{b}" for a, b in EVERYWHERE.values()),
+    ):
+        everywhere = [each.start() for each in secret_shapes.NAMED.finditer(text)]
+        assert {*everywhere} <= {*redaction._places(text.lower())}
+
+
+@pytest.mark.parametrize("more", ["default", "example", "const", "enum"])
+def test_a_schema_that_tells_a_value_is_no_schema(more):
+    text = json.dumps({"password": {"type": "string", more: ["canary"]}})
+    assert "canary" not in redaction.redact_json(text)
 
 
 @pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "])

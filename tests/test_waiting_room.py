@@ -37,7 +37,9 @@ async def ask(client: httpx2.AsyncClient, conversation_id: str, message: str, **
 def async_client(host: Host) -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {KEY}"}
-    return httpx2.AsyncClient(base_url=f"{host.address}/api/v1", headers=headers, timeout=60, limits=limits, verify=PLAIN)
+    return httpx2.AsyncClient(
+        base_url=f"{host.address}/api/v1", headers=headers, timeout=60, limits=limits, verify=PLAIN
+    )
 
 
 def test_500_clients_wait_without_a_thread_or_a_connection_each(host, capsys):

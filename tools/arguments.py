@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import jsonschema
 
-from nanohost.lib.redaction import MASK, names_a_secret, redact, redact_json
+from nanohost.lib.redaction import MASK, names_a_secret, redact_head, redact_json_head
 
 # Deeper than any tool's arguments, shallower than any recursion limit on their way to the tool.
 MAX_DEPTH = 64
@@ -77,7 +77,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for name, value in pairs:
         if name in read:
-            raise ValueError(f"{_clipped(_json(name), 100)} stands twice in an object")
+            raise ValueError(f"{redact_head(_json(name), 100)} stands twice in an object")
         read[name] = value
     return read
 
@@ -211,7 +211,7 @@ def _leaves(errors: Iterable[Any]) -> Iterator[Any]:
 def _explained(error: Any) -> str:
     """Without secrets: what a model is told is stored, and shown to people."""
     path = ".".join(str(part) for part in error.absolute_path)
-    where = f"{redact(path)}: " if path else ""
+    where = f"{redact_head(path, 300)}: " if path else ""
     got = MASK if any(map(names_a_secret, error.absolute_path)) else _shown(error.instance)
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = list(error.schema.get("properties", {}))
@@ -229,7 +229,7 @@ def _explained(error: Any) -> str:
         return f"{where}expected one of {_clipped(_json(values))}, got {got}"
     if got == MASK:
         return f"{where}it does not fit {error.validator}"
-    return f"{where}{_clipped(redact(error.message))}"
+    return f"{where}{redact_head(error.message, 300)}"
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -244,7 +244,7 @@ def _kind(schema: Any) -> str:
 
 def _shown(value: Any) -> str:
     kind = {dict: "object", list: "array", str: "string", bool: "boolean"}.get(type(value), "number")
-    return "null" if value is None else f"{_clipped(redact_json(_json(value)), 100)} ({kind})"
+    return "null" if value is None else f"{redact_json_head(_json(value), 100)} ({kind})"
 
 
 def _json(value: Any) -> str:

@@ -54,7 +54,8 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
 
     def configured(self) -> models.QuerySet["ApiKey"]:
         """The active keys that a setting names, or named."""
-        return self.active().filter(is_configured=True).order_by("pk")
+        rows: models.QuerySet[ApiKey] = self.active().filter(is_configured=True).order_by("pk")
+        return rows
 
     def configure(self, key: str, *, owner: object) -> list["ApiKey"]:
         """See that this key, which a setting names, opens something. Returns those that the setting named before: they

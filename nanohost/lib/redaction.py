@@ -12,10 +12,10 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nanohost.lib import secret_shapes as shapes
 from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.text import UNSTORABLE
 
@@ -29,145 +29,6 @@ LARGE = 64 * 1024
 _BEHIND = 2048
 
 _Found = re.Match[str]
-
-# Where a word begins: also behind a line feed that JSON writes as \n, and behind %22 in a URL.
-_BEHIND_WHAT = (
-    r"(?<![A-Za-z0-9])",
-    r"(?<=\\[abfnrtv0])",
-    r"(?<=\\u[0-9A-Fa-f]{4})",
-    r"(?<=\\x[0-9A-Fa-f]{2})",
-    r"(?<=%[0-9A-Fa-f]{2})",
-)
-_BEGINS = f"(?:{'|'.join(_BEHIND_WHAT)})"
-
-_JWT = "eyJ"
-
-# A word that tells by its beginning what it is, and what follows then: this host's keys, providers', code hosts',
-# clouds', payment's.
-_WORDS = {
-    "nh_": r"[A-Za-z0-9]{4,}+_[A-Za-z0-9_-]{8,}+",
-    "sk-": r"[A-Za-z0-9_-]{8,}+",
-    **dict.fromkeys(
-        (
-            *("sk_", "rk_", "pk_", "gsk_", "csk-", "xai-", "nvapi-", "pplx-", "r8_", "hf_", "tgp_v1_", "whsec_"),
-            *("lin_api_", "dop_v1_", "shpat_", "npm_", "pypi-", "glpat-", "ya29.", "GOCSPX-"),
-        ),
-        r"[A-Za-z0-9_-]{16,}+",
-    ),
-    "AIza": r"[A-Za-z0-9_-]{30,}+",
-    **dict.fromkeys(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{20,}+"),
-    "github_pat_": r"[A-Za-z0-9_]{20,}+",
-    "xox": r"[a-z]-[A-Za-z0-9-]{10,}+",
-    "xapp-": r"[A-Za-z0-9-]{10,}+",
-    **dict.fromkeys(("AKIA", "ASIA"), r"[A-Z0-9]{16}"),
-    "SG.": r"[A-Za-z0-9_-]{16,64}+\.[A-Za-z0-9_-]{16,}+",
-    # What holds no secret is passed over as a whole: of all the words in it that begin so, none would hold one.
-    _JWT: r"(?:[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+|(?P<none>[A-Za-z0-9_-]*+))",
-}
-
-# What has another beginning than a word: by what stands in each of its matches, in small letters where they do not
-# matter. ``kept``: what of it is no secret.
-_KEY_BLOCK = r"[A-Z0-9\ ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----"
-_OTHERS = {
-    "-----begin ": rf"(?P<kept>)-----BEGIN\ {_KEY_BLOCK} [^-]*+ (?:-(?!----END\ )[^-]*+)*+ (?:-----END\ {_KEY_BLOCK})?",
-    "bearer": r"(?P<kept>(?i:bearer)\s) \s{0,3}+ [A-Za-z0-9._~+/=-]{8,}+",
-    "basic ": r"(?P<kept>(?i:basic)\ ) [A-Za-z0-9+/]{8,}+ ={0,2}+ (?![A-Za-z0-9+/=\ -])",
-    # Everything between a URL's scheme and its host, if there is a password in it.
-    "://": r"""(?P<kept>://) [^/\s:@"'<>]*+ : [^/\s"'<>]+ (?=@)""",
-    ":\\/\\/": r"""(?P<kept>:\\/\\/) [^/\s:@"'<>]*+ : [^/\s"'<>]+ (?=@)""",
-    # The signature of a URL that lets in whoever has it, as Azure makes them.
-    "sig=": rf"(?P<kept>{_BEGINS}(?i:sig)=) [A-Za-z0-9%+/=_-]{{16,}}+",
-    "sig%3d": rf"(?P<kept>{_BEGINS}(?i:sig%3d)) [A-Za-z0-9%+/=_-]{{16,}}+",
-}
-
-_HEADERS = "(?: (?:set-)?cookie | (?:proxy-)?authorization )"
-_FIELDS = r"""(?:
-        x-api-key | x-auth-token | x-goog-api-key | api[-_]?key | client[-_]?secret | secret[-_]?(?:access[-_]?)?key
-      | (?:access|refresh|id|auth|session|api|private|security|vault)[-_]?token | private[-_]?key
-      | password | passwd | passphrase | pwd
-    )"""
-
-# Tokens that say where a list goes on, or that are counted: no secrets.
-_NOT_SECRET = "".join(
-    f"(?<!{word})(?<!{word}[-_])"
-    for word in (
-        *("page", "next", "prev", "previous", "continuation", "sync", "pagination", "resume", "cursor", "delta"),
-        *("max", "min", "per", "eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "start", "end", "first"),
-    )
-)
-# Fields that may carry a secret: what they hold has the last word. Also as the last part of a name, githubToken.
-_MAYBE_TOKEN = rf"{_NOT_SECRET} token"
-_MAYBE_SECRET = r"""(?: secret | (?<=[-_])pass | pass(?= \\{0,3}["'] | =) | (?-i:(?<=[a-z0-9])Pass) )"""  # noqa: S105
-_IN_CAMELS = r"(?-i: (?<=[a-z0-9]) (?=Token|Secret|Pass|ApiKey) )"
-# GITHUB_TOKEN=, DB_PASS=: in an environment, whatever follows.
-_OF_ENVIRONMENT = rf"(?-i: (?<=_) (?: (?i:{_NOT_SECRET}) TOKEN | SECRET | PASS ) ) (?==)"
-
-_NO_VALUE = r"""(?! (?:true|false|null|none|undefined)(?![a-z0-9]) | [$<{%*\[] )"""
-# What looks like a token: with a digit and no number; or long.
-_LIKELY = rf"""
-    {_NO_VALUE} (?! [-+.0-9]{{1,16}}+ (?![^\s"',;&<>}}\])\\]) )
-    (?: (?=[^\s"',;&<>}}\])\\]{{6}}) [^\s"',;&<>}}\])\\0-9]{{0,64}}+ [0-9] | [A-Za-z0-9_~+/=%-]{{14}} )
-"""
-# The same for a secret, of which anything in quotes will do.
-_LIKELY_QUOTED = rf"""{_NO_VALUE} [^"'\r\n]{{4}}"""
-
-# A header or a field that carries a secret, whatever it looks like: in HTTP, JSON, Python's repr and query strings.
-_NAMED = re.compile(
-    rf"""(?xi)
-    (?: (?P<listed>(?<=[(\[]["']) | (?<=[(\[]b["']) | (?<=[(\[]\\["'])) | {_BEGINS} | (?=passw) | {_IN_CAMELS} )
-    (?P<name>
-        (?:
-            (?P<header>{_HEADERS}) | {_FIELDS}
-          | (?P<variable>{_OF_ENVIRONMENT}) | (?P<token>{_MAYBE_TOKEN}) | (?P<secret>{_MAYBE_SECRET})
-        )
-        (?:
-            \\{{0,3}}["']? \s{{0,3}} (?:[:=]|%3[ad]) (?:\s|%20){{0,3}} (?:b(?=["']))?
-          | (?(listed) (?P<pair>\\?["'],\ ?b?(?=\\?["'])) | (?!))
-        )
-    )
-    (?(token) (?=\\{{0,3}}["']? {_LIKELY}) )
-    (?(secret) (?=\\{{0,3}}["'] {_LIKELY_QUOTED} | {_LIKELY}) )
-    (?(variable) (?=["']? {_NO_VALUE} [^\s"']{{4}}) )
-    """
-    r"""
-    (?:
-        (?P<quote>\\{1,3}["']) (?:(?!(?P=quote))[^\r\n])++   # in quotes that are escaped, to the next such quote
-      | " (?=[^"\\\r\n]|\\.) [^"\\\r\n]*+ (?:\\.[^"\\\r\n]*+)*+   # in quotes
-      | ' (?=[^'\\\r\n]|\\.) [^'\\\r\n]*+ (?:\\.[^'\\\r\n]*+)*+
-      | (?P<scheme>(?:bearer|basic|digest|token)[\ \t]{1,3})?+ (?!\[redacted\])
-        (?(header)
-            (?:[a-z][a-z0-9-]{2,30}:?[\ \t]{1,3})?+   # another scheme
-            (?=[^\s"']\S{3}) PART (?: (?: ; | ,(?=\ ?[^\s"',;=]{1,64}=) ) \ ?PART )*+
-          | [^\s"',;&<>}\])\\]{4,}+ (?: ;\ ?[^\s"';<>}\])\\]++ )*+
-        )
-    )
-    (?(pair) (?=\\?["']\s?[)\]]))   # of two things in a list, no more
-    """.replace("PART", r"""[^\s"',;<>}\])\\]++ (?:(?<==)(?:"[^"\r\n]*+" | '[^'\r\n]*+'))?+""")
-)
-
-# What each match of it has in it, in small letters.
-_NAMED_AT = ("cookie", "authorization", "api-key", "api_key", "apikey", "token", "secret", "private", "pass", "pwd")
-# What a name may have before that, and how much.
-_LED_BY = tuple(
-    f"{lead}{joint}"
-    for lead in (
-        *("set", "proxy", "x", "x-goog", "client", "access", "refresh", "id", "auth", "session", "api"),
-        *("security", "vault"),
-    )
-    for joint in ("", "-", "_")
-)
-_MOST_BEFORE = max(map(len, _LED_BY))
-# What follows on each of these words in a match: the rest of the name, and what parts it from its value.
-_GOES_ON = re.compile(r"""(?i)[a-z_-]{0,20}+(?:\\{0,3}+["']?+(?:\s{0,3}+(?:[:=]|%3[ad])|,))""")
-
-# The end of a name decides.
-_LONGEST_NAME = 64
-_NAME = re.compile(rf"(?xi) (?: .*[^a-z0-9] | .*{_IN_CAMELS} )? (?:{_HEADERS} | {_FIELDS}) | .*passw(?:or)?d")
-_MAYBE_NAME = re.compile(
-    rf"(?xi) .*? (?: {_BEGINS} | {_IN_CAMELS} ) (?: (?P<token>{_MAYBE_TOKEN}) | secret | pass )", re.DOTALL
-)
-_TOKEN = re.compile(rf"(?xi) {_LIKELY}")
-_SECRET = re.compile(rf"(?xi) {_LIKELY_QUOTED}")
 
 # What people read of a tag.
 _READ_ATTRIBUTES = tuple(f' {name}="' for name in ("title", "alt", "aria-label"))
@@ -189,12 +50,12 @@ def redact(text: str) -> str:
     """The text with every known secret, and everything shaped or named like one, replaced by ``[redacted]``."""
     text = redact_known(text)
     lower = _lowered(text)
-    if any(map(lower.__contains__, _NAMED_AT)):
+    if any(map(lower.__contains__, shapes.NAMED_AT)):
         text = _without_named(text, lower)
-    for mark in filter(text.__contains__, _WORDS):
-        text = _word(mark).sub(_unless_passed_over if mark == _JWT else MASK, text)
-    for mark in filter(lower.__contains__, _OTHERS):
-        text = _other(mark).sub(rf"\g<kept>{MASK}", text)
+    for mark in filter(text.__contains__, shapes.WORDS):
+        text = shapes.word(mark).sub(_unless_passed_over, text)
+    for mark in filter(lower.__contains__, shapes.OTHERS):
+        text = shapes.other(mark).sub(rf"\g<kept>{MASK}", text)
     return text
 
 
@@ -204,13 +65,19 @@ def redact_head(text: str, limit: int) -> str:
     return head if len(text) <= limit and len(head) <= limit else f"{head[: limit - 1]}…"
 
 
+def redact_json_head(text: str, limit: int) -> str:
+    """:func:`redact_head` of a text of JSON, which is read as such unless it is long."""
+    short = redact_json(text) if len(text) <= limit + _BEHIND else text
+    return redact_head(short, limit)
+
+
 def is_plain(text: str) -> bool:
     """Whether the text surely holds nothing to be taken out. What a field is called, beside it, may say otherwise."""
     lower = _lowered(text)
     return not (
-        any(map(lower.__contains__, _NAMED_AT))
-        or any(map(text.__contains__, _WORDS))
-        or any(map(lower.__contains__, _OTHERS))
+        any(map(lower.__contains__, shapes.NAMED_AT))
+        or any(map(text.__contains__, shapes.WORDS))
+        or any(map(lower.__contains__, shapes.OTHERS))
         or _known.spellings().are_in(text)
     )
 
@@ -221,50 +88,48 @@ def _lowered(text: str) -> str:
     return lower if len(lower) == len(text) else text.replace("İ", "i").lower()
 
 
-@cache
-def _word(begin: str) -> "re.Pattern[str]":
-    """Begins with the word, not with what it stands behind: that is how texts are searched fast."""
-    word = re.escape(begin)
-    behind = "|".join(f"(?<={what}{word})" for what in _BEHIND_WHAT)
-    return re.compile(f"{word}(?:{behind}){_WORDS[begin]}")
-
-
-@cache
-def _other(mark: str) -> "re.Pattern[str]":
-    return re.compile(f"(?x){_OTHERS[mark]}")
-
-
 def _unless_passed_over(found: _Found) -> str:
-    return MASK if found["none"] is None else found[0]
+    return found[0] if found.lastgroup == "none" else MASK
 
 
 def _without_named(text: str, lower: str) -> str:
-    """``_NAMED.sub``, but fast: each match has one of a few words in it, and is looked for around these only."""
+    """``shapes.NAMED.sub``, but fast: each match has one of a few words in it, and is looked for around these only."""
     parts: list[str] = []
     done = 0
-    for first, last in sorted(_places(lower)):
-        for begin in range(max(first, done), last + 1):
-            if found := _NAMED.match(text, begin):
-                parts += text[done:begin], _with_name(found)
-                done = found.end()
-                break
+    for begin in sorted(_places(lower)):
+        if begin < done or not (found := shapes.NAMED.match(text, begin)):
+            continue
+        if not found["pair"] or _is_in_pairs(text, begin):
+            parts += text[done:begin], _with_name(found)
+            done = found.end()
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _places(lower: str) -> Iterator[tuple[int, int]]:
-    """Where matches of ``_NAMED`` may begin, from the first to the last place."""
-    for mark in _NAMED_AT:
+def _places(lower: str) -> Iterator[int]:
+    """Where matches of ``shapes.NAMED`` may begin."""
+    for mark, before in shapes.NAMED_AT.items():
+        is_name, leads = "" in before, tuple(filter(None, before))
         at = lower.find(mark)
         while at >= 0:
-            if _GOES_ON.match(lower, at + len(mark)):
-                yield (at - _MOST_BEFORE if lower.endswith(_LED_BY, 0, at) else at), at
+            if (is_name or lower.endswith(leads, 0, at)) and shapes.GOES_ON.match(lower, at + len(mark)):
+                if is_name:
+                    yield at
+                if lower.endswith(leads, 0, at):
+                    yield from (at - len(lead) for lead in leads if lower.endswith(lead, 0, at))
             at = lower.find(mark, at + 1)
+
+
+def _is_in_pairs(text: str, begin: int) -> bool:
+    return shapes.OF_PAIRS.search(text, max(0, begin - _MOST_BEFORE_A_PAIR), begin) is not None
+
+
+_MOST_BEFORE_A_PAIR = 32
 
 
 def _with_name(found: _Found) -> str:
     value = found[0].removeprefix(found["name"])
-    quote = found["quote"] or (value[0] if value[0] in "\"'" else "")
-    return f"{found['name']}{quote}{found['scheme'] or ''}{MASK}"
+    opens = found["quote"] or found["lines"] or (value[0] if value[0] in "\"'" else "")
+    return f"{found['name']}{opens}{found['scheme'] or ''}{MASK}"
 
 
 def redact_known(text: str) -> str:
@@ -360,20 +225,39 @@ def redact_json(text: str) -> str:
 
 def names_a_secret(name: object) -> bool:
     """Whether a field of that name carries a secret, or may: what it holds is not looked at."""
-    return isinstance(name, str) and bool(_is_name(name) or _MAYBE_NAME.fullmatch(name[-_LONGEST_NAME:]))
+    return isinstance(name, str) and bool(_is_name(name) or shapes.MAYBE_NAME.fullmatch(name[-shapes.LONGEST_NAME :]))
 
 
-def _is_name(name: str) -> bool:
-    return bool(_NAME.fullmatch(name[-_LONGEST_NAME:]))
+def _is_name(name: str) -> _Found | None:
+    return shapes.NAME.fullmatch(name[-shapes.LONGEST_NAME :])
 
 
 def _is_secret(name: str, value: Any) -> bool:
     """Whether a field's name tells that its value is a secret, or lets it be and it looks like one."""
-    if not value or _is_name(name):
-        return bool(value)
-    if not isinstance(value, str) or not (found := _MAYBE_NAME.fullmatch(name[-_LONGEST_NAME:])):
+    if not value or isinstance(value, bool):
         return False
-    return bool(_TOKEN.match(value) if found["token"] else _SECRET.match(value))
+    if found := _is_name(name):
+        if isinstance(value, str):
+            return not (shapes.NO_VALUE.match(value) or (found["pwd"] and shapes.FOLDER.match(value)))
+        return not (isinstance(value, dict) and _is_schema(value))
+    if not isinstance(value, str) or not (found := shapes.MAYBE_NAME.fullmatch(name[-shapes.LONGEST_NAME :])):
+        return False
+    return bool(shapes.TOKEN.match(value) if found["token"] else shapes.SECRET.match(value))
+
+
+# Of JSON Schema, what says of a value what it has to be, and holds none.
+_OF_SCHEMAS = {
+    *("type", "title", "description", "format", "pattern", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "$ref"),
+    *("properties", "required", "additionalProperties", "items", "nullable", "writeOnly", "readOnly", "deprecated"),
+}
+
+
+def _is_schema(value: dict[str, Any]) -> bool:
+    """Whether an object says what a field takes. With a default or an example, it could tell a secret."""
+    return {name for name, inner in value.items() if inner} <= _OF_SCHEMAS and not value.keys().isdisjoint(_KINDS)
+
+
+_KINDS = {"type", "anyOf", "oneOf", "allOf", "$ref"}
 
 
 def _texts_of(value: Any) -> Iterator[str]:
@@ -413,9 +297,13 @@ def _each_redacted(value: Any, changed: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return changed.get(value, value)
     if isinstance(value, list):
-        if len(value) == 2 and isinstance(value[0], str) and value[1] and _is_name(value[0]):
-            return [changed.get(value[0], value[0]), MASK]  # a header, as lists of them have it
-        return [_each_redacted(inner, changed) for inner in value]
+        is_of_pairs = all(isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in value)
+        return [
+            [changed.get(each[0], each[0]), MASK]  # a header, as lists of them have it
+            if is_of_pairs and _is_name(each[0]) and _is_secret(*each)
+            else _each_redacted(each, changed)
+            for each in value
+        ]
     if isinstance(value, dict):
         return {
             changed.get(name, name): MASK if _is_secret(name, inner) else _each_redacted(inner, changed)
