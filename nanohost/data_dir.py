@@ -18,13 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 def make_data_dir(data_dir: Path) -> None:
-    """See that DATA_DIR is there, and ours alone: the secret key and all that was said stand in it. One that others may
-    read is narrowed if it belongs to us, and refused if it does not; so is one that others may replace."""
+    """See that DATA_DIR is there, for its owner alone: the secret key and all that was said stand in it. One
+    that others may read is narrowed if it is ours alone, and refused if it is not."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = data_dir.stat()
-        if why := _why_not_safe(data_dir, found):
-            raise CommandError(f"DATA_DIR {data_dir} is not safe: {why}. Set DATA_DIR to another folder.")
         if not is_open(found):
             return
         if reason := _why_not_ours(data_dir, found):
@@ -47,19 +45,10 @@ def is_open(found: os.stat_result) -> bool:
     return bool(stat.S_IMODE(found.st_mode) & 0o077)
 
 
-def _why_not_safe(folder: Path, found: os.stat_result) -> str:
-    """Who else gets at what is kept in a folder, however narrow it is; "" if nobody does."""
-    if found.st_uid != os.geteuid():
-        return f"it belongs to the user {_name_of(found.st_uid)}, who could read all that is kept in it"
-    for parent in folder.resolve().parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            return f"everybody may write to {parent}, and so could put another folder in its place"
-    return ""
-
-
 def _why_not_ours(folder: Path, found: os.stat_result) -> str:
     """Why a folder is not for us to close to others; "" if it is."""
+    if found.st_uid != os.geteuid():
+        return f"it belongs to the user {_name_of(found.st_uid)}"
     if found.st_mode & stat.S_ISVTX:
         return "it is shared, as /tmp is"
     homes = {Path(known.pw_dir) for known in pwd.getpwall()}

@@ -60,17 +60,3 @@ def test_a_private_address_inside_of_isatap_is_named(middle):
 @pytest.mark.parametrize("middle", ["0:5eff", "0:ffff", "0:5efd", "400:5efe", "1:5efe"])
 def test_what_only_looks_like_isatap_is_a_public_address_like_others(middle):
     assert objection(ip_address(f"2a00:1450:4001:81b:{middle}:a00:1")) is None
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("fd00:0:a9fe:a9fe::", "fd00:0:a9:fea9:fe::", "fd00::a9fe:a9:fe00:0:0", "fd00::a9:fe:a9fe:0:0"),
-        *("fd00::a9:fea9:fe00:0", "fd00::a9fe:a9fe", "fd00::6464:64c8", "fd00::a83f:8110"),
-    ],
-)
-def test_no_opened_network_carries_metadata_wherever_a_gateway_may_look(address):
-    """RFC 6052, 2.2: behind a prefix of 32, 40, 48, 56, 64 or 96 bits."""
-    opened = networks(["fc00::/7"])
-    assert "which is never reached" in str(objection(ip_address(address), private=opened))
-    assert objection(ip_address("fd00:1:2:3:4:5:6:7"), private=opened) is None

@@ -81,21 +81,11 @@ def test_the_folder_of_the_programs_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: a folder of another user; this needs root")
-@pytest.mark.parametrize("mode", [0o700, 0o755])
-def test_a_folder_of_another_user_is_refused_however_narrow(tmp_path, mode):
+def test_a_folder_of_another_user_is_refused(tmp_path):
     folder = tmp_path / "theirs"
     folder.mkdir()
-    folder.chmod(mode)
+    folder.chmod(0o755)
     os.chown(folder, 12345, 12345)
-    with pytest.raises(CommandError, match="is not safe: it belongs to the user 12345, who could read all"):
-        lock_data_dir(folder)
-    assert (mode_of(folder), list(folder.iterdir())) == (mode, [])
-
-
-def test_a_folder_that_everybody_could_replace_is_refused(tmp_path):
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o777)
-    with pytest.raises(CommandError, match=f"everybody may write to {tmp_path}/shared, and so could put another"):
-        lock_data_dir(tmp_path / "shared" / "data")
-    (tmp_path / "shared").chmod(0o1777)
-    lock_data_dir(tmp_path / "shared" / "data").close()
+    assert "it belongs to the user 12345" in refusal(folder)
+    folder.chmod(0o700)
+    lock_data_dir(folder).close()

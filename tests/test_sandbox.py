@@ -88,7 +88,6 @@ TABLE = {
             ("connect_unix", {"path": "SOCKET"}),
             ("connect_abstract", {"name": "ABSTRACT"}),
             ("send_by_a_pair", {"path": "DATAGRAMS"}),
-            ("make_a_pair_of_another_kind", {}),
         ],
     ),
     "Nothing of the kernel but what tools need": (
@@ -115,8 +114,7 @@ def mode(request):
     failed = request.session.testsfailed
     yield request.param
     if request.session.testsfailed == failed:
-        whole = request.param != LANDLOCK or landlock.keeps_signals_in()
-        note_sandbox(request.param if whole else f"{request.param}-without-signals")
+        note_sandbox(request.param)
 
 
 @pytest.fixture(scope="module")

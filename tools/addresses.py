@@ -6,7 +6,7 @@ there is a table, from IANA's registries of special-purpose addresses (RFC 6890 
 is asked as well.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
@@ -158,21 +158,13 @@ def objection(address: Address, *, private: Sequence[Network] = ()) -> str | Non
 
 
 def _of_metadata(address: Address) -> str | None:
-    """Why an address of an opened network may not be reached all the same: a gateway of that network may go by four of
-    its bytes (NAT64 with a prefix of its own, ISATAP), which are an IPv4 address that nothing opens."""
-    for carried in _carried(address) if isinstance(address, IPv6Address) else ():
-        for network, meaning in _NEVER:
-            if carried in network:
-                return f"carries {carried}, which is never reached ({meaning})"
+    """Why an address of an opened network may not be reached all the same: its last four bytes, which a gateway of that
+    network may go by (NAT64 with a prefix of its own, ISATAP), are an IPv4 address that nothing opens."""
+    last = IPv4Address(int(address) & 0xFFFF_FFFF)
+    for network, meaning in _NEVER:
+        if address.version == 6 and last in network:
+            return f"carries {last}, which is never reached ({meaning})"
     return None
-
-
-def _carried(address: IPv6Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that an IPv6 address may carry: behind a prefix of 32, 40, 48, 56, 64 or 96 bits, and around
-    the ninth byte (RFC 6052)."""
-    whole = address.packed
-    for at in (4, 5, 6, 7, 8, 12):
-        yield IPv4Address((whole[:8] + whole[9:])[at : at + 4] if at < 12 else whole[12:])
 
 
 def _hidden(address: IPv6Address) -> IPv4Address | None:

@@ -52,17 +52,12 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         row: ApiKey = self.create(owner=owner, prefix=key.split("_")[1], digest=_digest(key), expires_at=expires_at)
         return row
 
-    def configured(self) -> models.QuerySet["ApiKey"]:
-        """The active keys that a setting names, or named."""
-        rows: models.QuerySet[ApiKey] = self.active().filter(is_configured=True).order_by("pk")
-        return rows
-
     def configure(self, key: str, *, owner: object) -> list["ApiKey"]:
         """See that this key, which a setting names, opens something. Returns those that the setting named before: they
         are revoked now. Raises :class:`MalformedKey`, and IntegrityError where the prefix is another key's."""
         row = self.recognise(key) or self.register(key, owner=owner)
         self.filter(pk=row.pk, is_configured=False).update(is_configured=True)
-        former = list(self.configured().exclude(pk=row.pk))
+        former = list(self.active().filter(is_configured=True).exclude(pk=row.pk).order_by("pk"))
         for each in former:
             each.revoke()
         return former

@@ -247,16 +247,6 @@ def send_by_a_pair(path: str) -> str:
     return "sent"
 
 
-def make_a_pair_of_another_kind() -> str:
-    """Of a family that the kernel may have, loaded for whoever asks."""
-    try:
-        socket.socketpair(socket.AF_TIPC, socket.SOCK_STREAM)
-    except OSError as error:
-        if error.errno == errno.EACCES:
-            raise
-    return "the kernel was asked"
-
-
 def listen_to_the_kernel() -> str:
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
     return "opened"
