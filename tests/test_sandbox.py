@@ -19,6 +19,7 @@ import pytest
 
 from tests.host import ROOT
 from tests.shapes import note_sandbox
+from tests.stack import descendants_of
 from tests.test_tool_processes import alive, do, held
 from tests.wait import wait_until
 from tools.sandbox import landlock, modes
@@ -355,6 +356,17 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_others_do_not_wait(pool, 
     assert not waits.is_alive()
     assert do(pool, "echo", value=1).ok
     assert not alive(house.server.pid)
+
+
+def test_whoever_is_killed_while_it_ends_others_leaves_none_of_them_stopped(own_pool):
+    """To end them, it first stops them all. This is the moment after that."""
+    do(own_pool, "echo", permissions=(), value=1)
+    first = next(iter(own_pool._houses.values())).server._process.pid
+    below = descendants_of(first)
+    for pid in below:
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not any(alive(pid) for pid in below))
 
 
 # --- which one is in force -------------------------------------------------------------------------------------------
