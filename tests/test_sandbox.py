@@ -225,6 +225,13 @@ def test_system_calls_that_no_tool_needs_are_refused(mode, pool, name):
         assert answer.text == "the kernel looked at it"
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, 16, 30], ids=["ipv4", "ipv6", "netlink", "tipc"])
+@pytest.mark.parametrize("granted", [(), ("NET_HTTP",)], ids=["no network", "network"])
+def test_a_pair_of_sockets_is_of_no_network(mode, pool, granted, family):
+    answer = attack(pool, "pair_of", permissions=granted, family=family)
+    assert (answer.text == "PermissionError: [Errno 13] Permission denied") is (mode in BOTH)
+
+
 # --- what was granted ------------------------------------------------------------------------------------------------
 
 
