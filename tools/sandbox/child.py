@@ -71,8 +71,8 @@ LENGTH = struct.Struct(">I")
 _OUT_OF_MEMORY = 113
 # What tells a supervisor to end. Not SIGTERM, which a service manager sends to every process of a service.
 _END = signal.SIGUSR1
-# What the kernel tells it by that the one above has ended: this signal makes go on whoever was stopped to be killed, and
-# was not. A service manager sends it as well, so it means nothing by itself.
+# How the kernel tells it that the one above has ended: this signal also makes it go on, if it was stopped to be killed
+# and was not. A service manager sends it as well, so it means nothing by itself.
 _ABOVE_HAS_ENDED = signal.SIGCONT
 # Of the memory it may have, what a child must have had for its death by a signal to be blamed on memory.
 _STARVED = 0.8
