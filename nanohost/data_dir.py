@@ -1,6 +1,7 @@
 """DATA_DIR: held by one process at a time, and home of the secret key of those that were given none."""
 
 import fcntl
+import grp
 import logging
 import os
 import pwd
@@ -19,10 +20,23 @@ logger = logging.getLogger(__name__)
 
 def make_data_dir(data_dir: Path) -> None:
     """See that DATA_DIR is there, for its owner alone: the secret key and all that was said stand in it. One
-    that others may read is narrowed if it is ours alone, and refused if it is not."""
+    that others may read is narrowed if it is ours alone, and refused if it is not; so is one that others could put
+    another in the place of."""
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if reason := _why_replaceable(data_dir):
+            raise CommandError(
+                f"DATA_DIR {data_dir} could be replaced by others of this machine: {reason}. Change that, or set"
+                " DATA_DIR to another folder."
+            )
+        for folder in reversed((data_dir, *data_dir.parents)):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
         found = data_dir.stat()
+        if found.st_uid != os.geteuid():
+            raise CommandError(
+                f"DATA_DIR {data_dir} belongs to the user {_name_of(found.st_uid)}, who could read and change all that"
+                " is kept in it. Set DATA_DIR to a folder of your own, or start as that user."
+            )
         if not is_open(found):
             return
         if reason := _why_not_ours(data_dir, found):
@@ -41,20 +55,52 @@ def make_data_dir(data_dir: Path) -> None:
 
 
 def is_open(found: os.stat_result) -> bool:
-    """Whether anybody but its owner may read, write or enter a folder."""
+    """Whether anybody but its owner may read, write or enter it."""
     return bool(stat.S_IMODE(found.st_mode) & 0o077)
 
 
 def _why_not_ours(folder: Path, found: os.stat_result) -> str:
     """Why a folder is not for us to close to others; "" if it is."""
-    if found.st_uid != os.geteuid():
-        return f"it belongs to the user {_name_of(found.st_uid)}"
     if found.st_mode & stat.S_ISVTX:
         return "it is shared, as /tmp is"
     homes = {Path(known.pw_dir) for known in pwd.getpwall()}
     if folder in {*homes, Path.home(), Path(folder.anchor)} or folder in Path(__file__).parents:
         return "it holds other things as well: a home, or programs"
     return ""
+
+
+def _why_replaceable(data_dir: Path) -> str:
+    """Why somebody else could put another folder in the place of this one, or of one above it; "" if nobody could."""
+    root = Path("/").stat()
+    # Those who could do anything to us anyway: the administrator, and whoever may change our programs.
+    trusted = {os.geteuid(), root.st_uid, Path(__file__).stat().st_uid}
+    for folder in data_dir.resolve().parents:
+        if not folder.exists():
+            continue
+        found = folder.stat()
+        if found.st_uid not in trusted:
+            return f"{folder} belongs to the user {_name_of(found.st_uid)}"
+        if found.st_mode & stat.S_ISVTX:  # as in /tmp, each can only move what is their own
+            continue
+        if found.st_mode & stat.S_IWOTH:
+            return f"{folder} may be written to by everybody"
+        if found.st_mode & stat.S_IWGRP and found.st_gid != root.st_gid and _members_of(found.st_gid) - trusted:
+            return f"{folder} may be written to by the group {_name_of_group(found.st_gid)}"
+    return ""
+
+
+def _members_of(group: int) -> set[int]:
+    """The users in a group, as far as they are listed. Many systems give each user a group of their own."""
+    members: list[str] = []
+    with suppress(KeyError):
+        members = grp.getgrgid(group).gr_mem
+    return {user.pw_uid for user in pwd.getpwall() if user.pw_gid == group or user.pw_name in members}
+
+
+def _name_of_group(group: int) -> str:
+    with suppress(KeyError):
+        return grp.getgrgid(group).gr_name
+    return str(group)
 
 
 def _name_of(user: int) -> str:
@@ -67,6 +113,7 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
     """Hold DATA_DIR: a second process on one SQLite file would mean two sweepers of one memory."""
     make_data_dir(data_dir)
     try:
+        _make_file(data_dir / "lock")
         lock = (data_dir / "lock").open("a")
     except OSError as error:
         raise CommandError(f"DATA_DIR {data_dir} cannot be written: {error.strerror}.") from None
@@ -77,6 +124,25 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
     return lock
 
 
+def keep_database(database: Path) -> None:
+    """See that SQLite's file is there, for its owner alone. The files that SQLite puts beside it get its mode; those
+    that a host has left when it was killed are narrowed as well."""
+    try:
+        _make_file(database)
+        for name in (f"{database.name}-wal", f"{database.name}-shm"):
+            if (database.parent / name).exists():
+                _make_file(database.parent / name)
+    except OSError as error:
+        raise CommandError(f"DATA_DIR {database.parent} cannot be written: {error.strerror}.") from None
+
+
+def _make_file(file: Path) -> None:
+    """Make an empty file for its owner alone; narrow it if it is there."""
+    file.touch(mode=0o600)
+    if is_open(file.stat()):
+        file.chmod(0o600)
+
+
 def keep_secret_key(data_dir: Path) -> None:
     """Django's SECRET_KEY lives in DATA_DIR, so that sessions outlast a restart. The settings have read it if it is."""
     kept = data_dir / "secret_key"
@@ -85,7 +151,7 @@ def keep_secret_key(data_dir: Path) -> None:
             return
         # Complete or not there: half a file would be half a secret.
         half = data_dir / "secret_key.new"
-        half.touch(mode=0o600)
+        _make_file(half)
         half.write_text(settings.SECRET_KEY)
         half.replace(kept)
     except OSError as error:

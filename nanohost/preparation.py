@@ -77,11 +77,12 @@ def refuse_unknown_tools() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What came of it: the admin's password and the API key, each if it was made now; sentences on keys revoked now."""
+    """What came of it: the admin's password and the API key, each if it was made now; ``told``: sentences on the keys
+    that NANOHOST_API_KEY named before."""
 
     password: str | None
     key: str | None
-    revoked: list[str]
+    told: list[str]
 
 
 def prepare_database() -> Prepared:
@@ -98,9 +99,9 @@ def prepare_database() -> Prepared:
             sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
             sync_roles()
             with transaction.atomic():  # a secret is kept only if it can be shown
-                password, revoked = make_admin(), configure_key()
-                prepared = Prepared(password=password, key=make_key(), revoked=revoked)
-            for sentence in revoked:
+                password, told = make_admin(), configure_key()
+                prepared = Prepared(password=password, key=make_key(), told=told)
+            for sentence in told:
                 logger.warning(sentence)
             return prepared
     except DatabaseError as error:
@@ -222,11 +223,16 @@ def make_key() -> str | None:
 
 
 def configure_key() -> list[str]:
-    """See that NANOHOST_API_KEY, if it is set, is a key, and the one it named before is none: a sentence each."""
+    """See that NANOHOST_API_KEY, if it is set, is a key, and the one it named before is none: a sentence each. If it is
+    not set, that one stays, and is told of: a start that was handed no key by mistake would lock everybody out."""
     admin = get_user_model().objects.get(username="admin")
     wanted = env.secret("NANOHOST_API_KEY")
     if not wanted:
-        return []
+        return [
+            f"NANOHOST_API_KEY is not set; the key {key}, which it named before, still opens the API. To end it:"
+            f" manage.py keys revoke {key.prefix}"
+            for key in ApiKey.objects.active().filter(is_configured=True).order_by("pk")
+        ]
     try:
         with transaction.atomic():
             former = ApiKey.objects.configure(wanted, owner=admin)

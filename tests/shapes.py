@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +81,17 @@ def run_suite(wanted: str, arguments: list[str]) -> bool:
     return subprocess.run(pytest, env=os.environ | own).returncode == 0
 
 
-def note_sandbox(mode: str) -> None:
-    """Have it told at the end of the suite that hostile tools were tried in a sandbox."""
+def note_sandbox(mode: str, untried: Collection[str] = ()) -> None:
+    """Have it told at the end of the suite that hostile tools were tried in a sandbox, and which were not."""
     if noted := os.environ.get("TEST_SANDBOXES"):
         with Path(noted).open("a") as file:
-            file.write(f"{mode}\n")
+            file.write(" without ".join([mode, *sorted(untried)]) + "\n")
+
+
+def sandboxes_tried(noted: str) -> str:
+    """What is told of what :func:`note_sandbox` wrote."""
+    tried = sorted(set(noted.splitlines()) - {"none"})
+    return f"hostile tools tried in: {', '.join(tried) or 'no sandbox: install bubblewrap'}"
 
 
 def main(arguments: list[str]) -> int:
@@ -104,8 +111,7 @@ def main(arguments: list[str]) -> int:
         ran.append(PRODUCTION)
     pages = chromium() or "not tested: install Debian's chromium, or set CHROMIUM to one"
     print(f"\npages in a browser: {pages}", flush=True)  # noqa: T201 -- a command
-    tried = sorted(set(noted.read().split()) - {"none"})
-    print(f"hostile tools tried in: {', '.join(tried) or 'no sandbox: install bubblewrap'}", flush=True)  # noqa: T201 -- a command
+    print(sandboxes_tried(noted.read()), flush=True)  # noqa: T201 -- a command
     if not all(passed):
         print("\nfailed", flush=True)  # noqa: T201 -- a command
     print(f"shapes run: {', '.join(ran)}", flush=True)  # noqa: T201 -- a command

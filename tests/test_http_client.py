@@ -106,7 +106,13 @@ METADATA = [
 METADATA_IN_AN_INTRANET = [
     *("fd12:64::169.254.169.254", "fd12:64::100.100.100.200", "fd12:64::192.0.0.192", "fd12:64::168.63.129.16"),
     *("fd12::5efe:169.254.169.254", "fd12::200:5efe:169.254.170.2"),
+    # By RFC 6052 after 32, 40, 48, 56 and 64 bits, where the ninth byte is passed over.
+    *("fd12:64:a9fe:a9fe::", "fd12:64:a9:fea9:fe::", "fd12:64:0:a9fe:a9:fe00::", "fd12:64:0:a9:fe:a9fe::"),
+    *("fd12:64::a9:fea9:fe00:0", "fd12:64:6464:64c8::", "fd12:64::c0:0:c000:0", "fd12:64:0:a8:3f:8110::1"),
+    "fd12:64::ffa9:fea9:fe00:1",  # with what is to be zero by it, and that not every gateway looks at
 ]
+# The same bytes where no gateway looks for them, and what is not metadata where it does.
+OF_AN_INTRANET = ("fd12:64::a9fe:a9fe:0:0", "fd12:64:a14:1::", "fd12:64::a14:1")
 
 
 @pytest.mark.parametrize("address", [*METADATA, *METADATA_IN_AN_INTRANET])
@@ -115,6 +121,11 @@ def test_metadata_stays_refused_whatever_is_opened(address):
     assert "is never reached" in objection(ip_address(address), private=opened)
     for hidden in hiding(IPv4Address(address)).values() if ":" not in address else ():
         assert objection(hidden, private=opened), hidden
+
+
+@pytest.mark.parametrize("address", OF_AN_INTRANET)
+def test_what_a_gateway_does_not_take_for_metadata_is_reached(address):
+    assert objection(ip_address(address), private=networks(["fc00::/7"])) is None
 
 
 @pytest.mark.parametrize(

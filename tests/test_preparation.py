@@ -91,13 +91,25 @@ def test_a_key_that_was_configured_is_revoked_once_another_is(monkeypatch, owner
     assert is_known(of_people)
 
 
-def test_a_configured_key_that_is_configured_no_more_stays(monkeypatch):
+def test_a_configured_key_that_is_configured_no_more_stays_and_is_told_of_until_it_is_revoked(
+    monkeypatch, owner, caplog
+):
     """Whoever starts a command from a shell without the variable would lock everybody out."""
-    monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])
-    prepare()
+    ApiKey.objects.issue(owner=owner)
+    for key in KEYS[:2]:
+        monkeypatch.setenv("NANOHOST_API_KEY", key)
+        prepare()
     monkeypatch.delenv("NANOHOST_API_KEY")
+    caplog.clear()
+    sentence = (
+        "NANOHOST_API_KEY is not set; the key nh_second_…, which it named before, still opens the API. To end it:"
+        " manage.py keys revoke second"
+    )
+    assert prepare() == prepare() == f"The database is up to date.\n{sentence}\n"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [sentence] * 2
+    assert is_known(KEYS[1])
+    call_command("keys", "revoke", "second")
     assert prepare() == "The database is up to date.\n"
-    assert is_known(KEYS[0])
 
 
 def test_a_key_of_people_that_was_configured_is_revoked_as_well(monkeypatch, owner):

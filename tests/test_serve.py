@@ -145,9 +145,9 @@ def test_the_line_answers_when_pasted(new_host, first):
 
 
 def test_what_is_kept_is_for_its_owner_alone(new_host):
-    kept = new_host.data_dir / "secret_key"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert not (new_host.data_dir / "secret_key.new").exists()
+    names = ("secret_key", "lock", "nanohost.sqlite3", "nanohost.sqlite3-wal", "nanohost.sqlite3-shm")
+    kept = {file.name: stat.S_IMODE(file.stat().st_mode) for file in new_host.data_dir.iterdir()}
+    assert kept == dict.fromkeys(names, 0o600) | {new_host.log.name: kept[new_host.log.name]}
 
 
 def test_secrets_are_shown_once_and_never_logged(first, second):

@@ -1,6 +1,7 @@
 """How the suite chooses its shapes, and that it cleans up behind runs that could not."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -29,6 +30,26 @@ def test_a_server_that_is_named_and_does_not_answer_is_a_failure():
     assert ran.returncode == 1
     assert "production is not tested, a server does not answer. PostgreSQL (TEST_DATABASE_URL)" in ran.stdout
     assert ran.stdout.endswith("\nshapes run: embedded\n")
+
+
+@pytest.mark.shapeless(reason="it reads a file")
+@pytest.mark.parametrize(
+    ("untried", "line", "is_taken"),
+    [
+        ([], "hostile tools tried in: bubblewrap, landlock", True),
+        (["signals"], "hostile tools tried in: bubblewrap, landlock without signals", False),
+    ],
+)
+def test_what_hostile_tools_were_not_tried_is_named_and_is_not_enough_for_ci(
+    tmp_path, monkeypatch, untried, line, is_taken
+):
+    noted = tmp_path / "noted"
+    monkeypatch.setenv("TEST_SANDBOXES", str(noted))
+    for mode, of_it in (("none", []), ("landlock", untried), ("bubblewrap", [])):
+        shapes.note_sandbox(mode, of_it)
+    assert shapes.sandboxes_tried(noted.read_text()) == line
+    (wanted,) = re.findall(r"^grep -q '(.*tried in.*)' ", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert bool(re.search(wanted, line)) is is_taken
 
 
 @pytest.mark.production(reason="it asks for Redis behind a PostgreSQL that answers")

@@ -158,12 +158,17 @@ def objection(address: Address, *, private: Sequence[Network] = ()) -> str | Non
 
 
 def _of_metadata(address: Address) -> str | None:
-    """Why an address of an opened network may not be reached all the same: its last four bytes, which a gateway of that
-    network may go by (NAT64 with a prefix of its own, ISATAP), are an IPv4 address that nothing opens."""
-    last = IPv4Address(int(address) & 0xFFFF_FFFF)
-    for network, meaning in _NEVER:
-        if address.version == 6 and last in network:
-            return f"carries {last}, which is never reached ({meaning})"
+    """Why an address of an opened network may not be reached all the same: where a gateway of that network may look for
+    an IPv4 address (NAT64 with a prefix of its own, ISATAP), there is one that nothing opens."""
+    if isinstance(address, IPv4Address):
+        return None
+    # RFC 6052, section 2.2: after a prefix of 32 to 96 bits. The ninth byte is none of the four, and ought to be zero.
+    number = address.packed[:8] + address.packed[9:]
+    places = [number[start : start + 4] for start in (4, 5, 6, 7, 8, 11)]
+    for hidden in map(IPv4Address, places):
+        for network, meaning in _NEVER:
+            if hidden in network:
+                return f"carries {hidden}, which is never reached ({meaning})"
     return None
 
 

@@ -247,6 +247,11 @@ def send_by_a_pair(path: str) -> str:
     return "sent"
 
 
+def pair_of(family: int) -> str:
+    socket.socketpair(family, socket.SOCK_STREAM)
+    return "made"
+
+
 def listen_to_the_kernel() -> str:
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
     return "opened"

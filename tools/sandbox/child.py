@@ -18,8 +18,8 @@ one above or below ends the rest:
 
 - the child ends, or the host asks for it: its supervisor ends all that is below, and itself;
 - the supervisor is killed: the kernel kills the child, and the fork server ends what they leave;
-- the fork server is killed: each supervisor is told by the kernel, and ends as if it had been asked to; so does the
-  box;
+- the fork server is killed: each supervisor is told by the kernel, and ends as if it had been asked to, also one that
+  was stopped; so does the box;
 - the host is killed or closes the control socket: the fork server ends everybody, and itself.
 
 Where the kernel can (Landlock's ABI 6), a tool can signal none of those above it. What it does to its own interpreter,
@@ -71,6 +71,9 @@ LENGTH = struct.Struct(">I")
 _OUT_OF_MEMORY = 113
 # What tells a supervisor to end. Not SIGTERM, which a service manager sends to every process of a service.
 _END = signal.SIGUSR1
+# How the kernel tells it that the one above has ended: this signal also makes it go on, if it was stopped to be killed
+# and was not. A service manager sends it as well, so it means nothing by itself.
+_ABOVE_HAS_ENDED = signal.SIGCONT
 # Of the memory it may have, what a child must have had for its death by a signal to be blamed on memory.
 _STARVED = 0.8
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
@@ -238,10 +241,10 @@ def _be_supervisor(child_fd: int, liveness_fd: int, box: Box, limits: Limits, se
     try:
         os.setsid()
         os.set_inheritable(child_fd, False)
-        # Both are waited for, and wait meanwhile.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {_END, signal.SIGCHLD})
+        # They are waited for, and wait meanwhile.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {_END, _ABOVE_HAS_ENDED, signal.SIGCHLD})
         prctl(CHILD_SUBREAPER, 1)
-        prctl(PDEATHSIG, _END)
+        prctl(PDEATHSIG, _ABOVE_HAS_ENDED)
         if os.getppid() == server:
             supervisor, child = os.getpid(), os.fork()
             if child == 0:
@@ -249,16 +252,17 @@ def _be_supervisor(child_fd: int, liveness_fd: int, box: Box, limits: Limits, se
                 os.close(liveness_fd)
                 _be_child(child_fd, box, limits, supervisor)
             os.close(child_fd)
-            code = _supervise(child, limits.memory)
+            code = _supervise(child, server, limits.memory)
     finally:
         end_descendants(seconds=10)
         os._exit(code)
 
 
-def _supervise(child: int, memory: int) -> int:
+def _supervise(child: int, server: int, memory: int) -> int:
     """Wait until the child ends or is to end, and kill its process group; returns what to exit with."""
     while True:
-        asked_to_end = signal.sigwait({_END, signal.SIGCHLD}) == _END
+        told = signal.sigwait({_END, _ABOVE_HAS_ENDED, signal.SIGCHLD})
+        asked_to_end = told == _END or os.getppid() != server
         if asked_to_end:
             _kill_group(child)
             _signal(child, signal.SIGKILL)  # it may not have made its group yet

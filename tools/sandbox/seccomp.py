@@ -152,6 +152,8 @@ def program(machine: _Machine, *, network: bool) -> Iterator[tuple[int, int, int
     yield from _where(machine.setsockopt, *sizes, _no(0))
     yield from _where(machine.clone, _argument(0), (_ANY_OF, 0, 1, _NEW_NAMESPACES), _no(errno.EPERM))
     yield from _where(machine.socket, _argument(0), *_unless_internet(network), _no(errno.EACCES))
+    unix = _argument(0), (_EQUAL, 1, 0, int(socket.AF_UNIX))
+    yield from _where(machine.socketpair, *unix, _no(errno.EACCES))
     # A pair of another type, datagrams for one, can be connected once more, to a socket of somebody else's.
     stream = (_AND, 0, 0, 0xF), (_EQUAL, 1, 0, int(socket.SOCK_STREAM))
     yield from _where(machine.socketpair, _argument(1), *stream, _no(errno.EACCES))

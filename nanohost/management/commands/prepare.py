@@ -20,5 +20,5 @@ class Command(BaseCommand):
         preparation.refuse_unknown_tools()
         prepared = preparation.prepare_database()
         self.stdout.write("The database is up to date.")
-        for line in (*prepared.revoked, *made_now(prepared.password, prepared.key)):
+        for line in (*prepared.told, *made_now(prepared.password, prepared.key)):
             self.stdout.write(line)
