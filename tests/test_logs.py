@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
-from nanohost.lib import logs
+from nanohost.lib import logs, redaction
 from tests import shapes
 from tests.host import ROOT
 from tests.work import settle
@@ -164,6 +164,59 @@ def test_no_secret_is_written(written, written_as_text, way, logger):
 def test_what_a_fields_name_says_counts(written, extra):
     logging.getLogger("x").warning("y", extra=extra)
     assert "[redacted]" in written.getvalue()
+
+
+# Each writes a text of any length.
+LONG = {
+    "message": lambda log, text: log.warning(text),
+    "argument": lambda log, text: log.warning("it said %s", text),
+    "extra field": lambda log, text: log.warning("x", extra={"said": text}),
+    "many fields": lambda log, text: log.warning("x", extra={"said": [text[:999]] * 1000}),
+    "object": lambda log, text: log.warning("x", extra={"object": ValueError(text)}),
+    "name of a field": lambda log, text: log.warning("x", extra={"headers": {text: 1}}),
+    "traceback": lambda log, text: _raise(log, ValueError(text)),
+}
+
+
+@pytest.mark.parametrize("way", LONG)
+def test_of_a_long_line_no_more_is_searched_for_secrets_than_is_written(
+    monkeypatch, written, written_as_text, lines, way
+):
+    given = []
+    for module in (logs, redaction):
+        for name in ("redact", "is_plain"):
+            of = getattr(redaction, name)
+            monkeypatch.setattr(module, name, lambda text, of=of: given.append(len(text)) or of(text))
+    LONG[way](logging.getLogger("x"), "eyJ-" * 250_000)
+    (line,) = lines()
+    assert line["logger"] == "x"
+    assert len(written.getvalue()) < 300_000
+    assert len(written_as_text.getvalue()) < 300_000
+    assert max(given) <= logs.MOST_OF_A_LINE
+    assert sum(given) < 10 * logs.MOST_OF_A_LINE  # by both formatters, some twice
+
+
+@pytest.mark.parametrize("way", LONG)
+def test_no_half_of_a_secret_is_left_where_a_line_is_cut(written, written_as_text, way):
+    for before in range(0, len(SECRET), 3):
+        LONG[way](logging.getLogger("x"), "x" * before + f" {SECRET}" * 20_000)
+    for stream in (written, written_as_text):
+        assert stream.getvalue()
+        assert "sk-" not in stream.getvalue()
+
+
+def test_a_traceback_of_many_frames_is_written_whole(lines):
+    def deeper(left: int) -> None:
+        if not left:
+            raise RuntimeError("at the bottom")
+        [deeper, lambda left: deeper(left)][left % 2](left - 1)  # else Python writes that a frame is repeated
+
+    try:
+        deeper(100)
+    except RuntimeError:
+        logging.getLogger("x").exception("failed")
+    (line,) = lines()
+    assert line["exception"].endswith("RuntimeError: at the bottom")
 
 
 def test_what_is_bound_is_redacted(written):

@@ -18,10 +18,17 @@ from typing import Any
 
 import structlog
 
-from .redaction import is_plain, names_a_secret, redact
+from .redaction import is_plain, names_a_secret, redact, redact_head
 
 # What moves a terminal's cursor or changes its colours; line feed and tab are left.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+# So many characters are written of one text, of a traceback, of all texts of a line, and of a line. Lines come from
+# event loops, too, and what they repeat may be as long as its sender likes: what is left out is not searched.
+MOST_OF_A_TEXT = 32 * 1024
+MOST_OF_A_TRACEBACK = 64 * 1024
+MOST_OF_TEXTS = 128 * 1024
+MOST_OF_A_LINE = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +50,16 @@ class _Redacting(structlog.stdlib.ProcessorFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         try:
-            return redact(super().format(record))
+            line = super().format(record)
+            if len(line) <= MOST_OF_A_LINE:
+                return redact(line)
+            why = {"event": "a line was too long", "said": redact_head(line, MOST_OF_A_TEXT)}
         except Exception as error:
             # A caller whose arguments do not fit its message, or an object that cannot be shown. The standard library
             # would write the raw arguments to standard error.
-            line = {"event": "a line could not be logged", "level": record.levelname.lower(), "logger": record.name}
-            return json.dumps(line | {"error": type(error).__name__, "at": f"{record.pathname}:{record.lineno}"})
+            why = {"event": "a line could not be logged", "error": type(error).__name__}
+        told = {"level": record.levelname.lower(), "logger": record.name, "at": f"{record.pathname}:{record.lineno}"}
+        return json.dumps(why | told)
 
 
 class _JsonLines(_Redacting):
@@ -77,7 +88,7 @@ def _plain_line(record: logging.LogRecord) -> str | None:
     line |= {"level": record.levelname.lower(), "logger": record.name}
     line |= {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
     texts = [value for value in line.values() if type(value) is str]
-    if not all(map(_tells_nothing, line)) or not is_plain("\n".join(texts)):
+    if not all(map(_tells_nothing, line)) or sum(map(len, texts)) > MOST_OF_A_TEXT or not is_plain("\n".join(texts)):
         return None
     if not all(type(value) in _PLAIN for value in line.values() if type(value) is not str):
         return None
@@ -106,13 +117,32 @@ def formatter(style: str) -> logging.Formatter:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Any] = (
-        [_redact_values, _show_controls] if as_text else [structlog.processors.format_exc_info, _redact_values]
-    )
+    last: list[Any] = [
+        structlog.processors.format_exc_info,
+        _cap,
+        _redact_values,
+        *([_show_controls] if as_text else []),
+    ]
     return (_Redacting if as_text else _JsonLines)(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last, renderer],
     )
+
+
+def _cap(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """No more of a text than is written. A secret that is cut is not left by half: where it is, it was whole."""
+    left = MOST_OF_TEXTS
+
+    def capped(text: str, most: int = MOST_OF_A_TEXT) -> str:
+        nonlocal left
+        if len(text) > (most := min(most, left)):
+            text = redact_head(text, most) if most else "…"
+        left = max(0, left - len(text))
+        return text
+
+    # As format_exc_info calls it. It is the last to be written, and told of first.
+    traceback = {name: capped(line[name], MOST_OF_A_TRACEBACK) for name in ("exception",) if name in line}
+    return {name: _each_text(value, capped) for name, value in line.items() if name not in traceback} | traceback
 
 
 def _redact_values(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:

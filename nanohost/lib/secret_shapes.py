@@ -40,7 +40,7 @@ _PART = "[A-Za-z0-9_-]"
 
 
 def _but_no_name(word: str) -> str:
-    """What begins so may be a name, ``npm_lifecycle_script``. It is passed over whole: nothing in it is another."""
+    """What begins so may be a name, ``npm_lifecycle_script``. It is passed over as a whole: there is none in it."""
     return f"(?:{_unlike_a_name()}{word}|(?P<none>{word}))"
 
 
@@ -253,8 +253,8 @@ _THING = r"(?:(?!\\[nrt])\S){1,255}+"
 
 
 def _credentials(slashes: str) -> str:
-    """Between a URL's scheme and its host: all, if there is a password in it, which may have a slash in it where no
-    port stands; or a token alone."""
+    """Between a URL's scheme and its host: all, if there is a password, which may have a slash in it where no port stands;
+    or a token alone."""
     return rf"""(?P<kept>{slashes}) (?= [^/\s:@"'<>]*+ [:@] ) (?:
         [^/\s:@"'<>]*+ : [^/\s"'<>]+ (?=@)
       | [^/\s:@?\#"'<>\[]*+ : (?![0-9]{{1,5}}\\?/) [^/\s"'<>@{{$\\]
