@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ SECRETS = {
 }
 
 # How long the nodes of these tests drain.
-DRAIN_SECONDS = 3
+DRAIN_SECONDS = 1
 
 
 def variables_in(folder: Path) -> dict[str, str]:
@@ -117,13 +116,6 @@ def web(tmp_path_factory):
         yield web
 
 
-@pytest.fixture
-def own_web(tmp_path):
-    """A node that a test may stop."""
-    with running_node(tmp_path) as web:
-        yield web
-
-
 production = pytest.mark.production(reason="a web node is of the production shape")
 
 
@@ -152,23 +144,21 @@ def test_those_who_probe_need_no_tls(web):
 
 
 @production
-def test_a_node_that_stops_says_so_and_serves_on_for_a_while(own_web):
-    began = time.monotonic()
-    own_web.node.send_signal(signal.SIGTERM)
-    wait_until(lambda: own_web.get("/health/ready").json() == {"status": "unavailable", "checks": {"web": "draining"}})
-    assert own_web.get("/health/ready").status_code == 503
-    assert own_web.get("/health/live").status_code == 200
-    tools = own_web.get("/api/v1/tools", headers=BY_PROXY | {"Authorization": f"Bearer {KEY}"})
-    assert tools.status_code == 200
-    assert own_web.node.wait(timeout=20) == 0
-    assert time.monotonic() - began >= DRAIN_SECONDS
+def test_a_node_that_stops_says_so_and_serves_on_until_it_is_asked_twice(tmp_path):
+    """Or for ten minutes."""
+    with running_node(tmp_path, drain=600) as web:
+        web.node.send_signal(signal.SIGTERM)
+        wait_until(lambda: web.get("/health/ready").json() == {"status": "unavailable", "checks": {"web": "draining"}})
+        assert web.get("/health/ready").status_code == 503
+        assert web.get("/health/live").status_code == 200
+        tools = web.get("/api/v1/tools", headers=BY_PROXY | {"Authorization": f"Bearer {KEY}"})
+        assert tools.status_code == 200
+        web.node.send_signal(signal.SIGTERM)
+        assert web.node.wait(timeout=60) == 0
 
 
 @production
-def test_a_node_that_is_asked_twice_stops_at_once(tmp_path):
-    """Though it would drain for ten minutes."""
-    with running_node(tmp_path, drain=600) as web:
-        web.node.send_signal(signal.SIGTERM)
-        wait_until(lambda: web.get("/health/ready").json()["checks"] == {"web": "draining"})
+def test_a_node_that_has_drained_ends_by_itself(tmp_path):
+    with running_node(tmp_path) as web:
         web.node.send_signal(signal.SIGTERM)
         assert web.node.wait(timeout=60) == 0

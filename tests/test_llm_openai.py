@@ -3,7 +3,8 @@
 import asyncio
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -84,7 +85,12 @@ def test_a_process_has_one_client(server, one_client):
 
 
 def test_as_many_calls_run_side_by_side_as_there_are_turns(server):
-    server.answer(*[completion(before=0.3)] * 150)
+    """None is answered before all have come: with fewer connections, none ever would be."""
+
+    async def once_all_have_come() -> AsyncIterator[bytes]:
+        while len(server.requests) < 150:
+            await asyncio.sleep(0.01)
+        yield completion().body
 
     async def together() -> None:
         client = OpenAIClient()
@@ -92,7 +98,7 @@ def test_as_many_calls_run_side_by_side_as_there_are_turns(server):
         await asyncio.gather(*[client.complete(ASKED) for _ in range(149)])
         await client.close()
 
-    # A pool of fewer connections would take several rounds of 0.3 s, or time out.
+    server.answer(completion(), *[replace(completion(), body=once_all_have_come()) for _ in range(149)])
     asyncio.run(together())
     assert len({request.connection for request in server.requests}) == 149
 
