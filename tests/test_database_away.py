@@ -103,6 +103,8 @@ def test_whoever_asks_is_told_soon_and_afterwards_all_goes_on(way: Way, own: Hos
             problem(answer, 503, "unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert seconds < 5
+        page = client.get(f"{own.address}/admin/", headers={"Cookie": f"sessionid={'a' * 32}"})
+        assert (page.status_code, page.headers["retry-after"]) == (503, "1")
         assert (ready[0].status_code, ready[0].json()["checks"]["database"]) == (503, "unavailable")
         assert ready[1] < 5
         assert httpx2.get(f"{own.address}/health/live").status_code == 200

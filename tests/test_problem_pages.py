@@ -26,14 +26,17 @@ def _lack(request):
 
 
 def _fail(request):
+    raise RuntimeError("the password is sesame")
+
+
+def _lose_database(request):
     raise OperationalError("the database is away; its password is sesame")
 
 
 urlpatterns = [
     *(path(f"{room}{name}", view) for room in ("admin/", "") for name, view in (("no", _deny), ("none", _lack))),
-    path("admin/boom", _fail),
-    path("boom", _fail),
-    path("api/boom", _fail),
+    *(path(f"{room}boom", _fail) for room in ("admin/", "", "api/")),
+    *(path(f"{room}away", _lose_database) for room in ("admin/", "", "api/")),
     path("api/no", _deny),
     path("", include("nanohost.urls")),
 ]
@@ -71,6 +74,9 @@ def test_every_problem_is_dressed_and_has_a_way_back(visitor, room):
     is_dressed(visitor.get(f"{room}no"), 403)
     assert "&lt;script&gt;" in is_dressed(visitor.get(f"{room}none"), 404)
     assert "under the request" in is_dressed(visitor.get(f"{room}boom"), 500)
+    away = visitor.get(f"{room}away")
+    assert "in a moment" in is_dressed(away, 503)
+    assert int(away["Retry-After"]) >= 1
     is_dressed(visitor.get("/nonsense/"), 404)
     is_dressed(visitor.get(f"{room}no", headers={"Host": "not ours"}), 400)
     assert "load the page again" in is_dressed(visitor.post("/admin/login/", {"username": "x"}), 403)
@@ -86,10 +92,23 @@ def test_whoever_is_signed_in_keeps_the_console_around_it(admin_client):
 
 @override_settings(ROOT_URLCONF=__name__)
 def test_the_api_s_stay_problem_details(visitor):
-    for address, status in (("/api/no", 403), ("/api/nonsense", 404), ("/api/boom", 500)):
+    for address, status in (("/api/no", 403), ("/api/nonsense", 404), ("/api/boom", 500), ("/api/away", 503)):
         answer = visitor.get(address)
         assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json")
         assert answer.json()["status"] == status
+        assert answer.has_header("Retry-After") is (status == 503)
+
+
+def test_while_the_database_is_away_every_page_is_503(admin_client, caplog, settings):
+    """Also those that read their session first, and those that Django REST framework does not answer for."""
+    settings.METRICS_TOKEN = "sesame"
+    admin_client.raise_request_exception = False
+    with connection.execute_wrapper(_refused):
+        for address in ("/admin/", "/admin/queue/", "/admin/login/", "/admin/conversations/turn/", "/metrics"):
+            answer = admin_client.get(address, headers={"Authorization": "Bearer sesame"})
+            assert (answer.status_code, answer.has_header("Retry-After")) == (503, True), address
+        assert admin_client.post("/admin/login/", {"username": "x", "password": "y"}).status_code == 503
+    assert "Traceback" not in caplog.text
 
 
 def _refused(*_):

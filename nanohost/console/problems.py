@@ -5,6 +5,7 @@ that asks nothing of the database; should even that fail, a few lines of plain H
 """
 
 import logging
+import sys
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,7 @@ from django.template import loader
 from nanohost.lib import errors
 from nanohost.lib.ids import request_id
 from nanohost.lib.redaction import redact_head
-from nanohost.lib.rest import plain_problem
+from nanohost.lib.rest import as_problem, plain_problem
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +67,28 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500 from outside DRF."""
+    """500 from outside DRF; 503 while the database is away."""
+    known = as_problem(error) if isinstance(error := sys.exception(), Exception) else errors.Problem()
+    if isinstance(known, errors.Unavailable):
+        return _unavailable(request, known, error)
     if _is_of_api(request):
         return plain_problem(request, errors.Problem())
     number = request_id(request.META.get("HTTP_X_REQUEST_ID"))
     words = f"The failure is in the log, under the request {number}. If it lasts, ask whoever runs this host."
     return _page(request, 500, "The server failed", words)
+
+
+def _unavailable(request: HttpRequest, known: errors.Unavailable, error: BaseException | None) -> HttpResponse:
+    logger.warning("the database is away (%s)", type(error).__name__)
+    if _is_of_api(request):
+        response: HttpResponse = plain_problem(request, known)
+    else:
+        words = "Its database cannot be reached just now. Nothing is lost; load the page again in a moment."
+        response = _page(request, 503, "The server is not available", words)
+        for name, value in known.headers.items():
+            response[name] = value
+    response._has_been_logged = True  # type: ignore[attr-defined]  # Django's own mark: it would log a traceback
+    return response
 
 
 def _is_of_api(request: HttpRequest) -> bool:
@@ -97,7 +114,7 @@ def _page(request: HttpRequest, status: int, title: str, words: str) -> HttpResp
 
 
 def _within_the_console(request: HttpRequest, told: dict[str, Any]) -> str:
-    if told["status"] == 500 or not admin.site.has_permission(request):
+    if told["status"] >= 500 or not admin.site.has_permission(request):
         raise LookupError("for those who are signed in, and while nothing has failed")
     context = admin.site.each_context(request) | told
     return loader.get_template("console/problem.html").render(context, request)
