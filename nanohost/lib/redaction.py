@@ -58,7 +58,11 @@ def redact(text: str) -> str:
 
 def redact_head(text: str, limit: int) -> str:
     """``limit`` characters of the text without secrets, at most, at a price that the rest of it does not raise."""
-    head = redact(text[: limit + max(_BEHIND, _known.spellings().longest)])
+    behind = max(_BEHIND, _known.spellings().longest)
+    head = redact(text[: limit + behind])
+    if len(text) > limit + behind:
+        # Masks are shorter than secrets: what was cut at the end may have come within the limit.
+        head = head[: max(len(head) - behind, head.rfind(MASK) + len(MASK))]
     return head if len(text) <= limit and len(head) <= limit else f"{head[: limit - 1]}…"
 
 
