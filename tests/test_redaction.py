@@ -737,6 +737,14 @@ def test_no_half_of_a_secret_is_left_where_a_text_is_cut(text):
     assert redaction.redact_head("short", 500) == "short"
 
 
+def test_so_it_is_where_masks_are_shorter_than_secrets():
+    """What is read beyond the cut comes to stand before it."""
+    for before in range(204):
+        left = redaction.redact_head("a" * before + f" sk-{'0123456789' * 20}" * 100, 500)
+        assert "sk" not in left
+        assert left.startswith("a" * before)
+
+
 def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
     def thread_of(length: int) -> int:
         read_in: list[int] = []

@@ -253,8 +253,8 @@ _THING = r"(?:(?!\\[nrt])\S){1,255}+"
 
 
 def _credentials(slashes: str) -> str:
-    """Between a URL's scheme and its host: all, if there is a password, which may have a slash in it where no port
-    stands; or a token alone."""
+    """Between a URL's scheme and its host: all, if there is a password, which may have a slash in it but be no port;
+    or a token alone."""
     return rf"""(?P<kept>{slashes}) (?= [^/\s:@"'<>]*+ [:@] ) (?:
         [^/\s:@"'<>]*+ : [^/\s"'<>]+ (?=@)
       | [^/\s:@?\#"'<>\[]*+ : (?![0-9]{{1,5}}\\?/) [^/\s"'<>@{{$\\]
