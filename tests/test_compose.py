@@ -17,7 +17,6 @@ from django.core.management import get_commands, load_command_class
 
 from nanohost.stack import read_services
 from tests.source import READ_ELSEWHERE, ROOT, readers, tracked_files
-from tools.sandbox.forkserver import MORE_PROCESSES
 
 pytestmark = pytest.mark.shapeless(reason="it reads files")
 
@@ -215,8 +214,7 @@ def test_there_is_time_for_a_clean_stop(name):
 
 
 def test_tools_that_fork_without_end_do_not_fill_the_machine_and_have_room_for_their_work():
-    a_box = 2 * settings.TOOL_CONCURRENCY + MORE_PROCESSES
-    assert 3 * a_box + 40 <= SERVICES["toolbox"]["pids_limit"] <= 1000
+    assert 2 * settings.TOOL_CONCURRENCY + 100 <= SERVICES["toolbox"]["pids_limit"] <= 1000
 
 
 @pytest.mark.parametrize("name", ["web", "worker", "toolbox", "beat"])
