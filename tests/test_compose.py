@@ -17,6 +17,9 @@ from django.core.management import get_commands, load_command_class
 
 from nanohost.stack import read_services
 from tests.source import READ_ELSEWHERE, ROOT, readers, tracked_files
+from tools import registry
+from tools.sandbox.children import place_of
+from tools.sandbox.forkserver import MORE_PROCESSES
 
 pytestmark = pytest.mark.shapeless(reason="it reads files")
 
@@ -191,7 +194,7 @@ def test_what_stack_understands_is_all_there_is():
 def test_nobody_is_root_or_may_write_to_the_root_file_system(name):
     service = SERVICES[name]
     assert service["read_only"] is True
-    assert "/tmp" in service["tmpfs"]
+    assert "/tmp" in [mount.partition(":")[0] for mount in service["tmpfs"]]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["user"] not in ("root", "0", "0:0")
@@ -213,8 +216,21 @@ def test_there_is_time_for_a_clean_stop(name):
     assert SERVICES[name]["init"] is True
 
 
-def test_tools_that_fork_without_end_do_not_fill_the_machine_and_have_room_for_their_work():
-    assert 2 * settings.TOOL_CONCURRENCY + 100 <= SERVICES["toolbox"]["pids_limit"] <= 1000
+# A toolbox's own threads, and how many apps' tools of the user's own there is room for beside nanohost's.
+OWN_THREADS, OWN_PLACES = 64, 4
+
+
+def test_each_place_of_tools_has_room_for_its_processes_and_those_that_fork_without_end_do_not_fill_the_machine():
+    tools = [tool for tool in registry.registered() if not tool.inline and not tool.module.startswith("tests.")]
+    ours = {place_of(tool) for tool in tools}
+    assert ours
+    each = 2 * settings.TOOL_CONCURRENCY + MORE_PROCESSES
+    assert OWN_THREADS + (len(ours) + OWN_PLACES) * each <= SERVICES["toolbox"]["pids_limit"] <= 1500
+
+
+def test_nor_do_tools_that_fill_their_temporary_files():
+    (mount,) = SERVICES["toolbox"]["tmpfs"]
+    assert re.fullmatch(r"/tmp:size=\d{2,3}m", mount)
 
 
 @pytest.mark.parametrize("name", ["web", "worker", "toolbox", "beat"])

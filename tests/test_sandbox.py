@@ -95,7 +95,7 @@ TABLE = {
         BOTH,
         [("make_a_user_namespace", {}), ("change_the_kernel", {}), ("make_a_program_of_its_user", {})],
     ),
-    "Memory that no limit counts is not to be had": (
+    "Shared memory, larger stacks and buffers, which no limit counts, are refused": (
         BOTH,
         [
             *((way, {}) for way in ("share_memory", "share_zeros", "have_a_file_in_memory", "fill_shared_memory")),

@@ -44,7 +44,7 @@ _WATCH_SECONDS = 0.4
 GONE = (ConnectionError, TimeoutError)
 
 # Processes that may run in a box besides the two for each call: what its tools start.
-_MORE_PROCESSES = 128
+MORE_PROCESSES = 128
 
 
 class ForkServer:
@@ -57,7 +57,7 @@ class ForkServer:
     def __init__(self, box: Box, modules: Sequence[str]) -> None:
         self._box = _with_scratch(box)
         self._modules = modules
-        self._processes = 2 * settings.TOOL_CONCURRENCY + _MORE_PROCESSES
+        self._processes = 2 * settings.TOOL_CONCURRENCY + MORE_PROCESSES
         self._control, self._theirs = socket.socketpair()
         # The pid that the kernel, and nobody else, tells with each answer: the fork server's, as it is known here.
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
