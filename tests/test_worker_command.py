@@ -123,7 +123,7 @@ def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_aske
     assert workers(tmp_path) == [("compaction,turns", True)]
 
 
-HOLDING = '''
+HOLDING = """
 from celery import signals
 from nanohost.celery import app
 from django.db import connection
@@ -133,7 +133,7 @@ def tell(**_):
     raise SystemExit(f"it holds {connection.connection}")
 
 app.worker_main(["worker", "--queues", "tools"])
-'''
+"""
 
 
 def test_a_worker_starts_without_a_connection_that_celery_would_break(tmp_path):
