@@ -54,7 +54,7 @@ FIRST = (
 
 # The files whose tests share the running hosts below are one process's, so that there is one of each host and not one a
 # process: a start costs seconds of the processor, and an idle host some hundredths.
-SHARED_HOSTS = ("host", "impatient")
+SHARED_HOSTS = ("host", "impatient", "mortal")
 SHARERS = frozenset(
     f"tests/test_{name}.py"
     for name in (
@@ -220,6 +220,20 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     ).start()
     yield running
     running.kill()
+
+
+@pytest.fixture(scope="session")
+def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    running = Host(tmp_path_factory.mktemp("mortal"), TURN_LEASE_SECONDS="2", SWEEP_SECONDS="0.3")
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def mortal(_mortal: Host) -> Host:
+    """Another that tests share, which they may stop and kill: whatever of it has ended is started again. What a killed
+    worker held is soon taken over."""
+    return _mortal.start()
 
 
 @pytest.fixture(scope="module")

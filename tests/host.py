@@ -142,8 +142,8 @@ class Host:
                     if (code := process.poll()) is not None:
                         raise RuntimeError(f"{name}: the host ended with {code}:\n{self.log_text()[-3000:]}")
                 printed = self.log_text()[start_of_log:]
-                if found := re.search(r"(?:Admin +|listening on )(http://[^/\s]+)", printed):
-                    self.address = found.group(1)
+                if found := re.findall(r"(?:Admin +|listening on )(http://[^/\s]+)", printed):
+                    self.address = found[-1]
                     if self._is_ready(asker):
                         return self
                 time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -84,22 +83,17 @@ def test_a_deleted_conversations_key_is_free_again(api, conversation_id):
     assert chat(api, start(api), "Anew", headers=key(conversation_id)).status_code == 200
 
 
-def test_the_answer_outlasts_a_kill_and_a_restart(tmp_path: Path):
-    # What a killed worker held is taken over when its lease has run out.
-    host = Host(tmp_path, TURN_LEASE_SECONDS="3", SWEEP_SECONDS="0.5").start()
-    try:
-        with host.client() as api:
-            done = chat(api, start(api), "Hello", headers={"Idempotency-Key": "done"}).json()
-            half_done = start(api)
-            with pytest.raises(httpx2.ReadTimeout):
-                chat(api, half_done, script({"sleep": 1}), headers={"Idempotency-Key": "half"}, timeout=0.3)
-            eventually(lambda: turns_of(host, half_done)[0]["status"] == "running")
-        host.kill()
-        host.start()
-        with host.client() as api:
-            assert chat(api, done["conversationId"], "Hello", headers={"Idempotency-Key": "done"}).json() == done
-            resumed = chat(api, half_done, script({"sleep": 1}), headers={"Idempotency-Key": "half"})
-            assert resumed.status_code == 200
-            assert len(turns_of(host, half_done)) == 1
-    finally:
-        host.kill()
+def test_the_answer_outlasts_a_kill_and_a_restart(mortal: Host):
+    with mortal.client() as api:
+        done = chat(api, start(api), "Hello", headers={"Idempotency-Key": "done"}).json()
+        half_done = start(api)
+        with pytest.raises(httpx2.ReadTimeout):
+            chat(api, half_done, script({"sleep": 1}), headers={"Idempotency-Key": "half"}, timeout=0.3)
+        eventually(lambda: turns_of(mortal, half_done)[0]["status"] == "running")
+    mortal.kill()
+    mortal.start()
+    with mortal.client() as api:
+        assert chat(api, done["conversationId"], "Hello", headers={"Idempotency-Key": "done"}).json() == done
+        resumed = chat(api, half_done, script({"sleep": 1}), headers={"Idempotency-Key": "half"})
+        assert resumed.status_code == 200
+        assert len(turns_of(mortal, half_done)) == 1

@@ -43,9 +43,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "apps"
 
 
-@pytest.fixture
-def followed(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page's app, begun as the page begins it and filled in."""
+    folder = tmp_path_factory.mktemp("followed")
     begun = manage(folder, *COMMANDS[0].split()[2:], "--directory", str(folder))
     assert begun.returncode == 0, begun.stderr
     for name, source in FILES.items():
@@ -86,11 +87,11 @@ def run_its_tests(folder: Path, *paths: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def start_with(tmp_path: Path, folder: Path) -> Iterator[Any]:
+def start_with(tmp_path: Path) -> Iterator[Any]:
     """Start a host with an app of the folder's."""
     hosts = []
 
-    def begin(app: str) -> Host:
+    def begin(app: str, folder: Path) -> Host:
         (tmp_path / "data").mkdir(mode=0o700)
         hosts.append(Host(tmp_path / "data", NANOHOST_EXTRA_APPS=app, PYTHONPATH=str(folder)))
         return hosts[-1].start()
@@ -112,7 +113,7 @@ def chat_with(host: Host, body: dict[str, str]) -> dict[str, Any]:
 
 @embedded
 def test_the_example_is_refused_until_it_is_allowed_and_then_answers(followed, start_with):
-    host = start_with("parcels")
+    host = start_with("parcels", followed)
     refused = chat_with(host, BODY)
     assert '"rule": "not_enabled"' in refused["toolCalls"][0]["result"]
     (allow,) = (line for line in COMMANDS if "tools allow" in line)
@@ -154,7 +155,7 @@ def test_what_tools_new_writes_passes_its_test_and_can_be_called(folder, start_w
     # The steps it prints.
     assert "export NANOHOST_EXTRA_APPS=town.garden\n" in begun.stdout
     assert f"export PYTHONPATH={folder}\n" in begun.stdout
-    host = start_with("town.garden")
+    host = start_with("town.garden", folder)
     assert "tools allow rain\n" in begun.stdout
     assert host.manage("tools", "allow", "rain").stdout == "rain is allowed.\n"
     body = json.loads(re.search(r"^  '(.*)'$", begun.stdout, re.MULTILINE)[1])

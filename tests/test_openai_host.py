@@ -155,6 +155,7 @@ def test_the_key_leaks_nowhere(openai_host, server):
     assert CANARY not in everything_the_admin_shows(openai_host)
 
 
+@pytest.mark.embedded(reason="what a worker tells of a server that is not there is the same in one process")
 def test_the_key_does_not_leak_when_nobody_listens(tmp_path):
     host = Host(tmp_path, LLM_BASE_URL=f"http://{CANARY}@127.0.0.1:9/v1", OPENAI_API_KEY=CANARY, LLM_RETRY_SECONDS="1")
     host.start()

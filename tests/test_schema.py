@@ -114,9 +114,7 @@ def is_agent(value: Any) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 64
 
 
-@pytest.mark.embedded(
-    reason="what a route takes and tells is decided in the same code; test_api_bad_input.py is on both"
-)
+@pytest.mark.embedded(reason="what a route takes is decided in the same code; test_api_bad_input.py is on both")
 @schema.parametrize()
 def test_the_host_does_as_its_schema_says(case: Any, host: Host) -> None:
     use_real_things(host, case)

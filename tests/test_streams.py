@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -23,14 +22,6 @@ SLOWLY = script({"say": POEM, "pace": 0.02})
 def client(host: Host) -> Iterator[httpx2.Client]:
     with host.client() as client:
         yield client
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Host]:
-    """A host of one's own, which may be killed."""
-    made = Host(tmp_path, TURN_LEASE_SECONDS="2", SWEEP_SECONDS="0.3").start()
-    yield made
-    made.kill()
 
 
 def kinds(events: list[Told]) -> list[str]:
@@ -162,12 +153,12 @@ def test_who_names_an_event_that_is_not_kept_is_told_again_from_the_beginning(cl
     assert text_of(events) == "You said: Hello"
 
 
-def test_when_the_news_are_gone_the_rows_tell(own):
-    with own.client() as client:
+def test_when_the_news_are_gone_the_rows_tell(mortal):
+    with mortal.client() as client:
         calls = [{"name": "time", "arguments": {}}]
         whole = say(client, start(client), script({"say": "I look.", "call": calls}, {"say": POEM, "pace": 0}))
-    lose_the_news(own)
-    with own.client() as client:
+    lose_the_news(mortal)
+    with mortal.client() as client:
         again = events_of(client, whole[0].data["turnId"])
         resumed = events_of(client, whole[0].data["turnId"], whole[2].id)
         begun = events_of(client, whole[0].data["turnId"], "0-0")
@@ -192,21 +183,21 @@ def lose_the_news(host: Host) -> None:
         host.forget_news()
 
 
-def test_a_reader_sees_a_new_attempt_after_a_crash_and_the_whole_answer(own):
+def test_a_reader_sees_a_new_attempt_after_a_crash_and_the_whole_answer(mortal):
     """Production loses its worker alone, and the reader stays; embedded, the reader comes back with the host."""
     slowly = script({"say": POEM, "pace": 0.1})
-    with own.client() as client:
+    with mortal.client() as client:
         turn = client.post(f"/conversations/{start(client)}/turns", json={"message": slowly}).json()
     seen: list[Told] = []
-    with own.client() as client, streaming(client, "GET", f"/turns/{turn['turnId']}/events") as told:
+    with mortal.client() as client, streaming(client, "GET", f"/turns/{turn['turnId']}/events") as told:
         seen += [next(told) for _ in range(4)]
         assert seen[-1].kind == "message.delta"
-        own.kill("worker")
-        own.start()
+        mortal.kill("worker")
+        mortal.start()
         with suppress(httpx2.HTTPError):
             seen += told
     if seen[-1].id != "end":
-        with own.client() as client:
+        with mortal.client() as client:
             seen += events_of(client, turn["turnId"], seen[-1].id)
     assert any(kind in ("message.reset", "turn.reset") for kind in kinds(seen))
     assert text_of(seen) == POEM == seen[-1].data["assistantMessage"]
@@ -222,17 +213,17 @@ def test_a_providers_failure_in_mid_answer_is_followed_by_a_reset(client):
     assert text_of(events) == "One two three" == events[-1].data["assistantMessage"]
 
 
-def test_a_process_that_stops_ends_its_streams_and_the_turn_goes_on(own):
-    with own.client() as client:
+def test_a_process_that_stops_ends_its_streams_and_the_turn_goes_on(mortal):
+    with mortal.client() as client:
         conversation_id = start(client)
         body = {"message": script({"sleep": 2, "say": "done"}), "stream": True}
         with streaming(client, "POST", f"/conversations/{conversation_id}/chat", json=body) as told:
             assert next(told).kind == "turn.queued"
-            own.terminate()
+            mortal.terminate()
             assert [event for event in told if event.id == "end"] == []
-    own.stop()
-    own.start()
-    eventually(lambda: turns_of(own, conversation_id)[0]["status"] == "succeeded")
+    mortal.stop()
+    mortal.start()
+    eventually(lambda: turns_of(mortal, conversation_id)[0]["status"] == "succeeded")
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_turn(host, client):

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -37,9 +36,8 @@ async def ask(client: httpx2.AsyncClient, conversation_id: str, message: str, **
 def async_client(host: Host) -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {KEY}"}
-    return httpx2.AsyncClient(
-        base_url=f"{host.address}/api/v1", headers=headers, timeout=60, limits=limits, verify=PLAIN
-    )
+    address = f"{host.address}/api/v1"
+    return httpx2.AsyncClient(base_url=address, headers=headers, timeout=60, limits=limits, verify=PLAIN)
 
 
 def test_500_clients_wait_without_a_thread_or_a_connection_each(host, capsys):
@@ -125,20 +123,16 @@ def test_who_joins_while_rows_are_read_is_not_sent_away(host):
     assert {answer.status_code for answer in answers} == {200}
 
 
-def test_those_who_wait_are_let_go_when_the_host_stops(tmp_path: Path):
-    host = Host(tmp_path).start()
-    try:
-        with host.client() as client, ThreadPoolExecutor(1) as pool:
-            conversation_id = start(client)
-            asked = pool.submit(chat, client, conversation_id, script({"sleep": 60}))
-            eventually(lambda: turns_of(host, conversation_id) and turns_of(host, conversation_id)[0]["worker"])
-            assert host.stop() == 0
-            answer = asked.result(10)
-        assert answer.status_code == 202
-        assert answer.headers["location"] == f"/api/v1/turns/{answer.json()['turnId']}"
-        assert waiting.AWAIT_HEADER not in answer.headers
-    finally:
-        host.kill()
+def test_those_who_wait_are_let_go_when_the_host_stops(mortal: Host):
+    with mortal.client() as client, ThreadPoolExecutor(1) as pool:
+        conversation_id = start(client)
+        asked = pool.submit(chat, client, conversation_id, script({"sleep": 60}))
+        eventually(lambda: turns_of(mortal, conversation_id) and turns_of(mortal, conversation_id)[0]["worker"])
+        assert mortal.stop() == 0
+        answer = asked.result(10)
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"/api/v1/turns/{answer.json()['turnId']}"
+    assert waiting.AWAIT_HEADER not in answer.headers
 
 
 # --- driven as the ASGI server drives it -------------------------------------------------------------------------
