@@ -30,7 +30,7 @@ class Command(BaseCommand):
         lock = lock_data_dir(settings.DATA_DIR)
         listener = serving.bind(settings.HOST, settings.PORT)
         keep_secret_key(settings.DATA_DIR)
-        keep_database(settings.DATABASES["default"]["NAME"])
+        keep_database(settings.DATA_DIR / "nanohost.sqlite3")
         preparation.refuse_bad_configuration(runs_tools=True)
         preparation.refuse_unknown_tools()
         prepared = preparation.prepare_database()
