@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -167,7 +167,7 @@ def receive(
     return Turn(**stored)
 
 
-def ask_again(turn: Turn, *, request_id: str) -> Turn:
+def ask_again(turn: Turn, *, request_id: str, while_paused: WhilePaused = "hold") -> Turn:
     """Ask what a failed turn was asked once more, in a turn of its own; returns that turn, which is the same however
     often it is asked for. It has the same model, or the agent's own if that is no longer offered.
 
@@ -184,16 +184,25 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
         model=turn.model,
         idempotency_key=f"again:{turn.pk}",
         request_id=request_id,
+        while_paused=while_paused,
         or_own_model=True,
     )
 
 
 def asked_again(turns: Sequence[Turn]) -> dict[UUID, Turn]:
     """The turns in which these were asked once more, by the id of the former one."""
-    keys = {f"again:{turn.pk}": turn.pk for turn in turns}
-    owners = {turn.owner_id for turn in turns}
+    failed = [turn for turn in turns if turn.status == TurnStatus.FAILED]
+    if not failed:
+        return {}
+    keys = {f"again:{turn.pk}": turn.pk for turn in failed}
+    owners = {turn.owner_id for turn in failed}
     found = Turn.objects.filter(owner__in=owners, idempotency_key__in=list(keys))
     return {keys[str(turn.idempotency_key)]: turn for turn in found}
+
+
+def may_be_asked_again(turn: Turn, again: Mapping[UUID, Turn]) -> bool:
+    """Whether it failed, and is not among those of :func:`asked_again`. What people cancel is left."""
+    return turn.status == TurnStatus.FAILED and turn.pk not in again
 
 
 def refuse_other_models(agent: Agent, model: str) -> None:
