@@ -167,7 +167,7 @@ def receive(
     return Turn(**stored)
 
 
-def ask_again(turn: Turn, *, request_id: str, while_paused: WhilePaused = "hold") -> Turn:
+def ask_again(turn: Turn, *, request_id: str) -> Turn:
     """Ask what a failed turn was asked once more, in a turn of its own; returns that turn, which is the same however
     often it is asked for. It has the same model, or the agent's own if that is no longer offered.
 
@@ -184,7 +184,6 @@ def ask_again(turn: Turn, *, request_id: str, while_paused: WhilePaused = "hold"
         model=turn.model,
         idempotency_key=f"again:{turn.pk}",
         request_id=request_id,
-        while_paused=while_paused,
         or_own_model=True,
     )
 

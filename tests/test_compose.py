@@ -169,7 +169,9 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
 def test_what_the_documentation_mounts_of_a_tool_s_secrets_reaches_every_process_that_stays(tmp_path):
     """Each of them masks what it knows. Compose merges maps, and lists of secrets, by their names."""
     text = (ROOT / "docs" / "operations.md").read_text()
-    (block,) = [found for found in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "tool" in found]
+    (block,) = [
+        found for found in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "tool" in found
+    ]
     override = yaml.safe_load(block)
     assert set(override["services"]) == set(OURS) - {"migrate"}
     (secret,) = override["secrets"]
@@ -189,7 +191,7 @@ def masks(variables: dict[str, str | None], folder: Path) -> bool:
     app.mkdir(exist_ok=True)
     (app / "__init__.py").touch()
     (app / "agent_tools.py").write_text(
-        "from tools import tool\n\n\n"
+        "from tools.registry import tool\n\n\n"
         '@tool(effects="read", secrets=["WEATHER_KEY"])\n'
         'def weather() -> str:\n    """The weather."""\n    return ""\n'
     )
@@ -200,12 +202,10 @@ def masks(variables: dict[str, str | None], folder: Path) -> bool:
             "print(redact('x a-secret-of-the-weather x'))",
         ],
         cwd=ROOT,
-        env={
-            **{key: value for key, value in variables.items() if value and "$" not in value and "/run/" not in value},
-            **{"DATABASE_URL": "postgresql://u:p@127.0.0.1/x", "SECRET_KEY": "x" * 50, "PATH": ""},
-            **{"PYTHONPATH": str(folder), "NANOHOST_EXTRA_APPS": "weather", "DATA_DIR": str(folder)},
-            "DJANGO_SETTINGS_MODULE": "nanohost.settings",
-        },
+        env={key: value for key, value in variables.items() if value and "$" not in value and "/run/" not in value}
+        | {"DATABASE_URL": "postgresql://u:p@127.0.0.1/x", "SECRET_KEY": "x" * 50, "PATH": ""}
+        | {"PYTHONPATH": str(folder), "NANOHOST_EXTRA_APPS": "weather", "DATA_DIR": str(folder)}
+        | {"DJANGO_SETTINGS_MODULE": "nanohost.settings"},
         capture_output=True,
         text=True,
     )

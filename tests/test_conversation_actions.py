@@ -18,7 +18,6 @@ from conversations.models import Conversation, Message, Turn
 from conversations.waiting import PARTS_HEADER, WaitingRoom
 from memory import log
 from memory.models import HistoryEntry
-from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import ROLES, sync_roles
 from nanohost.lib import redaction
 from tests.compactions import compact
@@ -274,20 +273,6 @@ def test_a_second_click_says_what_became_of_the_first(admin_client, conversation
     for words in ("is asked again, as turn 2.", "was asked again already, as turn 2."):
         answer = admin_client.post(address("ask_again", conversation.pk, 1), follow=True)
         assert told(answer) == [f"Turn 1 {words}"]
-
-
-def test_a_failed_turn_is_asked_again_over_the_api(owner, conversation, say):
-    _, key = ApiKey.objects.issue(owner=owner)
-    api = Client(headers={"Authorization": f"Bearer {key}"})
-    turn = say("hello")
-    path = f"/api/v1/turns/{turn.pk}/ask-again"
-    as_json = {"content_type": "application/json"}
-    assert api.post(path, **as_json).json()["code"] == "not_failed"
-    failed(turn)
-    first, second = api.post(path, **as_json), api.post(path, **as_json)
-    assert (first.status_code, first.json()) == (202, second.json())
-    assert first["Location"] == f"/api/v1/turns/{first.json()['turnId']}"
-    assert Turn.objects.get(pk=first.json()["turnId"]).messages.get().content == "hello"
 
 
 def test_what_rode_along_is_not_asked_twice(conversation, say):

@@ -17,7 +17,6 @@ urlpatterns = [
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),
     path("turns/<uuid:turn_id>/events", views.TurnEvents.as_view()),
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),
-    path("turns/<uuid:turn_id>/ask-again", views.TurnAskAgain.as_view()),
     path("deferred/<uuid:deferred_id>", views.DeferredDetail.as_view()),
     path("deferred/<uuid:deferred_id>/cancel", views.DeferredCancel.as_view()),
     path("tools", views.ToolList.as_view()),

@@ -387,22 +387,6 @@ class TurnCancel(APIView):
         return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
 
 
-class TurnAskAgain(APIView):
-    """Asking a failed turn once more."""
-
-    @extend_schema(
-        operation_id="askTurnAgain",
-        request=shapes.Nothing,
-        responses={202: shapes.ChatPending, **_problems(404, 409)},
-    )
-    def post(self, request: Request, turn_id: UUID) -> JsonResponse:
-        """Ask what a failed turn was asked once more, in a new turn; the same one however often it is asked for."""
-        turn = _owned_turn(request, turn_id)
-        _checked(shapes.Nothing, request)
-        again = inbox.ask_again(turn, request_id=_request_id(request), while_paused="refuse")
-        return _as_response(accepted(again))
-
-
 class ToolList(APIView):
     """The tools there are."""
 
