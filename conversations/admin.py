@@ -1,7 +1,7 @@
 """What happened, in the admin: conversations, turns, messages and workers, to be read and not to be changed."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -162,6 +162,10 @@ class ConversationAdmin(GrowingAdmin):
         return self._back_to(pk)
 
     def _ask_again(self, request: HttpRequest, turn: Turn) -> None:
+        if before := inbox.asked_again([turn]).get(turn.pk):
+            told = f"Turn {turn.number} was asked again already, as turn {before.number}."
+            self.message_user(request, told, messages.WARNING)
+            return
         try:
             again = inbox.ask_again(turn, request_id=request_id(request.headers.get("X-Request-ID")))
         except Problem as problem:
@@ -384,7 +388,7 @@ class TurnAdmin(GrowingAdmin):
     """From what a user said to its answer, or to the reason why there is none."""
 
     list_display = ["created_at", "status", "waiting_for", "error_code", "conversation", "number", "owner", "model"]
-    list_display += ["worker", "ended_at"]
+    list_display += ["worker", "ended_at", "asked_again"]
     list_filter = ["created_at", "status", WaitingForFilter, ErrorFilter, "owner"]
     list_prefetch_related = ["conversation", "owner"]
     search_fields = ["id", "conversation__id", "request_id"]
@@ -460,15 +464,31 @@ class TurnAdmin(GrowingAdmin):
             return None
         return _once(turn, "_stands", lambda: shown(waits.stands(turn, clock.read()))) or None
 
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        listed = super().get_changelist_instance(request)
+        self._look_up(request, listed.result_list)
+        return listed
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Turn | None:
+        turn: Turn | None = super().get_object(request, object_id, from_field)
+        self._look_up(request, [turn] if turn else [])
+        return turn
+
+    def _look_up(self, request: HttpRequest, turns: Sequence[Any]) -> None:
+        """Of each, whether it was asked again, and whether this user may do so."""
+        again, may_ask = inbox.asked_again(turns), self.has_requeue_permission(request)
+        for turn in turns:
+            turn.again, turn.may_ask = again.get(turn.pk), may_ask and inbox.may_be_asked_again(turn, again)
+
     @admin.display(description="asked again", empty_value="–")
-    def asked_again(self, turn: Turn) -> str | None:
-        """The turn that a failed one was asked again in, or the way to do so."""
-        if turn.status != TurnStatus.FAILED:
+    def asked_again(self, turn: Any) -> str | None:
+        """The turn that a failed one was asked again in, or a button that does so; it is in the page's own form."""
+        if turn.again:
+            return link_to("conversations_turn", turn.again.pk, f"as turn {turn.again.number}")
+        if not turn.may_ask:
             return None
-        if again := _once(turn, "_again", lambda: inbox.asked_again([turn])).get(turn.pk):
-            return link_to("conversations_turn", again.pk, f"as turn {again.number}")
-        place = f"{_page_address('transcript', turn.conversation_id)}#turn-{turn.number}"
-        return format_html('not yet: <a href="{}">in the transcript</a>', place)
+        address = reverse("admin:conversations_conversation_ask_again", args=[turn.conversation_id, turn.number])
+        return format_html('<button type="submit" class="button" formaction="{}">Ask again</button>', address)
 
     @admin.action(description="Ask the selected turns again, if they failed", permissions=[REQUEUE])
     def ask_again(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:

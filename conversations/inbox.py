@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -190,10 +190,18 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
 
 def asked_again(turns: Sequence[Turn]) -> dict[UUID, Turn]:
     """The turns in which these were asked once more, by the id of the former one."""
-    keys = {f"again:{turn.pk}": turn.pk for turn in turns}
-    owners = {turn.owner_id for turn in turns}
+    failed = [turn for turn in turns if turn.status == TurnStatus.FAILED]
+    if not failed:
+        return {}
+    keys = {f"again:{turn.pk}": turn.pk for turn in failed}
+    owners = {turn.owner_id for turn in failed}
     found = Turn.objects.filter(owner__in=owners, idempotency_key__in=list(keys))
     return {keys[str(turn.idempotency_key)]: turn for turn in found}
+
+
+def may_be_asked_again(turn: Turn, again: Mapping[UUID, Turn]) -> bool:
+    """Whether it failed, and is not among those of :func:`asked_again`. What people cancel is left."""
+    return turn.status == TurnStatus.FAILED and turn.pk not in again
 
 
 def refuse_other_models(agent: Agent, model: str) -> None:

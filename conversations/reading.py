@@ -14,9 +14,9 @@ from django.db.models.functions import Left, Length
 from django.utils.safestring import SafeString
 
 from agent.models import AgentVersion
-from conversations import pins
+from conversations import inbox, pins
 from conversations.errors import TurnProblem
-from conversations.models import OPEN, Compaction, Conversation, Message, Turn, TurnStatus, calls_in
+from conversations.models import OPEN, Compaction, Conversation, Message, Turn, calls_in
 from conversations.sent import build_again, calls_of
 from memory.models import MemoryVersion
 from nanohost.lib.admin import excerpt, shown
@@ -85,12 +85,15 @@ class Bubble:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Messages of one turn, or (None) of no turn. ``begins``: the page has nothing of the turn before them."""
+    """Messages of one turn, or (None) of no turn. ``begins``: the page has nothing of the turn before them.
+    ``again``: the turn in which a failed one was asked once more."""
 
     turn: Turn | None
     bubbles: Sequence[Bubble]
     begins: bool = True
     version: AgentVersion | None = None
+    again: Turn | None = None
+    may_be_asked_again: bool = False
 
     @property
     def model(self) -> SafeString:
@@ -106,11 +109,6 @@ class Part:
     def may_be_cancelled(self) -> bool:
         """Whether there is something left to cancel."""
         return self.turn is not None and may_be_cancelled(self.turn)
-
-    @property
-    def may_be_asked_again(self) -> bool:
-        """Whether it failed."""
-        return self.turn is not None and may_be_asked_again(self.turn)
 
     @property
     def waited(self) -> str:
@@ -199,6 +197,7 @@ class _LookUp:
         numbers = {turn.agent_version for turn in self._turns.values() if turn.agent_version}
         versions = AgentVersion.objects.filter(agent=conversation.agent_id, number__in=numbers).defer("profile")
         self._versions = {version.number: version for version in versions}
+        self._again = inbox.asked_again(list(self._turns.values()))
         self._pinned = set(pins.seqs_of(conversation.pins))
         self._summary = conversation.summary_seq
         summaries = [message.seq for message in messages if message.type == Message.Type.SUMMARY]
@@ -214,7 +213,14 @@ class _LookUp:
             turn = self._turns.get(turn_id)
             if bubbles:
                 version = self._versions.get(turn.agent_version) if turn and turn.agent_version else None
-                yield Part(turn=turn, bubbles=bubbles, begins=turn_id not in begun, version=version)
+                yield Part(
+                    turn=turn,
+                    bubbles=bubbles,
+                    begins=turn_id not in begun,
+                    version=version,
+                    again=self._again.get(turn_id),
+                    may_be_asked_again=turn is not None and inbox.may_be_asked_again(turn, self._again),
+                )
                 begun.add(turn_id)
 
     def _is_folded(self, message: Any) -> bool:
@@ -269,11 +275,6 @@ def as_read(text: str) -> str:
 def may_be_cancelled(turn: Turn) -> bool:
     """Whether there is something left to cancel."""
     return not turn.ended and not turn.cancel_requested
-
-
-def may_be_asked_again(turn: Turn) -> bool:
-    """Whether it failed; what people cancel is left."""
-    return turn.status == TurnStatus.FAILED
 
 
 def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:

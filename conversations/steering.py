@@ -53,7 +53,7 @@ class Act:
 
 
 def _ask_again(turn: Turn, reason: str) -> bool:
-    if inbox.asked_again([turn]):
+    if not inbox.may_be_asked_again(turn, inbox.asked_again([turn])):
         return False
     try:
         inbox.ask_again(turn, request_id=request_id(None))

@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -163,6 +164,53 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
         "secret_key": ["web"],
         "openai_api_key": ["worker"],
     }
+
+
+def test_what_the_documentation_mounts_of_a_tool_s_secrets_reaches_every_process_that_stays(tmp_path):
+    """Each of them masks what it knows. Compose merges maps, and lists of secrets, by their names."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    (block,) = [
+        found for found in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "tool" in found
+    ]
+    override = yaml.safe_load(block)
+    assert set(override["services"]) == set(OURS) - {"migrate"}
+    (secret,) = override["secrets"]
+    secret_file = tmp_path / secret
+    secret_file.write_text("a-secret-of-the-weather")
+    for name, added in override["services"].items():
+        ((variable, mounted),) = added["environment"].items()
+        assert (variable, mounted) == (f"{secret.upper()}_FILE", f"/run/secrets/{secret}")
+        assert added["secrets"] == [secret]
+        # As the toolbox's tools would: the process knows it before any tool has run.
+        assert masks(environment(name) | {variable: str(secret_file)}, tmp_path), name
+
+
+def masks(variables: dict[str, str | None], folder: Path) -> bool:
+    """Whether a process of that environment masks the secret of a tool of an app that it was named."""
+    app = folder / "weather"
+    app.mkdir(exist_ok=True)
+    (app / "__init__.py").touch()
+    (app / "agent_tools.py").write_text(
+        "from tools.registry import tool\n\n\n"
+        '@tool(effects="read", secrets=["WEATHER_KEY"])\n'
+        'def weather() -> str:\n    """The weather."""\n    return ""\n'
+    )
+    said = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import django; django.setup(); from nanohost.lib.redaction import redact;"
+            "print(redact('x a-secret-of-the-weather x'))",
+        ],
+        cwd=ROOT,
+        env={key: value for key, value in variables.items() if value and "$" not in value and "/run/" not in value}
+        | {"DATABASE_URL": "postgresql://u:p@127.0.0.1/x", "SECRET_KEY": "x" * 50, "PATH": ""}
+        | {"PYTHONPATH": str(folder), "NANOHOST_EXTRA_APPS": "weather", "DATA_DIR": str(folder)}
+        | {"DJANGO_SETTINGS_MODULE": "nanohost.settings"},
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0, said.stderr
+    return said.stdout == "x [redacted] x\n"
 
 
 def test_the_toolbox_is_given_no_key():

@@ -239,6 +239,42 @@ def test_a_turn_is_asked_again_once_however_often_it_is_clicked(admin_client, co
     assert Message.objects.get(turn__number=2, role="assistant").content == "You said: hello"
 
 
+@pytest.mark.parametrize(("role", "may"), [("viewer", False), ("operator", True)])
+def test_wherever_a_failed_turn_is_listed_it_is_asked_again_by_one_click(clients, role, may, conversation, say):
+    turn = failed(say("hello"))
+    Conversation.objects.filter(pk=conversation.pk).update(next_seq=2)
+    turn.messages.update(seq=1)
+    client, ask = clients[role], address("ask_again", conversation.pk, 1)
+    places = {
+        "turns": reverse("admin:conversations_turn_changelist"),
+        "turn": reverse("admin:conversations_turn_change", args=[turn.pk]),
+        "transcript": address("transcript", conversation.pk),
+        "agent": reverse("admin:agent_agent_whole", args=[conversation.agent_id]),
+        "queue": reverse("queue"),
+    }
+
+    def shown():
+        pages = {name: client.get(place).content.decode() for name, place in places.items()}
+        return {
+            name: (f'action="{ask}"' in page, "as <a" in page or ">as turn 2<" in page) for name, page in pages.items()
+        }
+
+    assert shown() == dict.fromkeys(places, (may, False))
+    for place in places.values() if may else ():
+        page = client.get(place).content.decode()
+        at = page.index(f'action="{ask}"')
+        assert "csrfmiddlewaretoken" in page[page.rindex("<form ", 0, at) : page.index("</form>", at)], place
+    inbox.ask_again(turn, request_id="r")
+    assert shown() == dict.fromkeys(places, (False, True))
+
+
+def test_a_second_click_says_what_became_of_the_first(admin_client, conversation, say):
+    failed(say("hello"))
+    for words in ("is asked again, as turn 2.", "was asked again already, as turn 2."):
+        answer = admin_client.post(address("ask_again", conversation.pk, 1), follow=True)
+        assert told(answer) == [f"Turn 1 {words}"]
+
+
 def test_what_rode_along_is_not_asked_twice(conversation, say):
     turn = failed(say("the question"))
     Message.objects.create(conversation=conversation, turn=turn, seq=1, role="user", content="[note] before")

@@ -998,7 +998,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
         "claims.for_model",
-        "inbox.refuse_other_models",
+        *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
     }

@@ -15,6 +15,7 @@ from django.utils.html import format_html
 
 from agent.admin import AgentAdmin, as_text
 from agent.models import DOCUMENTS, Agent, AgentVersion
+from conversations import inbox
 from conversations.models import Conversation, Turn
 from memory.models import Memory
 from nanohost.lib.admin import diff, shown
@@ -71,6 +72,7 @@ class WholeAgentAdmin(AgentAdmin):
         if agent is None:
             raise Http404("There is no such agent; perhaps it was deleted.")
         told = {"title": f"Agent {agent.name}", "opts": self.opts, "may_change": self.has_change_permission(request)}
+        told["may_ask"] = request.user.has_perm("conversations.requeue_turn")
         told |= profile_of(agent) | versions_of(agent, request) | doings_of(agent)
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "console/agent.html", context)
@@ -127,6 +129,8 @@ def doings_of(agent: Agent) -> dict[str, Any]:
     """What it remembers of whom, when it is spoken to by the clock, and what it did last."""
     memories = Memory.objects.filter(agent=agent.name).select_related("owner").defer("content", "notes")
     schedules = Schedule.objects.filter(agent=agent, cancelled_at=None).select_related("owner")
+    turns = _latest_turns(agent)
+    again = inbox.asked_again(turns)
     numbers = dict(AgentVersion.objects.filter(agent=agent).values_list("number", "pk").order_by("-number")[:1000])
     return {
         "memories": memories.annotate(chars=Length("content")).order_by("-updated_at")[:MOST],
@@ -138,8 +142,10 @@ def doings_of(agent: Agent) -> dict[str, Any]:
                 "model": shown(turn.model),
                 "took": duration(turn.run_seconds),
                 "version": numbers.get(turn.agent_version or 0),
+                "again": again.get(turn.pk),
+                "may_be_asked_again": inbox.may_be_asked_again(turn, again),
             }
-            for turn in _latest_turns(agent)
+            for turn in turns
         ],
         "latest_turns": LATEST_TURNS,
         "most": MOST,
