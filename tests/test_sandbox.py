@@ -374,6 +374,22 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_others_do_not_wait(pool, 
     assert not alive(house.server.pid)
 
 
+def test_a_fork_server_that_could_not_start_is_replaced(own_pool, monkeypatch):
+    """As when there is no memory or no process to be had, for a moment."""
+    start, refusals = subprocess.Popen, [BlockingIOError("no process"), MemoryError(), *[BlockingIOError("none")] * 2]
+
+    def refusing(*arguments, **options):
+        if refusals:
+            raise refusals.pop()
+        return start(*arguments, **options)
+
+    monkeypatch.setattr("tools.sandbox.forkserver.subprocess.Popen", refusing)
+    refused = do(own_pool, "echo", permissions=(), value=1)
+    assert (refused.rule, refused.text) == ("unavailable", "no process could be started for it; it was not run")
+    assert do(own_pool, "echo", permissions=(), value=1).ok
+    assert not refusals
+
+
 def test_whoever_is_killed_while_it_ends_others_leaves_none_of_them_stopped(own_pool):
     """To end them, it first stops them all. This is the moment after that."""
     do(own_pool, "echo", permissions=(), value=1)

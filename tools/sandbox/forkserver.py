@@ -66,7 +66,7 @@ class ForkServer:
         self._control.settimeout(_START_SECONDS)
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._launched, self._ended = threading.Event(), threading.Event()
         self._closing = False
         self.pid = 0
@@ -118,7 +118,8 @@ class ForkServer:
         with self._asking:
             self._launched.wait()
             if self._failure:
-                raise self._failure
+                # Another may start: what kept this one from it, such as a want of memory, may be over in a moment.
+                raise ConnectionError("the fork server of tools could not be started") from self._failure
             socket.send_fds(self._control, [order], fds)
             line = b""
             while not line.endswith(b"\n"):
@@ -136,19 +137,21 @@ class ForkServer:
     def _keep(self) -> None:
         try:
             self._process = self._start()
-        except OSError as error:
+        except Exception as error:
             self._failure = error
         finally:
             self._theirs.close()
             self._their_liveness.close()
             self._launched.set()
-        if self._process:
-            self._watch(self._process)
-        self._shut()
-        self._liveness.close()
-        if self._box.scratch:
-            shutil.rmtree(self._box.scratch, ignore_errors=True)
-        self._ended.set()
+        try:
+            if self._process:
+                self._watch(self._process)
+        finally:
+            self._shut()
+            self._liveness.close()
+            if self._box.scratch:
+                shutil.rmtree(self._box.scratch, ignore_errors=True)
+            self._ended.set()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         told = {
