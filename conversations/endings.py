@@ -9,7 +9,7 @@ from django.db.models import F, Q
 
 from conversations import doorbell, events
 from conversations.claims import close_round, ring_for_next
-from conversations.errors import BY_OPERATOR
+from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.models import MOST_REASON, OPEN, Conversation, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
@@ -42,12 +42,12 @@ def _flag_running(turn: Turn, whose: Mapping[str, UUID]) -> bool:
     return bool(Turn.objects.filter(pk=turn.pk, status=TurnStatus.RUNNING).update(cancel_requested=True, **whose))
 
 
-def fail_turn(turn: Turn, *, reason: str) -> bool:
+def fail_turn(turn: Turn, *, reason: str, code: str = BY_OPERATOR) -> bool:
     """End a turn as failed, wherever it is, for a reason that its client is told; False if it has ended already.
 
     A worker that holds it loses it: nothing of what it still does is stored.
     """
-    failed = {"status": TurnStatus.FAILED, "error_code": BY_OPERATOR, "error_detail": redact_head(reason, MOST_REASON)}
+    failed = {"status": TurnStatus.FAILED, "error_code": code, "error_detail": redact_head(reason, MOST_REASON)}
     return _end(turn, Q(status__in=OPEN), failed, rule="turn_ended", reason="an operator ended the turn")
 
 
@@ -127,7 +127,8 @@ def end_restored() -> int:
             Conversation.objects.filter(pk=turn.conversation_id).update(updated_at=Now())
             list(Turn.objects.select_for_update().filter(pk=turn.pk).values_list("pk"))
             gate.doubt_queued([turn.pk])
-            ended += fail_turn(turn, reason="The database was restored from a backup of when this turn was open.")
+            reason = "The database was restored from a backup of when this turn was open."
+            ended += fail_turn(turn, reason=reason, code=RESTORED)
     return ended
 
 

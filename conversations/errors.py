@@ -88,6 +88,9 @@ class IdempotencyConflict(Problem):
 
 # Of a turn that people of the house have failed, for a reason that its client is told.
 BY_OPERATOR = "turn_failed_by_operator"
+# Of a turn that was open when the backup was made that the database was restored from. What it was for is not tried
+# again by itself: it may have been done.
+RESTORED = "turn_restored"
 
 
 # What a turn that is tried again has met, in plain words: these may pass.
@@ -109,6 +112,7 @@ class TurnProblem(Problem):
         "turn_crashed": (500, "The workers that ran the turn died, TURN_MAX_ATTEMPTS times."),
         "turn_error": (500, "The turn failed by a fault of the server; the failure is logged."),
         BY_OPERATOR: (500, "An operator of this host ended the turn; the detail says why."),
+        RESTORED: (500, "The database was restored from a backup of when this turn was open; it may have acted since."),
         "llm_auth": (502, "The model's provider refused the server's key, or its quota is used up."),
         "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
         "llm_timeout": (504, "The model did not answer within LLM_TIMEOUT_SECONDS; retries were used up."),

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
 from conversations import endings, inbox
-from conversations.errors import IdempotencyConflict
+from conversations.errors import RESTORED, IdempotencyConflict
 from conversations.models import OPEN_LATER, Conversation, LaterMessage, LaterState, Turn, TurnStatus
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
@@ -129,12 +129,14 @@ def _receive(message: LaterMessage) -> Turn:
 
 def _settle() -> None:
     turn = Turn.objects.filter(pk=OuterRef("turn_id"), ended_at__isnull=False)
-    fired = LaterMessage.objects.filter(state=LaterState.FIRED).annotate(outcome=Subquery(turn.values("status")))
+    fired = LaterMessage.objects.filter(state=LaterState.FIRED).annotate(
+        outcome=Subquery(turn.values("status")), code=Subquery(turn.values("error_code"))
+    )
     for message in fired.exclude(outcome=None)[:MOST_FOUND]:
         mine = LaterMessage.objects.filter(pk=message.pk, state=LaterState.FIRED, turn_id=message.turn_id)
         if message.outcome != TurnStatus.FAILED:
             mine.update(state=LaterState.DONE)
-        elif message.tries < MOST_TRIES:
+        elif message.tries < MOST_TRIES and message.code != RESTORED:
             mine.update(state=LaterState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))
         else:
             mine.update(state=LaterState.FAILED)

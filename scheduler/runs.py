@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 
 from conversations import inbox
+from conversations.errors import RESTORED
 from conversations.models import FINAL, Conversation, Turn, TurnStatus
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
@@ -170,7 +171,7 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
             run.ended_at = now
         elif outcome != TurnStatus.FAILED:
             run.ended_at, run.error = now, error or "The conversation was deleted."
-        elif run.attempts <= len(RETRY_AFTER) and _may_be_tried_again(run, schedule):
+        elif error != RESTORED and run.attempts <= len(RETRY_AFTER) and _may_be_tried_again(run, schedule):
             run.state, run.error, run.retry_at = RunState.DUE, error, now + RETRY_AFTER[run.attempts - 1]
         else:
             _has_failed(run, error=error, now=now)
