@@ -142,7 +142,7 @@ def test_a_worker_starts_without_a_connection_that_celery_would_break(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", HOLDING], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60
     )
-    assert ended.stderr.splitlines()[-1] == "it holds None"
+    assert "it holds None" in ended.stderr.splitlines()
 
 
 def test_a_second_signal_does_not_come_in_the_midst_of_the_first():
