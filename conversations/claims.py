@@ -112,6 +112,11 @@ class View:
     pinned: Sequence[Pinned] = ()
     is_left_long: bool = False
 
+    @property
+    def calls(self) -> int:
+        """How many tool calls the turn has asked for."""
+        return sum(len(message.get("tool_calls", ())) for message in self.own)
+
 
 # --- taking hold -------------------------------------------------------------------------------------------------
 
@@ -369,13 +374,14 @@ _is_handed_back = _held_turn(
 
 
 def store_calls(
-    claim: Claim, completion: Completion, *, limit: Limit | None, sent: dict[str, Any] | None = None
+    claim: Claim, completion: Completion, *, limit: Limit | None, before: int = 0, sent: dict[str, Any] | None = None
 ) -> bool:
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
     Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are rung for. Those of
     tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is rung for.
-    ``sent``: the record of what the model was sent.
+    ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
+    to its commit was lost. ``sent``: the record of what the model was sent.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
     taken = {call_id for call_id, _ in _results(turn_id=claim.turn_id)}
@@ -390,7 +396,7 @@ def store_calls(
             agent_tools=claim.agent.allowed_tools(),
             request_id=claim.request_id,
             call_id=call["id"],
-            position=len(taken) + index,
+            position=before + index,
             tool_name=call["function"]["name"],
             arguments=call["function"]["arguments"],
             refusal=refusal,
@@ -399,18 +405,24 @@ def store_calls(
     ]
     queued = [row for row in rows if not row.ended]
     change = _waits_for_tools if queued else _goes_on_with_refusals
-    with _writing(claim, change, messages=1, **_used(completion)) as seq:
-        asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
-        _append(claim, seq, [asks], sent=sent)
-        gate.record(rows)
-        for row in rows:
-            if not row.ended:
-                doorbell.ring_for_call(row.pk)
-            for kind, data in tool_events(row):  # of those that are refused
-                events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
-        if queued and all(row.ended for row in queued):
-            # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
-            doorbell.ring_for_turn(claim.turn_id)
+    try:
+        with _writing(claim, change, messages=1, **_used(completion)) as seq:
+            asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
+            _append(claim, seq, [asks], sent=sent)
+            gate.record(rows)
+            for row in rows:
+                if not row.ended:
+                    doorbell.ring_for_call(row.pk)
+                for kind, data in tool_events(row):  # of those that are refused
+                    events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
+            if queued and all(row.ended for row in queued):
+                # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
+                doorbell.ring_for_turn(claim.turn_id)
+    except IntegrityError:
+        if ToolCall.objects.filter(turn_id=claim.turn_id).count() == before:
+            raise
+        # Stored already; had calls been queued by it, the fence would have said so.
+        return False
     return bool(queued)
 
 

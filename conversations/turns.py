@@ -204,13 +204,12 @@ class TurnRunner:
             compact_to, sent = outlook.compact_to(asking.request), asking.record
             step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
-            waits = await self._stored(claims.store_calls, claim, completion, limit=step.limit, sent=sent)
+            given: dict[str, Any] = {"limit": step.limit, "before": view.calls, "sent": sent}
+            waits = await self._stored(claims.store_calls, claim, completion, **given)
             return None if waits else await self._database(look, claim)
         assert isinstance(step, Finish)
-        has_called = any("tool_calls" in message for message in view.own)
-        await self._stored(
-            claims.finish, claim, completion, reply=step.reply, has_called=has_called, compact_to=compact_to, sent=sent
-        )
+        given = {"reply": step.reply, "has_called": view.calls > 0, "compact_to": compact_to, "sent": sent}
+        await self._stored(claims.finish, claim, completion, **given)
         return None
 
     async def _stored(

@@ -5,7 +5,7 @@ import threading
 from uuid import UUID
 
 import pytest
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
 from conversations import claims, endings, inbox
@@ -246,6 +246,33 @@ def test_a_stored_step_resets_attempts(say, tool_settings):
     assert turn.attempts == 0
 
 
+@pytest.mark.parametrize("asked", ["nonsense", "time"])
+def test_a_round_is_stored_once_though_the_answer_to_its_commit_was_lost(say, tool_settings, monkeypatch, asked):
+    tool_settings("time")
+    turn = say("What time is it?")
+    held, real = claim(turn), transaction.Atomic.__exit__
+
+    def lose(self, *exception):
+        real(self, *exception)
+        if not connection.in_atomic_block:
+            monkeypatch.undo()
+            raise OperationalError("the connection is lost")
+
+    def store():
+        return claims.store_calls(held, Completion(tool_calls=(tool_call("c", asked, "{}"),)), limit=None)
+
+    monkeypatch.setattr(transaction.Atomic, "__exit__", lose)
+    with pytest.raises(OperationalError):
+        store()
+    if asked == "time":
+        with pytest.raises(FenceLost):
+            store()
+    else:
+        assert store() is False
+    assert ToolCall.objects.filter(turn_id=turn.pk).count() == 1
+    assert Message.objects.filter(turn=turn, role="assistant").count() == 1
+
+
 def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     first, second = say("one"), say("two")
     claims.hand_back(claim(first))
@@ -274,7 +301,8 @@ def test_ids_repeated_in_a_later_round_do_not_collide(say, tool_settings, conver
     tool_settings("time")
     turn = say("What time is it?")
     for _ in range(2):
-        claims.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
+        held = claim(turn)
+        claims.store_calls(held, ASKS_FOR_TIME, limit=None, before=claims.read(held).calls)
         ToolCall.objects.update(status=CallStatus.SUCCESS, result="noon")
         held = claim(turn)
         claims.store_results(held, claims.read(held))

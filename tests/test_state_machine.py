@@ -206,7 +206,7 @@ class Work(RuleBasedStateMachine):
         elif (completion := spoken(speech)).tool_calls:
             asked = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
             assert isinstance(asked, RunTools)
-            self.write(hand, lambda: claims.store_calls(claim, completion, limit=asked.limit))
+            self.write(hand, lambda: claims.store_calls(claim, completion, limit=asked.limit, before=view.calls))
         else:
             self.write(hand, lambda: claims.finish(claim, completion, reply="the answer"))
 
