@@ -5,6 +5,7 @@ wait: what is under way is cancelled as soon as it is taken in.
 """
 
 import re
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,8 @@ from conversations.outlook import Outlook
 from memory.consolidation import Malformed
 from memory.errors import MemoryChanged
 from nanohost.lib.clock import Now
+
+Stored = Callable[..., Awaitable[None]]
 
 STOP = "stop"
 
@@ -44,11 +47,12 @@ def command_in(content: str) -> str:
     return found[1].lower() if found else ""
 
 
-async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads) -> None:
-    """Do what the turn's message commands, and end the turn with the answer."""
+async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads, *, stored: Stored) -> None:
+    """Do what the turn's message commands, and end the turn with the answer. ``stored`` runs a function as ``database``
+    does, again and again while the database is away."""
     match command_in(outlook.view.command):
         case "new":
-            await _archive(claim, database)
+            await _archive(claim, database, stored)
         case "reset":
             await database(_begin_anew, claim, reply="This is a new beginning. Nothing of what was said was archived.")
         case "clear":
@@ -90,8 +94,9 @@ def _begin_anew(
     claims.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND, also=move)
 
 
-async def _archive(claim: Claim, database: DatabaseThreads) -> None:
-    """Put all that is left into memory, then begin anew; if the first fails, nothing changes."""
+async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> None:
+    """Put all that is left into memory, then begin anew; if the first fails, nothing changes. What a model has answered
+    is paid for, and so is stored though the database may be away."""
     reply = "This is a new beginning. What was said is in memory."
     read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
     changed, problem = "Nothing was changed", "the memory keeps changing"
@@ -99,7 +104,7 @@ async def _archive(claim: Claim, database: DatabaseThreads) -> None:
         try:
             part = await database(read)
             result = await consolidate(part, agent=claim.agent, model=claim.model) if part else None
-            await database(_begin_anew, claim, reply=reply, part=part, result=result)
+            await stored(_begin_anew, claim, reply=reply, part=part, result=result)
             return
         except (Overtaken, MemoryChanged):
             continue
@@ -109,11 +114,11 @@ async def _archive(claim: Claim, database: DatabaseThreads) -> None:
             problem = f"the model's answer was of no use: {error}"
             if part and error.memory is not None:
                 given: dict[str, Any] = {"model": claim.model, "turn_id": claim.turn_id}
-                await database(compaction.keep_memory, part, error.memory, **given)
+                await stored(compaction.keep_memory, part, error.memory, **given)
                 changed = "Nothing was changed but the long-term memory"
         break
     reply = f"{changed}: {problem}. Try /new again, or /reset to begin anew without archiving."
-    await database(_answer, claim, reply)
+    await stored(_answer, claim, reply)
 
 
 def _tell_what_stopped(claim: Claim) -> None:

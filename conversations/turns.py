@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -187,7 +188,8 @@ class TurnRunner:
             return None
         view = outlook.view
         if view.command:
-            await commands.carry_out(claim, outlook, self._database)
+            stored = partial(self._database.store, self._tries("what became of a command", claim))
+            await commands.carry_out(claim, outlook, self._database, stored=stored)
             return None
         limit = _limit_met(claim, view)
         step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)

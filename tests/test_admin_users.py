@@ -1,16 +1,20 @@
 """Users in the admin: one who has anything is deactivated, or erased with all of it; the audit stays."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.contenttypes.models import ContentType
+from django.db import connection
 from django.urls import reverse
 
 from agent.models import Agent
-from conversations import claims
+from conversations import claims, endings
 from conversations.errors import FenceLost
 from conversations.models import Conversation, Turn
 from nanohost.accounts.models import ApiKey
+from nanohost.console import people
 from tests.console import make_rows
 from tests.factories import OwnerFactory
 from tests.work import advance, run_call
@@ -116,6 +120,27 @@ def test_an_erasure_that_was_cut_short_goes_on(admin_client, monkeypatch):
     monkeypatch.undo()
     assert "The user is erased" in erase(admin_client, user)
     assert not USERS.filter(pk=user.pk).exists()
+
+
+def test_more_conversations_than_are_read_at_once_are_erased_while_others_write(monkeypatch):
+    user = OwnerFactory()
+    agent = Agent.objects.get(name="default")
+    rows = (Conversation(owner=user, agent=agent, key=f"test:{number}") for number in range(2_100))
+    Conversation.objects.bulk_create(rows)
+    real = endings.delete_conversation
+
+    def write():
+        OwnerFactory()
+        connection.close()
+
+    def delete(conversation_id):
+        with ThreadPoolExecutor(1) as another:
+            another.submit(write).result()
+        real(conversation_id)
+
+    monkeypatch.setattr(endings, "delete_conversation", delete)
+    assert people.erase(user, seconds=0.1) is False
+    assert 0 < Conversation.objects.count() < 2_100
 
 
 def test_whom_the_console_s_log_names_stays_as_a_number(admin_client):

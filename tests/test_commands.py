@@ -1,10 +1,11 @@
 """Commands in a chat message: carried out by the host, seen by no model."""
 
 import pytest
+from django.db import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conversations import compaction, endings
+from conversations import claims, compaction, endings
 from conversations.commands import command_in
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from conversations.outlook import look
@@ -108,6 +109,26 @@ def test_if_archiving_fails_nothing_changes_and_the_answer_says_so(conversation,
     model.answer(saves())
     (turn,) = settle([say("/new")])
     assert "in memory" in reply(turn)
+
+
+def test_what_was_archived_is_paid_for_once_though_the_database_is_away_when_it_is_stored(
+    say, fill, model, monkeypatch
+):
+    fill(6)
+    model.answer(saves())
+    real, asked = claims.finish, []
+
+    def refuse_once(*args, **options):
+        asked.append(1)
+        if len(asked) == 1:
+            raise OperationalError("the connection is lost")
+        real(*args, **options)
+
+    monkeypatch.setattr(claims, "finish", refuse_once)
+    (turn,) = settle([say("/new")])
+    assert reply(turn) == "This is a new beginning. What was said is in memory."
+    assert len(asked) == 2
+    assert len(model.requests) == 1
 
 
 def test_new_with_nothing_said_needs_no_model(say, model):

@@ -52,8 +52,10 @@ def erase(user: User, *, seconds: float) -> bool:
 
 def _deletions(user: User) -> Iterator[Any]:
     """One small transaction after the other."""
-    for pk in Conversation.objects.filter(owner=user).values_list("pk", flat=True).iterator():
-        yield lambda pk=pk: endings.delete_conversation(pk)
+    # No cursor stays open meanwhile: on SQLite that is a look at the past from which nothing may be written.
+    while pks := list(Conversation.objects.filter(owner=user).values_list("pk", flat=True)[:_MANY]):
+        for pk in pks:
+            yield lambda pk=pk: endings.delete_conversation(pk)
     for model, rows in _rows_of(user):
         while found := list(rows.values_list("pk", flat=True)[:_MANY]):
             yield lambda model=model, found=found: model._default_manager.filter(pk__in=found).delete()
