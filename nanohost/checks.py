@@ -10,7 +10,7 @@ from tools.sandbox.modes import SandboxMissing, in_force
 
 # What a web node needs and others do not: it refuses to start without.
 WEB = "web"
-SANDBOX_MISSING = "nanohost.E002"
+SANDBOX_MISSING = "nanohost.W002"
 
 
 @register(WEB, deploy=True)
@@ -29,11 +29,14 @@ def secret_key_is_given(**_: Any) -> list[CheckMessage]:
 
 @register
 def sandbox_is_told(**_: Any) -> list[CheckMessage]:
-    """Whether the tools of a process that is started here would have the sandbox that is demanded, and which it is."""
+    """Whether the tools of a process that is started here would have the sandbox that is demanded, and which it is.
+
+    A warning though it is missing: only what runs tools refuses to start, and a key is revoked on any machine.
+    """
     try:
         sandbox = in_force()
     except SandboxMissing as missing:
-        return [Error(str(missing), id=SANDBOX_MISSING)]
+        return [Warning(f"No process that runs tools starts here: {missing}", id=SANDBOX_MISSING)]
     if sandbox.is_whole:
         return []
     return [Warning(f"The sandbox of tools is {sandbox.sentence}", id="nanohost.W001")]

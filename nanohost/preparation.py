@@ -53,7 +53,8 @@ def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = 
     if of_a_web_node:
         messages += checks.run_checks(tags=[WEB], include_deployment_checks=True)
     serious = [message for message in messages if message.is_serious() and not message.is_silenced()]
-    serious = [message for message in serious if runs_tools or message.id != SANDBOX_MISSING]
+    if runs_tools:
+        serious += [message for message in messages if message.id == SANDBOX_MISSING]
     if serious:
         raise CommandError("; ".join(" ".join(f"{error.msg} ({error.id})".split()) for error in serious))
 

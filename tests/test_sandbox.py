@@ -407,9 +407,9 @@ def test_whoever_is_killed_while_it_ends_others_leaves_none_of_them_stopped(own_
 WITHOUT_NAMESPACES = ["unshare", "-Ur", "sh", "-c", 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$0" "$@"']
 
 
-def check(tmp_path, *before, **own):
-    environment = {"PATH": os.environ["PATH"], "DATA_DIR": str(tmp_path / "data"), **own}
-    command = [*before, sys.executable, "manage.py", "check"]
+def check(tmp_path, *before, command="check", **own):
+    environment = {"PATH": os.environ["PATH"], "DATA_DIR": str(tmp_path / "data"), "PORT": "0", **own}
+    command = [*before, sys.executable, "manage.py", *command.split()]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -432,7 +432,7 @@ def test_data_that_would_be_taken_for_code_is_refused(tmp_path):
     package = tmp_path / "garden"
     package.mkdir()
     (package / "__init__.py").touch()
-    told = check(tmp_path, PYTHONPATH=str(tmp_path), DATA_DIR=str(package / "data"))
+    told = check(tmp_path, command="serve", PYTHONPATH=str(tmp_path), DATA_DIR=str(package / "data"))
     assert told.returncode != 0
     assert f"DATA_DIR={package}/data lies in {package}" in told.stderr
 
@@ -451,10 +451,17 @@ def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, folder):
     ids=["no namespaces", "not installed"],
 )
 def test_what_is_demanded_and_cannot_be_had_is_one_sentence(tmp_path, wanted, before, own):
-    told = check(tmp_path, *before, TOOL_SANDBOX=wanted, **own)
+    told = check(tmp_path, *before, command="serve", TOOL_SANDBOX=wanted, **own)
     assert told.returncode != 0
     assert f"TOOL_SANDBOX={wanted} cannot be had here. " in told.stderr
     assert "Traceback" not in told.stderr
+
+
+def test_whoever_runs_no_tool_is_only_told(tmp_path):
+    (tmp_path / "data").mkdir()
+    told = check(tmp_path, command="migrate", TOOL_SANDBOX=BUBBLEWRAP, PATH="/nonexistent")
+    assert told.returncode == 0, told.stderr
+    assert f"TOOL_SANDBOX={BUBBLEWRAP} cannot be had here. " in told.stderr
 
 
 # --- what is written about it ----------------------------------------------------------------------------------------
