@@ -683,6 +683,10 @@ class WorkerAdmin(ReadOnlyAdmin):
     fields += ["started_at", "heartbeat_at", "ended_at"]
     readonly_fields = ["is_alive", "turns", "holds", "pool"]
 
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows: Any = super().get_queryset(request)
+        return rows.with_life()
+
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """With what each of them holds, read once for all."""
         listed, left = super().get_changelist_instance(request), intake.left()
@@ -697,8 +701,9 @@ class WorkerAdmin(ReadOnlyAdmin):
         return worker
 
     @admin.display(description="alive", boolean=True)
-    def is_alive(self, worker: Worker) -> bool:
-        return worker.is_alive
+    def is_alive(self, worker: Any) -> bool:
+        alive: bool = worker.is_alive
+        return alive
 
     @admin.display(description="turns held")
     def holds(self, worker: Any) -> int:
@@ -706,8 +711,8 @@ class WorkerAdmin(ReadOnlyAdmin):
         return held
 
     @admin.display(description="database connections in use")
-    def pool(self, worker: Worker) -> str:
-        return worker.told_pool
+    def pool(self, worker: Any) -> str:
+        return worker.told_pool if worker.is_alive else "–"
 
     @admin.display(description="its turns")
     def turns(self, worker: Worker) -> str:

@@ -1,13 +1,12 @@
 """What happened: conversations, their messages, their turns, and the workers that run them."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
-from django.utils import timezone
+from django.db.models import Exists, ExpressionWrapper, OuterRef, Q
 
 from agent.models import Agent
 from nanohost.lib.clock import Now, from_now
@@ -564,7 +563,11 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
 
     def alive(self) -> Self:
         """Workers that have not ended and were heard of within three heartbeats."""
-        return self.filter(ended_at=None, heartbeat_at__gt=from_now(-3 * Worker.HEARTBEAT_SECONDS))
+        return self.filter(Worker.is_heard())
+
+    def with_life(self) -> Self:
+        """Each with ``is_alive``, by the database's clock, which also stamps the heartbeats."""
+        return self.annotate(is_alive=ExpressionWrapper(Worker.is_heard(), output_field=models.BooleanField()))
 
     def working_on(self, queue: str) -> Self:
         """Workers that listen to a queue."""
@@ -585,6 +588,7 @@ class Worker(models.Model):
 
     # Three of them fit in a lease, so that one that is late loses no turn.
     HEARTBEAT_SECONDS = min(5.0, settings.TURN_LEASE_SECONDS / 3)
+    SILENT_SECONDS = 3 * HEARTBEAT_SECONDS
 
     name = models.CharField(max_length=128, unique=True, help_text="host:pid:start")
     version = models.CharField(max_length=32)
@@ -615,16 +619,15 @@ class Worker(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has not ended, and was heard of lately; by this machine's clock."""
-        heard_of = self.heartbeat_at > timezone.now() - timedelta(seconds=3 * self.HEARTBEAT_SECONDS)
-        return self.ended_at is None and heard_of
+    @classmethod
+    def is_heard(cls) -> Q:
+        """Whether a worker has not ended, and was heard of lately."""
+        return Q(ended_at=None, heartbeat_at__gt=from_now(-cls.SILENT_SECONDS))
 
     @property
     def told_pool(self) -> str:
         """The use of its database pool at its last heartbeat, in a few words."""
-        if self.pool_most is None or not self.is_alive:
-            return "none" if self.is_alive else "–"
+        if self.pool_most is None:
+            return "none"
         waiting = f", {self.pool_waiting} waiting" if self.pool_waiting else ""
         return f"{self.pool_used} of {self.pool_most}{waiting}"

@@ -599,7 +599,7 @@ def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, w
     worker(name="full", turns_most=1)
     worker(name="ended", ended_at=timezone.now())
     shown = look(operator)
-    assert {each["worker"].name: (each["is_alive"], each["is_full"]) for each in shown.context["workers"]} == {
+    assert {each["worker"].name: (each["worker"].is_alive, each["is_full"]) for each in shown.context["workers"]} == {
         "alive": (True, False),
         "full": (True, True),
         "silent": (False, False),
@@ -612,6 +612,19 @@ def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, w
         '<strong class="stuck">silent</strong> 2.0 min ago',
     ):
         assert words in shown.content.decode()
+
+
+def test_the_pools_of_workers_are_shown_by_the_page_and_in_the_list(operator, worker):
+    worker(name="busy", pool_used=3, pool_most=12, pool_waiting=2)
+    worker(name="idle", pool_used=0, pool_most=11, pool_waiting=0)
+    worker(name="without")
+    worker(name="dead", pool_used=5, pool_most=13, silent=120)
+    listed = operator.get(reverse("admin:conversations_worker_changelist"))
+    for told in (look(operator).content.decode(), listed.content.decode()):
+        assert "3 of 12, 2 waiting" in told
+        assert "0 of 11" in told
+        assert "of 13" not in told
+        assert "<td>none</td>" in told or "none<" in told
 
 
 def test_numbers_that_are_told_in_several_places_agree(operator, worker, say, owner, tool_settings, monkeypatch):

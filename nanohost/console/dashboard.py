@@ -135,7 +135,7 @@ def _calls(begin: datetime, **filters: object) -> str:
 
 
 def _workers(queue_name: str) -> str:
-    heard_after = clock.read() - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
+    heard_after = clock.read() - timedelta(seconds=Worker.SILENT_SECONDS)
     alive = {"ended_at__isnull": True, "heartbeat_at__gt": heard_after.isoformat()}
     return _list("conversations_worker", queues__contains=queue_name, **alive)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -187,19 +188,17 @@ def _failed(now: Any) -> list[dict[str, Any]]:
 
 def _workers(now: Any, left: intake.Left) -> list[dict[str, Any]]:
     """Those that have not ended by themselves, the ones heard of last first."""
-    alive_after = now - timedelta(seconds=3 * Worker.HEARTBEAT_SECONDS)
-    rows = Worker.objects.filter(ended_at=None).order_by("-heartbeat_at")[:MOST_WORKERS]
+    rows: Iterable[Any] = Worker.objects.filter(ended_at=None).with_life().order_by("-heartbeat_at")[:MOST_WORKERS]
     return [
         {
             "worker": worker,
-            "is_alive": worker.heartbeat_at > alive_after,
             "silent": max(0.0, (now - worker.heartbeat_at).total_seconds()),
             "age": (now - worker.started_at).total_seconds(),
             "held": held,
             "is_full": bool(worker.turns_most) and held >= worker.turns_most,
         }
         for worker in rows
-        for held in [left.held_by(worker.name, is_alive=worker.heartbeat_at > alive_after)]
+        for held in [left.held_by(worker.name, is_alive=worker.is_alive)]
     ]
 
 
