@@ -32,6 +32,7 @@ from django.db.models import (
     When,
 )
 from django.db.models.functions import Coalesce, Least
+from django.db.models.lookups import Exact
 from django.utils import timezone
 
 from agent.history import INTERRUPTED
@@ -364,7 +365,9 @@ _waits_for_retry = _held_turn(
         "retries": Given("retries", IntegerField()),
         "retry_code": Given("code"),
         "retry_detail": Given("detail"),
-        "retrying_since": Coalesce("retrying_since", Now()),
+        "retrying_since": Case(
+            When(Q(Exact(Given("retries", IntegerField()), 1)), then=Now()), default=Coalesce("retrying_since", Now())
+        ),
         "sent": Given("sent", JSONField()),
     },
 )

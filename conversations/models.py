@@ -2,7 +2,7 @@
 
 import json
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from django.conf import settings
 from django.db import models
@@ -577,10 +577,13 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """What keeps tools where they are, of those that run tools and are alive: each that there is, once."""
         return sorted(set(self.alive().working_on(TOOLS).exclude(sandbox="").values_list("sandbox", flat=True)))
 
-    def ask_no_model(self) -> bool:
-        """Whether turns may be answered by the scripted model: a worker that is alive has no other. Only workers know;
-        web nodes are given neither a key nor an address."""
-        return self.alive().filter(provider=SCRIPTED).exists()
+    def scripted(self) -> Literal["", "some", "all"]:
+        """Of the workers that run turns and are alive, who answers them by the scripted model. Only workers know; web
+        nodes are given neither a key nor an address."""
+        providers = set(self.alive().working_on(TURNS).values_list("provider", flat=True))
+        if SCRIPTED not in providers:
+            return ""
+        return "some" if len(providers) > 1 else "all"
 
 
 class Worker(models.Model):

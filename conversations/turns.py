@@ -412,7 +412,8 @@ def _next_try(claim: Claim, view: View, code: str, before: int, wait: float | No
     the end the waits become shorter, so that the last try is not lost. A provider that asks for a longer wait than
     there is time for is not asked again. What is no outage is tried again TURN_MAX_ATTEMPTS times.
     """
-    left = min(claim.seconds_left(), settings.LLM_RETRY_SECONDS - view.retrying_for)
+    retrying_for = view.retrying_for if before else 0.0
+    left = min(claim.seconds_left(), settings.LLM_RETRY_SECONDS - retrying_for)
     if left < RETRY_FIRST or (code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS):
         return None
     seconds = min(_backoff(before), left / 2)

@@ -71,7 +71,7 @@ def test_workers_outlive_a_broker_that_refuses_and_go_on_by_sweeping(own: Host, 
 
 
 def refusals(host: Host, since: int) -> int:
-    return sum("refuses to be asked" in line["event"] for line in host.log_lines()[since:])
+    return sum("refuses to be read" in line["event"] for line in host.log_lines()[since:])
 
 
 def ring(

@@ -20,10 +20,11 @@ from conversations.models import Worker
 from tests.console import get, make_a_row_of_each, pages
 
 
-def a_worker(*, provider):
+def a_worker(*, provider, name="worker-1", queues="turns"):
     """One that answers, by this provider; for an hour, since there are many pages."""
     until = timezone.now() + timedelta(hours=1)
-    Worker.objects.create(name="worker-1", version="0", turns_most=1, heartbeat_at=until, provider=provider)
+    fields = {"queues": queues, "provider": provider}
+    Worker.objects.create(name=name, version="0", turns_most=1, heartbeat_at=until, **fields)
 
 
 class Reader(HTMLParser):
@@ -156,6 +157,17 @@ def test_while_the_scripted_model_answers_every_page_says_so(everything):
     pages = {name: page for name, page in everything.items() if is_told(page)}
     assert len(pages) > 100
     assert [name for name, page in pages.items() if SCRIPTED not in page.content.decode()] == []
+
+
+@pytest.mark.django_db
+def test_while_it_answers_some_turns_that_is_said(admin_client):
+    a_worker(provider="openai")
+    a_worker(name="toolbox", queues="tools", provider="mock")
+    assert SCRIPTED not in admin_client.get("/admin/queue/").content.decode()
+    a_worker(name="worker-2", provider="mock")
+    assert "A scripted model answers some turns" in admin_client.get("/admin/queue/").content.decode()
+    Worker.objects.filter(provider="openai").delete()
+    assert "A scripted model answers</strong>" in admin_client.get("/admin/queue/").content.decode()
 
 
 @pytest.mark.django_db

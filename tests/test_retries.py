@@ -134,6 +134,16 @@ def test_an_outage_is_not_counted_against_an_answer_that_makes_no_sense(server, 
     assert turn.status == TurnStatus.SUCCEEDED
 
 
+def test_a_failure_of_another_kind_begins_a_time_of_its_own(server, say, settings):
+    turn = say("Hello")
+    server.answer(failure(500), as_json({}), failure(500), completion("At last."))
+    while not advance(turn).ended:
+        let_pass(turn)
+        Turn.objects.update(retrying_since=F("retrying_since") - timedelta(seconds=settings.LLM_RETRY_SECONDS - 0.1))
+    turn.refresh_from_db()
+    assert turn.status == TurnStatus.SUCCEEDED
+
+
 def test_what_cannot_help_is_not_tried_again(server, say):
     server.answer(failure(401, "invalid_api_key"))
     assert tries(say("Hello"), until=10) == []

@@ -229,7 +229,8 @@ def hand_back(call: ToolCall) -> None:
 
 
 def doubt_queued(turn_ids: Iterable[UUID]) -> None:
-    """Take queued calls with side effects for started: after a restore, nobody knows whether they were."""
+    """Take queued calls for started: after a restore, nobody knows whether they were. Those with side effects then end
+    as UNKNOWN."""
     queued = ToolCall.objects.filter(status=CallStatus.QUEUED, turn_id__in=turn_ids)
     queued.update(status=CallStatus.RUNNING, started_at=Now())
 

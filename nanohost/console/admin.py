@@ -129,7 +129,7 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
         does = request.POST.get("do", "")
         may_deactivate, is_oneself = self.has_change_permission(request, user), user.pk == request.user.pk
         if does and (is_oneself or (does == "deactivate" and not may_deactivate)):
-            raise PermissionDenied("Nobody does this to himself: have another admin do it." if is_oneself else "")
+            raise PermissionDenied("You cannot do this to your own account. Ask another admin." if is_oneself else "")
         if does == "deactivate":
             self._deactivate(request, user)
             self.message_user(request, f"{user} is deactivated.", messages.SUCCESS)
@@ -146,7 +146,7 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     def _erase(self, request: HttpRequest, user: User) -> HttpResponse:
         number = user.pk
         if not people.erase(user, seconds=_ERASE_SECONDS):
-            self.message_user(request, "That was not all yet: erase once more, and it goes on.", messages.WARNING)
+            self.message_user(request, "Not everything has been erased yet. Erase again to continue.", messages.WARNING)
             return redirect("admin:auth_user_delete", number)
         assert request.user.pk is not None
         LogEntry.objects.create(

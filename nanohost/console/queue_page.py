@@ -1,8 +1,7 @@
 """The page *Queue*: the open turns, what keeps them, who works on them, and the switch of the intake."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode

@@ -39,7 +39,7 @@ class Channel(_Channel):  # type: ignore[misc]
             self._leave_alone(error)
             raise Empty from None
         except Exception as error:  # whatever stood there is gone from the queue
-            logger.warning("what stood in a queue is no ring, and was dropped (%s)", type(error).__name__)
+            logger.warning("a message in a queue is not a ring and was dropped (%s)", type(error).__name__)
             return True
         self._refused_by = None
         return taken
@@ -47,7 +47,7 @@ class Channel(_Channel):  # type: ignore[misc]
     def _leave_alone(self, error: ResponseError) -> None:
         """Ask again in a while, by a new connection: the name may lead to another server by then."""
         if type(error) is not self._refused_by:
-            logger.warning("the doorbell refuses to be asked (%s); workers find what is due by sweeping", error)
+            logger.warning("the broker refuses to be read (%s); workers find due work by sweeping", error)
         self._refused_by = type(error)
         self.client.connection.disconnect()
         time.sleep(LEFT_ALONE_SECONDS)

@@ -31,7 +31,7 @@ def told(value: object) -> SafeString:
 @register.inclusion_tag("console/scripted_banner.html", takes_context=True)
 def scripted_banner(context: dict[str, Any]) -> dict[str, Any]:
     """That no model is asked, for staff: each page may name one."""
-    return {"scripted": _is_of_staff(context) and Worker.objects.ask_no_model()}
+    return {"scripted": Worker.objects.scripted() if _is_of_staff(context) else ""}
 
 
 def _is_of_staff(context: dict[str, Any]) -> bool:
