@@ -1,6 +1,6 @@
 """The edges of what may be reached: pure values. That the client keeps to them is seen in test_http_client.py."""
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -60,3 +60,15 @@ def test_a_private_address_inside_of_isatap_is_named(middle):
 @pytest.mark.parametrize("middle", ["0:5eff", "0:ffff", "0:5efd", "400:5efe", "1:5efe"])
 def test_what_only_looks_like_isatap_is_a_public_address_like_others(middle):
     assert objection(ip_address(f"2a00:1450:4001:81b:{middle}:a00:1")) is None
+
+
+@pytest.mark.parametrize("bits", [32, 40, 48, 56, 64, 96])
+@pytest.mark.parametrize("hidden", ["169.254.169.254", "100.100.100.200"])
+def test_where_a_gateway_of_an_opened_network_may_look_there_is_no_metadata(bits, hidden):
+    opened = ip_network("fd00::/8")
+    prefix = bytes.fromhex("fd12345678fa9b0102030405")[: bits // 8]
+    plain = (
+        prefix + ip_address(hidden).packed if bits == 96 else (prefix + ip_address(hidden).packed).ljust(15, b"\x01")
+    )
+    address = ip_address(plain if bits == 96 else plain[:8] + b"\0" + plain[8:])
+    assert f"carries {hidden}, which is never reached" in str(objection(address, private=[opened]))

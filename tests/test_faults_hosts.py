@@ -132,7 +132,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 32 MB of its own."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", place], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "tmpfs", place], capture_output=True)
     if mounted.returncode:
         pytest.skip("to make a small file system takes root, and the right to mount")
     yield place

@@ -45,8 +45,10 @@ def test_concurrent_messages_get_numbers_without_gaps(say):
 
     def speak(number: int) -> None:
         together.wait(20)
-        say(f"message {number}")
-        connections.close_all()
+        try:
+            say(f"message {number}")
+        finally:
+            connections.close_all()
 
     threads = [threading.Thread(target=speak, args=(number,)) for number in range(12)]
     for thread in threads:

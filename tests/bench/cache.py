@@ -30,7 +30,7 @@ def cached_share(directory: Path, *, turns: int, documents: int) -> float:
                 base_url=f"{host.address}/api/v1", headers={"Authorization": f"Bearer {KEY}"}, timeout=30
             ) as api,
         ):
-            with closing(sqlite3.connect(directory / "nanohost.sqlite3")) as database:
+            with closing(sqlite3.connect(directory / "data" / "nanohost.sqlite3")) as database:
                 written = json.dumps({"AGENTS": "Be patient. " * (documents // 12)})
                 database.execute("UPDATE agent_agent SET documents = ?", [written])
                 database.commit()

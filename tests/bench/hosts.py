@@ -109,7 +109,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "HOME": str(directory),
         "DJANGO_SETTINGS_MODULE": "nanohost.settings",
-        "DATA_DIR": str(directory),
+        "DATA_DIR": str(directory / "data"),
         "NANOHOST_API_KEY": KEY,
         "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
         "SECRET_KEY": "of every web node: it signs the sessions",

@@ -6,39 +6,82 @@ changed since. A mistake that no test sees survives: then a test is missing, or 
 """
 
 import argparse
+import ast
+import difflib
 import json
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from tests.faults.mutants import copy_of_the_code
+from tests.faults.servers import leashed
 from tests.host import ROOT
+from tests.mutation.forks import READY, SEEN, SURVIVED
 
 # What runs the mistakes has an environment of its own: the suite needs none of it.
 COSMIC_RAY = ROOT / ".venv" / "mutants" / "bin"
 
-# The modules that are always tried, and the tests that see them best, quickest first.
+# The modules that are always tried, and the tests that see them best: those that are quick, and those that start hosts,
+# which are run on what the quick ones do not see.
 TESTS = {
-    "conversations/claims.py": ("test_claims", "test_guarantees", "test_turns", "test_endings", "test_sent"),
-    "conversations/inbox.py": ("test_inbox", "test_api_chat", "test_api_idempotency", "test_intake"),
-    "nanohost/lib/redaction.py": ("test_redaction", "test_secrets", "test_logs"),
-    "tools/addresses.py": ("test_addresses", "test_http_client"),
-    "tools/calls.py": ("test_gate", "test_endings", "test_sweeper", "test_guarantees"),
-    "tools/gate.py": ("test_gate", "test_tool_limits", "test_simulator", "test_inline_tools", "test_database_away"),
+    "conversations/claims.py": (
+        ("test_claims", "test_turns", "test_endings", "test_retries", "test_sent", "test_commands", "test_compaction"),
+        ("test_guarantees",),
+    ),
+    "conversations/inbox.py": (
+        ("test_inbox", "test_intake", "test_commands", "test_ticking", "test_heartbeat"),
+        ("test_conversation_keys", "test_api_chat", "test_api_idempotency"),
+    ),
+    "nanohost/lib/known_secrets.py": (("test_redaction",), ("test_secrets",)),
+    "nanohost/lib/redaction.py": (("test_redaction",), ("test_secrets", "test_logs")),
+    "nanohost/lib/secret_shapes.py": (("test_redaction",), ()),
+    "tools/addresses.py": (("test_addresses",), ("test_http_client",)),
+    "tools/calls.py": (("test_gate", "test_endings", "test_sweeper", "test_inline_tools"), ("test_guarantees",)),
+    "tools/gate.py": (
+        ("test_gate", "test_tool_limits", "test_simulator", "test_inline_tools"),
+        ("test_guarantees", "test_database_away"),
+    ),
 }
 
 # Of the dozen operators that may take an operator's place, one is enough to see whether a test looks at the result.
 KEPT = (
     "Add_Sub|Sub_Add|Mul_Add|Div_Mul|FloorDiv_Mul|Mod_Mul|Pow_Mul|RShift_LShift|LShift_RShift|BitOr_BitAnd|BitAnd_BitOr"
 )
+LEFT_OUT = f"core/ReplaceBinaryOperator_(?!({KEPT})$)"
 
-SECONDS = 300.0
+
+CONFIG = """
+[cosmic-ray]
+module-path = {module}
+timeout = 1.0
+excluded-modules = []
+test-command = ""
+distributor.name = "local"
+[cosmic-ray.filters.operators-filter]
+exclude-operators = [{left_out}]
+"""
+
+# In the environment of the tool: prints the sources, as JSON.
+MAKE_THEM = """
+import json, sys
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+from cosmic_ray.work_db import WorkDB, use_db
+with use_db(sys.argv[1], WorkDB.Mode.open) as db:
+    items = [each for item in db.pending_work_items for each in item.mutations]
+made = {}
+for each in sorted(items, key=lambda each: (each.start_pos, each.operator_name, each.occurrence)):
+    operator = get_operator(each.operator_name)(**each.operator_args)
+    made[mutate_code(each.module_path.read_text(), operator, each.occurrence)] = True
+print(json.dumps([source for source in made if source]))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +91,13 @@ class Survivor:
     file: str
     line: str
     becomes: str
+
+    @classmethod
+    def of(cls, file: str, original: str, source: str) -> Self:
+        """The mistake by which the source differs from the original."""
+        lines = list(difflib.unified_diff(original.splitlines(), source.splitlines(), n=0))[2:]
+        line, becomes = (" ".join(each[1:].strip() for each in lines if each[0] == sign) for sign in "-+")
+        return cls(file=file, line=line, becomes=becomes)
 
     def is_listed(self, listed: Sequence[dict[str, str]]) -> bool:
         """Whether it is known, with a reason."""
@@ -83,76 +133,102 @@ def changed_since(rev: str) -> list[str]:
     ]
 
 
-def seeing(module: str) -> list[str]:
+def seeing(module: str) -> tuple[list[str], list[str]]:
     """The tests that see a module: the named ones, or all that import it."""
-    if named := TESTS.get(module):
-        return [f"tests/{name}.py" for name in named]
+    if module in TESTS:
+        quick, slow = TESTS[module]
+        return [f"tests/{name}.py" for name in quick], [f"tests/{name}.py" for name in slow]
     dotted = module.removesuffix(".py").replace("/", ".")
     package, _, name = dotted.rpartition(".")
     imports = re.compile(
         rf"from {re.escape(dotted)} import|import {re.escape(dotted)}\b|from {re.escape(package)} import .*\b{name}\b"
     )
     files = sorted(ROOT.glob("tests/test_*.py"))
-    return [f"tests/{file.name}" for file in files if imports.search(file.read_text())]
+    return [f"tests/{file.name}" for file in files if imports.search(file.read_text())], []
 
 
 def try_module(root: Path, module: str, listed: Sequence[dict[str, str]]) -> int:
     """Make every mistake in a module, one after the other; how many unknown ones survive."""
-    tests = seeing(module)
-    if not tests:
+    quick, slow = seeing(module)
+    if not quick:
         print(f"{module}: no test imports it")  # noqa: T201 -- a command
         return 1
-    config, session = root / "mutation.toml", root / "mutation.sqlite"
-    session.unlink(missing_ok=True)
-    config.write_text(_config(module, tests))
-    ray("init", config, session, root=root)
-    subprocess.run([COSMIC_RAY / "cr-filter-operators", session, config], cwd=root, check=True)
-    ray("baseline", config, root=root)
-    ray("exec", config, session, root=root)
-    tried, survivors = outcome(session, root)
+    began = time.monotonic()
+    if run(root, *quick, *slow, seconds=3600.0):
+        raise SystemExit(f"{module}: its tests fail without a mistake")
+    seconds = max(30.0, 4 * (time.monotonic() - began))
+    tried = mistakes(root, module)
+    original = (root / module).read_text()
+    became = dict(zip(tried, in_forks(root, module, quick, tried, seconds=seconds), strict=True))
+    left = {source: Survivor.of(module, original, source) for source in tried if became[source] != SEEN}
+    # What survives in a fork may be seen where all is loaded anew, or by the others.
+    survivors = [
+        each
+        for source, each in left.items()
+        if each.is_listed(listed) or not is_seen(root, module, [*quick, *slow], source, seconds=seconds)
+    ]
     unknown = [each for each in survivors if not each.is_listed(listed)]
-    print(f"{module}: {tried} mistakes, {len(survivors)} survive, {len(unknown)} unexplained")  # noqa: T201 -- a command
+    print(f"{module}: {len(tried)} mistakes, {len(survivors)} survive, {len(unknown)} unexplained")  # noqa: T201 -- a command
     for each in unknown:
         print(f"\n    {each.line}\nbecomes\n    {each.becomes}", flush=True)  # noqa: T201 -- a command
     return len(unknown)
 
 
-def _config(module: str, tests: Sequence[str]) -> str:
-    command = f"{sys.executable} -m pytest -x -q --numprocesses 0 -p no:cacheprovider {' '.join(tests)}"
-    return f"""
-[cosmic-ray]
-module-path = {json.dumps(module)}
-timeout = {SECONDS}
-excluded-modules = []
-test-command = {json.dumps(command)}
-distributor.name = "local"
-[cosmic-ray.filters.operators-filter]
-exclude-operators = [{json.dumps(f"core/ReplaceBinaryOperator_(?!({KEPT})$)")}]
-"""
+def mistakes(root: Path, module: str) -> list[str]:
+    """The module's source with each mistake that there is to make."""
+    config, session = root / "mutation.toml", root / "mutation.sqlite"
+    session.unlink(missing_ok=True)
+    config.write_text(CONFIG.format(module=json.dumps(module), left_out=json.dumps(LEFT_OUT)))
+    for command in (("cosmic-ray", "init", config, session), ("cr-filter-operators", session, config)):
+        subprocess.run([COSMIC_RAY / command[0], *command[1:]], cwd=root, check=True)
+    made = subprocess.check_output([COSMIC_RAY / "python", "-c", MAKE_THEM, session], cwd=root, text=True)
+    return [source for source in json.loads(made) if is_python(source)]
 
 
-def ray(*arguments: object, root: Path) -> None:
-    """Run the tool in the copy."""
-    subprocess.run([COSMIC_RAY / "cosmic-ray", *map(str, arguments)], cwd=root, check=True)
+def is_python(source: str) -> bool:
+    """Whether it can be loaded at all; the tool takes the star before a keyword for an operator."""
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
 
 
-def outcome(session: Path, root: Path) -> tuple[int, list[Survivor]]:
-    """How many mistakes were tried, and those that survived."""
-    dumped = subprocess.check_output([COSMIC_RAY / "cosmic-ray", "dump", session], cwd=root, text=True)
-    tried = [(item, result) for item, result in map(json.loads, dumped.splitlines()) if result]
-    tried = [(item, result) for item, result in tried if result["worker_outcome"] != "skipped"]
-    return len(tried), list(_survivors(tried))
+def in_forks(root: Path, module: str, tests: Sequence[str], sources: Sequence[str], *, seconds: float) -> list[str]:
+    """What becomes of each in a fork: see :mod:`tests.mutation.forks`."""
+    told, outcomes = root / "mistakes.json", root / "outcomes"
+    dotted = module.removesuffix(".py").replace("/", ".")
+    unbroken = (root / module).read_text()
+    given = {"module": dotted, "file": str(root / module), "seconds": seconds, "sources": [unbroken, *sources]}
+    told.write_text(json.dumps(given))
+    own = ("-p", "tests.mutation.forks", "--capture=no", f"--mistakes={told}", f"--outcomes={outcomes}")
+    run(root, *own, f"tests/mutation/{READY}", *tests, seconds=None)
+    unhurt, *became = outcomes.read_text().split()
+    if unhurt != SURVIVED or len(became) != len(sources):
+        raise SystemExit(f"{module}: its tests fail in a fork without a mistake")
+    return became
 
 
-def _survivors(tried: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[Survivor]:
-    for item, result in tried:
-        if result["test_outcome"] == "survived":
-            changed = [line for line in result["diff"].splitlines() if not line.startswith(("---", "+++", "@@"))]
-            yield Survivor(
-                file=item["mutations"][0]["module_path"],
-                line=" ".join(line[1:].strip() for line in changed if line.startswith("-")),
-                becomes=" ".join(line[1:].strip() for line in changed if line.startswith("+")),
-            )
+def is_seen(root: Path, module: str, tests: Sequence[str], source: str, *, seconds: float) -> bool:
+    """Whether the tests see a mistake, in a process of its own."""
+    original = (root / module).read_text()
+    (root / module).write_text(source)
+    try:
+        return run(root, *tests, seconds=seconds)
+    finally:
+        (root / module).write_text(original)
+
+
+def run(root: Path, *arguments: str, seconds: float | None) -> bool:
+    """Run pytest in the copy; whether a test failed or the time was up."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--numprocesses", "0", "-p", "no:cacheprovider", *arguments]
+    try:
+        ended = subprocess.run(
+            leashed(command), cwd=root, timeout=seconds, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return ended.returncode != 0
 
 
 if __name__ == "__main__":
