@@ -199,7 +199,9 @@ class Turn(models.Model):
         null=True, blank=True, help_text="The turn that it was cancelled for: a /stop, or one that interrupts."
     )
     sent = models.JSONField(
-        null=True, blank=True, help_text="What the model was asked last without an answer; see conversations.sent."
+        null=True,
+        blank=True,
+        help_text="What the model was asked last without an answer; see conversations/engine/sent.py.",
     )
 
     prompt_tokens = models.PositiveIntegerField(default=0)
@@ -313,7 +315,7 @@ class Message(models.Model):
     sent = models.JSONField(
         null=True,
         blank=True,
-        help_text="Of an answer: what the model was sent for it; see conversations.sent.",
+        help_text="Of an answer: what the model was sent for it; see conversations/engine/sent.py.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

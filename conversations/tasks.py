@@ -9,7 +9,7 @@ from celery import Task, shared_task
 from celery.worker.strategy import default
 from django.conf import settings
 
-from conversations import worker
+from conversations.engine import worker
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402 -- Django first
 
-from conversations.waiting import Receive, Scope, Send, WaitingRoom  # noqa: E402 -- Django first
+from conversations.web.gateway import Receive, Scope, Send, WaitingRoom  # noqa: E402 -- Django first
 from nanohost.lib.debugging import Handler  # noqa: E402 -- Django first
 
 waiting_room = WaitingRoom(Handler())

@@ -60,8 +60,8 @@ def _refuse_unknown_queues(conf: Any, options: dict[str, Any], **_: Any) -> None
 
 @worker_init.connect
 def _start_runtime(sender: Any, **_: Any) -> None:
+    from conversations.engine.worker import start_runtime
     from conversations.models import TOOLS
-    from conversations.worker import start_runtime
     from nanohost.hardening import harden
     from nanohost.preparation import await_database
     from tools.sandbox.modes import SandboxMissing
@@ -97,7 +97,7 @@ def _harden_beat(**_: Any) -> None:
 
 @worker_shutting_down.connect
 def _wind_down(**_: Any) -> None:
-    from conversations.worker import runtime
+    from conversations.engine.worker import runtime
 
     if not settings.EMBEDDED:
         runtime().wind_down()
@@ -105,7 +105,7 @@ def _wind_down(**_: Any) -> None:
 
 @worker_shutdown.connect
 def _stop_runtime(**_: Any) -> None:
-    from conversations.worker import runtime
+    from conversations.engine.worker import runtime
 
     if not settings.EMBEDDED:
         runtime().stop()

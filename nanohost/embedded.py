@@ -13,9 +13,9 @@ from celery.beat import Service
 from celery.worker import WorkController
 from celery.worker import state as worker_state
 
-from conversations import doorbell
+from conversations.engine import doorbell
+from conversations.engine.worker import Runtime, start_runtime
 from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus
-from conversations.worker import Runtime, start_runtime
 from nanohost.celery import app, make_app
 from nanohost.lib.clock import from_now
 from scheduler.beat import HouseScheduler

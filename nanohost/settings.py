@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
 from nanohost.lib import env, logs, redaction
-from tools import addresses
+from tools.outbound import addresses
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 

@@ -5,7 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
-from conversations import health
+from conversations.web import health
 from nanohost.console import problems
 from nanohost.console.metrics import metrics
 

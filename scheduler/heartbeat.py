@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from agent.heartbeat import has_nothing_to_tell, has_something_to_do, question
 from agent.models import HEARTBEAT, Agent
-from conversations import inbox
+from conversations.engine import inbox
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from nanohost.lib.ids import new_id
 from scheduler.models import Heartbeat, HeartbeatState

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 
-from conversations import inbox
+from conversations.engine import inbox
 from conversations.errors import RESTORED
 from conversations.models import FINAL, Conversation, Turn, TurnStatus
 from nanohost.lib.clock import from_now

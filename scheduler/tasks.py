@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from conversations.worker import forget_dead_workers
+from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock
 from scheduler import runs
 from scheduler.daily import summarise_day

@@ -7,10 +7,10 @@ from typing import Any
 from django.conf import settings
 
 from agent import llm
-from conversations import compaction
-from conversations.compactor import Compactor
-from conversations.database_threads import DatabaseThreads
+from conversations.engine import compaction
+from conversations.engine.compactor import Compactor
 from conversations.models import Compaction, Conversation
+from nanohost.lib.database_threads import DatabaseThreads
 from tests.openai_server import call, completion
 
 # Tokens: more than any conversation here has.

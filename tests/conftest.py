@@ -17,7 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from agent import llm
 from agent.models import DEFAULT_AGENT, Agent
-from conversations import inbox
+from conversations.engine import inbox
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib import redaction
 from nanohost.lib.known_secrets import KnownSecrets

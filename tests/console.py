@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
 
 from agent.models import Agent, AgentVersion
-from conversations import inbox, intake
+from conversations.engine import inbox, intake
 from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, Worker
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey

@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from tools.addresses import PUBLIC, networks, objection, policy_of, port_numbers
+from tools.outbound.addresses import PUBLIC, networks, objection, policy_of, port_numbers
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.urls import reverse
 
 from agent.models import Agent
-from conversations import claims, endings
+from conversations.engine import claims, turn_control
 from conversations.errors import FenceLost
 from conversations.models import Conversation, Turn
 from nanohost.accounts.models import ApiKey
@@ -127,7 +127,7 @@ def test_more_conversations_than_are_read_at_once_are_erased_while_others_write(
     agent = Agent.objects.get(name="default")
     rows = (Conversation(owner=user, agent=agent, key=f"test:{number}") for number in range(2_100))
     Conversation.objects.bulk_create(rows)
-    real = endings.delete_conversation
+    real = turn_control.delete_conversation
 
     def write():
         OwnerFactory()
@@ -138,7 +138,7 @@ def test_more_conversations_than_are_read_at_once_are_erased_while_others_write(
             another.submit(write).result()
         real(conversation_id)
 
-    monkeypatch.setattr(endings, "delete_conversation", delete)
+    monkeypatch.setattr(turn_control, "delete_conversation", delete)
     assert people.erase(user, seconds=0.1) is False
     assert 0 < Conversation.objects.count() < 2_100
 

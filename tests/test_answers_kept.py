@@ -13,12 +13,12 @@ from django.db.models import F
 
 from agent import llm, tokens
 from agent.tokens import Correction, estimated_message, estimated_tools
-from conversations import compaction
-from conversations.compactor import Compactor
-from conversations.database_threads import DatabaseThreads
+from conversations.engine import compaction
+from conversations.engine.compactor import Compactor
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory import documents
 from memory.models import HistoryEntry, Memory, MemoryVersion
+from nanohost.lib.database_threads import DatabaseThreads
 from tests.compactions import KEEP, compact, saves
 from tests.openai_server import call, completion, failure
 from tests.work import settle

@@ -87,7 +87,7 @@ def test_nothing_points_upward_in_a_string():
         'Turn = apps.get_model("conversations", "Turn")',
         'Turn = apps.get_model("conversations.Turn")',
         'apps.get_app_config("conversations")',
-        'import_module("conversations.turns")',
+        'import_module("conversations.engine.turns")',
         'import_module("conversations")',
         'import_string("scheduler.tasks.retention")',
         '__import__("agent")',

@@ -8,8 +8,8 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
-from conversations import claims, endings, inbox
-from conversations.claims import Claim
+from conversations.engine import claims, inbox, turn_control
+from conversations.engine.claims import Claim
 from conversations.errors import FenceLost
 from conversations.models import Message, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
@@ -218,7 +218,7 @@ def test_a_stale_claim_changes_nothing(say, write):
 def test_still_held_tells_what_was_lost_and_what_is_to_be_cancelled(say, conversation, owner):
     other = inbox.start_conversation(owner_id=owner.pk, metadata={})
     kept, lost = claim(say("one")), claim(say("two", conversation=other))
-    endings.cancel_turn(Turn.objects.get(pk=kept.turn_id))
+    turn_control.cancel_turn(Turn.objects.get(pk=kept.turn_id))
     Turn.objects.filter(pk=lost.turn_id).update(fence=9)
     assert claims.still_held([kept, lost]) == {kept.turn_id: True}
 

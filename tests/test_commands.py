@@ -5,11 +5,11 @@ from django.db import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conversations import claims, compaction, endings
-from conversations.commands import command_in
+from conversations.engine import claims, compaction, turn_control
+from conversations.engine.commands import command_in
+from conversations.engine.step_context import look
+from conversations.engine.turns import _take
 from conversations.models import Conversation, Message, Turn, TurnStatus
-from conversations.outlook import look
-from conversations.turns import _take
 from memory.models import HistoryEntry, Memory
 from tests.compactions import KEEP, rows, run_last, saves
 from tests.openai_server import completion, failure
@@ -169,7 +169,7 @@ def test_stop_cancels_what_is_under_way_at_once(say):
 
 def test_stop_says_how_much_it_has_cancelled(say):
     settle([say("before")])
-    endings.cancel_turn(say("cancelled by somebody else"))
+    turn_control.cancel_turn(say("cancelled by somebody else"))
     (alone,) = settle([say("/stop")])
     assert reply(alone) == "Nothing was under way."
     say("one")

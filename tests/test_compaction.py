@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from conversations import compaction
-from conversations.compaction import Hold
+from conversations.engine import compaction
+from conversations.engine.compaction import Hold
+from conversations.engine.step_context import look
+from conversations.engine.turns import _take
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
-from conversations.outlook import look
-from conversations.turns import _take
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from tests.compactions import KEEP, compact, run, saves
 from tests.openai_server import as_json, call, completion, failure

@@ -132,8 +132,18 @@ def packages_read_by(service: str) -> set[str]:
     """The settings that some service sets or passes on, and that this one's code reads."""
     passed = {variable.removesuffix("_FILE") for name in OURS for variable in environment(name)}
     files = {
-        "web": ["conversations/waiting.py", "conversations/inbox.py", "conversations/api", "nanohost/serving.py"],
-        "worker": ["conversations/turns.py", "conversations/claims.py", "conversations/sweeper.py", "agent"],
+        "web": [
+            "conversations/web/gateway.py",
+            "conversations/engine/inbox.py",
+            "conversations/api",
+            "nanohost/serving.py",
+        ],
+        "worker": [
+            "conversations/engine/turns.py",
+            "conversations/engine/claims.py",
+            "conversations/engine/sweeper.py",
+            "agent",
+        ],
         "toolbox": ["tools"],
         "beat": ["scheduler"],
         "migrate": ["nanohost/preparation.py"],

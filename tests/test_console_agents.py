@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from agent.models import Agent, AgentVersion
-from conversations import inbox
+from conversations.engine import inbox
 from memory import documents
 from nanohost.console import agents
 from scheduler import series, ticking

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from conversations import claims, inbox, intake
+from conversations.engine import claims, inbox, intake
 from conversations.models import MOST_REASON, IntakePause, Turn, TurnStatus, WaitingFor, Worker
 from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
@@ -418,7 +418,7 @@ def test_nothing_chosen_is_nothing_done(operator, chosen):
 
 
 def test_too_many_are_not_done_in_half(operator, say, monkeypatch):
-    monkeypatch.setattr("conversations.steering.MOST_AT_ONCE", 1)
+    monkeypatch.setattr("conversations.admin.bulk_actions.MOST_AT_ONCE", 1)
     ask(operator, "cancel_turns", say("one"), say("two"), confirmed="yes", reason="x")
     assert set(Turn.objects.values_list("status", flat=True)) == {"queued"}
 

@@ -13,9 +13,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from conversations import endings, export, inbox
+from conversations.admin import export
+from conversations.engine import inbox, turn_control
 from conversations.models import Conversation, Message, Turn
-from conversations.waiting import PARTS_HEADER, WaitingRoom
+from conversations.web.gateway import PARTS_HEADER, WaitingRoom
 from memory import log
 from memory.models import HistoryEntry
 from nanohost.console.roles import ROLES, sync_roles
@@ -60,7 +61,7 @@ def clients(db):
 def test_all_that_waits_is_exported(conversation, say, monkeypatch):
     monkeypatch.setattr(export, "BATCH", 2)
     turns = [say(f"words {number}") for number in range(5)]
-    endings.cancel_turn(turns[2])
+    turn_control.cancel_turn(turns[2])
     exported = json.loads(b"".join(export.as_json(conversation)))["messages"]
     assert [each["content"] for each in exported] == [f"words {number}" for number in range(5)]
 

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, connections
 
-from conversations import inbox, sessions
+from conversations.engine import inbox
 from conversations.errors import KeyTaken
 from conversations.models import Conversation
+from conversations.transfer import sessions
 from nanohost.accounts.models import ApiKey
 from tests.factories import AgentFactory
 from tests.http import key_of, problem, stored

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, connections
 
-from conversations import claims
+from conversations.engine import claims
 from conversations.models import Turn, TurnStatus
 from tests import servers
 from tests.calls import EVERY_TOOL, ask

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis as AsyncRedis
 
-from conversations import events, health
+from conversations import events
 from conversations.events import redis as transport_module
 from conversations.events.redis import RedisTransport
+from conversations.web import health
 from nanohost.lib.ids import new_id
 from tests.faults.servers import Redis, missing_binaries
 from tests.test_events import Listener, until

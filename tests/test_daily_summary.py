@@ -6,9 +6,9 @@ import pytest
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
-from conversations import daily, inbox
+from conversations.engine import daily, inbox
+from conversations.engine.turns import _take
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
-from conversations.turns import _take
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import first_id_at, new_id
 from scheduler.daily import summarise_day
@@ -106,7 +106,7 @@ def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):
 
 
 def test_a_day_and_a_rolling_one_do_not_wait_for_each_other(yesterday):
-    from conversations import compaction
+    from conversations.engine import compaction
 
     ask()
     compaction.request(yesterday[0].pk, None, keep_tokens=0)

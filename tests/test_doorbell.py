@@ -12,9 +12,10 @@ from uuid import UUID
 import pytest
 from celery import Celery
 
-from conversations import doorbell, health
-from conversations.doorbell import LEFT_ALONE_SECONDS
-from conversations.sweeper import due_turns
+from conversations.engine import doorbell
+from conversations.engine.doorbell import LEFT_ALONE_SECONDS
+from conversations.engine.sweeper import due_turns
+from conversations.web import health
 from tests.faults.servers import Redis, free_port, missing_binaries
 from tests.source import read_settings
 

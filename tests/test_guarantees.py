@@ -14,11 +14,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from agent.llm.base import Completion
-from conversations import claims, doorbell, endings, inbox
+from conversations.engine import claims, doorbell, inbox, turn_control
+from conversations.engine.sweeper import due_calls, due_turns
+from conversations.engine.worker import Runtime
 from conversations.errors import FenceLost
 from conversations.models import TOOLS, TURNS, Conversation, Message, Turn, TurnStatus
-from conversations.sweeper import due_calls, due_turns
-from conversations.worker import Runtime
 from nanohost.lib.clock import from_now
 from tests import servers
 from tests.faults import doorbell as broker
@@ -342,7 +342,7 @@ def in_threads(deeds: list) -> None:
 def test_a_deleted_conversation_takes_no_late_write(say):
     turn = say("Hello")
     claim = claims.claim(turn.pk, worker="worker-1")
-    endings.delete_conversation(turn.conversation_id)
+    turn_control.delete_conversation(turn.conversation_id)
     with pytest.raises(FenceLost):
         claims.finish(claim, Completion(content="late"), reply="late")
     assert not Message.objects.exists()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent import heartbeat as document
 from agent.models import Agent, AgentVersion
+from conversations.engine.turns import _take
 from conversations.models import Compaction, Conversation, Message, Turn, TurnStatus
-from conversations.turns import _take
 from scheduler import runs
 from scheduler.daily import summarise_day
 from scheduler.heartbeat import beat, settle, tokens_of

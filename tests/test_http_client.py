@@ -21,11 +21,11 @@ from tests.host import ROOT
 from tests.network.inside import PORTS, UNREACHABLE
 from tests.network.lab import Lab, answer, need_a_lab, redirect, way_in
 from tests.network.special import BLOCKS, IPV4, IPV6, hiding, spellings
-from tools import urls
-from tools.addresses import PUBLIC, networks, objection, policy_of, port_numbers
-from tools.bodies import decoded, text_of
-from tools.http import NotFetched, fetch
-from tools.urls import Refusal
+from tools.outbound import urls
+from tools.outbound.addresses import PUBLIC, networks, objection, policy_of, port_numbers
+from tools.outbound.bodies import decoded, text_of
+from tools.outbound.client import NotFetched, fetch
+from tools.outbound.urls import Refusal
 
 pytestmark = pytest.mark.shapeless(reason="outbound requests touch no row")
 
@@ -516,15 +516,14 @@ def test_a_body_is_read_in_its_charset_or_is_no_text(body, content_type, text):
 
 
 def test_a_charset_is_looked_up_without_an_import():
-    code = (
-        "import sys; from tools.bodies import text_of; text_of(b'x', 'text/plain; charset=idna'); print(*sys.modules)"
-    )
+    code = "import sys; from tools.outbound.bodies import text_of; text_of(b'x', 'text/plain; charset=idna')"
+    code += "; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "encodings.idna" not in ran.stdout.split()
 
 
 def test_the_client_needs_no_django():
-    code = "import sys, tools.http; assert not any(name.split('.')[0] == 'django' for name in sys.modules)"
+    code = "import sys, tools.outbound.client; assert not any(name.split('.')[0] == 'django' for name in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from conversations import endings, inbox
+from conversations.engine import inbox, turn_control
 from conversations.errors import IdempotencyConflict, ModelNotAllowed, UnknownAgent
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from nanohost.lib import clock
@@ -144,7 +144,7 @@ def test_an_unknown_agent_is_refused(owner):
 
 
 def test_a_message_for_a_conversation_deleted_meanwhile_is_not_found(say, conversation):
-    endings.delete_conversation(conversation.pk)
+    turn_control.delete_conversation(conversation.pk)
     with pytest.raises(NotFound):
         say("Hello")
     assert not Turn.objects.exists()

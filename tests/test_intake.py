@@ -8,10 +8,10 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from conversations import claims, inbox, intake, later
+from conversations.engine import claims, deferred, inbox, intake
+from conversations.engine.sweeper import due_turns
 from conversations.errors import IntakePaused
 from conversations.models import IntakePause, LaterMessage, Turn, TurnStatus, WaitingFor
-from conversations.sweeper import due_turns
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
@@ -129,9 +129,9 @@ def test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed(owner, pa
 
 
 def test_a_message_with_a_time_is_held(conversation, paused):
-    later.put(conversation, kind=later.Kind.WAKE, content="Hello", run_after=timezone.now(), request_id="r")
+    deferred.put(conversation, kind=deferred.Kind.WAKE, content="Hello", run_after=timezone.now(), request_id="r")
     LaterMessage.objects.update(run_after=from_now(-1))
-    later.fire_due()
+    deferred.fire_due()
     assert Turn.objects.get().waiting_for == WaitingFor.INTAKE
 
 

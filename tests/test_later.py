@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from conversations import later
+from conversations.engine import deferred
 from conversations.errors import IdempotencyConflict, ModelNotAllowed
 from conversations.models import Conversation, LaterMessage, LaterState, Turn
 from tests.host import KEY
@@ -20,14 +20,14 @@ PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC
 
 @pytest.fixture
 def put(conversation):
-    def store(content="Wake up.", kind=later.Kind.WAKE, **options):
-        return later.put(conversation, kind=kind, content=content, request_id="request-1", **options)
+    def store(content="Wake up.", kind=deferred.Kind.WAKE, **options):
+        return deferred.put(conversation, kind=kind, content=content, request_id="request-1", **options)
 
     return store
 
 
 def settled():
-    later.fire_due()
+    deferred.fire_due()
     return settle(list(Turn.objects.all()))
 
 
@@ -37,7 +37,7 @@ def test_it_makes_its_turn_once_its_time_has_come(put):
     LaterMessage.objects.update(run_after=PAST)
     (turn,) = settled()
     assert turn.messages.last().content == "You said: Wake up."
-    later.fire_due()
+    deferred.fire_due()
     message.refresh_from_db()
     assert (message.state, message.tries, message.turn_id) == (LaterState.DONE, 1, turn.pk)
     assert Turn.objects.count() == 1
@@ -56,7 +56,7 @@ def test_however_many_look_one_turn_comes_of_it(put):
     def look():
         barrier.wait()
         try:
-            later.fire_due()
+            deferred.fire_due()
         finally:
             connection.close()
 
@@ -74,7 +74,7 @@ def test_a_turn_that_fails_is_tried_again_ever_later_and_five_times_in_all(put):
     waits = []
     for _ in range(5):
         settled()
-        later.fire_due()
+        deferred.fire_due()
         message.refresh_from_db()
         waits.append((message.run_after - datetime.now(UTC)).total_seconds())
         LaterMessage.objects.filter(state=LaterState.WAITING).update(run_after=PAST)
@@ -82,7 +82,7 @@ def test_a_turn_that_fails_is_tried_again_ever_later_and_five_times_in_all(put):
     assert [round(wait / 5) for wait in waits[:4]] == [1, 2, 4, 8]
 
 
-@pytest.mark.parametrize("kind", later.Kind)
+@pytest.mark.parametrize("kind", deferred.Kind)
 def test_one_for_a_model_that_is_not_offered_is_refused(put, settings, kind):
     with pytest.raises(ModelNotAllowed):
         put(kind=kind, model="large", run_after=FUTURE)
@@ -113,28 +113,28 @@ def test_one_that_stumbles_keeps_no_other_from_it(put, caplog):
         return execute(sql, params, *rest)
 
     with connection.execute_wrapper(fail_for_the_first):
-        later.fire_due()
+        deferred.fire_due()
     states = {message.pk: message.state for message in LaterMessage.objects.all()}
     assert states == {bad.pk: LaterState.WAITING, good.pk: LaterState.FIRED}
     assert "could not be said" in caplog.text
 
 
 def test_outcomes_are_seen_however_many_are_still_open(put, monkeypatch):
-    monkeypatch.setattr(later, "MOST_FOUND", 1)
+    monkeypatch.setattr(deferred, "MOST_FOUND", 1)
     held, done = put(run_after=PAST), put(run_after=PAST + timedelta(days=1))
-    later.fire_due()
-    later.fire_due()
+    deferred.fire_due()
+    deferred.fire_due()
     done.refresh_from_db()
     Turn.objects.filter(pk=done.turn_id).update(status="succeeded", ended_at=datetime.now(UTC))
-    later.fire_due()
+    deferred.fire_due()
     states = {message.pk: message.state for message in LaterMessage.objects.all()}
     assert states == {held.pk: LaterState.FIRED, done.pk: LaterState.DONE}
 
 
 def test_context_wakes_nobody_and_comes_before_the_next_message(put, say):
-    put("The door is open.", kind=later.Kind.CONTEXT)
-    put("It rains.", kind=later.Kind.NOTE)
-    put("Not yet.", kind=later.Kind.CONTEXT, run_after=FUTURE)
+    put("The door is open.", kind=deferred.Kind.CONTEXT)
+    put("It rains.", kind=deferred.Kind.NOTE)
+    put("Not yet.", kind=deferred.Kind.CONTEXT, run_after=FUTURE)
     assert settled() == []
     settle([say("/status")])
     assert LaterMessage.objects.filter(state=LaterState.WAITING).count() == 3
@@ -151,7 +151,7 @@ def test_the_same_key_gets_the_same_message(put):
     assert put(run_after=FUTURE, idempotency_key="k").pk == first.pk
     with pytest.raises(IdempotencyConflict):
         put("Something else.", run_after=FUTURE, idempotency_key="k")
-    assert put(kind=later.Kind.CONTEXT, idempotency_key="c") == put(kind=later.Kind.CONTEXT, idempotency_key="c")
+    assert put(kind=deferred.Kind.CONTEXT, idempotency_key="c") == put(kind=deferred.Kind.CONTEXT, idempotency_key="c")
     assert Conversation.objects.get().set_aside == 1
 
 
@@ -164,19 +164,23 @@ def state_of(message):
 
 def test_one_that_is_cancelled_makes_no_turn(put):
     message = put(run_after=PAST)
-    assert later.cancel(message)
+    assert deferred.cancel(message)
     assert settled() == []
-    assert (state_of(message), later.cancel(message)) == (LaterState.CANCELLED, False)
+    assert (state_of(message), deferred.cancel(message)) == (LaterState.CANCELLED, False)
 
 
 def test_one_that_is_cancelled_rides_along_with_nothing(put, say):
-    gone, stays = put("gone", kind=later.Kind.CONTEXT), put("stays", kind=later.Kind.NOTE)
-    assert later.cancel(gone)
+    gone, stays = put("gone", kind=deferred.Kind.CONTEXT), put("stays", kind=deferred.Kind.NOTE)
+    assert deferred.cancel(gone)
     assert Conversation.objects.get().set_aside == 1
     (turn,) = settle([say("Hello")])
     said = turn.messages.filter(role="user").order_by("seq").values_list("content", flat=True)
     assert list(said) == ["[note] stays", "Hello"]
-    assert (later.cancel(stays), state_of(stays), Conversation.objects.get().set_aside) == (False, LaterState.DONE, 0)
+    assert (deferred.cancel(stays), state_of(stays), Conversation.objects.get().set_aside) == (
+        False,
+        LaterState.DONE,
+        0,
+    )
 
 
 def test_one_that_is_cancelled_while_others_look_is_not_said(put):
@@ -186,14 +190,14 @@ def test_one_that_is_cancelled_while_others_look_is_not_said(put):
     def cancel_once_found(execute, sql, params, *rest):
         if done == ["found"] and sql.startswith(("SELECT", "INSERT", "UPDATE")):
             done.append("cancelled")
-            assert later.cancel(message)
+            assert deferred.cancel(message)
         found = execute(sql, params, *rest)
         if not done and sql.startswith("SELECT") and "latermessage" in sql and "JOIN" in sql:
             done.append("found")
         return found
 
     with connection.execute_wrapper(cancel_once_found):
-        later.fire_due()
+        deferred.fire_due()
     assert done == ["found", "cancelled"]
     assert (state_of(message), Turn.objects.count()) == (LaterState.CANCELLED, 0)
 
@@ -211,9 +215,9 @@ def test_of_those_who_make_its_turn_and_those_who_cancel_it_one_is_first(put):
 
     def cancel():
         for message in messages:
-            answers[message.pk] = later.cancel(message)
+            answers[message.pk] = deferred.cancel(message)
 
-    threads = [threading.Thread(target=act, args=(each,)) for each in (cancel, later.fire_due, later.fire_due)]
+    threads = [threading.Thread(target=act, args=(each,)) for each in (cancel, deferred.fire_due, deferred.fire_due)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -227,11 +231,11 @@ def test_of_those_who_make_its_turn_and_those_who_cancel_it_one_is_first(put):
 
 def test_one_whose_turn_is_open_takes_it_along_and_one_that_was_answered_stays(put):
     running, answered = put(run_after=PAST), put(run_after=PAST + timedelta(days=1))
-    later.fire_due()
+    deferred.fire_due()
     answered.refresh_from_db()
     Turn.objects.filter(pk=answered.turn_id).update(status="succeeded", ended_at=datetime.now(UTC))
-    assert (later.cancel(running), later.cancel(answered)) == (True, False)
-    later.fire_due()
+    assert (deferred.cancel(running), deferred.cancel(answered)) == (True, False)
+    deferred.fire_due()
     assert (state_of(running), state_of(answered)) == (LaterState.CANCELLED, LaterState.DONE)
     assert sorted(Turn.objects.values_list("status", flat=True)) == ["cancelled", "succeeded"]
 
@@ -239,9 +243,9 @@ def test_one_whose_turn_is_open_takes_it_along_and_one_that_was_answered_stays(p
 def test_one_that_waits_to_be_tried_again_is_not(put):
     message = put('{"script": [{"fail": "auth"}]}', run_after=PAST)
     settled()
-    later.fire_due()
+    deferred.fire_due()
     assert state_of(message) == LaterState.WAITING
-    assert later.cancel(message)
+    assert deferred.cancel(message)
     LaterMessage.objects.update(run_after=PAST)
     settled()
     assert Turn.objects.count() == 1
@@ -250,7 +254,7 @@ def test_one_that_waits_to_be_tried_again_is_not(put):
 def test_one_of_a_conversation_that_is_gone_is_not_cancelled(put):
     message = put(run_after=FUTURE)
     Conversation.objects.all().delete()
-    assert not later.cancel(message)
+    assert not deferred.cancel(message)
 
 
 # --- over HTTP -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
-from conversations import claims, endings
+from conversations.engine import claims, turn_control
 from conversations.models import Turn
 from tools.models import CallStatus, ToolCall
 
@@ -50,10 +50,10 @@ def held(waiting_turn) -> claims.Claim:
 @pytest.mark.parametrize(
     "end",
     [
-        lambda turn: endings.cancel_turn(turn),
-        lambda turn: endings.fail_turn(turn, reason="as asked"),
-        lambda turn: endings.delete_conversation(turn.conversation_id),
-        lambda turn: endings.end_restored(),
+        lambda turn: turn_control.cancel_turn(turn),
+        lambda turn: turn_control.fail_turn(turn, reason="as asked"),
+        lambda turn: turn_control.delete_conversation(turn.conversation_id),
+        lambda turn: turn_control.end_restored(),
     ],
     ids=["cancel", "fail", "delete", "restored"],
 )

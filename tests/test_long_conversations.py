@@ -11,8 +11,8 @@ from django.utils import timezone
 from agent import llm, tokens
 from agent.llm.base import ModelRequest
 from agent.tokens import Correction, estimated_message, estimated_tools
+from conversations.engine.turns import _take
 from conversations.models import Compaction, Conversation, Message, Turn
-from conversations.turns import _take
 from memory import log
 from tests.compactions import run
 from tests.openai_server import OpenAIServer, completion

@@ -423,7 +423,7 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def test_the_walk_sees_the_product():
-    assert {"tools.gate", "tools.sandbox.children", "conversations.turns", "agent.llm", "manage"} <= {
+    assert {"tools.gate", "tools.sandbox.children", "conversations.engine.turns", "agent.llm", "manage"} <= {
         module for module, _, _ in product()
     }
 
@@ -446,7 +446,7 @@ BYPASSES = [
     "from tools import gate as door\nrunner = door\nrunner.pool()",
     "import tools.gate\ntools.gate.pool()",
     "import tools\ntools.sandbox.children.pool()",
-    "import conversations.worker\nconversations.worker.gate.pool()",
+    "import conversations.engine.worker\nconversations.worker.gate.pool()",
     "from tools import gate\ngetattr(gate, 'pool')()",
     "from tools import gate\ngetattr(gate, 'po' + 'ol')()",
     "from tools import gate\nvars(gate)['pool']()",
@@ -507,7 +507,7 @@ BYPASSES += [
     "class A:\n    from tools import gate\nA.gate.pool()",
     "class A:\n    from importlib import import_module as load\nA.load(name)",
     "class A:\n    from subprocess import run\nA.run(command)",
-    "from conversations.worker import pool",
+    "from conversations.engine.worker import pool",
     "from django.apps import apps\napps.get_app_config('tools').module.sandbox.children.pool()",
     "from django.apps import apps\ngetattr(apps.get_app_config('tools').module.sandbox, 'children')",
     "from tools import gate\ngate.admit = lambda name, **_: anything",

@@ -7,11 +7,12 @@ import pytest
 from agent import tokens
 from agent.models import Agent
 from agent.tokens import Correction, estimated_message, estimated_tools
-from conversations import pins, sent
+from conversations import pins
+from conversations.engine import sent
+from conversations.engine.step_context import look
+from conversations.engine.turns import _take
 from conversations.errors import CannotBePinned, TooManyPins
 from conversations.models import Compaction, Conversation, Message, Turn
-from conversations.outlook import look
-from conversations.turns import _take
 from nanohost.lib.errors import NotFound
 from nanohost.lib.ids import new_id
 from tests.compactions import compact, run

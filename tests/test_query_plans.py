@@ -23,10 +23,10 @@ from django.test import Client
 from django.utils import timezone
 
 from agent.llm.base import Completion, Usage, tool_call
-from conversations import answers, claims, compaction, daily, endings, inbox, intake, later, sweeper, waiting, worker
 from conversations.api import urls
-from conversations.claims import Claim
-from conversations.events import streams
+from conversations.engine import claims, compaction, daily, deferred, inbox, intake, sweeper, turn_control, worker
+from conversations.engine.claims import Claim
+from conversations.events import answers, streams
 from conversations.models import (
     Compaction,
     CompactionStatus,
@@ -36,6 +36,7 @@ from conversations.models import (
     Turn,
     TurnStatus,
 )
+from conversations.web import gateway
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.admin import GrowingAdmin
 from tests import bulk, servers
@@ -444,33 +445,33 @@ def begin_anew() -> Callable[[], object]:
 # --- messages for later -------------------------------------------------------------------------------------------
 
 
-def for_later(kind: later.Kind, when: str = "2020-01-01T00:00Z") -> None:
+def for_later(kind: deferred.Kind, when: str = "2020-01-01T00:00Z") -> None:
     run_after = datetime.fromisoformat(when)
-    later.put(the_long_one(), kind=kind, content="words", run_after=run_after, request_id="request")
+    deferred.put(the_long_one(), kind=kind, content="words", run_after=run_after, request_id="request")
 
 
 @operation("later.put")
 def put_for_later() -> Callable[[], object]:
-    return lambda: for_later(later.Kind.CONTEXT)
+    return lambda: for_later(deferred.Kind.CONTEXT)
 
 
 @operation("later.cancel")
 def cancel_later() -> Callable[[], object]:
-    for_later(later.Kind.CONTEXT)
+    for_later(deferred.Kind.CONTEXT)
     message = LaterMessage.objects.latest("pk")
-    return lambda: later.cancel(message)
+    return lambda: deferred.cancel(message)
 
 
 @operation("inbox.receive, with what rides along")
 def receive_with_more() -> Callable[[], object]:
-    for_later(later.Kind.CONTEXT)
+    for_later(deferred.Kind.CONTEXT)
     return say
 
 
 @operation("later.fire_due")
 def fire_due() -> Callable[[], object]:
-    for_later(later.Kind.WAKE)
-    return later.fire_due
+    for_later(deferred.Kind.WAKE)
+    return deferred.fire_due
 
 
 # --- sweeps, ends, and what the house does -----------------------------------------------------------------------
@@ -516,43 +517,43 @@ def note() -> Callable[[], object]:
 @operation("endings.cancel_turn, queued")
 def cancel_queued() -> Callable[[], object]:
     turn = say()
-    return lambda: endings.cancel_turn(turn)
+    return lambda: turn_control.cancel_turn(turn)
 
 
 @operation("endings.cancel_turn, waiting")
 def cancel_waiting() -> Callable[[], object]:
     turn = waits_for_tools()
-    return lambda: endings.cancel_turn(turn)
+    return lambda: turn_control.cancel_turn(turn)
 
 
 @operation("endings.cancel_turn, running")
 def cancel_running() -> Callable[[], object]:
     turn = Turn.objects.get(pk=claimed().turn_id)
-    return lambda: endings.cancel_turn(turn)
+    return lambda: turn_control.cancel_turn(turn)
 
 
 @operation("endings.cancel_turn, ended")
 def cancel_ended() -> Callable[[], object]:
     turn = the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).latest("number")
-    return lambda: endings.cancel_turn(turn)
+    return lambda: turn_control.cancel_turn(turn)
 
 
 @operation("endings.fail_turn")
 def fail_turn() -> Callable[[], object]:
     turn = waits_for_tools()
-    return lambda: endings.fail_turn(turn, reason="words")
+    return lambda: turn_control.fail_turn(turn, reason="words")
 
 
 @operation("endings.requeue_turn, running")
 def requeue_running() -> Callable[[], object]:
     turn = Turn.objects.get(pk=claimed().turn_id)
-    return lambda: endings.requeue_turn(turn)
+    return lambda: turn_control.requeue_turn(turn)
 
 
 @operation("endings.requeue_turn, waiting")
 def requeue_waiting() -> Callable[[], object]:
     turn = waits_for_tools()
-    return lambda: endings.requeue_turn(turn)
+    return lambda: turn_control.requeue_turn(turn)
 
 
 @operation("sweeper.overlooked", SWEEP)
@@ -602,19 +603,19 @@ def receive_paused() -> Callable[[], object]:
 @operation("endings.count_open")
 def count_open() -> Callable[[], object]:
     say()
-    return endings.count_open
+    return turn_control.count_open
 
 
 @operation("endings.end_restored")
 def end_restored() -> Callable[[], object]:
     waits_for_tools()
-    return endings.end_restored
+    return turn_control.end_restored
 
 
 @operation("endings.delete_conversation")
 def delete_conversation() -> Callable[[], object]:
     conversation = a_usual_one()
-    return lambda: endings.delete_conversation(conversation.pk)
+    return lambda: turn_control.delete_conversation(conversation.pk)
 
 
 @operation("an owner is deleted", WHOLE)
@@ -631,7 +632,7 @@ def forget_dead_workers() -> Callable[[], object]:
 @operation("the waiting room looks")
 def waiting_room() -> Callable[[], object]:
     waited_for = list(Turn.objects.order_by("-created_at").values_list("pk", flat=True)[:20])
-    return lambda: waiting._open_turns(waited_for)
+    return lambda: gateway._open_turns(waited_for)
 
 
 # --- the API -----------------------------------------------------------------------------------------------------
@@ -667,7 +668,7 @@ def a_turn() -> Turn:
 
 
 def a_deferred_one() -> LaterMessage:
-    for_later(later.Kind.WAKE, when="2100-01-01T00:00Z")
+    for_later(deferred.Kind.WAKE, when="2100-01-01T00:00Z")
     return LaterMessage.objects.latest("pk")
 
 
@@ -990,7 +991,7 @@ def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None
 # --- and the list of operations does not rot ---------------------------------------------------------------------
 
 
-MODULES = (answers, calls, claims, compaction, daily, endings, inbox, intake, later, limits, streams, sweeper)
+MODULES = (answers, calls, claims, compaction, daily, turn_control, inbox, intake, deferred, limits, streams, sweeper)
 
 
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from agent.llm.base import Completion, tool_call
-from conversations import claims, later
+from conversations.engine import claims, deferred
 from conversations.models import LaterMessage, LaterState, Turn, TurnStatus, Worker
 from nanohost.lib.clock import Now
 from scheduler import series
@@ -56,19 +56,19 @@ def test_what_was_open_is_failed_and_what_may_have_acted_is_unknown(open_turns, 
 
 
 def test_what_a_schedule_or_a_deferred_message_had_begun_is_not_begun_again(conversation, owner, agent):
-    wake = {"kind": later.Kind.WAKE, "content": "Wake up.", "run_after": datetime(2020, 1, 1, tzinfo=UTC)}
-    deferred = later.put(conversation, request_id="request-1", **wake)
-    later.fire_due()
+    wake = {"kind": deferred.Kind.WAKE, "content": "Wake up.", "run_after": datetime(2020, 1, 1, tzinfo=UTC)}
+    message = deferred.put(conversation, request_id="request-1", **wake)
+    deferred.fire_due()
     schedule = series.create(owner_id=owner.pk, agent=agent.name, prompt="Look.", every_seconds=3600)
     tick(now=schedule.next_at)
     assert Turn.objects.open().count() == 2
     restored("--yes")
     for minutes in (1, 10):
-        later.fire_due()
+        deferred.fire_due()
         LaterMessage.objects.update(run_after=wake["run_after"])
         tick(now=schedule.next_at + timedelta(minutes=minutes))
-    deferred.refresh_from_db()
-    assert (deferred.state, deferred.tries) == (LaterState.FAILED, 1)
+    message.refresh_from_db()
+    assert (message.state, message.tries) == (LaterState.FAILED, 1)
     assert list(ScheduleRun.objects.values_list("state", "attempts", "error")) == [("failed", 1, "turn_restored")]
     assert Turn.objects.open().count() == 0
 

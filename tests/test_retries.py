@@ -7,8 +7,9 @@ import pytest
 from django.db.models import DateTimeField, ExpressionWrapper, F
 
 from agent import llm
-from conversations import answers, endings, inbox
-from conversations import turns as turns_module
+from conversations.engine import inbox, turn_control
+from conversations.engine import turns as turns_module
+from conversations.events import answers
 from conversations.models import Turn, TurnStatus, WaitingFor
 from nanohost.lib import clock
 from tests.openai_server import OpenAIServer, Reply, as_json, completion, failure
@@ -198,6 +199,6 @@ def test_a_turn_that_is_requeued_begins_anew(server, say):
     turn = say("Hello")
     server.answer(failure(500), failure(500))
     advance(turn)
-    assert endings.requeue_turn(turn)
+    assert turn_control.requeue_turn(turn)
     turn = advance(turn)
     assert (turn.status, turn.retries) == (TurnStatus.WAITING, 1)

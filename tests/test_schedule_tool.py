@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from django.urls import reverse
 
-from conversations import inbox
+from conversations.engine import inbox
 from conversations.models import Message, Turn
 from scheduler import series
 from scheduler.models import Schedule, ScheduleRun

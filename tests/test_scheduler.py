@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
+from conversations.engine.worker import forget_dead_workers
 from conversations.models import Worker
-from conversations.worker import forget_dead_workers
 from nanohost.console import tasks
 from nanohost.lib.clock import from_now
 from scheduler import tasks as house_tasks

@@ -13,7 +13,7 @@ from django.urls import reverse
 from agent import tokens
 from agent.models import AgentVersion
 from agent.tokens import Correction
-from conversations import sent
+from conversations.engine import sent
 from conversations.models import Compaction, Conversation, Message, Turn
 from memory import documents, log
 from memory.models import HistoryEntry, MemoryVersion

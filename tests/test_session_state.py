@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from django.utils import timezone
 
-from conversations import inbox
+from conversations.engine import inbox
 from conversations.models import Conversation
-from conversations.session_files import header_in
+from conversations.transfer.files import header_in
 from nanohost.lib import clock
 from tests import calls
 from tests.work import settle

@@ -20,10 +20,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.models import AgentVersion
-from conversations import compaction, inbox, sessions
+from conversations.engine import compaction, inbox
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, Conversation, Message
-from conversations.session_files import (
+from conversations.transfer import sessions
+from conversations.transfer.files import (
     MOST_KEPT,
     Header,
     Place,

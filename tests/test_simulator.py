@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from agent.models import Agent
 from agent.simulator import QUESTIONS, question
-from conversations import inbox
+from conversations.engine import inbox
 from nanohost.lib.ids import new_id
 from tests.calls import EVERY_TOOL, ask
 from tests.factories import OwnerFactory

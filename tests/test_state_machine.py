@@ -24,12 +24,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agent.llm.base import Completion, Usage, tool_call
 from agent.loop import CallModel, RunTools, next_step
-from conversations import claims, endings, inbox, intake
-from conversations.claims import Claim, View
-from conversations.doorbell import ring_for_turn
+from conversations.engine import claims, inbox, intake, turn_control
+from conversations.engine.claims import Claim, View
+from conversations.engine.doorbell import ring_for_turn
+from conversations.engine.sweeper import due_calls, due_turns
 from conversations.errors import FenceLost, IdempotencyConflict
 from conversations.models import ACTIVE, FINAL, OPEN, Conversation, Message, Turn, TurnStatus
-from conversations.sweeper import due_calls, due_turns
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
 from tests.faults import doorbell
@@ -118,10 +118,10 @@ class Work(RuleBasedStateMachine):
         if deletes == 15:
             if conversation := self.some(Conversation.objects.order_by("created_at"), pick):
                 with self.between_statements():
-                    endings.delete_conversation(conversation.pk)
+                    turn_control.delete_conversation(conversation.pk)
         elif turn := self.some(Turn.objects.order_by("number", "created_at"), pick):
             with self.between_statements():
-                endings.cancel_turn(turn)
+                turn_control.cancel_turn(turn)
 
     @rule(pick=PICK, what=st.sampled_from(("requeue", "requeue", "fail", "pause", "resume")))
     def somebody_steers(self, pick: int, what: str) -> None:
@@ -133,9 +133,9 @@ class Work(RuleBasedStateMachine):
             elif what == "resume":
                 intake.resume(by="somebody")
             elif turn and what == "requeue":
-                endings.requeue_turn(turn)
+                turn_control.requeue_turn(turn)
             elif turn:
-                endings.fail_turn(turn, reason="reasons")
+                turn_control.fail_turn(turn, reason="reasons")
 
     # --- what workers do with turns ----------------------------------------------------------------------------------
 

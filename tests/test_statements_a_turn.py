@@ -9,9 +9,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
-from conversations import claims
+from conversations.engine import claims
+from conversations.engine.turns import _answer_calls, _take
 from conversations.models import Conversation, Message, Turn
-from conversations.turns import _answer_calls, _take
 from nanohost.accounts.models import ApiKey
 from tests.host import KEY
 from tools import gate

@@ -14,10 +14,12 @@ import pytest
 import uvicorn
 from django.conf import settings as django_settings
 
-from conversations import endings, events, waiting
+from conversations import events
+from conversations.engine import turn_control
 from conversations.events import hub
 from conversations.events.streams import MOST_SENT_AT_ONCE
 from conversations.models import Turn, TurnStatus
+from conversations.web import gateway
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.http import BoundedHeads
 from tests.sse import Told, parse
@@ -57,7 +59,7 @@ class Reader:
         }
         self._asked = False
 
-    async def read(self, room: waiting.WaitingRoom) -> None:
+    async def read(self, room: gateway.WaitingRoom) -> None:
         await room(self._scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -82,17 +84,17 @@ class Reader:
         return "".join(event.data["text"] for event in self.told() if event.kind == "message.delta")
 
 
-def room_of(turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] = lambda: None) -> waiting.WaitingRoom:
+def room_of(turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] = lambda: None) -> gateway.WaitingRoom:
     """A room around a Django that has everybody wait for this turn, or read its stream. ``meanwhile`` happens after
     Django has looked at the turn."""
 
     def django(environ: Any, start_response: Any) -> Any:
         meanwhile()
-        headers = [(waiting.AWAIT_HEADER, str(turn.pk)), *([(waiting.STREAM_HEADER, "1")] if streams else [])]
+        headers = [(gateway.AWAIT_HEADER, str(turn.pk)), *([(gateway.STREAM_HEADER, "1")] if streams else [])]
         start_response("202 Accepted", headers)
         return [json.dumps({"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)}).encode()]
 
-    return waiting.WaitingRoom(django)
+    return gateway.WaitingRoom(django)
 
 
 def speak(turn: Any, text: str, *, offset: int = 0) -> None:
@@ -109,7 +111,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def end(turn: Any) -> None:
     await asyncio.to_thread(events.transport().flush, timeout=10)
-    await asyncio.to_thread(in_a_thread, endings.cancel_turn, turn)
+    await asyncio.to_thread(in_a_thread, turn_control.cancel_turn, turn)
 
 
 def read_all(client: socket.socket) -> bytes:
@@ -153,7 +155,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(sa
 
 def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, caplog):
     """Over a real connection: nothing of what is on its way to it is kept."""
-    monkeypatch.setattr(waiting, "SLOWEST_READ_SECONDS", 0.1)
+    monkeypatch.setattr(gateway, "SLOWEST_READ_SECONDS", 0.1)
     turn, piece = say("Hello"), "x" * 50_000
 
     async def main() -> None:
@@ -289,9 +291,9 @@ def test_a_stream_that_fails_ends_and_is_told_of_once(say, caplog):
         await room.close()
         return reader
 
-    with caplog.at_level(logging.ERROR, logger="conversations.waiting"):
+    with caplog.at_level(logging.ERROR, logger="conversations.web.gateway"):
         reader = asyncio.run(main())
-    assert [record.getMessage() for record in caplog.records if record.name == "conversations.waiting"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "conversations.web.gateway"] == [
         "a stream has failed; it ends without a last event, so that its reader comes back"
     ]
     assert (reader.statuses, reader.is_over) == ([200], True)
@@ -311,7 +313,7 @@ def test_an_answer_that_cannot_be_sent_is_not_begun_anew(caplog):
 
     scope = {"type": "http", "method": "GET", "path": "/health/live", "query_string": b"", "http_version": "1.1"}
     scope["headers"] = [(b"host", b"localhost")]
-    with caplog.at_level(logging.ERROR, logger="conversations.waiting"):
-        asyncio.run(waiting.WaitingRoom(lambda *_: [])(scope, receive, send))
+    with caplog.at_level(logging.ERROR, logger="conversations.web.gateway"):
+        asyncio.run(gateway.WaitingRoom(lambda *_: [])(scope, receive, send))
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert len(caplog.records) == 1

@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from conversations import claims, inbox
+from conversations.engine import claims, inbox
+from conversations.engine.sweeper import due_calls, due_turns, overlooked, ring_again
 from conversations.models import Turn, TurnStatus
-from conversations.sweeper import due_calls, due_turns, overlooked, ring_again
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell
 from tests.scripts import script
@@ -145,7 +145,7 @@ def test_a_sweep_reads_by_index_and_never_scans(db):
 
 
 def test_a_sweep_finds_a_bounded_number(say, monkeypatch):
-    from conversations import sweeper
+    from conversations.engine import sweeper
 
     monkeypatch.setattr(sweeper, "MOST_FOUND", 1)
 

@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 from kombu import Connection, Queue
 
-from conversations import tasks, worker
+from conversations import tasks
+from conversations.engine import worker
 from nanohost.celery import make_app
 
 pytestmark = pytest.mark.shapeless(reason="a broker in memory")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from conversations import endings
+from conversations.engine import turn_control
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from scheduler import runs, series
 from scheduler.models import Schedule, ScheduleRun
@@ -369,7 +369,7 @@ def test_its_owner_is_told_between_turns_and_nothing_is_lost_meanwhile(schedule,
 def test_a_turn_that_was_cancelled_is_no_failure(schedule):
     made = schedule(every_seconds=3600)
     tick(now=NOW + HOUR)
-    endings.cancel_turn(Turn.objects.get())
+    turn_control.cancel_turn(Turn.objects.get())
     tick(now=NOW + HOUR)
     made.refresh_from_db()
     assert (last_run(made).state, last_run(made).error, made.failures) == ("fired", "turn_cancelled", 0)
@@ -379,7 +379,7 @@ def test_a_turn_that_was_cancelled_is_no_failure(schedule):
 def test_a_conversation_that_is_gone_pauses_its_schedule(schedule, conversation):
     made = schedule(every_seconds=3600, conversation_id=conversation.pk)
     tick(now=NOW + HOUR)
-    endings.delete_conversation(conversation.pk)
+    turn_control.delete_conversation(conversation.pk)
     tick(now=NOW + 2 * HOUR)
     made.refresh_from_db()
     assert (made.state, made.paused_because) == ("paused", "Its conversation was deleted.")
@@ -394,7 +394,7 @@ def test_a_conversation_that_goes_before_another_attempt_pauses_it_too(schedule,
     tick(now=NOW + HOUR)
     fail_turn(last_run(made))
     tick(now=NOW + HOUR)
-    endings.delete_conversation(conversation.pk)
+    turn_control.delete_conversation(conversation.pk)
     tick(now=NOW + HOUR + MINUTE)
     made.refresh_from_db()
     assert (made.state, last_run(made).state, last_run(made).attempts) == ("paused", "failed", 1)

@@ -10,7 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from agent.llm.base import tool_call
-from conversations import endings, reading
+from conversations.admin import reading
+from conversations.engine import turn_control
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib import redaction
 from nanohost.lib.admin import shown
@@ -351,8 +352,8 @@ def test_half_a_surrogate_pair_in_arguments_breaks_neither_the_turn_nor_a_page(
 def test_only_what_waits_is_said_to_wait(admin_client, conversation, say):
     say("first")
     gone, failed, waits = say("taken back"), say("ended by hand"), say("still to come")
-    endings.cancel_turn(gone)
-    endings.fail_turn(failed, reason="not today")
+    turn_control.cancel_turn(gone)
+    turn_control.fail_turn(failed, reason="not today")
     html = look(admin_client, conversation)
     never, waiting = html.index('id="never-begun"'), html.index('id="waiting"')
     places = [html.index(text) for text in ("taken back", "ended by hand", "first", waits.messages.get().content)]

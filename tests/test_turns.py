@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from agent.models import Agent
-from conversations import inbox
+from conversations.engine import inbox
+from conversations.engine.turns import DatabaseThreads, TurnRunner
 from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
-from conversations.turns import DatabaseThreads, TurnRunner
 from nanohost.lib.clock import from_now
 from tests.scripts import script
 from tests.work import advance, run_call, settle

@@ -5,10 +5,11 @@ import threading
 import pytest
 from django.db import connection
 
-from conversations import compaction, inbox, summaries
+from conversations import summaries
+from conversations.engine import compaction, inbox
+from conversations.engine.turns import _take
 from conversations.errors import FenceLost, Overtaken, SummaryStays
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
-from conversations.turns import _take
 from memory.models import HistoryEntry, Memory
 from nanohost.lib.errors import NotFound
 from tests.compactions import KEEP, compact

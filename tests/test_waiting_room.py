@@ -13,8 +13,8 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from conversations import waiting
 from conversations.events import hub
+from conversations.web import gateway
 from tests import shapes
 from tests.crowd import Visitor, come, come_all, memory_of, request, sockets_of, threads_of, until
 from tests.host import KEY, PLAIN, Host
@@ -132,14 +132,14 @@ def test_those_who_wait_are_let_go_when_the_host_stops(mortal: Host):
         answer = asked.result(10)
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/api/v1/turns/{answer.json()['turnId']}"
-    assert waiting.AWAIT_HEADER not in answer.headers
+    assert gateway.AWAIT_HEADER not in answer.headers
 
 
 # --- driven as the ASGI server drives it -------------------------------------------------------------------------
 
 
 async def ask_room(
-    room: waiting.WaitingRoom,
+    room: gateway.WaitingRoom,
     path: str,
     messages: Sequence[dict[str, Any]] = ({"type": "http.request"},),
     *headers: tuple[bytes, bytes],
@@ -165,7 +165,7 @@ async def ask_room(
 
 def serve(django: Any, messages: list[dict[str, Any]], *headers: tuple[bytes, bytes]) -> list[dict[str, Any]]:
     """What a room around this Django sends."""
-    return asyncio.run(ask_room(waiting.WaitingRoom(django), "/", messages, *headers))
+    return asyncio.run(ask_room(gateway.WaitingRoom(django), "/", messages, *headers))
 
 
 def django_that_fails(environ: Any, start_response: Any) -> Any:
@@ -173,7 +173,7 @@ def django_that_fails(environ: Any, start_response: Any) -> Any:
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch):
-    monkeypatch.setattr(waiting, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(gateway, "BODY_SECONDS", 0.05)
     first, body = serve(django_that_fails, [{"type": "http.request", "body": b"{", "more_body": True}])
     assert first["status"] == 408
     assert b"body_too_slow" in body["body"]
@@ -212,11 +212,11 @@ def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(setti
         if environ["PATH_INFO"] == "/hangs":
             is_taken.set()
             go_on.wait(20)
-        start_response("202 Accepted", [(waiting.AWAIT_HEADER, str(UUID(int=0))), ("Location", "/there")])
+        start_response("202 Accepted", [(gateway.AWAIT_HEADER, str(UUID(int=0))), ("Location", "/there")])
         return [b"{}"]
 
     async def stop_while_it_hangs() -> tuple[dict[str, Any], dict[str, Any]]:
-        room = waiting.WaitingRoom(django)
+        room = gateway.WaitingRoom(django)
         waits, sent = asyncio.ensure_future(ask_room(room, "/waits")), asyncio.ensure_future(ask_room(room, "/hangs"))
         await asyncio.to_thread(is_taken.wait, 20)
         room.drain()
@@ -229,7 +229,7 @@ def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(setti
     first, body = asyncio.run(stop_while_it_hangs())
     assert (first["status"], body["body"]) == (202, b"{}")
     assert (b"location", b"/there") in first["headers"]
-    assert waiting.AWAIT_HEADER.lower().encode() not in dict(first["headers"])
+    assert gateway.AWAIT_HEADER.lower().encode() not in dict(first["headers"])
 
 
 def test_a_path_costs_the_same_whatever_stands_in_it(host):
@@ -255,4 +255,4 @@ def test_of_a_long_path_the_beginning_is_logged(host):
     with httpx2.Client(base_url=host.address) as client:
         client.get(f"/{'long/' * 10_000}")
     line = eventually(lambda: next((each for each in host.log_text()[begun:].splitlines() if "/long/" in each), None))
-    assert len(json.loads(line)["path"]) == waiting.LOGGED_PATH_CHARS
+    assert len(json.loads(line)["path"]) == gateway.LOGGED_PATH_CHARS

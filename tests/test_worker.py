@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from conversations import worker as worker_module
+from conversations.engine import worker as worker_module
+from conversations.engine.worker import Runtime, forget_dead_workers
 from conversations.models import TURNS, Turn, TurnStatus, WaitingFor, Worker
-from conversations.worker import Runtime, forget_dead_workers
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from tests.scripts import script
@@ -123,7 +123,7 @@ def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out
 
 def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
     """As while the heartbeat is held up: taking it again would use up the room that others need."""
-    from conversations import inbox
+    from conversations.engine import inbox
 
     turn = say(script({"sleep": 60}))
     runtime.take_turn(turn.pk)
@@ -142,7 +142,7 @@ def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
 
 
 def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner, conversation):
-    from conversations import inbox
+    from conversations.engine import inbox
 
     turns = [say(script({"sleep": 60}))]
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner
 
 def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, monkeypatch, caplog):
     """The model was paid once, and is not asked again."""
-    from conversations import claims
+    from conversations.engine import claims
 
     caplog.set_level(logging.INFO)
 
@@ -187,7 +187,7 @@ def test_a_stop_hands_the_turns_back(runtime, say):
 
 
 def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, say, monkeypatch):
-    from conversations import claims
+    from conversations.engine import claims
 
     claimed, go_on = threading.Event(), threading.Event()
     claim = claims.claim
@@ -213,7 +213,7 @@ def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, sa
 
 def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime, say, monkeypatch):
     """The first look may have come too early to see what the second ring was for."""
-    from conversations import claims
+    from conversations.engine import claims
 
     looked, go_on = threading.Event(), threading.Event()
     claim = claims.claim
@@ -236,7 +236,7 @@ def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime
 
 
 def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
-    from conversations import inbox
+    from conversations.engine import inbox
 
     turns = []
     for _ in range(3):
@@ -264,7 +264,7 @@ def test_a_duty_that_fails_does_not_end_the_worker(runtime, say, monkeypatch, ca
 
 
 def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(runtime, say, settings, monkeypatch, caplog):
-    from conversations import claims
+    from conversations.engine import claims
     from tools import calls
 
     def break_down(*_: object, **__: object) -> None:

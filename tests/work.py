@@ -7,10 +7,10 @@ from uuid import UUID
 from django.conf import settings
 
 from agent import llm
-from conversations import doorbell
-from conversations import worker as worker_module
+from conversations.engine import doorbell
+from conversations.engine import worker as worker_module
+from conversations.engine.turns import DatabaseThreads, TurnRunner
 from conversations.models import Turn
-from conversations.turns import DatabaseThreads, TurnRunner
 from tools import gate
 from tools.models import CallStatus, ToolCall
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tools import bodies
-from tools.http import allowed, fetch
+from tools.outbound import bodies
+from tools.outbound.client import allowed, fetch
 from tools.registry import tool
 
 # Of the 3 s that http_get has, the client gets a little less, so that its own sentence arrives. Half a second of it is

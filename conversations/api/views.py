@@ -13,13 +13,14 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations import endings, inbox, later, pins
-from conversations.answers import Answer, accepted, chat_answer, turns_as_json
+from conversations import pins
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestFirst, NewestTurnsFirst, parameter_of
+from conversations.engine import deferred, inbox, turn_control
 from conversations.errors import UnknownAgent
+from conversations.events.answers import Answer, accepted, chat_answer, turns_as_json
 from conversations.models import OPEN_LATER, Conversation, LaterMessage, Message, Turn
-from conversations.waiting import AWAIT_HEADER, STREAM_HEADER, TURN_ID
+from conversations.web.gateway import AWAIT_HEADER, STREAM_HEADER, TURN_ID
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.rest import PROBLEM_TYPE
 from nanohost.lib.statements import Given, Rows
@@ -129,7 +130,7 @@ class ConversationDetail(APIView):
     @extend_schema(operation_id="deleteConversation", responses={204: None, **_problems(404)})
     def delete(self, request: Request, conversation_id: UUID) -> Response:
         """Delete a conversation with its messages and turns; those that run are cancelled. Tool calls stay."""
-        endings.delete_conversation(_owned_conversation(request, conversation_id).pk)
+        turn_control.delete_conversation(_owned_conversation(request, conversation_id).pk)
         return Response(status=204)
 
 
@@ -299,9 +300,13 @@ class MessageList(ListAPIView[Message]):
         rides_along = not said.get("trigger", True) or said.get("onWake", False)
         if not rides_along and "runAfter" not in said:
             return _as_response(accepted(_received(request, conversation, said)))
-        stored = later.put(
+        stored = deferred.put(
             conversation,
-            kind=later.Kind.NOTE if said.get("onWake") else later.Kind.CONTEXT if rides_along else later.Kind.WAKE,
+            kind=deferred.Kind.NOTE
+            if said.get("onWake")
+            else deferred.Kind.CONTEXT
+            if rides_along
+            else deferred.Kind.WAKE,
             content=said["message"],
             model=said.get("model", ""),
             run_after=said.get("runAfter"),
@@ -350,7 +355,7 @@ class DeferredCancel(APIView):
         ended, or was answered, stays as it is: its state tells."""
         message = _owned_deferred(request, deferred_id)
         _checked(shapes.Nothing, request)
-        later.cancel(message)
+        deferred.cancel(message)
         return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
 
 
@@ -383,7 +388,7 @@ class TurnCancel(APIView):
         """Cancel a turn. A running one ends within moments: its status tells. One that has ended stays as it is."""
         turn = _owned_turn(request, turn_id)
         _checked(shapes.Nothing, request)
-        endings.cancel_turn(turn)
+        turn_control.cancel_turn(turn)
         return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from conversations.answers import chat_answer
 from conversations.events import DELTAS, place_of, tool_events
+from conversations.events.answers import chat_answer
 from conversations.events.hub import Followed, Hub, as_sse
 from conversations.models import Message, Turn, TurnStatus
 from tools.models import ToolCall

@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
             name="sent",
             field=models.JSONField(
                 blank=True,
-                help_text="Of an answer: what the model was sent for it; see conversations.sent.",
+                help_text="Of an answer: what the model was sent for it; see conversations/engine/sent.py.",
                 null=True,
             ),
         ),
@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
             name="sent",
             field=models.JSONField(
                 blank=True,
-                help_text="What the model was asked last without an answer; see conversations.sent.",
+                help_text="What the model was asked last without an answer; see conversations/engine/sent.py.",
                 null=True,
             ),
         ),

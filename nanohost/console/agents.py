@@ -15,7 +15,7 @@ from django.utils.html import format_html
 
 from agent.admin import AgentAdmin, as_text
 from agent.models import DOCUMENTS, Agent, AgentVersion
-from conversations import inbox
+from conversations.engine import inbox
 from conversations.models import Conversation, Turn
 from memory.models import Memory
 from nanohost.lib.admin import diff, shown

@@ -20,7 +20,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 import nanohost
-from conversations import events, intake
+from conversations import events
+from conversations.engine import intake
 from conversations.models import FINAL
 from nanohost.console import figures, queue
 from nanohost.lib.locality import is_of_this_machine

@@ -22,15 +22,15 @@ _OF_APP = {
     "scheduler": SCHEDULES,
     "django_celery_beat": SCHEDULES,
 }
-_OF_MODEL = {"conversations.worker": SYSTEM}
+_OF_MODEL = {"conversations.engine.worker": SYSTEM}
 
 # In the order in which they stand in their group; names of Material Symbols, whose font the theme brings.
 _ICONS = {
     "conversations.conversation": "forum",
     "conversations.turn": "sync_alt",
     "conversations.message": "chat",
-    "conversations.compaction": "compress",
-    "conversations.worker": "memory",
+    "conversations.engine.compaction": "compress",
+    "conversations.engine.worker": "memory",
     "agent.agent": "smart_toy",
     "agent.agentversion": "history",
     "memory.memory": "psychology",

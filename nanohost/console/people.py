@@ -8,7 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import models, transaction
 
-from conversations import endings
+from conversations.engine import turn_control
 from conversations.models import Conversation, Turn
 
 # Rows that are deleted in one statement.
@@ -41,7 +41,7 @@ def erase(user: User, *, seconds: float) -> bool:
     User.objects.filter(pk=user.pk).update(is_active=False)
     # The last first, so that none starts when one before it ends.
     for turn in Turn.objects.open().filter(owner=user).order_by("conversation_id", "-number"):
-        endings.cancel_turn(turn)
+        turn_control.cancel_turn(turn)
     for delete in _deletions(user):
         if time.monotonic() > until:
             return False
@@ -55,7 +55,7 @@ def _deletions(user: User) -> Iterator[Any]:
     # No cursor stays open meanwhile: on SQLite that is a look at the past from which nothing may be written.
     while pks := list(Conversation.objects.filter(owner=user).values_list("pk", flat=True)[:_MANY]):
         for pk in pks:
-            yield lambda pk=pk: endings.delete_conversation(pk)
+            yield lambda pk=pk: turn_control.delete_conversation(pk)
     for model, rows in _rows_of(user):
         while found := list(rows.values_list("pk", flat=True)[:_MANY]):
             yield lambda model=model, found=found: model._default_manager.filter(pk__in=found).delete()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from conversations import intake
+from conversations.engine import intake
 from conversations.models import Turn, TurnStatus, WaitingFor
 from nanohost.console.standing import workers_alive
 from tools.models import OPEN_CALL, ToolCall

@@ -20,7 +20,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 import nanohost
-from conversations import inbox, intake, steering, sweeper
+from conversations.admin import bulk_actions
+from conversations.engine import inbox, intake, sweeper
 from conversations.errors import TurnProblem
 from conversations.models import (
     COMPACTION,
@@ -91,8 +92,8 @@ def show(request: HttpRequest) -> HttpResponse:
         "urgent": {each: sum(every.urgency == each for every in found) for each in (standing.STUCK, standing.LATE)},
         "hidden": max(0, sum(counts[each] for each in states) - min(len(found), MOST_TURNS)),
         "turns_link": f"{reverse('admin:conversations_turn_changelist')}?{urlencode({'status__in': ','.join(OPEN)})}",
-        "acts": [act for act in steering.ACTS.values() if act.among is steering.OF_OPEN and _may(request, act)],
-        "may_ask": _may(request, steering.ACTS["ask_again"]),
+        "acts": [act for act in bulk_actions.ACTS.values() if act.among is bulk_actions.OF_OPEN and _may(request, act)],
+        "may_ask": _may(request, bulk_actions.ACTS["ask_again"]),
         "failed_link": f"{reverse('admin:conversations_turn_changelist')}?status__exact={TurnStatus.FAILED}",
         "checkbox": ACTION_CHECKBOX_NAME,
         "failed": _failed(now),
@@ -213,17 +214,17 @@ def _entries() -> list[LogEntry]:
 @require_POST
 def steer(request: HttpRequest) -> HttpResponse:
     """Cancel, fail, requeue or ask again turns, as the list of turns does."""
-    act = steering.ACTS.get(request.POST.get("action", ""))
+    act = bulk_actions.ACTS.get(request.POST.get("action", ""))
     if act is None or not _may(request, act):
         raise PermissionDenied
     chosen = [turn_id for each in request.POST.getlist(ACTION_CHECKBOX_NAME) if (turn_id := _uuid(each))]
     if not chosen:
         messages.warning(request, "Nothing was done: choose a turn first.")
         return HttpResponseRedirect(reverse("queue"))
-    return steering.steer(request, act, Turn.objects.filter(pk__in=chosen), page=reverse("queue"))
+    return bulk_actions.steer(request, act, Turn.objects.filter(pk__in=chosen), page=reverse("queue"))
 
 
-def _may(request: HttpRequest, act: steering.Act) -> bool:
+def _may(request: HttpRequest, act: bulk_actions.Act) -> bool:
     return request.user.has_perm(f"conversations.{act.permission}_turn")
 
 

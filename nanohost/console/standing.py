@@ -11,9 +11,9 @@ from django.conf import settings
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from conversations import waits
-from conversations.intake import Left
+from conversations.engine.intake import Left
+from conversations.engine.sweeper import OVERLOOKED_AFTER
 from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
-from conversations.sweeper import OVERLOOKED_AFTER
 from nanohost.lib import clock
 from nanohost.lib.text import duration
 from tools.models import CallStatus, ToolCall

@@ -42,7 +42,7 @@ def _run(production: Production, model: str, count: int) -> float:
     from django.contrib.auth import get_user_model
     from django.db import transaction
 
-    from conversations import inbox
+    from conversations.engine import inbox
     from conversations.models import Turn
 
     owner = get_user_model().objects.get(username="admin")

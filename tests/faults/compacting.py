@@ -29,11 +29,11 @@ POINTS = [
 
 def work(compaction_id: UUID, point: str) -> None:
     """Take the compaction and see it through, or die on the way."""
-    from conversations.compactor import Compactor
-    from conversations.database_threads import DatabaseThreads
+    from conversations.engine.compactor import Compactor
+    from nanohost.lib.database_threads import DatabaseThreads
     from tests.faults import kill
 
-    kill.PLACES["conversations.compaction"] = "compaction"
+    kill.PLACES["conversations.engine.compaction"] = "compaction"
     kill.install(kill.Fault(point))
 
     async def advance() -> None:
@@ -52,7 +52,7 @@ def main(database: str, work: Callable[[UUID, str], None]) -> None:
     django.setup()
     # What a worker imports once, a child need not import again.
     from agent import llm
-    from conversations import worker  # noqa: F401 -- see above
+    from conversations.engine import worker  # noqa: F401 -- see above
 
     llm.client()
     for line in sys.stdin:

@@ -19,9 +19,9 @@ import threading
 from typing import Any
 
 PLACES = {
-    "conversations.inbox": "inbox",
-    "conversations.claims": "claims",
-    "conversations.endings": "endings",
+    "conversations.engine.inbox": "inbox",
+    "conversations.engine.claims": "claims",
+    "conversations.engine.turn_control": "endings",
     "tools.calls": "calls",
 }
 

@@ -33,7 +33,7 @@ MUTANTS = (
         name="a compaction is stored bit by bit",
         edits=(
             (
-                "conversations/compaction.py",
+                "conversations/engine/compaction.py",
                 "    with transaction.atomic():\n        # Conversation, then what belongs to it",
                 "    if True:\n        # Conversation, then what belongs to it",
             ),
@@ -45,7 +45,7 @@ MUTANTS = (
         name="a compaction moves a pointer that was moved meanwhile",
         edits=(
             (
-                "conversations/compaction.py",
+                "conversations/engine/compaction.py",
                 "pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at",
                 "pk=part.conversation_id",
             ),
@@ -69,7 +69,7 @@ MUTANTS = (
         name="the window leaves a gap",
         edits=(
             (
-                "conversations/compaction.py",
+                "conversations/engine/compaction.py",
                 "update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)",
                 "update(summarise_from_seq=0, consolidated_through=part.through + 4, summary_seq=summary_seq)",
             ),
@@ -84,12 +84,12 @@ MUTANTS = (
         name="no fence check",
         edits=(
             (
-                "conversations/claims.py",
+                "conversations/engine/claims.py",
                 'held = Turn.objects.filter(pk=Given("turn_id"), fence=Given("fence"), status=TurnStatus.RUNNING)',
                 'held = Turn.objects.filter(pk=Given("turn_id"))',
             ),
             (
-                "conversations/claims.py",
+                "conversations/engine/claims.py",
                 "mine = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)",
                 "mine = Turn.objects.filter(pk=claim.turn_id)",
             ),
@@ -136,7 +136,7 @@ MUTANTS = (
         name="ring before commit",
         edits=(
             (
-                "conversations/doorbell.py",
+                "conversations/engine/doorbell.py",
                 "transaction.on_commit(lambda: _publish(task, row, row_id))",
                 "_publish(task, row, row_id)",
             ),
@@ -163,7 +163,7 @@ MUTANTS = (
         name="no sweeper",
         edits=(
             (
-                "conversations/worker.py",
+                "conversations/engine/worker.py",
                 "            asyncio.create_task(self._every(settings.SWEEP_SECONDS, self._sweep)),\n",
                 "",
             ),
@@ -179,7 +179,7 @@ MUTANTS = (
         name="sweepers wait for one another",
         edits=(
             (
-                "conversations/sweeper.py",
+                "conversations/engine/sweeper.py",
                 'due.order_by("rung_at").select_for_update(skip_locked=True)',
                 'due.order_by("rung_at").select_for_update()',
             ),
@@ -215,7 +215,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no heartbeat",
-        edits=(("conversations/worker.py", "        await self._runner.keep(self._heart)\n", ""),),
+        edits=(("conversations/engine/worker.py", "        await self._runner.keep(self._heart)\n", ""),),
         caught_by=("tests/test_worker.py::test_the_heartbeat_renews_leases_and_reports_its_pool",),
         says="did not come about in time",
     ),
@@ -264,7 +264,7 @@ MUTANTS = (
         name="the intake is not looked at with each message",
         edits=(
             (
-                "conversations/inbox.py",
+                "conversations/engine/inbox.py",
                 "_taking(lambda: _place().filter(~Exists(IntakePause.objects.current())))",
                 "_taking(_place)",
             ),
@@ -302,7 +302,7 @@ MUTANTS = (
         name="a requeued turn stays with its worker",
         edits=(
             (
-                "conversations/endings.py",
+                "conversations/engine/turn_control.py",
                 """            status=TurnStatus.WAITING,
             waiting_for=WaitingFor.RETRY,
             fence=F("fence") + 1,
@@ -319,7 +319,7 @@ MUTANTS = (
         name="a requeued turn has its calls run again",
         edits=(
             (
-                "conversations/endings.py",
+                "conversations/engine/turn_control.py",
                 "            for call_id in ToolCall.objects.open()",
                 """            ToolCall.objects.open().filter(turn_id=turn.pk).update(status="QUEUED")
             for call_id in ToolCall.objects.open()""",
@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what people do to turns is not logged",
-        edits=(("conversations/steering.py", "    if done:\n", "    if not done:\n"),),
+        edits=(("conversations/admin/bulk_actions.py", "    if done:\n", "    if not done:\n"),),
         caught_by=("tests/test_console_queue.py::test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason",),
         says="assert set() == ",
     ),
@@ -350,7 +350,7 @@ MUTANTS = (
         name="numbers read before they are taken",
         edits=(
             (
-                "conversations/inbox.py",
+                "conversations/engine/inbox.py",
                 "    taken = _take_unless_paused(conversation_id=conversation_id)\n",
                 """    mine = Conversation.objects.filter(pk=conversation_id)
     if (number := mine.values_list("next_turn", flat=True).first()) is None:
@@ -395,7 +395,7 @@ MUTANTS = (
         name="an answer is stored once or lost",
         edits=(
             (
-                "conversations/turns.py",
+                "conversations/engine/turns.py",
                 'self._database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)',
                 "self._database(store, claim, *args, **kwargs)",
             ),
@@ -429,7 +429,7 @@ MUTANTS = (
         name="connections are held while a model is silent",
         edits=(
             (
-                "conversations/database_threads.py",
+                "nanohost/lib/database_threads.py",
                 "            with borrowed_connection():\n                return context.run(",
                 "            if True:\n                return context.run(",
             ),
@@ -442,7 +442,7 @@ MUTANTS = (
         name="a silent broker is tried again and again",
         edits=(
             (
-                "conversations/doorbell.py",
+                "conversations/engine/doorbell.py",
                 "if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying",
                 "if not self._trying",
             ),
@@ -473,17 +473,17 @@ MUTANTS += (
         name="lease by local clock, on trial",
         edits=(
             (
-                "conversations/claims.py",
+                "conversations/engine/claims.py",
                 '"lease_until": from_now(Given("lease", DurationField())),',
                 '"lease_until": Given("lease"),',
             ),
             (
-                "conversations/claims.py",
+                "conversations/engine/claims.py",
                 "lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)",
                 "lease = timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS)",
             ),
             (
-                "conversations/claims.py",
+                "conversations/engine/claims.py",
                 "Least(from_now(settings.TURN_LEASE_SECONDS), ",
                 "Least(timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
             ),
@@ -493,7 +493,7 @@ MUTANTS += (
                     "status=TurnStatus.RUNNING, lease_until__lt=Now()",
                     "status=TurnStatus.RUNNING, lease_until__lt=timezone.now()",
                 )
-                for file in ("conversations/models.py", "conversations/sweeper.py")
+                for file in ("conversations/models.py", "conversations/engine/sweeper.py")
             ),
             *(
                 (f"conversations/{file}.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}")
@@ -614,7 +614,7 @@ MUTANTS += (
         name="an outage is waited for by count, and not by time",
         edits=(
             (
-                "conversations/turns.py",
+                "conversations/engine/turns.py",
                 "(code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS)",
                 "before >= settings.TURN_MAX_ATTEMPTS",
             ),
@@ -626,7 +626,7 @@ MUTANTS += (
         name="a wait that a provider asks for is taken at its word, however short",
         edits=(
             ("agent/llm/openai.py", "seconds if seconds >= 1 and math", "seconds if math"),
-            ("conversations/turns.py", "seconds = max(seconds, wait * random", "seconds = wait * (random"),
+            ("conversations/engine/turns.py", "seconds = max(seconds, wait * random", "seconds = wait * (random"),
         ),
         caught_by=(
             "tests/test_retries.py::test_an_outage_of_five_minutes_loses_no_answer[429 and next to no Retry-After]",
@@ -683,7 +683,7 @@ MUTANTS += (
         name="the host speaks into the middle of a turn",
         edits=(
             (
-                "conversations/inbox.py",
+                "conversations/engine/inbox.py",
                 "if Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():",
                 "if False:",
             ),

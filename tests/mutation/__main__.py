@@ -31,18 +31,18 @@ COSMIC_RAY = ROOT / ".venv" / "mutants" / "bin"
 # The modules that are always tried, and the tests that see them best: those that are quick, and those that start hosts,
 # which are run on what the quick ones do not see.
 TESTS = {
-    "conversations/claims.py": (
+    "conversations/engine/claims.py": (
         ("test_claims", "test_turns", "test_endings", "test_retries", "test_sent", "test_commands", "test_compaction"),
         ("test_guarantees",),
     ),
-    "conversations/inbox.py": (
+    "conversations/engine/inbox.py": (
         ("test_inbox", "test_intake", "test_commands", "test_ticking", "test_heartbeat"),
         ("test_conversation_keys", "test_api_chat", "test_api_idempotency"),
     ),
     "nanohost/lib/known_secrets.py": (("test_redaction",), ("test_secrets",)),
     "nanohost/lib/redaction.py": (("test_redaction",), ("test_secrets", "test_logs")),
     "nanohost/lib/secret_shapes.py": (("test_redaction",), ()),
-    "tools/addresses.py": (("test_addresses",), ("test_http_client",)),
+    "tools/outbound/addresses.py": (("test_addresses",), ("test_http_client",)),
     "tools/calls.py": (("test_gate", "test_endings", "test_sweeper", "test_inline_tools"), ("test_guarantees",)),
     "tools/gate.py": (
         ("test_gate", "test_tool_limits", "test_simulator", "test_inline_tools"),

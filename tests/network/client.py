@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from tools.addresses import policy_of
-from tools.http import NotFetched, fetch
+from tools.outbound.addresses import policy_of
+from tools.outbound.client import NotFetched, fetch
 
 
 def do_fetch(

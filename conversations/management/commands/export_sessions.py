@@ -5,9 +5,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from conversations import sessions
 from conversations.errors import FolderInUse
 from conversations.management.owned import add_arguments, agent_named, owner_named, told
+from conversations.transfer import sessions
 
 
 class Command(BaseCommand):

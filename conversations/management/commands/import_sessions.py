@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from agent.models import DEFAULT_AGENT
-from conversations import sessions
 from conversations.management.owned import add_arguments, agent_named, owner_named, told
+from conversations.transfer import sessions
 
 
 class Command(BaseCommand):

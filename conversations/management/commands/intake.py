@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from conversations import intake
+from conversations.engine import intake
 
 LOOK_EVERY_SECONDS = 0.5
 

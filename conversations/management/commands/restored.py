@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from conversations import endings
+from conversations.engine import turn_control
 from conversations.models import Worker
 
 
@@ -23,6 +23,6 @@ class Command(BaseCommand):
         if working := sorted(Worker.objects.alive().values_list("name", flat=True)):
             raise CommandError(f"Stop the workers first, or wait for those of the dump: {', '.join(working)}.")
         if not yes:
-            self.stdout.write(f"{endings.count_open()} turns are open. Add --yes to end them as failed.")
+            self.stdout.write(f"{turn_control.count_open()} turns are open. Add --yes to end them as failed.")
             return
-        self.stdout.write(f"{endings.end_restored()} turns were open, and have ended as failed.")
+        self.stdout.write(f"{turn_control.end_restored()} turns were open, and have ended as failed.")

@@ -5,7 +5,7 @@ from typing import Any
 from django import template
 from django.utils.safestring import SafeString
 
-from conversations import intake
+from conversations.engine import intake
 from conversations.models import Worker
 from nanohost.lib.text import duration
 

@@ -32,8 +32,8 @@ from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.http import parse_header_parameters
 
-from conversations.answers import Answer, chat_answer, problem_answer
 from conversations.events import streams
+from conversations.events.answers import Answer, chat_answer, problem_answer
 from conversations.events.hub import Followed, Hub
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection

@@ -7,8 +7,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 
-from conversations import doorbell, events
-from conversations.claims import close_round, ring_for_next
+from conversations import events
+from conversations.engine import doorbell
+from conversations.engine.claims import close_round, ring_for_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.models import MOST_REASON, OPEN, Conversation, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
 
-from conversations.answers import usage_of
+from conversations.events.answers import usage_of
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.redaction import redact_known
 from tools.models import ToolCall

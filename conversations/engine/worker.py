@@ -22,14 +22,15 @@ from django.db import OperationalError
 import nanohost
 from agent import llm
 from agent.models import Agent
-from conversations import doorbell, events, later
-from conversations.compactor import Compactor
-from conversations.database_threads import DatabaseThreads
+from conversations import events
+from conversations.engine import deferred, doorbell
+from conversations.engine.compactor import Compactor
+from conversations.engine.sweeper import due_calls, due_compactions, due_turns
+from conversations.engine.turns import TurnRunner
 from conversations.models import COMPACTION, TOOLS, TURNS, Worker
-from conversations.sweeper import due_calls, due_compactions, due_turns
-from conversations.turns import TurnRunner
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.database import borrowed_connection, pool_use
+from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.statements import Given, Rows
 from tools import gate
 from tools.gate import AgentTools
@@ -244,7 +245,7 @@ class Runtime:
     async def _sweep(self) -> None:
         """Take what is due and nobody was told of, as far as there is room."""
         if TURNS in self.queues:
-            await self._database(later.fire_due)
+            await self._database(deferred.fire_due)
         if TURNS in self.queues and (room := self._room_for_turns.free):
             for turn_id in await self._database(due_turns, wanted=room, held=self._runner.held):
                 self.take_turn(turn_id, wait=False)

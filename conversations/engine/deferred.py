@@ -11,7 +11,7 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
-from conversations import endings, inbox
+from conversations.engine import inbox, turn_control
 from conversations.errors import RESTORED, IdempotencyConflict
 from conversations.models import OPEN_LATER, Conversation, LaterMessage, LaterState, Turn, TurnStatus
 from nanohost.lib.clock import Now, from_now
@@ -112,7 +112,7 @@ def cancel(message: LaterMessage) -> bool:
         if message.kind != Kind.WAKE:
             Conversation.objects.filter(pk=message.conversation_id).update(set_aside=F("set_aside") - 1)
     for turn in Turn.objects.filter(pk__in=LaterMessage.objects.filter(pk=message.pk).values("turn_id")):
-        endings.cancel_turn(turn)
+        turn_control.cancel_turn(turn)
     return True
 
 

@@ -19,7 +19,8 @@ from agent.llm.base import ModelRequest
 from agent.loop import ChatMessage, Limit
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
-from conversations import claims, pins
+from conversations import pins
+from conversations.engine import claims
 from conversations.models import Conversation, Message, Turn
 from memory import log
 from memory.models import MemoryVersion

@@ -5,8 +5,8 @@
 A model, or a page that a model has read, chooses the URL. So each hop, the first URL and every redirect alike, goes
 this way:
 
-1. The URL is parsed once, strictly (:mod:`tools.urls`); its port must be allowed.
-2. Its name is resolved once, and *every* address found must be public (:mod:`tools.addresses`).
+1. The URL is parsed once, strictly (:mod:`tools.outbound.urls`); its port must be allowed.
+2. Its name is resolved once, and *every* address found must be public (:mod:`tools.outbound.addresses`).
 3. The connection is made to a checked address by a backend that knows no names: nothing can resolve again in between.
    The name in TLS and the header Host stay the URL's.
 4. A redirect is the next hop's URL, and begins at 1. Five are followed, for GET and HEAD; another method's redirect is
@@ -34,10 +34,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import httpcore2
 
-from tools import urls
-from tools.addresses import Address, Policy, objection, policy_of
-from tools.bodies import decoded
-from tools.urls import Refusal, Target
+from tools.outbound import urls
+from tools.outbound.addresses import Address, Policy, objection, policy_of
+from tools.outbound.bodies import decoded
+from tools.outbound.urls import Refusal, Target
 
 MOST_REDIRECTS = 5
 

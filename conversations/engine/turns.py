@@ -20,13 +20,14 @@ from agent import llm, tokens
 from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
-from conversations import claims, commands, doorbell, events
-from conversations.claims import Claim, View
-from conversations.database_threads import DatabaseThreads
+from conversations import events
+from conversations.engine import claims, commands, doorbell
+from conversations.engine.claims import Claim, View
+from conversations.engine.step_context import Asking, Outlook, look
+from conversations.engine.sweeper import time_for_last_answer
 from conversations.errors import FenceLost
-from conversations.outlook import Asking, Outlook, look
-from conversations.sweeper import time_for_last_answer
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
+from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import RedactedPieces, redact_known_aside
 from nanohost.lib.text import duration

@@ -14,10 +14,11 @@ from django.db.models.functions import Left, Length
 from django.utils.safestring import SafeString
 
 from agent.models import AgentVersion
-from conversations import inbox, pins
+from conversations import pins
+from conversations.engine import inbox
+from conversations.engine.sent import build_again, calls_of
 from conversations.errors import TurnProblem
 from conversations.models import OPEN, Compaction, Conversation, Message, Turn, calls_in
-from conversations.sent import build_again, calls_of
 from memory.models import MemoryVersion
 from nanohost.lib.admin import excerpt, shown
 from nanohost.lib.text import duration

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import brotli
 
-from tools.urls import Refusal
+from tools.outbound.urls import Refusal
 
 # Bytes a stage gives at once, at most (brotli: about that).
 _STEP = 64 * 1024

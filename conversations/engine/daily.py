@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.db import transaction
 
-from conversations import doorbell, transcript
-from conversations.compaction import Hold, Result, end, line_of
+from conversations.engine import doorbell, transcript
+from conversations.engine.compaction import Hold, Result, end, line_of
 from conversations.models import Compaction, CompactionKind, Message, MessageQuerySet
 from memory.consolidation import Line
 from nanohost.lib.clock import Now

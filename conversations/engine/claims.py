@@ -40,9 +40,10 @@ from agent.llm.base import Completion, Usage, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
 from agent.models import Agent
 from agent.prompt import Pinned, sent_at
-from conversations import answers, compaction, doorbell, events, pins, transcript
+from conversations import events, pins
+from conversations.engine import compaction, doorbell, transcript
 from conversations.errors import FenceLost, NotClaimed
-from conversations.events import tool_events
+from conversations.events import answers, tool_events
 from conversations.models import (
     MOST_REASON,
     Conversation,

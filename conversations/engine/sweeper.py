@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from conversations import doorbell
+from conversations.engine import doorbell
 from conversations.models import Compaction, CompactionStatus, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from tools import calls, gate

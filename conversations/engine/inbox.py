@@ -12,8 +12,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, Q, QuerySet
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations import doorbell, endings
-from conversations.commands import STOP, command_in
+from conversations.engine import doorbell, turn_control
+from conversations.engine.commands import STOP, command_in
 from conversations.errors import (
     ConversationBusy,
     IdempotencyConflict,
@@ -268,7 +268,7 @@ def _make_way(conversation_id: UUID, on_busy: OnBusy, turn_id: UUID) -> None:
     if busy and on_busy == "reject":
         raise ConversationBusy(turnId=str(busy[-1].pk))
     for turn in busy:  # the last first, so that none of them starts when one before it ends
-        endings.cancel_turn(turn, by=turn_id)
+        turn_control.cancel_turn(turn, by=turn_id)
 
 
 def _place() -> QuerySet[Conversation]:

@@ -1,4 +1,4 @@
-"""The compactions that a worker process works on, on its event loop; see :mod:`conversations.compaction`."""
+"""The compactions that a worker process works on, on its event loop; see :mod:`conversations.engine.compaction`."""
 
 import asyncio
 import logging
@@ -16,9 +16,8 @@ from agent.errors import LlmBadResponse, LlmError, LlmRequestRefused, LlmTimeout
 from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
 from agent.models import Agent
-from conversations import compaction, daily
-from conversations.compaction import MOST_FAILURES, Asking, Hold, Part, Result
-from conversations.database_threads import DatabaseThreads
+from conversations.engine import compaction, daily
+from conversations.engine.compaction import MOST_FAILURES, Asking, Hold, Part, Result
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
 from memory import documents
@@ -35,6 +34,7 @@ from memory.consolidation import (
 )
 from memory.errors import MemoryChanged
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
+from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.logs import about
 
 logger = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from agent.models import DOCUMENTS, Agent, AgentVersion, validate_documents
-from conversations import transcript
+from conversations.engine import transcript
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
-from conversations.session_files import (
+from conversations.transfer.files import (
     Header,
     Passed,
     Place,

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from conversations import endings, inbox
+from conversations.engine import inbox, turn_control
 from conversations.models import MOST_REASON, OPEN, Turn, TurnStatus
 from nanohost.lib.admin import CANCEL, FAIL, REQUEUE
 from nanohost.lib.errors import Problem
@@ -76,7 +76,7 @@ ACTS = {
             " it becomes UNKNOWN, and the model is told.",
             reason_label="Why (kept in the log)",
             done="Requeued",
-            do=lambda turn, _: endings.requeue_turn(turn),
+            do=lambda turn, _: turn_control.requeue_turn(turn),
         ),
         Act(
             name="cancel_turns",
@@ -86,7 +86,7 @@ ACTS = {
             " was cancelled. Tool calls that have begun and may have had an effect become UNKNOWN.",
             reason_label="Why (kept in the log)",
             done="Cancelled",
-            do=lambda turn, _: endings.cancel_turn(turn),
+            do=lambda turn, _: turn_control.cancel_turn(turn),
         ),
         Act(
             name="fail_turns",
@@ -96,7 +96,7 @@ ACTS = {
             " cancel it instead to stop it. Tool calls that have begun and may have had an effect become UNKNOWN.",
             reason_label="Why (shown to the client, and kept in the log)",
             done="Failed",
-            do=lambda turn, reason: endings.fail_turn(turn, reason=reason),
+            do=lambda turn, reason: turn_control.fail_turn(turn, reason=reason),
         ),
         Act(
             name="ask_again",

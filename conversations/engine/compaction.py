@@ -21,7 +21,7 @@ from agent import tokens
 from agent.llm.base import Usage
 from agent.models import Agent
 from agent.prompt import shorten
-from conversations import doorbell, transcript
+from conversations.engine import doorbell, transcript
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory import documents, log

@@ -11,10 +11,10 @@ from agent import tokens
 from agent.llm.base import ModelRequest
 from agent.loop import Limit
 from agent.prompt import Background
-from conversations import claims, sent
-from conversations.claims import Claim, View
-from conversations.compaction import USED_SHARE
-from conversations.sent import background_of, prompt_of
+from conversations.engine import claims, sent
+from conversations.engine.claims import Claim, View
+from conversations.engine.compaction import USED_SHARE
+from conversations.engine.sent import background_of, prompt_of
 from memory import documents
 from tools import gate
 

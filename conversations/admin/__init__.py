@@ -21,7 +21,9 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
 from agent.models import AgentVersion
-from conversations import endings, export, inbox, intake, pins, reading, steering, summaries, waits
+from conversations import pins, summaries, waits
+from conversations.admin import bulk_actions, export, reading
+from conversations.engine import inbox, intake, turn_control
 from conversations.errors import TurnProblem
 from conversations.models import (
     MOST_REASON,
@@ -36,7 +38,7 @@ from conversations.models import (
     WaitingFor,
     Worker,
 )
-from conversations.waiting import PARTS_HEADER
+from conversations.web.gateway import PARTS_HEADER
 from memory.admin import HistoryEntryAdmin, MemoryVersionAdmin
 from memory.models import HistoryEntry, MemoryVersion
 from nanohost.lib import clock
@@ -147,7 +149,7 @@ class ConversationAdmin(GrowingAdmin):
         if not self.has_cancel_turn_permission(request):
             raise PermissionDenied
         turn = self._turn(pk, number)
-        if reading.may_be_cancelled(turn) and endings.cancel_turn(turn):
+        if reading.may_be_cancelled(turn) and turn_control.cancel_turn(turn):
             self.log_change(request, turn.conversation, f"Cancelled turn {number}.")
             self.message_user(request, f"Turn {number} is cancelled, or will be in a moment.", messages.SUCCESS)
         else:
@@ -241,7 +243,7 @@ class ConversationAdmin(GrowingAdmin):
         count = 0
         # The last first, so that none starts when one before it ends.
         for turn in Turn.objects.open().filter(conversation__in=list(chosen)).order_by("conversation_id", "-number"):
-            if endings.cancel_turn(turn):
+            if turn_control.cancel_turn(turn):
                 self.log_change(request, turn.conversation, f"Cancelled turn {turn.number}.")
                 count += 1
         self.message_user(request, f"{count} turns are cancelled, or will be in a moment.", messages.SUCCESS)
@@ -253,7 +255,7 @@ class ConversationAdmin(GrowingAdmin):
         later = Turn.objects.filter(conversation=OuterRef("conversation"), number__gt=OuterRef("number"))
         last = Turn.objects.filter(~Exists(later), conversation__in=list(chosen))
         turns, page = reverse("admin:conversations_turn_changelist"), request.get_full_path()
-        return steering.steer(request, steering.ACTS["ask_again"], last, page=page, confirm_at=turns)
+        return bulk_actions.steer(request, bulk_actions.ACTS["ask_again"], last, page=page, confirm_at=turns)
 
     @method_decorator(csrf_protect)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
@@ -265,7 +267,7 @@ class ConversationAdmin(GrowingAdmin):
             raise Http404("There is no such conversation; perhaps it was deleted.")
         if request.method == "POST":
             self.log_deletions(request, Conversation.objects.filter(pk=conversation.pk))
-            endings.delete_conversation(conversation.pk)
+            turn_control.delete_conversation(conversation.pk)
             self.message_user(request, f"The conversation {conversation} is deleted.", messages.SUCCESS)
             return redirect("admin:conversations_conversation_changelist")
         told = {"conversation": conversation, "key": shown(conversation.key), "opts": self.opts}
@@ -492,19 +494,19 @@ class TurnAdmin(GrowingAdmin):
 
     @admin.action(description="Ask the selected turns again, if they failed", permissions=[REQUEUE])
     def ask_again(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["ask_again"], queryset, page=request.get_full_path())
+        return bulk_actions.steer(request, bulk_actions.ACTS["ask_again"], queryset, page=request.get_full_path())
 
     @admin.action(description="Requeue the selected turns", permissions=[REQUEUE])
     def requeue_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["requeue_turns"], queryset, page=request.get_full_path())
+        return bulk_actions.steer(request, bulk_actions.ACTS["requeue_turns"], queryset, page=request.get_full_path())
 
     @admin.action(description="Cancel the selected turns", permissions=[CANCEL])
     def cancel_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["cancel_turns"], queryset, page=request.get_full_path())
+        return bulk_actions.steer(request, bulk_actions.ACTS["cancel_turns"], queryset, page=request.get_full_path())
 
     @admin.action(description="Fail the selected turns", permissions=[FAIL])
     def fail_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
-        return steering.steer(request, steering.ACTS["fail_turns"], queryset, page=request.get_full_path())
+        return bulk_actions.steer(request, bulk_actions.ACTS["fail_turns"], queryset, page=request.get_full_path())
 
     @admin.display(description="cancelled for", empty_value="–")
     def gave_way_to(self, turn: Turn) -> str | None:

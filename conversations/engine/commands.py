@@ -13,17 +13,17 @@ from django.db.models import Count, Sum
 
 from agent.errors import LlmError
 from agent.llm.base import Completion
-from conversations import claims, compaction
-from conversations.claims import Claim
-from conversations.compaction import Part, Result
-from conversations.compactor import consolidate
-from conversations.database_threads import DatabaseThreads
+from conversations.engine import claims, compaction
+from conversations.engine.claims import Claim
+from conversations.engine.compaction import Part, Result
+from conversations.engine.compactor import consolidate
+from conversations.engine.step_context import Outlook
 from conversations.errors import Overtaken
 from conversations.models import Compaction, CompactionKind, CompactionStatus, Conversation, Message, Turn, TurnStatus
-from conversations.outlook import Outlook
 from memory.consolidation import Malformed
 from memory.errors import MemoryChanged
 from nanohost.lib.clock import Now
+from nanohost.lib.database_threads import DatabaseThreads
 
 Stored = Callable[..., Awaitable[None]]
 

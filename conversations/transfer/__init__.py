@@ -1,0 +1,1 @@
+"""Conversations in nanobot's files: brought in and handed out."""

@@ -1,0 +1,1 @@
+"""How tools reach others: addresses, the client, and what it reads."""
