@@ -181,7 +181,7 @@ ALLOWED = {
     ("nanohost.lib.postgresql.base", "pool"): "PostgreSQL's pool of connections.",
     ("nanohost.lib.database", "pool"): "The same.",
     ("nanohost.settings", "'psycopg.pool'"): "The name of its log.",
-    ("conversations.admin", "vars"): "Keeps with a row what was found out for its page.",
+    ("conversations.admin.turn", "vars"): "Keeps with a row what was found out for its page.",
 }
 
 

@@ -115,7 +115,7 @@ class Lab:
     # --- what is done --------------------------------------------------------------------------------------------
 
     def fetch(self, url: str, **options: Any) -> dict[str, Any]:
-        """What :func:`tools.outbound.client.fetch` returns, or how it refused: ``rule``, ``hop``, ``url``, ``message``."""
+        """What :func:`tools.outbound.client.fetch` returns, or its refusal: ``rule``, ``hop``, ``url``, ``message``."""
         return self.ask("fetch", url=url, **options)
 
     def fetch_all(self, urls: Iterable[str], **options: Any) -> list[dict[str, Any]]:

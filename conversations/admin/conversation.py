@@ -1,0 +1,281 @@
+"""Conversations, in the admin: the transcript, what is done to it, and its files."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Exists, OuterRef, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils import timezone
+from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_POST
+
+from conversations import pins, summaries
+from conversations.admin import bulk_actions, export, reading
+from conversations.admin.pages import check_readers, number, page_link
+from conversations.engine import inbox, turn_control
+from conversations.models import MOST_REASON, MOST_SEQ, Conversation, Message, Turn
+from conversations.web.gateway import PARTS_HEADER
+from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, link_to_list, shown, table
+from nanohost.lib.errors import Problem
+from nanohost.lib.ids import request_id
+
+
+@admin.register(Conversation)
+class ConversationAdmin(GrowingAdmin):
+    """A transcript with one owner and one agent."""
+
+    list_display = ["created_at", "key", "owner", "agent", "updated_at", "transcript"]
+    list_filter = ["created_at", "agent", "owner"]
+    list_prefetch_related = ["owner", "agent"]
+    search_fields = ["id", "key"]
+    search_help_text = "An id (or its beginning), a key."
+    actions = ["cancel", "ask_again"]
+    fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
+    fields += ["metadata", "next_seq", "next_turn", "created_at", "updated_at"]
+    readonly_fields = ["rows", "summary", "kept"]
+
+    def get_urls(self) -> list[Any]:
+        pages: dict[str, tuple[str, Any]] = {
+            "transcript": ("<uuid:pk>/transcript/", self.transcript_view),
+            "json": ("<uuid:pk>/export.json", self.json_view),
+            "jsonl": ("<uuid:pk>/export.jsonl", self.json_lines_view),
+            "cancel_turn": ("<uuid:pk>/turns/<int:number>/cancel/", require_POST(self.cancel_view)),
+            "ask_again": ("<uuid:pk>/turns/<int:number>/ask-again/", require_POST(self.ask_again_view)),
+            "pin": ("<uuid:pk>/messages/<int:seq>/pin/", require_POST(self.pin_view)),
+            "unpin": ("<uuid:pk>/messages/<int:seq>/unpin/", require_POST(self.unpin_view)),
+            "undo": ("<uuid:pk>/summaries/<int:seq>/undo/", self.undo_view),
+        }
+        return [
+            path(address, self.admin_site.admin_view(view), name=f"conversations_conversation_{name}")
+            for name, (address, view) in pages.items()
+        ] + super().get_urls()
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        """Without Django's way to delete several, which would read every message there is."""
+        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return request.user.has_perm("conversations.delete_conversation")
+
+    def has_cancel_turn_permission(self, request: HttpRequest) -> bool:
+        """Turns are acted on here as in their own list."""
+        return request.user.has_perm("conversations.cancel_turn")
+
+    def has_requeue_turn_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("conversations.requeue_turn")
+
+    def transcript_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """What was said, as people read it."""
+        conversation = self._readable(request, pk)
+        page = reading.read(conversation, before=number(request, "before"), after=number(request, "after"))
+        told: dict[str, Any] = {"conversation": conversation, "page": page, "key": shown(conversation.key)}
+        told |= {"may_cancel": self.has_cancel_turn_permission(request)}
+        told |= {"may_ask": self.has_requeue_turn_permission(request)}
+        told |= {"may_pin": self._may(request, PIN), "may_undo": self._may(request, UNDO)}
+        told |= {"may_delete": self.has_delete_permission(request)}
+        told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
+        context = self.admin_site.each_context(request) | told
+        return TemplateResponse(request, "admin/conversations/transcript.html", context)
+
+    def json_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
+        """All of it as one object of JSON."""
+        conversation = self._readable(request, pk)
+        return _as_file(export.as_json(conversation), f"conversation-{pk}.json", "application/json")
+
+    def json_lines_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
+        """All of it as JSON, a line each."""
+        conversation = self._readable(request, pk)
+        return _as_file(export.as_json_lines(conversation), f"conversation-{pk}.jsonl", "application/jsonl")
+
+    def cancel_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
+        """Cancel a turn, as its client might."""
+        if not self.has_cancel_turn_permission(request):
+            raise PermissionDenied
+        turn = self._turn(pk, number)
+        if reading.may_be_cancelled(turn) and turn_control.cancel_turn(turn):
+            self.log_change(request, turn.conversation, f"Cancelled turn {number}.")
+            self.message_user(request, f"Turn {number} is cancelled, or will be in a moment.", messages.SUCCESS)
+        else:
+            self.message_user(request, f"Turn {number} has ended already.", messages.WARNING)
+        return self._back_to(pk)
+
+    def ask_again_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
+        """Ask a failed turn once more, in a new one."""
+        if not self.has_requeue_turn_permission(request):
+            raise PermissionDenied
+        self._ask_again(request, self._turn(pk, number))
+        return self._back_to(pk)
+
+    def _ask_again(self, request: HttpRequest, turn: Turn) -> None:
+        if before := inbox.asked_again([turn]).get(turn.pk):
+            told = f"Turn {turn.number} was asked again already, as turn {before.number}."
+            self.message_user(request, told, messages.WARNING)
+            return
+        try:
+            again = inbox.ask_again(turn, request_id=request_id(request.headers.get("X-Request-ID")))
+        except Problem as problem:
+            self.message_user(request, f"Turn {turn.number}: {problem.title} {problem.detail}", messages.ERROR)
+            return
+        self.log_change(request, turn.conversation, f"Asked turn {turn.number} again, as turn {again.number}.")
+        self.message_user(request, f"Turn {turn.number} is asked again, as turn {again.number}.", messages.SUCCESS)
+
+    def pin_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
+        """Have a message in every prompt."""
+        message = self._message(request, pk, seq, PIN)
+        try:
+            pins.pin(pk, message.pk, by=request.user.get_username())
+        except Problem as problem:
+            self.message_user(request, f"Message {seq} is not pinned. {problem.detail}", messages.ERROR)
+        else:
+            self.log_change(request, message.conversation, f"Pinned message {seq}.")
+            self.message_user(request, f"Message {seq} is in every prompt from now on.", messages.SUCCESS)
+        return self._back_to(pk)
+
+    def unpin_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
+        """Have a message in prompts as others are."""
+        message = self._message(request, pk, seq, PIN)
+        if pins.unpin(pk, message.pk):
+            self.log_change(request, message.conversation, f"Unpinned message {seq}.")
+        self.message_user(request, f"Message {seq} is not pinned any more.", messages.SUCCESS)
+        return self._back_to(pk)
+
+    @method_decorator(csrf_protect)
+    def undo_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
+        """Ask whether a summary is to be undone, and why; or do it, once that is answered."""
+        message = self._message(request, pk, seq, UNDO)
+        reason = request.POST.get("reason", "").replace("\x00", "").strip()
+        if request.POST.get("confirmed") != "yes" or not reason:
+            is_missing = "confirmed" in request.POST
+            told: dict[str, Any] = {"seq": seq, "text": reading.cut(message.content), "opts": self.opts}
+            told |= {"title": "Undo a summary?", "is_missing": is_missing, "most_reason": MOST_REASON}
+            told |= {"back": reverse("admin:conversations_conversation_transcript", args=[pk])}
+            context = self.admin_site.each_context(request) | told
+            status = 400 if is_missing else 200
+            return TemplateResponse(request, "admin/conversations/undo.html", context, status=status)
+        try:
+            undone = summaries.undo(pk, seq, by=request.user.get_username(), reason=reason)
+        except Problem as problem:
+            self.message_user(request, f"Summary {seq} stays. {problem.detail}", messages.ERROR)
+        else:
+            self.log_change(request, message.conversation, f"Undid summary {seq}: {undone.undone_because}")
+            self.message_user(request, f"Summary {seq} is undone.", messages.SUCCESS)
+        return self._back_to(pk)
+
+    def _message(self, request: HttpRequest, pk: UUID, seq: int, act: str) -> Message:
+        """The message to act on, for those who may."""
+        if not self._may(request, act):
+            raise PermissionDenied
+        self._readable(request, pk)
+        found = Message.objects.select_related("conversation")
+        message = found.filter(conversation=pk, seq=min(seq, MOST_SEQ)).first()
+        if message is None:
+            raise Http404("There is no such message; perhaps its conversation was deleted.")
+        return message
+
+    def _turn(self, pk: UUID, number: int) -> Turn:
+        found = Turn.objects.select_related("conversation__agent").filter(conversation=pk, number=number).first()
+        if found is None:
+            raise Http404("There is no such turn; perhaps its conversation was deleted.")
+        return found
+
+    def _back_to(self, pk: UUID) -> HttpResponse:
+        return redirect("admin:conversations_conversation_transcript", pk)
+
+    @admin.action(description="Cancel what is under way in the selected conversations", permissions=["cancel_turn"])
+    def cancel(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
+        count = 0
+        # The last first, so that none starts when one before it ends.
+        for turn in Turn.objects.open().filter(conversation__in=list(chosen)).order_by("conversation_id", "-number"):
+            if turn_control.cancel_turn(turn):
+                self.log_change(request, turn.conversation, f"Cancelled turn {turn.number}.")
+                count += 1
+        self.message_user(request, f"{count} turns are cancelled, or will be in a moment.", messages.SUCCESS)
+
+    @admin.action(
+        description="Ask the last turn of the selected conversations again, if it failed", permissions=["requeue_turn"]
+    )
+    def ask_again(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> HttpResponse:
+        later = Turn.objects.filter(conversation=OuterRef("conversation"), number__gt=OuterRef("number"))
+        last = Turn.objects.filter(~Exists(later), conversation__in=list(chosen))
+        turns, page = reverse("admin:conversations_turn_changelist"), request.get_full_path()
+        return bulk_actions.steer(request, bulk_actions.ACTS["ask_again"], last, page=page, confirm_at=turns)
+
+    @method_decorator(csrf_protect)
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """What goes and what stays; then it is deleted."""
+        if not self.has_delete_permission(request):
+            raise PermissionDenied
+        conversation = self.get_object(request, unquote(object_id))
+        if conversation is None:
+            raise Http404("There is no such conversation; perhaps it was deleted.")
+        if request.method == "POST":
+            self.log_deletions(request, Conversation.objects.filter(pk=conversation.pk))
+            turn_control.delete_conversation(conversation.pk)
+            self.message_user(request, f"The conversation {conversation} is deleted.", messages.SUCCESS)
+            return redirect("admin:conversations_conversation_changelist")
+        told = {"conversation": conversation, "key": shown(conversation.key), "opts": self.opts}
+        told |= {"owner": shown(conversation.owner.get_username()), "title": "Delete a conversation"}
+        told |= {"messages_made": conversation.next_seq - 1, "turns_made": conversation.next_turn - 1}
+        context = self.admin_site.each_context(request) | told
+        return TemplateResponse(request, "admin/conversations/delete.html", context)
+
+    def _readable(self, request: HttpRequest, pk: UUID) -> Conversation:
+        """The conversation, with its agent and owner."""
+        check_readers(request)
+        found = Conversation.objects.select_related("agent", "owner").filter(pk=pk).first()
+        if found is None:
+            raise Http404("There is no such conversation; perhaps it was deleted.")
+        return found
+
+    @admin.display(description="transcript")
+    def transcript(self, conversation: Conversation) -> str:
+        return page_link("transcript", conversation.pk, "read")
+
+    @admin.display(description="its rows")
+    def rows(self, conversation: Conversation) -> str:
+        return format_html(
+            "{} · {} · {} · {} · {} · {} · {}",
+            page_link("transcript", conversation.pk, "transcript"),
+            page_link("json", conversation.pk, "as JSON"),
+            page_link("jsonl", conversation.pk, "as JSON lines"),
+            link_to_list("conversations_turn", "turns", conversation=conversation.pk),
+            link_to_list("conversations_compaction", "compactions", conversation=conversation.pk),
+            link_to_list("conversations_message", "messages", conversation=conversation.pk),
+            link_to_list("tools_toolcall", "tool calls", conversation_id=conversation.pk),
+        )
+
+    @admin.display(description="state", empty_value="–")
+    def kept(self, conversation: Conversation) -> str | None:
+        rows = ((shown(key), shown(_as_text(value)), _when(at)) for key, (value, at) in conversation.kept().items())
+        return table(["Key", "Value", "Kept at"], rows) or None
+
+    @admin.display(description="its summary")
+    def summary(self, conversation: Conversation) -> str:
+        latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
+        return latest.content if latest and conversation.summary_seq else "–"
+
+
+def _as_text(value: object) -> str:
+    """Tools keep texts; a file that was taken in may have held anything."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _when(at: datetime | None) -> str:
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %z}" if at else "–"
+
+
+def _as_file(parts: Iterator[bytes], name: str, content_type: str) -> StreamingHttpResponse:
+    """What a browser stores as a file, while it is made."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store", PARTS_HEADER: "1"}
+    return StreamingHttpResponse(parts, content_type=content_type, headers=headers)

@@ -1,0 +1,32 @@
+"""Messages to come, in the admin."""
+
+from django.contrib import admin
+
+from conversations.models import LaterMessage
+from nanohost.lib.admin import GrowingAdmin, excerpt, link_to
+
+
+@admin.register(LaterMessage)
+class LaterMessageAdmin(GrowingAdmin):
+    """Messages with a time, and those that ride along with the next turn: what became of each."""
+
+    list_display = ["created_at", "conversation", "kind", "state", "run_after", "tries", "content_begins"]
+    list_filter = ["created_at", "state"]
+    list_prefetch_related = ["conversation"]
+    search_fields = ["id", "conversation__id"]
+    search_help_text = "An id (or its beginning) of a message or conversation."
+    readonly_fields = ["its_conversation", "its_turn"]
+    fields = ["id", "its_conversation", "kind", "content", "model", "state", "run_after", "tries", "its_turn"]
+    fields += ["idempotency_key", "request_id", "created_at"]
+
+    @admin.display(description="content")
+    def content_begins(self, message: LaterMessage) -> str:
+        return excerpt(message.content)
+
+    @admin.display(description="conversation")
+    def its_conversation(self, message: LaterMessage) -> str:
+        return link_to("conversations_conversation", message.conversation_id, str(message.conversation))
+
+    @admin.display(description="turn")
+    def its_turn(self, message: LaterMessage) -> str:
+        return link_to("conversations_turn", message.turn_id, str(message.turn_id)) if message.turn_id else "–"
