@@ -2,13 +2,14 @@
 
 import queue
 import threading
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
-from conversations import claims, endings, inbox
+from conversations import claims, endings, inbox, later
 from conversations.claims import Claim
 from conversations.errors import FenceLost
 from conversations.models import Message, Turn, TurnStatus, WaitingFor
@@ -98,6 +99,39 @@ def is_kept_waiting(pid: int) -> bool:
 
 def test_an_unknown_turn_is_not_claimed(db):
     assert claims.claim(UUID(int=0), worker="worker-1") is None
+
+
+def test_a_turns_messages_get_their_numbers_one_after_the_other(say, conversation):
+    for content in ("first", "second"):
+        later.put(conversation, kind=later.Kind.CONTEXT, content=content, request_id="request-1")
+    turn = say("third")
+    claim(turn)
+    assert list(turn.messages.order_by("seq").values_list("seq", "content")) == [
+        *((1, "first"), (2, "second"), (3, "third"))
+    ]
+
+
+def test_a_claim_with_an_inbox_that_was_read_too_early_is_no_claim(say, monkeypatch):
+    turn = say("Hello")
+    read_early = claims._inbox(turn_id=turn.pk)
+    claims.hand_back(claim(turn))
+    monkeypatch.setattr(claims, "_inbox", lambda **_: read_early)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+    turn.refresh_from_db()
+    assert (turn.fence, turn.status, turn.messages.get().seq) == (1, TurnStatus.WAITING, 1)
+
+
+def test_a_claim_holds_while_its_fence_is_the_rows_own(say):
+    turn = say("Hello")
+    Turn.objects.update(fence=1000)
+    held = claim(turn)
+    assert claims.still_held([held]) == {turn.pk: False}
+    for fence in (held.fence - 1, held.fence + 1):
+        assert claims.still_held([replace(held, fence=fence)]) == {}
+    Turn.objects.update(cancel_requested=True)
+    assert claims.still_held([held]) == {turn.pk: True}
+    with pytest.raises(FenceLost):
+        claims.read(held)
 
 
 def test_a_turn_before_its_time_is_not_claimed(say):

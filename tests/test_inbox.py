@@ -7,11 +7,19 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from conversations import endings, inbox
-from conversations.errors import IdempotencyConflict, ModelNotAllowed, UnknownAgent
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from agent.models import DEFAULT_AGENT, Agent
+from conversations import endings, inbox, later
+from conversations.errors import (
+    ConversationBusy,
+    IdempotencyConflict,
+    KeyTaken,
+    ModelNotAllowed,
+    NotFailed,
+    UnknownAgent,
+)
+from conversations.models import Conversation, LaterMessage, Message, Turn, TurnStatus
 from nanohost.lib import clock
-from nanohost.lib.errors import NotFound
+from nanohost.lib.errors import InvalidRequest, NotFound
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -104,7 +112,7 @@ def test_only_the_agents_own_model_and_those_that_are_offered_may_be_named(say, 
     assert [kind.objects.count() for kind in (Turn, Message)] == [0, 0]
     assert Conversation.objects.get().next_turn == 1
     for model in ("", "gpt-4.1-mini", *offered):
-        assert say("Hello", model=model).model == model or "gpt-4.1-mini"
+        assert say("Hello", model=model).model == (model or "gpt-4.1-mini")
     conversation.agent.model = "large"
     assert [say("Hello", model=model).model for model in ("large", "")] == ["large", "large"]
 
@@ -148,3 +156,122 @@ def test_a_message_for_a_conversation_deleted_meanwhile_is_not_found(say, conver
     with pytest.raises(NotFound):
         say("Hello")
     assert not Turn.objects.exists()
+
+
+# --- conversations by their key --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_agents():
+    """Of ids below and above the default agent's."""
+    default = Agent.objects.get(name=DEFAULT_AGENT)
+    return [Agent.objects.create(pk=default.pk + step, name=f"agent{step}") for step in (-1000, 1000)]
+
+
+def test_a_key_leads_to_one_conversation_with_the_agent_it_was_made_with(owner, other_agents):
+    made, is_new = inbox.conversation_of(owner_id=owner.pk, key="irc:1", metadata={"a": 1})
+    assert (is_new, made.agent.name, made.metadata) == (True, DEFAULT_AGENT, {"a": 1})
+    for agent in (None, DEFAULT_AGENT):
+        found, is_new = inbox.conversation_of(owner_id=owner.pk, key="irc:1", agent=agent, metadata={"a": 2})
+        assert (is_new, found.pk, found.metadata) == (False, made.pk, {"a": 1})
+    for agent in other_agents:
+        with pytest.raises(KeyTaken, match="is with the agent default"):
+            inbox.conversation_of(owner_id=owner.pk, key="irc:1", agent=agent.name, metadata={})
+        theirs, is_new = inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=agent.name, metadata={})
+        assert (is_new, theirs.agent) == (True, agent)
+        # It is not asked for by name, so it is what it is.
+        assert inbox.conversation_of(owner_id=owner.pk, key=agent.name, metadata={}) == (theirs, False)
+        with pytest.raises(KeyTaken, match=f"is with the agent {agent.name}"):
+            inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=DEFAULT_AGENT, metadata={})
+
+
+def test_what_the_host_began_is_found_by_its_key_and_begun_by_nobody_else(owner):
+    with pytest.raises(InvalidRequest, match="the host's own"):
+        inbox.conversation_of(owner_id=owner.pk, key="heartbeat:default", metadata={})
+    assert not Conversation.objects.exists()
+    agent = Agent.objects.get(name=DEFAULT_AGENT)
+    began = Conversation.objects.create(owner=owner, agent=agent, key="heartbeat:default")
+    assert inbox.conversation_of(owner_id=owner.pk, key="heartbeat:default", metadata={}) == (began, False)
+
+
+# --- asked again -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", TurnStatus.values)
+def test_what_failed_may_be_asked_again_once_and_nothing_else(say, status):
+    turn = say("Hello")
+    Turn.objects.update(status=status)
+    turn.refresh_from_db()
+    assert inbox.asked_again([turn]) == {}
+    assert inbox.may_be_asked_again(turn, {}) is (status == "failed")
+    if status != "failed":
+        with pytest.raises(NotFailed, match=f"It is {status}"):
+            inbox.ask_again(turn, request_id="request-2")
+        assert Turn.objects.count() == 1
+        return
+    again = inbox.ask_again(turn, request_id="request-2")
+    assert inbox.ask_again(turn, request_id="request-3").pk == again.pk
+    assert inbox.asked_again([turn, again]) == {turn.pk: again}
+    assert inbox.may_be_asked_again(turn, {turn.pk: again}) is False
+    assert inbox.may_be_asked_again(turn, {again.pk: turn}) is True
+    assert (again.request_id, Turn.objects.count()) == ("request-2", 2)
+
+
+def test_that_is_looked_up_only_for_what_failed(say, django_assert_num_queries):
+    turns = [say("Hello")]
+    with django_assert_num_queries(0):
+        assert inbox.asked_again(turns) == {}
+
+
+# --- what was set aside ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_set_aside_rides_along_in_order_once_it_is_time(say, conversation):
+    given = {"request_id": "request-1"}
+    later.put(conversation, kind=later.Kind.NOTE, content="a note", **given)
+    later.put(conversation, kind=later.Kind.CONTEXT, content="context", **given)
+    later.put(
+        conversation, kind=later.Kind.CONTEXT, content="past", run_after=datetime(2020, 1, 1, tzinfo=UTC), **given
+    )
+    later.put(
+        conversation, kind=later.Kind.CONTEXT, content="to come", run_after=datetime(2999, 1, 1, tzinfo=UTC), **given
+    )
+    later.put(conversation, kind=later.Kind.WAKE, content="wakes", run_after=datetime(2020, 1, 1, tzinfo=UTC), **given)
+    command = say("/help")
+    assert list(command.messages.values_list("content", flat=True)) == ["/help"]
+    turn = say("Hello")
+    assert list(turn.messages.order_by("pk").values_list("content", flat=True)) == [
+        *("[note] a note", "context", "past", "Hello")
+    ]
+    conversation.refresh_from_db()
+    assert conversation.set_aside == 1
+    assert list(LaterMessage.objects.order_by("pk").values_list("content", "state", "turn_id")) == [
+        *(("a note", "done", turn.pk), ("context", "done", turn.pk), ("past", "done", turn.pk)),
+        *(("to come", "waiting", None), ("wakes", "waiting", None)),
+    ]
+    assert list(say("Again").messages.values_list("content", flat=True)) == ["Again"]
+
+
+# --- while others are open -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("on_busy", "left"), [("enqueue", "queued"), ("interrupt", "cancelled"), ("reject", "queued")])
+def test_what_becomes_of_it_while_another_is_open(say, on_busy, left):
+    on_busy = "".join(on_busy)  # not the object that stands in the code
+    first = say("one", on_busy=on_busy)
+    if on_busy == "reject":
+        with pytest.raises(ConversationBusy):
+            say("two", on_busy=on_busy)
+        assert Turn.objects.count() == 1
+    else:
+        assert say("two", on_busy=on_busy).number == 2
+    first.refresh_from_db()
+    assert first.status == left
+
+
+@pytest.mark.parametrize("word", ["/stop", "/help", "/zebra", "/stop now"])
+def test_one_command_interrupts(say, word):
+    first = say("one")
+    say(word)
+    first.refresh_from_db()
+    assert first.status == ("cancelled" if word.startswith("/stop") else "queued")
