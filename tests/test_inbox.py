@@ -4,11 +4,11 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations import endings, inbox, later
+from conversations import claims, endings, inbox, later
 from conversations.errors import (
     ConversationBusy,
     IdempotencyConflict,
@@ -20,6 +20,7 @@ from conversations.errors import (
 from conversations.models import Conversation, LaterMessage, Message, Turn, TurnStatus
 from nanohost.lib import clock
 from nanohost.lib.errors import InvalidRequest, NotFound
+from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -179,8 +180,10 @@ def test_a_key_leads_to_one_conversation_with_the_agent_it_was_made_with(owner, 
             inbox.conversation_of(owner_id=owner.pk, key="irc:1", agent=agent.name, metadata={})
         theirs, is_new = inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=agent.name, metadata={})
         assert (is_new, theirs.agent) == (True, agent)
-        # It is not asked for by name, so it is what it is.
-        assert inbox.conversation_of(owner_id=owner.pk, key=agent.name, metadata={}) == (theirs, False)
+        # Without a name, it is what it is.
+        for named in (None, agent.name):
+            again = inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=named, metadata={})
+            assert again == (theirs, False)
         with pytest.raises(KeyTaken, match=f"is with the agent {agent.name}"):
             inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=DEFAULT_AGENT, metadata={})
 
@@ -217,10 +220,12 @@ def test_what_failed_may_be_asked_again_once_and_nothing_else(say, status):
     assert (again.request_id, Turn.objects.count()) == ("request-2", 2)
 
 
-def test_that_is_looked_up_only_for_what_failed(say, django_assert_num_queries):
-    turns = [say("Hello")]
+@pytest.mark.parametrize("status", [status for status in TurnStatus.values if status != "failed"])
+def test_that_is_looked_up_only_for_what_failed(say, django_assert_num_queries, status):
+    turn = say("Hello")
+    turn.status = status
     with django_assert_num_queries(0):
-        assert inbox.asked_again(turns) == {}
+        assert inbox.asked_again([turn]) == {}
 
 
 # --- what was set aside ----------------------------------------------------------------------------------------------
@@ -275,3 +280,47 @@ def test_one_command_interrupts(say, word):
     say(word)
     first.refresh_from_db()
     assert first.status == ("cancelled" if word.startswith("/stop") else "queued")
+
+
+def test_a_model_that_is_not_offered_is_refused_before_anything_is_stored(conversation):
+    inbox.refuse_other_models(conversation.agent, "")
+    with pytest.raises(ModelNotAllowed):
+        inbox.refuse_other_models(conversation.agent, "large")
+
+
+# --- what nobody has asked for ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("by_agent", "role", "kind"), [(True, "assistant", ""), (False, "system", "command")])
+def test_a_note_is_appended_between_turns(say, conversation, by_agent, role, kind):
+    settle([say("Hello")])
+    turn = say("And you?")
+    assert inbox.note(conversation_id=conversation.pk, content="one", by_agent=by_agent) is True
+    assert inbox.note(conversation_id=conversation.pk, content="two", by_agent=by_agent) is True
+    appended = conversation.messages.filter(seq__gt=2).order_by("seq")
+    assert list(appended.values_list("seq", "role", "kind", "content")) == [
+        *((3, role, kind, "one"), (4, role, kind, "two"))
+    ]
+    conversation.refresh_from_db()
+    assert conversation.next_seq == 5
+    claims.claim(turn.pk, worker="worker-1")
+    assert inbox.note(conversation_id=conversation.pk, content="three") is False
+    endings.delete_conversation(conversation.pk)
+    assert inbox.note(conversation_id=conversation.pk, content="four") is True
+
+
+def test_the_next_prompt_begins_anew_unless_a_turn_is_active(say, conversation):
+    settle([say("Hello")])
+    turn = say("And you?")
+    claims.claim(turn.pk, worker="worker-1")
+
+    def begins():
+        inbox.begin_anew(conversation_id=conversation.pk)
+        return Conversation.objects.values_list("starts_at_seq", "consolidated_through", "summary_seq").get()
+
+    with transaction.atomic():
+        assert begins() == (1, 0, None)
+    Turn.objects.update(status=TurnStatus.CANCELLED)
+    Conversation.objects.update(summary_seq=2)
+    with transaction.atomic():
+        assert begins() == (4, 3, None)
