@@ -1,5 +1,6 @@
 """Messages coming in."""
 
+import hashlib
 import threading
 from datetime import UTC, datetime
 
@@ -39,9 +40,15 @@ def test_the_same_key_and_request_return_the_same_turn(say):
 
 def test_the_same_key_with_another_request_is_a_conflict(say):
     say("Hello", idempotency_key="k")
-    with pytest.raises(IdempotencyConflict):
-        say("Goodbye", idempotency_key="k")
+    for other in ("Goodbye", *(f"Hello {number}" for number in range(20))):
+        with pytest.raises(IdempotencyConflict):
+            say(other, idempotency_key="k")
     assert Turn.objects.count() == 1
+
+
+def test_what_a_request_is_known_by_stays_from_version_to_version(say, conversation):
+    asked = f'["{conversation.pk}", "Grüße", "gpt-4.1-mini"]'
+    assert say("Grüße", model="gpt-4.1-mini").body_hash == hashlib.sha256(asked.encode()).hexdigest()
 
 
 def test_another_owner_may_use_the_same_key(say, outsider):
@@ -265,9 +272,11 @@ def test_what_becomes_of_it_while_another_is_open(say, on_busy, left):
     on_busy = "".join(on_busy)  # not the object that stands in the code
     first = say("one", on_busy=on_busy)
     if on_busy == "reject":
-        with pytest.raises(ConversationBusy):
+        say("behind")
+        with pytest.raises(ConversationBusy) as refused:
             say("two", on_busy=on_busy)
-        assert Turn.objects.count() == 1
+        assert refused.value.members == {"turnId": str(first.pk)}
+        assert Turn.objects.count() == 2
     else:
         assert say("two", on_busy=on_busy).number == 2
     first.refresh_from_db()
