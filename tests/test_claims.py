@@ -2,16 +2,17 @@
 
 import queue
 import threading
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
-from conversations.engine import claims, inbox, turn_control
+from conversations.engine import claims, deferred, inbox, turn_control
 from conversations.engine.claims import Claim
 from conversations.errors import FenceLost
-from conversations.models import Message, Turn, TurnStatus, WaitingFor
+from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
 from tests.scripts import script
 from tests.wait import wait_until
@@ -98,6 +99,39 @@ def is_kept_waiting(pid: int) -> bool:
 
 def test_an_unknown_turn_is_not_claimed(db):
     assert claims.claim(UUID(int=0), worker="worker-1") is None
+
+
+def test_a_turns_messages_get_their_numbers_one_after_the_other(say, conversation):
+    for content in ("first", "second"):
+        deferred.put(conversation, kind=deferred.Kind.CONTEXT, content=content, request_id="request-1")
+    turn = say("third")
+    claim(turn)
+    assert list(turn.messages.order_by("seq").values_list("seq", "content")) == [
+        *((1, "first"), (2, "second"), (3, "third"))
+    ]
+
+
+def test_a_claim_with_an_inbox_that_was_read_too_early_is_no_claim(say, monkeypatch):
+    turn = say("Hello")
+    read_early = claims._inbox(turn_id=turn.pk)
+    claims.hand_back(claim(turn))
+    monkeypatch.setattr(claims, "_inbox", lambda **_: read_early)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+    turn.refresh_from_db()
+    assert (turn.fence, turn.status, turn.messages.get().seq) == (1, TurnStatus.WAITING, 1)
+
+
+def test_a_claim_holds_while_its_fence_is_the_rows_own(say):
+    turn = say("Hello")
+    Turn.objects.update(fence=1000)
+    held = claim(turn)
+    assert claims.still_held([held]) == {turn.pk: False}
+    for fence in (held.fence - 1, held.fence + 1):
+        assert claims.still_held([replace(held, fence=fence)]) == {}
+    Turn.objects.update(cancel_requested=True)
+    assert claims.still_held([held]) == {turn.pk: True}
+    with pytest.raises(FenceLost):
+        claims.read(held)
 
 
 def test_a_turn_before_its_time_is_not_claimed(say):
@@ -322,3 +356,35 @@ def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, ef
     expire(turn)  # the worker died after the results were stored
     assert advance(turn, worker="worker-2").status == TurnStatus.SUCCEEDED
     assert ToolCall.objects.count() == 1
+
+
+# --- what the model sees ---------------------------------------------------------------------------------------------
+
+
+def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, settings):
+    monkeypatch.setattr(claims, "MOST_MESSAGES", 4)
+    settings.MEMORY_WINDOW = 37  # a statement of its own, which has this bound
+    settle([say("Hello"), say("Hello again")])
+    turn = say("Go on")
+    held = claim(turn)
+    # Four there are of five, and the first of them is not its own.
+    assert [message["role"] for message in claims.read(held).transcript] == ["assistant", "user", "assistant", "user"]
+    for number in range(3):
+        refused = Completion(tool_calls=(tool_call(f"c{number}", "nonsense", "{}"),))
+        claims.store_calls(held, refused, limit=None, before=number)
+        claims.store_results(held, claims.read(held))
+    view = claims.read(held)
+    assert len(view.own) == len(view.transcript) == 7
+    assert view.calls == 3
+
+
+@pytest.mark.parametrize(("consolidated", "window", "first"), [(0, 50, 1), (2, 1, 3), (2, 2, 3), (2, 4, 2), (3, 50, 1)])
+def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation, settings, consolidated, window, first):
+    settle([say("one"), say("two")])
+    summary = {"role": "system", "type": Message.Type.SUMMARY, "kind": Message.Kind.ROLLING}
+    conversation.messages.create(content="before", seq=1000, **summary)
+    Conversation.objects.update(consolidated_through=consolidated, summary_seq=1000 if consolidated else None)
+    settings.MEMORY_WINDOW = window
+    view = claims.read(claim(say("three")))
+    assert (view.first_seq, view.last_seq, view.unconsolidated) == (first, 5, 5 - consolidated)
+    assert view.summary == ("before" if consolidated else "")

@@ -1,17 +1,27 @@
 """Messages coming in."""
 
+import hashlib
 import threading
 from datetime import UTC, datetime
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.utils import timezone
 
-from conversations.engine import inbox, turn_control
-from conversations.errors import IdempotencyConflict, ModelNotAllowed, UnknownAgent
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from agent.models import DEFAULT_AGENT, Agent
+from conversations.engine import claims, deferred, inbox, turn_control
+from conversations.errors import (
+    ConversationBusy,
+    IdempotencyConflict,
+    KeyTaken,
+    ModelNotAllowed,
+    NotFailed,
+    UnknownAgent,
+)
+from conversations.models import Conversation, LaterMessage, Message, Turn, TurnStatus
 from nanohost.lib import clock
-from nanohost.lib.errors import NotFound
+from nanohost.lib.errors import InvalidRequest, NotFound
+from tests.work import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,9 +40,15 @@ def test_the_same_key_and_request_return_the_same_turn(say):
 
 def test_the_same_key_with_another_request_is_a_conflict(say):
     say("Hello", idempotency_key="k")
-    with pytest.raises(IdempotencyConflict):
-        say("Goodbye", idempotency_key="k")
+    for other in ("Goodbye", *(f"Hello {number}" for number in range(20))):
+        with pytest.raises(IdempotencyConflict):
+            say(other, idempotency_key="k")
     assert Turn.objects.count() == 1
+
+
+def test_what_a_request_is_known_by_stays_from_version_to_version(say, conversation):
+    asked = f'["{conversation.pk}", "Grüße", "gpt-4.1-mini"]'
+    assert say("Grüße", model="gpt-4.1-mini").body_hash == hashlib.sha256(asked.encode()).hexdigest()
 
 
 def test_another_owner_may_use_the_same_key(say, outsider):
@@ -104,7 +120,7 @@ def test_only_the_agents_own_model_and_those_that_are_offered_may_be_named(say, 
     assert [kind.objects.count() for kind in (Turn, Message)] == [0, 0]
     assert Conversation.objects.get().next_turn == 1
     for model in ("", "gpt-4.1-mini", *offered):
-        assert say("Hello", model=model).model == model or "gpt-4.1-mini"
+        assert say("Hello", model=model).model == (model or "gpt-4.1-mini")
     conversation.agent.model = "large"
     assert [say("Hello", model=model).model for model in ("large", "")] == ["large", "large"]
 
@@ -148,3 +164,174 @@ def test_a_message_for_a_conversation_deleted_meanwhile_is_not_found(say, conver
     with pytest.raises(NotFound):
         say("Hello")
     assert not Turn.objects.exists()
+
+
+# --- conversations by their key --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_agents():
+    """Of ids below and above the default agent's."""
+    default = Agent.objects.get(name=DEFAULT_AGENT)
+    return [Agent.objects.create(pk=default.pk + step, name=f"agent{step}") for step in (-1000, 1000)]
+
+
+def test_a_key_leads_to_one_conversation_with_the_agent_it_was_made_with(owner, other_agents):
+    made, is_new = inbox.conversation_of(owner_id=owner.pk, key="irc:1", metadata={"a": 1})
+    assert (is_new, made.agent.name, made.metadata) == (True, DEFAULT_AGENT, {"a": 1})
+    for agent in (None, DEFAULT_AGENT):
+        found, is_new = inbox.conversation_of(owner_id=owner.pk, key="irc:1", agent=agent, metadata={"a": 2})
+        assert (is_new, found.pk, found.metadata) == (False, made.pk, {"a": 1})
+    for agent in other_agents:
+        with pytest.raises(KeyTaken, match="is with the agent default"):
+            inbox.conversation_of(owner_id=owner.pk, key="irc:1", agent=agent.name, metadata={})
+        theirs, is_new = inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=agent.name, metadata={})
+        assert (is_new, theirs.agent) == (True, agent)
+        # Without a name, it is what it is.
+        for named in (None, agent.name):
+            again = inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=named, metadata={})
+            assert again == (theirs, False)
+        with pytest.raises(KeyTaken, match=f"is with the agent {agent.name}"):
+            inbox.conversation_of(owner_id=owner.pk, key=agent.name, agent=DEFAULT_AGENT, metadata={})
+
+
+def test_what_the_host_began_is_found_by_its_key_and_begun_by_nobody_else(owner):
+    with pytest.raises(InvalidRequest, match="the host's own"):
+        inbox.conversation_of(owner_id=owner.pk, key="heartbeat:default", metadata={})
+    assert not Conversation.objects.exists()
+    agent = Agent.objects.get(name=DEFAULT_AGENT)
+    began = Conversation.objects.create(owner=owner, agent=agent, key="heartbeat:default")
+    assert inbox.conversation_of(owner_id=owner.pk, key="heartbeat:default", metadata={}) == (began, False)
+
+
+# --- asked again -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", TurnStatus.values)
+def test_what_failed_may_be_asked_again_once_and_nothing_else(say, status):
+    turn = say("Hello")
+    Turn.objects.update(status=status)
+    turn.refresh_from_db()
+    assert inbox.asked_again([turn]) == {}
+    assert inbox.may_be_asked_again(turn, {}) is (status == "failed")
+    if status != "failed":
+        with pytest.raises(NotFailed, match=f"It is {status}"):
+            inbox.ask_again(turn, request_id="request-2")
+        assert Turn.objects.count() == 1
+        return
+    again = inbox.ask_again(turn, request_id="request-2")
+    assert inbox.ask_again(turn, request_id="request-3").pk == again.pk
+    assert inbox.asked_again([turn, again]) == {turn.pk: again}
+    assert inbox.may_be_asked_again(turn, {turn.pk: again}) is False
+    assert inbox.may_be_asked_again(turn, {again.pk: turn}) is True
+    assert (again.request_id, Turn.objects.count()) == ("request-2", 2)
+
+
+@pytest.mark.parametrize("status", [status for status in TurnStatus.values if status != "failed"])
+def test_that_is_looked_up_only_for_what_failed(say, django_assert_num_queries, status):
+    turn = say("Hello")
+    turn.status = status
+    with django_assert_num_queries(0):
+        assert inbox.asked_again([turn]) == {}
+
+
+# --- what was set aside ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_set_aside_rides_along_in_order_once_it_is_time(say, conversation):
+    given = {"request_id": "request-1"}
+    deferred.put(conversation, kind=deferred.Kind.NOTE, content="a note", **given)
+    deferred.put(conversation, kind=deferred.Kind.CONTEXT, content="context", **given)
+    deferred.put(
+        conversation, kind=deferred.Kind.CONTEXT, content="past", run_after=datetime(2020, 1, 1, tzinfo=UTC), **given
+    )
+    deferred.put(
+        conversation, kind=deferred.Kind.CONTEXT, content="to come", run_after=datetime(2999, 1, 1, tzinfo=UTC), **given
+    )
+    deferred.put(
+        conversation, kind=deferred.Kind.WAKE, content="wakes", run_after=datetime(2020, 1, 1, tzinfo=UTC), **given
+    )
+    command = say("/help")
+    assert list(command.messages.values_list("content", flat=True)) == ["/help"]
+    turn = say("Hello")
+    assert list(turn.messages.order_by("pk").values_list("content", flat=True)) == [
+        *("[note] a note", "context", "past", "Hello")
+    ]
+    conversation.refresh_from_db()
+    assert conversation.set_aside == 1
+    assert list(LaterMessage.objects.order_by("pk").values_list("content", "state", "turn_id")) == [
+        *(("a note", "done", turn.pk), ("context", "done", turn.pk), ("past", "done", turn.pk)),
+        *(("to come", "waiting", None), ("wakes", "waiting", None)),
+    ]
+    assert list(say("Again").messages.values_list("content", flat=True)) == ["Again"]
+
+
+# --- while others are open -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("on_busy", "left"), [("enqueue", "queued"), ("interrupt", "cancelled"), ("reject", "queued")])
+def test_what_becomes_of_it_while_another_is_open(say, on_busy, left):
+    on_busy = "".join(on_busy)  # not the object that stands in the code
+    first = say("one", on_busy=on_busy)
+    if on_busy == "reject":
+        say("behind")
+        with pytest.raises(ConversationBusy) as refused:
+            say("two", on_busy=on_busy)
+        assert refused.value.members == {"turnId": str(first.pk)}
+        assert Turn.objects.count() == 2
+    else:
+        assert say("two", on_busy=on_busy).number == 2
+    first.refresh_from_db()
+    assert first.status == left
+
+
+@pytest.mark.parametrize("word", ["/stop", "/help", "/zebra", "/stop now"])
+def test_one_command_interrupts(say, word):
+    first = say("one")
+    say(word)
+    first.refresh_from_db()
+    assert first.status == ("cancelled" if word.startswith("/stop") else "queued")
+
+
+def test_a_model_that_is_not_offered_is_refused_before_anything_is_stored(conversation):
+    inbox.refuse_other_models(conversation.agent, "")
+    with pytest.raises(ModelNotAllowed):
+        inbox.refuse_other_models(conversation.agent, "large")
+
+
+# --- what nobody has asked for ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("by_agent", "role", "kind"), [(True, "assistant", ""), (False, "system", "command")])
+def test_a_note_is_appended_between_turns(say, conversation, by_agent, role, kind):
+    settle([say("Hello")])
+    turn = say("And you?")
+    assert inbox.note(conversation_id=conversation.pk, content="one", by_agent=by_agent) is True
+    assert inbox.note(conversation_id=conversation.pk, content="two", by_agent=by_agent) is True
+    appended = conversation.messages.filter(seq__gt=2).order_by("seq")
+    assert list(appended.values_list("seq", "role", "kind", "content")) == [
+        *((3, role, kind, "one"), (4, role, kind, "two"))
+    ]
+    conversation.refresh_from_db()
+    assert conversation.next_seq == 5
+    claims.claim(turn.pk, worker="worker-1")
+    assert inbox.note(conversation_id=conversation.pk, content="three") is False
+    turn_control.delete_conversation(conversation.pk)
+    assert inbox.note(conversation_id=conversation.pk, content="four") is True
+
+
+def test_the_next_prompt_begins_anew_unless_a_turn_is_active(say, conversation):
+    settle([say("Hello")])
+    turn = say("And you?")
+    claims.claim(turn.pk, worker="worker-1")
+
+    def begins():
+        inbox.begin_anew(conversation_id=conversation.pk)
+        return Conversation.objects.values_list("starts_at_seq", "consolidated_through", "summary_seq").get()
+
+    with transaction.atomic():
+        assert begins() == (1, 0, None)
+    Turn.objects.update(status=TurnStatus.CANCELLED)
+    Conversation.objects.update(summary_seq=2)
+    with transaction.atomic():
+        assert begins() == (4, 3, None)

@@ -745,6 +745,35 @@ def test_so_it_is_where_masks_are_shorter_than_secrets():
         assert left.startswith("a" * before)
 
 
+@pytest.mark.parametrize("length", [1, 499, 500, 501, 700, 2547, 2548, 2549, 5000])
+def test_what_is_kept_of_a_text_is_as_long_as_it_may_be(length):
+    assert redaction.redact_head("a" * length, 500) == ("a" * length if length <= 500 else "a" * 499 + "…")
+
+
+def test_a_mask_that_is_longer_than_its_secret_makes_no_text_too_long():
+    assert redaction.redact_head("a" * 490 + " pwd=abcd", 500) == "a" * 490 + " pwd=[red…"
+
+
+def test_what_is_beyond_the_cut_is_not_read_and_so_not_shown():
+    secret, beyond = "sk-" + "0123456789" * 20, 500 + 2048
+    whole = f"{secret} " + "a" * (beyond - len(secret) - 1)
+    assert redaction.redact_head(whole, 500) == f"{MASK} " + "a" * 488 + "…"
+    assert redaction.redact_head(whole + "a", 500) == f"{MASK} " + "a" * (beyond - len(secret) - 1 - 2048) + "…"
+    assert redaction.redact_head("a" * 480 + f" {secret} " + "a" * 5000, 500) == "a" * 480 + f" {MASK}…"
+
+
+def test_json_is_read_as_such_unless_it_is_long():
+    """An escaped name is one to who reads it as JSON."""
+
+    def text(length):
+        begins, ends = '{"pass\\u0077ord": "canary", "a": "', '"}'
+        return begins + "a" * (length - len(begins) - len(ends)) + ends
+
+    for length in (100, 500, 2547, 2548):
+        assert "canary" not in redaction.redact_json_head(text(length), 500)
+    assert "canary" in redaction.redact_json_head(text(2549), 500)
+
+
 def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
     def thread_of(length: int) -> int:
         read_in: list[int] = []

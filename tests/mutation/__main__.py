@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.faults.mutants import copy_of_the_code
 from tests.faults.servers import leashed
@@ -39,8 +39,8 @@ TESTS = {
         ("test_inbox", "test_intake", "test_commands", "test_ticking", "test_heartbeat"),
         ("test_conversation_keys", "test_api_chat", "test_api_idempotency"),
     ),
-    "nanohost/lib/known_secrets.py": (("test_redaction",), ("test_secrets",)),
-    "nanohost/lib/redaction.py": (("test_redaction",), ("test_secrets", "test_logs")),
+    "nanohost/lib/known_secrets.py": (("test_redaction",), ()),
+    "nanohost/lib/redaction.py": (("test_redaction",), ()),
     "nanohost/lib/secret_shapes.py": (("test_redaction",), ()),
     "tools/outbound/addresses.py": (("test_addresses",), ("test_http_client",)),
     "tools/calls.py": (("test_gate", "test_endings", "test_sweeper", "test_inline_tools"), ("test_guarantees",)),
@@ -99,10 +99,11 @@ class Survivor:
         line, becomes = (" ".join(each[1:].strip() for each in lines if each[0] == sign) for sign in "-+")
         return cls(file=file, line=line, becomes=becomes)
 
-    def is_listed(self, listed: Sequence[dict[str, str]]) -> bool:
+    def is_listed(self, listed: Sequence[dict[str, Any]]) -> bool:
         """Whether it is known, with a reason."""
         return any(
-            (each["file"], each["line"], each["becomes"]) == (self.file, self.line, self.becomes) for each in listed
+            (each["file"], each["line"]) == (self.file, self.line) and self.becomes in each["becomes"]
+            for each in listed
         )
 
 
@@ -147,7 +148,7 @@ def seeing(module: str) -> tuple[list[str], list[str]]:
     return [f"tests/{file.name}" for file in files if imports.search(file.read_text())], []
 
 
-def try_module(root: Path, module: str, listed: Sequence[dict[str, str]]) -> int:
+def try_module(root: Path, module: str, listed: Sequence[dict[str, Any]]) -> int:
     """Make every mistake in a module, one after the other; how many unknown ones survive."""
     quick, slow = seeing(module)
     if not quick:
