@@ -446,7 +446,7 @@ BYPASSES = [
     "from tools import gate as door\nrunner = door\nrunner.pool()",
     "import tools.gate\ntools.gate.pool()",
     "import tools\ntools.sandbox.children.pool()",
-    "import conversations.engine.worker\nconversations.worker.gate.pool()",
+    "import conversations.engine.worker\nconversations.engine.worker.gate.pool()",
     "from tools import gate\ngetattr(gate, 'pool')()",
     "from tools import gate\ngetattr(gate, 'po' + 'ol')()",
     "from tools import gate\nvars(gate)['pool']()",
