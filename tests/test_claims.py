@@ -373,6 +373,9 @@ def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, set
         refused = Completion(tool_calls=(tool_call(f"c{number}", "nonsense", "{}"),))
         claims.store_calls(held, refused, limit=None, before=number)
         claims.store_results(held, claims.read(held))
+        if number == 0:
+            roles = [message["role"] for message in claims.read(held).transcript]
+            assert roles == ["assistant", "user", "assistant", "tool"]
     view = claims.read(held)
     assert len(view.own) == len(view.transcript) == 7
     assert view.calls == 3

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -104,6 +105,11 @@ def test_a_name_that_is_nearly_a_tools_is_refused_with_the_tools_it_may_have_mea
     call = ask("append_lines", path=str(effects), line="one")
     assert_rejected(call, "not_registered", effects)
     assert json.loads(call.result)["message"].endswith("Did you mean append_line?")
+
+
+def test_a_name_is_quoted_as_it_is_and_not_whole_where_it_is_long(db):
+    assert "named 'größe'." in ask("größe").result
+    assert f"named '{'x' * 100}'." in ask("x" * 128).result
 
 
 def test_no_tool_is_suggested_that_the_agent_may_not_use(allowed, effects):
@@ -340,6 +346,23 @@ def test_a_write_whose_answer_cannot_be_read_may_have_taken_effect(tool_settings
     call = run(ask("misbehave_after_effect", way=way, path=str(effects)))
     assert (call.status, call.rule) == (CallStatus.UNKNOWN, "output")
     assert effects.exists()
+
+
+def test_it_is_said_how_long_a_call_ran(allowed, effects, caplog):
+    caplog.set_level(logging.INFO, logger="TOOL_AUDIT")
+    began = time.monotonic()
+    call = run(ask("append_line", path=str(effects), line="one", before=0.1))
+    most = (time.monotonic() - began) * 1000 + 1
+    assert 100 <= call.duration_ms <= most
+    assert audited(caplog)[0]["durationMs"] == call.duration_ms
+    # And nothing of one that did not run.
+    ask("no_such_tool")
+    abandoned = ask("append_line", path=str(effects), line="two")
+    calls.claim(abandoned.pk, worker="dead")
+    ToolCall.objects.filter(pk=abandoned.pk).update(lease_until=from_now(-1))
+    assert run(abandoned).status == CallStatus.UNKNOWN
+    gate.end_open([ask("append_line", path=str(effects), line="three").turn_id], rule="cancelled", reason="x")
+    assert [line["durationMs"] for line in audited(caplog)][1:] == [0, 0, 0]
 
 
 def test_a_call_ended_from_outside_is_audited_as_well(allowed, effects, caplog):
