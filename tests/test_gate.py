@@ -12,9 +12,10 @@ from django.db import OperationalError
 from nanohost.lib.clock import from_now
 from tests.calls import EVERY_TOOL, ask, run, run_in_thread
 from tests.wait import wait_until
-from tools import calls, gate
+from tools import calls, gate, registry
 from tools.gate import AgentTools
 from tools.models import CallStatus, ToolCall, ToolSetting
+from tools.sandbox.children import ChildPool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -419,3 +420,29 @@ def test_a_null_character_in_an_error_is_stored_safely(tool_settings):
 def test_the_gate_knows_an_agent_only_by_its_tools():
     assert EVERY_TOOL.include("anything")
     assert not AgentTools(names=frozenset()).include("time")
+
+
+def test_a_database_that_is_away_ends_no_tool_in_mid_effect(allowed, effects, monkeypatch):
+    asked = []
+
+    def be_away(call):
+        asked.append(call.pk)
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(calls, "keep", be_away)
+    call = run(ask("append_line", path=str(effects), line="one", before=1.5))
+    assert (call.status, effects.read_text()) == (CallStatus.SUCCESS, "one\n")
+    assert asked, "nobody looked while it ran"
+
+
+def test_processes_are_started_for_enabled_tools_that_have_some(db, tool_settings, monkeypatch):
+    ToolSetting.objects.update(enabled=False)
+    tool_settings("append_line", grants=["FS_WRITE"])
+    tool_settings("keep")  # works on the database, in the worker itself
+    started = []
+    monkeypatch.setattr(ChildPool, "start", lambda pool, places: started.append(places))
+    gate.warm_tools()
+    assert started == [{gate.place_of(registry.get("append_line"))}]
+    ToolSetting.objects.update(enabled=False)
+    gate.warm_tools()
+    assert started[1:] == [set()]
