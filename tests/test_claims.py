@@ -391,3 +391,15 @@ def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation,
     view = claims.read(claim(say("three")))
     assert (view.first_seq, view.last_seq, view.unconsolidated) == (first, 5, 5 - consolidated)
     assert view.summary == ("before" if consolidated else "")
+
+
+@pytest.mark.parametrize(
+    ("summarise_from", "bound", "is_left"),
+    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 11, False), (6, 12, True)],
+)
+def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch, summarise_from, bound, is_left):
+    settle([say("one"), say("two")])
+    Conversation.objects.update(summarise_from_seq=summarise_from)
+    turn = say("three")
+    monkeypatch.setattr(claims, "MOST_MESSAGES", bound)
+    assert claims.read(claim(turn)).is_left_long is is_left
