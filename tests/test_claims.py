@@ -373,6 +373,9 @@ def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, set
         refused = Completion(tool_calls=(tool_call(f"c{number}", "nonsense", "{}"),))
         claims.store_calls(held, refused, limit=None, before=number)
         claims.store_results(held, claims.read(held))
+        if number == 0:
+            roles = [message["role"] for message in claims.read(held).transcript]
+            assert roles == ["assistant", "user", "assistant", "tool"]
     view = claims.read(held)
     assert len(view.own) == len(view.transcript) == 7
     assert view.calls == 3
@@ -388,3 +391,15 @@ def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation,
     view = claims.read(claim(say("three")))
     assert (view.first_seq, view.last_seq, view.unconsolidated) == (first, 5, 5 - consolidated)
     assert view.summary == ("before" if consolidated else "")
+
+
+@pytest.mark.parametrize(
+    ("summarise_from", "bound", "is_left"),
+    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 11, False), (6, 12, True)],
+)
+def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch, summarise_from, bound, is_left):
+    settle([say("one"), say("two")])
+    Conversation.objects.update(summarise_from_seq=summarise_from)
+    turn = say("three")
+    monkeypatch.setattr(claims, "MOST_MESSAGES", bound)
+    assert claims.read(claim(turn)).is_left_long is is_left

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,9 +12,10 @@ from django.db import OperationalError
 from nanohost.lib.clock import from_now
 from tests.calls import EVERY_TOOL, ask, run, run_in_thread
 from tests.wait import wait_until
-from tools import calls, gate
+from tools import calls, gate, registry
 from tools.gate import AgentTools
 from tools.models import CallStatus, ToolCall, ToolSetting
+from tools.sandbox.children import ChildPool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -104,6 +106,11 @@ def test_a_name_that_is_nearly_a_tools_is_refused_with_the_tools_it_may_have_mea
     call = ask("append_lines", path=str(effects), line="one")
     assert_rejected(call, "not_registered", effects)
     assert json.loads(call.result)["message"].endswith("Did you mean append_line?")
+
+
+def test_a_name_is_quoted_as_it_is_and_not_whole_where_it_is_long(db):
+    assert "named 'größe'." in ask("größe").result
+    assert f"named '{'x' * 100}'." in ask("x" * 128).result
 
 
 def test_no_tool_is_suggested_that_the_agent_may_not_use(allowed, effects):
@@ -342,6 +349,23 @@ def test_a_write_whose_answer_cannot_be_read_may_have_taken_effect(tool_settings
     assert effects.exists()
 
 
+def test_it_is_said_how_long_a_call_ran(allowed, effects, caplog):
+    caplog.set_level(logging.INFO, logger="TOOL_AUDIT")
+    began = time.monotonic()
+    call = run(ask("append_line", path=str(effects), line="one", before=0.1))
+    most = (time.monotonic() - began) * 1000 + 1
+    assert 100 <= call.duration_ms <= most
+    assert audited(caplog)[0]["durationMs"] == call.duration_ms
+    # And nothing of one that did not run.
+    ask("no_such_tool")
+    abandoned = ask("append_line", path=str(effects), line="two")
+    calls.claim(abandoned.pk, worker="dead")
+    ToolCall.objects.filter(pk=abandoned.pk).update(lease_until=from_now(-1))
+    assert run(abandoned).status == CallStatus.UNKNOWN
+    gate.end_open([ask("append_line", path=str(effects), line="three").turn_id], rule="cancelled", reason="x")
+    assert [line["durationMs"] for line in audited(caplog)][1:] == [0, 0, 0]
+
+
 def test_a_call_ended_from_outside_is_audited_as_well(allowed, effects, caplog):
     caplog.set_level(logging.INFO, logger="TOOL_AUDIT")
     call = ask("append_line", path=str(effects), line="one")
@@ -396,3 +420,29 @@ def test_a_null_character_in_an_error_is_stored_safely(tool_settings):
 def test_the_gate_knows_an_agent_only_by_its_tools():
     assert EVERY_TOOL.include("anything")
     assert not AgentTools(names=frozenset()).include("time")
+
+
+def test_a_database_that_is_away_ends_no_tool_in_mid_effect(allowed, effects, monkeypatch):
+    asked = []
+
+    def be_away(call):
+        asked.append(call.pk)
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(calls, "keep", be_away)
+    call = run(ask("append_line", path=str(effects), line="one", before=1.5))
+    assert (call.status, effects.read_text()) == (CallStatus.SUCCESS, "one\n")
+    assert asked, "nobody looked while it ran"
+
+
+def test_processes_are_started_for_enabled_tools_that_have_some(db, tool_settings, monkeypatch):
+    ToolSetting.objects.update(enabled=False)
+    tool_settings("append_line", grants=["FS_WRITE"])
+    tool_settings("keep")  # works on the database, in the worker itself
+    started = []
+    monkeypatch.setattr(ChildPool, "start", lambda pool, places: started.append(places))
+    gate.warm_tools()
+    assert started == [{gate.place_of(registry.get("append_line"))}]
+    ToolSetting.objects.update(enabled=False)
+    gate.warm_tools()
+    assert started[1:] == [set()]

@@ -255,3 +255,10 @@ def test_a_tool_whose_code_is_gone_is_shown_as_such(admin_client, db):
     assert "not_registered" in html
     shown = admin_client.get(reverse("admin:tools_toolsetting_changelist")).content.decode()
     assert 'title="False"' in shown
+
+
+def test_whoever_names_no_owner_is_not_the_first_one(allowed, owner):
+    ToolSetting.objects.update(calls_per_minute_owner=1)
+    assert real(owner_id=1).status == CallStatus.QUEUED
+    assert simulate(owner_id=1).refusal.rule == "rate:owner"
+    assert simulate(owner_id=None).refusal is None
