@@ -43,7 +43,10 @@ TESTS = {
     "nanohost/lib/redaction.py": (("test_redaction",), ()),
     "nanohost/lib/secret_shapes.py": (("test_redaction",), ()),
     "tools/outbound/addresses.py": (("test_addresses",), ("test_http_client",)),
-    "tools/calls.py": (("test_gate", "test_endings", "test_sweeper", "test_inline_tools"), ("test_guarantees",)),
+    "tools/calls.py": (
+        ("test_calls", "test_gate", "test_endings", "test_sweeper", "test_inline_tools"),
+        ("test_guarantees",),
+    ),
     "tools/gate.py": (
         ("test_gate", "test_tool_limits", "test_simulator", "test_inline_tools"),
         ("test_guarantees", "test_database_away"),
