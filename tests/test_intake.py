@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from conversations.engine import claims, deferred, inbox, intake
+from conversations.engine import claims, deferred, inbox, intake, turn_control
 from conversations.engine.sweeper import due_turns
 from conversations.errors import IntakePaused
 from conversations.models import IntakePause, LaterMessage, Turn, TurnStatus, WaitingFor
@@ -155,7 +155,7 @@ def test_what_was_held_counts_as_taken_in_at_the_next_pause(say, paused):
 
 def test_a_held_turn_can_be_cancelled(say, paused):
     turn = say("Hello")
-    inbox.endings.cancel_turn(turn)
+    turn_control.cancel_turn(turn)
     turn.refresh_from_db()
     assert (turn.status, turn.waiting_for) == (TurnStatus.CANCELLED, "")
 

@@ -39,7 +39,7 @@ def test_every_log_line_it_explains_is_one_the_code_writes():
 
 @shapeless
 def test_every_part_of_readiness_is_explained():
-    parts = re.findall(r"_passes\(_(\w+)\)", (ROOT / "conversations" / "health.py").read_text())
+    parts = re.findall(r"_passes\(_(\w+)\)", (ROOT / "conversations" / "web" / "health.py").read_text())
     assert len(parts) == 5
     assert set(first_cells(after="GET /health/ready")) == {*parts, "web"}
 

@@ -450,12 +450,12 @@ def for_later(kind: deferred.Kind, when: str = "2020-01-01T00:00Z") -> None:
     deferred.put(the_long_one(), kind=kind, content="words", run_after=run_after, request_id="request")
 
 
-@operation("later.put")
+@operation("deferred.put")
 def put_for_later() -> Callable[[], object]:
     return lambda: for_later(deferred.Kind.CONTEXT)
 
 
-@operation("later.cancel")
+@operation("deferred.cancel")
 def cancel_later() -> Callable[[], object]:
     for_later(deferred.Kind.CONTEXT)
     message = LaterMessage.objects.latest("pk")
@@ -468,7 +468,7 @@ def receive_with_more() -> Callable[[], object]:
     return say
 
 
-@operation("later.fire_due")
+@operation("deferred.fire_due")
 def fire_due() -> Callable[[], object]:
     for_later(deferred.Kind.WAKE)
     return deferred.fire_due
@@ -514,43 +514,43 @@ def note() -> Callable[[], object]:
     return lambda: inbox.note(conversation_id=conversation.pk, content="words")
 
 
-@operation("endings.cancel_turn, queued")
+@operation("turn_control.cancel_turn, queued")
 def cancel_queued() -> Callable[[], object]:
     turn = say()
     return lambda: turn_control.cancel_turn(turn)
 
 
-@operation("endings.cancel_turn, waiting")
+@operation("turn_control.cancel_turn, waiting")
 def cancel_waiting() -> Callable[[], object]:
     turn = waits_for_tools()
     return lambda: turn_control.cancel_turn(turn)
 
 
-@operation("endings.cancel_turn, running")
+@operation("turn_control.cancel_turn, running")
 def cancel_running() -> Callable[[], object]:
     turn = Turn.objects.get(pk=claimed().turn_id)
     return lambda: turn_control.cancel_turn(turn)
 
 
-@operation("endings.cancel_turn, ended")
+@operation("turn_control.cancel_turn, ended")
 def cancel_ended() -> Callable[[], object]:
     turn = the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).latest("number")
     return lambda: turn_control.cancel_turn(turn)
 
 
-@operation("endings.fail_turn")
+@operation("turn_control.fail_turn")
 def fail_turn() -> Callable[[], object]:
     turn = waits_for_tools()
     return lambda: turn_control.fail_turn(turn, reason="words")
 
 
-@operation("endings.requeue_turn, running")
+@operation("turn_control.requeue_turn, running")
 def requeue_running() -> Callable[[], object]:
     turn = Turn.objects.get(pk=claimed().turn_id)
     return lambda: turn_control.requeue_turn(turn)
 
 
-@operation("endings.requeue_turn, waiting")
+@operation("turn_control.requeue_turn, waiting")
 def requeue_waiting() -> Callable[[], object]:
     turn = waits_for_tools()
     return lambda: turn_control.requeue_turn(turn)
@@ -600,19 +600,19 @@ def receive_paused() -> Callable[[], object]:
     return say
 
 
-@operation("endings.count_open")
+@operation("turn_control.count_open")
 def count_open() -> Callable[[], object]:
     say()
     return turn_control.count_open
 
 
-@operation("endings.end_restored")
+@operation("turn_control.end_restored")
 def end_restored() -> Callable[[], object]:
     waits_for_tools()
     return turn_control.end_restored
 
 
-@operation("endings.delete_conversation")
+@operation("turn_control.delete_conversation")
 def delete_conversation() -> Callable[[], object]:
     conversation = a_usual_one()
     return lambda: turn_control.delete_conversation(conversation.pk)

@@ -21,7 +21,7 @@ from typing import Any
 PLACES = {
     "conversations.engine.inbox": "inbox",
     "conversations.engine.claims": "claims",
-    "conversations.engine.turn_control": "endings",
+    "conversations.engine.turn_control": "turn_control",
     "tools.calls": "calls",
 }
 

@@ -497,7 +497,7 @@ MUTANTS += (
             ),
             *(
                 (f"conversations/{file}.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}")
-                for file in ("models", "sweeper")
+                for file in ("models", "engine/sweeper")
             ),
         ),
         caught_by=(f"{_TRIALS}test_clocks_ten_minutes_apart_steal_no_lease[1]",),

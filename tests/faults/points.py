@@ -37,7 +37,7 @@ CATALOGUE = (
     ("between steps", "claims.store_results", TRANSACTION, 4),
     ("retry", "claims.wait_for_retry", TRANSACTION, 1),
     ("finish", "claims.finish", TRANSACTION, 6),
-    ("cancel", "endings.cancel_turn", TRANSACTION, 1),
+    ("cancel", "turn_control.cancel_turn", TRANSACTION, 1),
     ("ring", "ring", STATEMENT, 20),
 )
 
