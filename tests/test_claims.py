@@ -3,6 +3,7 @@
 import queue
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -403,3 +404,11 @@ def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch,
     turn = say("three")
     monkeypatch.setattr(claims, "MOST_MESSAGES", bound)
     assert claims.read(claim(turn)).is_left_long is is_left
+
+
+@pytest.mark.parametrize("role", Message.Role.values)
+def test_only_what_a_user_says_has_its_time(role):
+    seen = claims.for_model(UTC, datetime(2026, 1, 2, 3, 4, tzinfo=UTC), role, "Hello", None, "")
+    assert seen["role"] == role
+    assert ("2026" in seen["content"]) is (role == "user")
+    assert seen["content"].startswith("Hello")
