@@ -1,9 +1,11 @@
 """The life of a call, write by write: whose it is, and what is kept of it."""
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 
-from nanohost.lib.clock import from_now
+from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from tests.calls import ask
 from tools import calls
@@ -131,3 +133,27 @@ def test_a_read_that_costs_too_many_workers_fails(reading_call, settings):
         expire(reading_call)
     ended = calls.claim(reading_call.pk, worker="worker-1")
     assert (ended.status, ended.rule, ended.attempts) == (CallStatus.FAILED, "crashed", 2)
+
+
+# --- what nobody was told of -----------------------------------------------------------------------------------------
+
+
+def test_what_nobody_runs_is_due_once_it_was_not_told_of_for_as_long(call, reading_call):
+    def due(told, *, limit=10, **fields):
+        """Which are due, with a call that was told of so many seconds ago."""
+        fields = {"status": CallStatus.QUEUED, "lease_until": None} | fields
+        ToolCall.objects.filter(pk=call.pk).update(rung_at=None if told is None else from_now(-told), **fields)
+        return calls.due(told_for=timedelta(seconds=60), limit=limit)
+
+    ToolCall.objects.filter(pk=reading_call.pk).update(rung_at=Now())
+    crashed = {"status": CallStatus.RUNNING, "lease_until": from_now(-1)}
+    assert due(0) == []
+    assert due(None) == due(61) == [call.pk]
+    assert calls.due(told_for=timedelta(seconds=60), limit=10) == [], "it has just been told of"
+    assert due(1.5, **crashed) == due(None, **crashed) == [call.pk]
+    assert due(-0.9, **crashed) == []
+    assert due(61, status=CallStatus.RUNNING, lease_until=from_now(60)) == []
+    assert due(61, status=CallStatus.SUCCESS) == []
+    ToolCall.objects.filter(pk=reading_call.pk).update(rung_at=from_now(-70))
+    assert due(61, limit=1) == [reading_call.pk]
+    assert due(61) == [call.pk]
