@@ -48,7 +48,7 @@ bench: $(VENV)/dev-installed
 
 # Every page of the console, on a wide screen and on a phone, into docs/screenshots; look at them before you keep them.
 screenshots: $(VENV)/dev-installed
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest --numprocesses 0 tests/test_browser.py -k every_page
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest --numprocesses 0 tests/console/test_browser.py -k every_page
 
 # Needs uv; writes versions and hashes, and no index's address.
 lock:

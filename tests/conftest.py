@@ -13,7 +13,6 @@ import hypothesis
 import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
-from xdist.scheduler import LoadFileScheduling
 
 from agent import llm
 from agent.models import DEFAULT_AGENT, Agent
@@ -22,11 +21,12 @@ from conversations.models import Conversation, Message, Turn
 from nanohost.lib import redaction
 from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.text import storable
-from tests import servers, shapes
-from tests.factories import OwnerFactory
-from tests.host import Host, environment_of
-from tests.http import start
-from tests.openai_server import OpenAIServer
+from tests import shapes
+from tests.support import servers
+from tests.support.api_client import start
+from tests.support.factories import OwnerFactory
+from tests.support.hosts import Host, environment_of
+from tests.support.openai_server import OpenAIServer
 from tests.toolbox import grants_of
 from tools import gate
 from tools.models import ToolSetting, sync_settings
@@ -38,45 +38,18 @@ hypothesis.settings.load_profile("timeless")
 # What else than its shape decides on whether a test runs there: see the markers in pyproject.toml.
 NOT_ON = {shapes.EMBEDDED: {"production"}, shapes.PRODUCTION: {"embedded", "shapeless"}}
 # With several processes a file is one's: those that take longest begin.
-FIRST = (
-    *(
-        "test_faults",
-        "test_stack",
-        "test_migrations",
-        "test_readme",
-        "test_state_machine",
-        "test_serve",
-        "test_mutants",
-    ),
-    *("test_query_plans", "test_openai_host", "test_deploy"),
-)
+FIRST = {"test_stack", "test_migrations", "test_readme", "test_state_machine", "test_serve", "test_mutants"}
+FIRST |= {"test_query_plans", "test_openai_host", "test_deploy"}
+
+# Tests that use these are one process's, so that there is one of each host and not one a process: a start costs seconds
+# of the processor, and an idle host some hundredths.
+SHARED_HOSTS = frozenset({"host", "impatient", "mortal"})
 
 
-# The files whose tests share the running hosts below are one process's, so that there is one of each host and not one a
-# process: a start costs seconds of the processor, and an idle host some hundredths.
-SHARED_HOSTS = ("host", "impatient", "mortal")
-SHARERS = frozenset(
-    f"tests/test_{name}.py"
-    for name in (
-        *("api_bad_input", "api_chat", "api_docs", "api_idempotency", "api_memory", "api_owners", "api_schedules"),
-        "conversation_keys",
-        *("cut_readers", "later", "logs", "many_readers", "metrics", "runs", "schema", "streams", "waiting_room"),
-    )
-)
-
-
-class ByFile(LoadFileScheduling):
-    """A file is one process's, and so are those that share hosts."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return "shared hosts" if file in SHARERS else file
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """Whatever ``--dist`` says."""
-    return ByFile(config, log)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A file is one process's, as what its tests share is made once; so are all that use a shared host."""
+    shares = SHARED_HOSTS & set(getattr(item, "fixturenames", ()))
+    item.add_marker(pytest.mark.xdist_group("shared hosts" if shares else item.path.stem))
 
 
 def pytest_configure() -> None:
@@ -123,23 +96,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(f"{item.nodeid}: {marker} without a reason")
         if any(counts(item, marker) for marker in NOT_ON[shapes.shape()]):
             left_out.append(item)
-        if set(SHARED_HOSTS) & set(getattr(item, "fixturenames", ())) and file_of(item) not in SHARERS:
-            raise pytest.UsageError(f"{item.nodeid} uses a shared host: name its file in SHARERS")
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
     items[:] = sorted(kept, key=begins)
 
 
-def file_of(item: pytest.Item) -> str:
-    """The test's file, also where another made the test."""
-    return item.nodeid.partition("::")[0]
-
-
 def begins(item: pytest.Item) -> int:
     """What takes longest begins: those that share hosts, then those of ``FIRST``, then the others."""
-    if file_of(item) in SHARERS:
+    if SHARED_HOSTS & set(getattr(item, "fixturenames", ())):
         return 0
-    return 1 if item.path.name.startswith(FIRST) else 2
+    return 1 if item.path.stem in FIRST or item.path.parent.name == "faults" else 2
 
 
 def counts(item: pytest.Item, marker: str) -> bool:

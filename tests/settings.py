@@ -4,7 +4,8 @@ import os
 import secrets
 import tempfile
 
-from tests import servers, shapes
+from tests import shapes
+from tests.support import servers
 
 os.environ.setdefault("NANOHOST_EXTRA_APPS", "tests.toolbox")
 # Made once a run; the processes that run tests side by side inherit it.
@@ -27,8 +28,8 @@ if shapes.shape() == shapes.PRODUCTION:
     tests_own = servers.name_of("tests")
     os.environ["TEST_KEYS"] = f"{tests_own}_{os.environ.get('PYTEST_XDIST_WORKER', '')}:"
 
-from tests.hosted import *  # noqa: E402, F403 -- the environment first; the settings, and what differs
-from tests.hosted import DATA_DIR, DATABASES, NANOHOST_TOOL_PROCESS, PRODUCTION  # noqa: E402 -- the environment first
+from tests.support.hosted import *  # noqa: E402, F403 -- the environment first; the settings, and what differs
+from tests.support.hosted import DATA_DIR, DATABASES, NANOHOST_TOOL_PROCESS, PRODUCTION  # noqa: E402 -- the environment first
 
 if PRODUCTION:
     # xdist's name of the process is put behind the name of the database.

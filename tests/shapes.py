@@ -2,7 +2,7 @@
 
 The embedded shape needs nothing. Production needs PostgreSQL and Redis: those that ``TEST_DATABASE_URL`` and
 ``TEST_REDIS_URL`` name, or those that answer on this machine's standard ports. ``TEST_SHAPE=production pytest …`` runs
-some tests on it. Where the tests work there, and what they leave alone, is told in :mod:`tests.servers`.
+some tests on it. Where the tests work there, and what they leave alone, is told in :mod:`tests.support.servers`.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import redis
 
-from tests.browser import chromium
+from tests.support.browser import chromium
 
 EMBEDDED, PRODUCTION = "embedded", "production"
 

@@ -5,7 +5,8 @@ One filter serves logs, audit rows, tool results, problems and tracebacks: :func
 to each other is theirs, an example of a password among it; :func:`redact_known` takes only the values out of that.
 
 Texts come from anybody, so the time is in proportion to their length, whatever they are: an expression that fails has
-looked at a bounded part of the text, or at a part that it does not look at again (``tests/test_patterns.py`` holds it).
+looked at a bounded part of the text, or at a part that it does not look at again
+(``tests/unit/lib/test_patterns.py`` holds it).
 """
 
 import asyncio

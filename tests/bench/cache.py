@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx2
 
 from tests.bench import hosts
-from tests.host import KEY
-from tests.openai_server import OpenAIServer
+from tests.support.hosts import KEY
+from tests.support.openai_server import OpenAIServer
 
 QUESTION = "What can you tell me about the roses of that year, and what became of them afterwards? " * 3
 

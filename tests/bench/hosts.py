@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from tests.faults.servers import PostgreSql, Redis, free_port
-from tests.host import CELERY, KEY, ROOT
+from tests.support.hosts import CELERY, KEY, ROOT
 
 # The default one, and those that do what they are called.
 ONE_WORD, TOOL, STREAMED, SLOW = "words:1", "tool", "words:20", "words:1+1000"

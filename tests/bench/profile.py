@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.bench.clients import Asker
 from tests.bench.hosts import ONE_WORD, Processes
 from tests.bench.speed import TALKING
-from tests.host import KEY
+from tests.support.hosts import KEY
 
 # The first whose pattern a frame's file fits, from the innermost frame outwards, is what a sample counts for.
 OWN = "agent|conversations|memory|nanohost|scheduler|tools"

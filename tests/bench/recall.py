@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from tests.host import ROOT
+from tests.support.hosts import ROOT
 
 QUERIES = ("needle", "everywhere", "nowhere", "w123 w45", "everywhere needle", "nowhere at all", "w12 w99 everywhere")
 

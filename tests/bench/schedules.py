@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.bench import hosts, results
-from tests.host import CELERY
+from tests.support.hosts import CELERY
 
 MINUTE = timedelta(minutes=1)
 
@@ -42,7 +42,7 @@ def _fired(production: hosts.Production, spread: timedelta) -> list[str]:
 
     from agent.models import Agent
     from scheduler.models import ScheduleRun
-    from tests.many_schedules import DUE, fill
+    from tests.support.many_schedules import DUE, fill
 
     with connection.cursor() as cursor:  # Django would name each row
         cursor.execute("TRUNCATE scheduler_schedule CASCADE")

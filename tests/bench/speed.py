@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.bench.clients import Asker, Direct
 from tests.bench.hosts import ONE_WORD, SLOW, STREAMED, TOOL, Processes
-from tests.host import KEY
+from tests.support.hosts import KEY
 
 DIRECT, EMBEDDED, PRODUCTION = "direct", "embedded", "production"
 SHAPES = (EMBEDDED, PRODUCTION)

@@ -15,7 +15,7 @@ import httpx2
 import psycopg
 
 from tests.faults.cluster import PATIENCE, Cluster
-from tests.host import KEY
+from tests.support.hosts import KEY
 
 ENDED = ("succeeded", "failed", "cancelled")
 

@@ -23,7 +23,7 @@ import httpx2
 from nanohost.stack import JOB, Machine, Service, read_services
 from tests.faults.ledger import Ledger
 from tests.faults.servers import PostgreSql, Redis, leashed
-from tests.host import KEY, PLAIN, ROOT
+from tests.support.hosts import KEY, PLAIN, ROOT
 
 PATIENCE = 120.0
 LEASE_SECONDS, SWEEP_SECONDS = 3, 1

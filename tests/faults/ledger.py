@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.servers import leashed
-from tests.host import ROOT
+from tests.support.hosts import ROOT
 
 # In DATA_DIR, which is among the few variables a tool's process is given.
 SOCKET, ENTRIES = "ledger", "ledger.jsonl"

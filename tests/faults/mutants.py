@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.servers import leashed
-from tests.host import ROOT
 from tests.shapes import EMBEDDED, PRODUCTION
+from tests.support.hosts import ROOT
 
 NOT_COPIED = (".venv", ".git", "var", "__pycache__", ".*_cache", ".hypothesis")
 
@@ -38,7 +38,7 @@ MUTANTS = (
                 "    if True:\n        # Conversation, then what belongs to it",
             ),
         ),
-        caught_by=("tests/test_faults_compaction.py::test_thirty_kills_lose_nothing_and_repeat_nothing",),
+        caught_by=("tests/faults/test_compaction.py::test_thirty_kills_lose_nothing_and_repeat_nothing",),
         says="assert",
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = (
                 "pk=part.conversation_id",
             ),
         ),
-        caught_by=("tests/test_compaction.py::test_a_conversation_that_was_moved_on_meanwhile_is_left_alone",),
+        caught_by=("tests/engine/test_compaction.py::test_a_conversation_that_was_moved_on_meanwhile_is_left_alone",),
         says="DID NOT RAISE Overtaken",
     ),
     Mutant(
@@ -62,7 +62,7 @@ MUTANTS = (
                 "head = Memory.objects.filter(owner_id=owner_id, agent=agent)",
             ),
         ),
-        caught_by=("tests/test_compaction.py::test_a_memory_that_was_changed_meanwhile_is_read_again",),
+        caught_by=("tests/engine/test_compaction.py::test_a_memory_that_was_changed_meanwhile_is_read_again",),
         says="assert",
     ),
     Mutant(
@@ -75,8 +75,8 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_compaction.py::test_the_next_prompt_has_the_summary_and_what_it_does_not_cover",
-            "tests/test_compaction.py::test_a_later_compaction_goes_on_where_the_one_before_ended",
+            "tests/engine/test_compaction.py::test_the_next_prompt_has_the_summary_and_what_it_does_not_cover",
+            "tests/engine/test_compaction.py::test_a_later_compaction_goes_on_where_the_one_before_ended",
         ),
         says="assert",
     ),
@@ -94,7 +94,7 @@ MUTANTS = (
                 "mine = Turn.objects.filter(pk=claim.turn_id)",
             ),
         ),
-        caught_by=("tests/test_guarantees.py::test_a_worker_that_was_taken_over_writes_nothing",),
+        caught_by=("tests/engine/test_guarantees.py::test_a_worker_that_was_taken_over_writes_nothing",),
         says="DID NOT RAISE FenceLost",
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS = (
                 'ToolCall.objects.filter(pk=Given("id"))',
             ),
         ),
-        caught_by=("tests/test_gate.py::test_an_outcome_that_comes_after_another_does_not_overwrite_it",),
+        caught_by=("tests/unit/tools/test_gate.py::test_an_outcome_that_comes_after_another_does_not_overwrite_it",),
         says="assert ('SUCCESS', '') == ",
     ),
     Mutant(
@@ -121,15 +121,15 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_guarantees.py::test_the_database_admits_one_active_turn_a_conversation",
-            "tests/test_guarantees.py::test_a_claim_that_the_index_refuses_is_no_claim",
+            "tests/engine/test_guarantees.py::test_the_database_admits_one_active_turn_a_conversation",
+            "tests/engine/test_guarantees.py::test_a_claim_that_the_index_refuses_is_no_claim",
         ),
         says="DID NOT RAISE IntegrityError",
     ),
     Mutant(
         name="a turn overtakes the one before it",
         edits=(("conversations/models.py", "self.due().filter(~Exists(earlier), ", "self.due().filter("),),
-        caught_by=("tests/test_claims.py::test_a_turn_is_not_claimed_while_an_earlier_one_is_open",),
+        caught_by=("tests/engine/test_claims.py::test_a_turn_is_not_claimed_while_an_earlier_one_is_open",),
         says="is None",
     ),
     Mutant(
@@ -142,8 +142,8 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_guarantees.py::test_nobody_hears_a_ring_before_its_commit",
-            "tests/test_guarantees.py::test_a_ring_whose_transaction_fails_is_never_heard",
+            "tests/engine/test_guarantees.py::test_nobody_hears_a_ring_before_its_commit",
+            "tests/engine/test_guarantees.py::test_a_ring_whose_transaction_fails_is_never_heard",
         ),
         says="Left contains one more item: ('turn', UUID(",
     ),
@@ -154,7 +154,7 @@ MUTANTS = (
             ("nanohost/settings.py", '"ack_emulation": False,', '"ack_emulation": True,'),
         ),
         caught_by=(
-            "tests/test_guarantees.py::test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
+            "tests/engine/test_guarantees.py::test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
         ),
         says="not within 20 s",
         shape=PRODUCTION,
@@ -169,9 +169,9 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_guarantees.py::test_the_sweeper_takes_a_turn_whose_worker_is_gone",
-            "tests/test_guarantees.py::test_the_sweeper_takes_a_turn_when_every_ring_was_lost",
-            "tests/test_guarantees.py::test_the_sweeper_takes_a_call_when_every_ring_was_lost",
+            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_turn_whose_worker_is_gone",
+            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_turn_when_every_ring_was_lost",
+            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_call_when_every_ring_was_lost",
         ),
         says="not within 20 s",
     ),
@@ -184,7 +184,7 @@ MUTANTS = (
                 'due.order_by("rung_at").select_for_update()',
             ),
         ),
-        caught_by=("tests/test_guarantees.py::test_a_sweep_passes_over_what_another_worker_holds",),
+        caught_by=("tests/engine/test_guarantees.py::test_a_sweep_passes_over_what_another_worker_holds",),
         says="lock timeout",
         shape=PRODUCTION,
     ),
@@ -210,13 +210,15 @@ MUTANTS = (
                 "from django.db.models.functions import Now\nfrom django.utils import timezone\n",
             ),
         ),
-        caught_by=("tests/test_guarantees.py::test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length",),
+        caught_by=(
+            "tests/engine/test_guarantees.py::test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length",
+        ),
         says="assert 0 == 1",
     ),
     Mutant(
         name="no heartbeat",
         edits=(("conversations/engine/worker.py", "        await self._runner.keep(self._heart)\n", ""),),
-        caught_by=("tests/test_worker.py::test_the_heartbeat_renews_leases_and_reports_its_pool",),
+        caught_by=("tests/engine/test_worker.py::test_the_heartbeat_renews_leases_and_reports_its_pool",),
         says="did not come about in time",
     ),
     Mutant(
@@ -236,7 +238,7 @@ MUTANTS = (
                 "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
             ),
         ),
-        caught_by=("tests/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
+        caught_by=("tests/engine/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
         says="nobody rang for the turn",
     ),
     Mutant(
@@ -256,7 +258,7 @@ MUTANTS = (
                 "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
             ),
         ),
-        caught_by=("tests/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
+        caught_by=("tests/engine/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
         says="nobody rang for the turn",
         shape=PRODUCTION,
     ),
@@ -269,7 +271,7 @@ MUTANTS = (
                 "_taking(_place)",
             ),
         ),
-        caught_by=("tests/test_intake.py::test_a_new_turn_is_refused_and_nothing_is_stored",),
+        caught_by=("tests/engine/test_intake.py::test_a_new_turn_is_refused_and_nothing_is_stored",),
         says="assert 202 == 503",
     ),
     Mutant(
@@ -282,7 +284,7 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_intake.py::test_one_that_is_held_is_let_in_also_if_it_was_stored_as_the_intake_was_resumed",
+            "tests/engine/test_intake.py::test_one_that_is_held_is_let_in_also_if_it_was_stored_as_the_intake_was_resumed",
         ),
         says="assert",
     ),
@@ -295,7 +297,7 @@ MUTANTS = (
                 "Q(status=TurnStatus.QUEUED) & on_time",
             ),
         ),
-        caught_by=("tests/test_intake.py::test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed",),
+        caught_by=("tests/engine/test_intake.py::test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed",),
         says="assert",
     ),
     Mutant(
@@ -312,7 +314,7 @@ MUTANTS = (
                 "            **_anew(),\n",
             ),
         ),
-        caught_by=("tests/test_endings.py::test_a_turn_that_is_requeued_is_taken_from_its_worker",),
+        caught_by=("tests/engine/test_endings.py::test_a_turn_that_is_requeued_is_taken_from_its_worker",),
         says="DID NOT RAISE FenceLost",
     ),
     Mutant(
@@ -325,7 +327,7 @@ MUTANTS = (
             for call_id in ToolCall.objects.open()""",
             ),
         ),
-        caught_by=("tests/test_endings.py::test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown",),
+        caught_by=("tests/engine/test_endings.py::test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown",),
         says="'SUCCESS'",
     ),
     Mutant(
@@ -337,13 +339,15 @@ MUTANTS = (
                 "if act is None:",
             ),
         ),
-        caught_by=("tests/test_console_queue.py::test_nobody_else_does_anything",),
+        caught_by=("tests/console/test_console_queue.py::test_nobody_else_does_anything",),
         says="assert 302 == 403",
     ),
     Mutant(
         name="what people do to turns is not logged",
         edits=(("conversations/admin/bulk_actions.py", "    if done:\n", "    if not done:\n"),),
-        caught_by=("tests/test_console_queue.py::test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason",),
+        caught_by=(
+            "tests/console/test_console_queue.py::test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason",
+        ),
         says="assert set() == ",
     ),
     Mutant(
@@ -361,7 +365,7 @@ MUTANTS = (
 """,
             ),
         ),
-        caught_by=("tests/test_inbox.py::test_concurrent_messages_get_numbers_without_gaps",),
+        caught_by=("tests/engine/test_inbox.py::test_concurrent_messages_get_numbers_without_gaps",),
         says="one_turn_a_number",
         shape=PRODUCTION,
     ),
@@ -374,7 +378,7 @@ MUTANTS = (
                 "        tool, setting = registry.get(call.tool_name), ToolSetting()\n        arguments",
             ),
         ),
-        caught_by=("tests/test_gate.py::test_what_is_taken_back_before_the_start_is_refused_at_the_start",),
+        caught_by=("tests/unit/tools/test_gate.py::test_what_is_taken_back_before_the_start_is_refused_at_the_start",),
         says="('SUCCESS', '') == ",
     ),
     Mutant(
@@ -387,7 +391,7 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_gate.py::test_a_call_with_side_effects_whose_worker_died_is_unknown_and_never_run_again",
+            "tests/unit/tools/test_gate.py::test_a_call_with_side_effects_whose_worker_died_is_unknown_and_never_run_again",
         ),
         says="('SUCCESS', '', 2) == ",
     ),
@@ -400,7 +404,7 @@ MUTANTS = (
                 "self._database(store, claim, *args, **kwargs)",
             ),
         ),
-        caught_by=("tests/test_worker.py::test_an_answer_outlives_a_database_that_is_away_for_a_moment",),
+        caught_by=("tests/engine/test_worker.py::test_an_answer_outlives_a_database_that_is_away_for_a_moment",),
         says="['model call', 'model call'] == ['model call']",
     ),
     Mutant(
@@ -413,7 +417,7 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/test_cut_connections.py::test_an_outcome_that_is_known_outlives_the_connection_it_was_stored_over",
+            "tests/engine/test_cut_connections.py::test_an_outcome_that_is_known_outlives_the_connection_it_was_stored_over",
         ),
         says="OperationalError",
         shape=PRODUCTION,
@@ -421,7 +425,7 @@ MUTANTS = (
     Mutant(
         name="a connection is held while a tool runs",
         edits=(("tools/gate.py", "    close_old_connections()  # none is kept while the tool runs\n", ""),),
-        caught_by=("tests/test_guarantees.py::test_no_connection_is_held_while_a_tool_runs",),
+        caught_by=("tests/engine/test_guarantees.py::test_no_connection_is_held_while_a_tool_runs",),
         says="('SUCCESS', 1) == ",
         shape=PRODUCTION,
     ),
@@ -434,7 +438,7 @@ MUTANTS = (
                 "            if True:\n                return context.run(",
             ),
         ),
-        caught_by=("tests/test_guarantees.py::test_no_connection_is_held_while_a_model_is_silent",),
+        caught_by=("tests/engine/test_guarantees.py::test_no_connection_is_held_while_a_model_is_silent",),
         says="not within 20 s",
         shape=PRODUCTION,
     ),
@@ -447,7 +451,9 @@ MUTANTS = (
                 "if not self._trying",
             ),
         ),
-        caught_by=("tests/test_doorbell.py::test_a_broker_that_never_answers_holds_nobody_up_and_is_then_left_alone",),
+        caught_by=(
+            "tests/engine/test_doorbell.py::test_a_broker_that_never_answers_holds_nobody_up_and_is_then_left_alone",
+        ),
         says="assert 3 == 1",
     ),
 )
@@ -459,7 +465,7 @@ def _edits_of(name: str) -> tuple[tuple[str, str, str], ...]:
 
 # Taken out of the whole production shape, on servers of its own: the trials see it too.
 _CLOCK = "from nanohost.lib.clock import Now, from_now\n"
-_TRIALS = "tests/test_faults_production.py::"
+_TRIALS = "tests/faults/test_production.py::"
 MUTANTS += (
     Mutant(
         name="no sweeper, on trial",
@@ -530,7 +536,7 @@ MUTANTS += (
                 'active=True, revision=Given("revision")',
             ),
         ),
-        caught_by=("tests/test_ticking.py::test_who_comes_second_with_an_earlier_look_fires_nothing",),
+        caught_by=("tests/unit/scheduler/test_ticking.py::test_who_comes_second_with_an_earlier_look_fires_nothing",),
         says="assert 2 == 1",
     ),
     Mutant(
@@ -542,7 +548,9 @@ MUTANTS += (
                 'next_at=Given("next_at")',
             ),
         ),
-        caught_by=("tests/test_ticking.py::test_what_was_changed_since_it_was_looked_at_is_not_fired_as_it_was",),
+        caught_by=(
+            "tests/unit/scheduler/test_ticking.py::test_what_was_changed_since_it_was_looked_at_is_not_fired_as_it_was",
+        ),
         says="assert 1 == 0",
     ),
     Mutant(
@@ -554,13 +562,13 @@ MUTANTS += (
                 "    if True:\n        try:\n            planned",
             ),
         ),
-        caught_by=("tests/test_ticking.py::test_a_tick_that_dies_in_between_has_done_nothing",),
+        caught_by=("tests/unit/scheduler/test_ticking.py::test_a_tick_that_dies_in_between_has_done_nothing",),
         says="assert",
     ),
     Mutant(
         name="a scheduled run does not wait for the one before it",
         edits=(("scheduler/ticking.py", " - runs.count_open(schedule)", ""),),
-        caught_by=("tests/test_ticking.py::test_a_run_that_has_not_ended_lets_the_next_pass",),
+        caught_by=("tests/unit/scheduler/test_ticking.py::test_a_run_that_has_not_ended_lets_the_next_pass",),
         says="skipped",
     ),
     Mutant(
@@ -572,7 +580,7 @@ MUTANTS += (
                 "if at := _first_instant(wall, self.zone):",
             ),
         ),
-        caught_by=("tests/test_times.py::test_cron_runs_when_a_walk_over_every_minute_says",),
+        caught_by=("tests/unit/scheduler/test_times.py::test_cron_runs_when_a_walk_over_every_minute_says",),
         says="assert",
     ),
     Mutant(
@@ -585,8 +593,8 @@ MUTANTS += (
             ),
         ),
         caught_by=(
-            "tests/test_ticking.py::test_the_last_run_of_a_schedule_is_tried_again_as_well_and_its_owner_is_told",
-            "tests/test_ticking.py::test_a_run_by_hand_that_fails_after_its_schedule_was_cancelled_is_not_tried_again",
+            "tests/unit/scheduler/test_ticking.py::test_the_last_run_of_a_schedule_is_tried_again_as_well_and_its_owner_is_told",
+            "tests/unit/scheduler/test_ticking.py::test_a_run_by_hand_that_fails_after_its_schedule_was_cancelled_is_not_tried_again",
         ),
         says="assert 0 == 1",
     ),
@@ -594,8 +602,8 @@ MUTANTS += (
         name="an agent has the schedules of all owners",
         edits=(("scheduler/agent_tools.py", "filter(owner=caller.owner_id, agent__name", "filter(agent__name"),),
         caught_by=(
-            "tests/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
-            "tests/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
+            "tests/unit/scheduler/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
+            "tests/unit/scheduler/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
         ),
         says="SUCCESS",
     ),
@@ -605,8 +613,8 @@ MUTANTS += (
             ("scheduler/agent_tools.py", "owner=caller.owner_id, agent__name=caller.agent", "owner=caller.owner_id"),
         ),
         caught_by=(
-            "tests/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
-            "tests/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
+            "tests/unit/scheduler/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
+            "tests/unit/scheduler/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
         ),
         says="SUCCESS",
     ),
@@ -619,7 +627,7 @@ MUTANTS += (
                 "before >= settings.TURN_MAX_ATTEMPTS",
             ),
         ),
-        caught_by=("tests/test_retries.py::test_nobody_listens_for_minutes",),
+        caught_by=("tests/engine/test_retries.py::test_nobody_listens_for_minutes",),
         says="assert",
     ),
     Mutant(
@@ -629,26 +637,31 @@ MUTANTS += (
             ("conversations/engine/turns.py", "seconds = max(seconds, wait * random", "seconds = wait * (random"),
         ),
         caught_by=(
-            "tests/test_retries.py::test_an_outage_of_five_minutes_loses_no_answer[429 and next to no Retry-After]",
+            "tests/engine/test_retries.py::test_an_outage_of_five_minutes_loses_no_answer"
+            "[429 and next to no Retry-After]",
         ),
         says="it has ended after",
     ),
     Mutant(
         name="a beat waits until its clock has caught up",
         edits=(("scheduler/beat.py", "        if not ahead:\n", "        if True:\n"),),
-        caught_by=("tests/test_beat.py::test_a_job_that_last_ran_in_the_future_is_due_by_the_clock_as_it_is",),
+        caught_by=(
+            "tests/unit/scheduler/test_beat.py::test_a_job_that_last_ran_in_the_future_is_due_by_the_clock_as_it_is",
+        ),
         says="not within",
     ),
     Mutant(
         name="schedules are made by schedules",
         edits=(("scheduler/agent_tools.py", "if is_scheduled(caller.turn_id) and", "if False and"),),
-        caught_by=("tests/test_schedule_tool.py::test_a_turn_of_the_clock_may_not_use_it",),
+        caught_by=("tests/unit/scheduler/test_schedule_tool.py::test_a_turn_of_the_clock_may_not_use_it",),
         says="A turn that was begun by the clock",
     ),
     Mutant(
         name="schedules are counted without a lock",
         edits=(("scheduler/agent_tools.py", "objects.select_for_update(no_key=True).get", "objects.get"),),
-        caught_by=("tests/test_schedule_tool.py::test_calls_side_by_side_do_not_both_get_the_last_place",),
+        caught_by=(
+            "tests/unit/scheduler/test_schedule_tool.py::test_calls_side_by_side_do_not_both_get_the_last_place",
+        ),
         says="assert",
         shape=PRODUCTION,
     ),
@@ -656,27 +669,29 @@ MUTANTS += (
         name="an agent has several open heartbeats",
         edits=(("scheduler/migrations/0002_heartbeat.py", 'fields=("agent",)', 'fields=("id",)'),),
         caught_by=(
-            "tests/test_heartbeat.py::test_one_that_has_not_ended_lets_the_next_pass",
-            "tests/test_heartbeat.py::test_many_beats_at_once_ask_once",
+            "tests/unit/scheduler/test_heartbeat.py::test_one_that_has_not_ended_lets_the_next_pass",
+            "tests/unit/scheduler/test_heartbeat.py::test_many_beats_at_once_ask_once",
         ),
         says="skipped",
     ),
     Mutant(
         name="a heartbeat without anything to do",
         edits=(("scheduler/heartbeat.py", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),),
-        caught_by=("tests/test_heartbeat.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
+        caught_by=("tests/unit/scheduler/test_heartbeat.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
         says="assert [1, 0, 0] == [0, 0, 0]",
     ),
     Mutant(
         name="heartbeats without a cap",
         edits=(("scheduler/heartbeat.py", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
-        caught_by=("tests/test_heartbeat.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",),
+        caught_by=(
+            "tests/unit/scheduler/test_heartbeat.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",
+        ),
         says="capped",
     ),
     Mutant(
         name="what a heartbeat has to tell is told twice",
         edits=(("scheduler/heartbeat.py", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
-        caught_by=("tests/test_heartbeat.py::test_many_who_see_the_answer_deliver_it_once",),
+        caught_by=("tests/unit/scheduler/test_heartbeat.py::test_many_who_see_the_answer_deliver_it_once",),
         says="assert",
     ),
     Mutant(
@@ -688,7 +703,9 @@ MUTANTS += (
                 "if False:",
             ),
         ),
-        caught_by=("tests/test_ticking.py::test_its_owner_is_told_between_turns_and_nothing_is_lost_meanwhile",),
+        caught_by=(
+            "tests/unit/scheduler/test_ticking.py::test_its_owner_is_told_between_turns_and_nothing_is_lost_meanwhile",
+        ),
         says="assert",
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.host import Host
+from tests.support.hosts import Host
 
 
 class StoppedHost:

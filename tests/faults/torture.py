@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from tests.faults.points import Point
-from tests.host import Host
+from tests.support.hosts import Host
 
 # Asynchronous: a client is told 202 almost at once.
 # In no sandbox: tools kill what they run for, and write to its ledger.

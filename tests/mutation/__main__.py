@@ -22,8 +22,8 @@ from typing import Any, Self
 
 from tests.faults.mutants import copy_of_the_code
 from tests.faults.servers import leashed
-from tests.host import ROOT
 from tests.mutation.forks import READY, SEEN, SURVIVED
+from tests.support.hosts import ROOT
 
 # What runs the mistakes has an environment of its own: the suite needs none of it.
 COSMIC_RAY = ROOT / ".venv" / "mutants" / "bin"
@@ -141,14 +141,20 @@ def seeing(module: str) -> tuple[list[str], list[str]]:
     """The tests that see a module: the named ones, or all that import it."""
     if module in TESTS:
         quick, slow = TESTS[module]
-        return [f"tests/{name}.py" for name in quick], [f"tests/{name}.py" for name in slow]
+        return [file_of(name) for name in quick], [file_of(name) for name in slow]
     dotted = module.removesuffix(".py").replace("/", ".")
     package, _, name = dotted.rpartition(".")
     imports = re.compile(
         rf"from {re.escape(dotted)} import|import {re.escape(dotted)}\b|from {re.escape(package)} import .*\b{name}\b"
     )
-    files = sorted(ROOT.glob("tests/test_*.py"))
-    return [f"tests/{file.name}" for file in files if imports.search(file.read_text())], []
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if imports.search(file.read_text())], []
+
+
+def file_of(name: str) -> str:
+    """Where the tests of this name stand."""
+    (file,) = ROOT.glob(f"tests/**/{name}.py")
+    return str(file.relative_to(ROOT))
 
 
 def try_module(root: Path, module: str, listed: Sequence[dict[str, Any]]) -> int:

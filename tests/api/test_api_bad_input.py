@@ -1,0 +1,589 @@
+"""Input that makes no sense, or means harm: a clear problem, nothing stored, never a fault of ours.
+
+What is malformed as HTTP never reaches us: uvicorn answers it itself, with 400 in plain text and without a request id
+(``refused_by_the_server`` says so where it is accepted).
+"""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+from drf_spectacular.generators import SchemaGenerator
+
+import conversations.api.urls
+import scheduler.api.urls
+from nanohost.lib import rest
+from nanohost.lib.http import MAX_HEAD_BYTES, BoundedHeads
+from tests.support.api_client import (
+    PROBLEM,
+    chat,
+    connect,
+    eventually,
+    problem,
+    raw,
+    read_answer,
+    start,
+    stored,
+    turns_of,
+)
+from tests.support.hosts import KEY, Host
+
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
+THREE_MB = 3_000_000
+DEEP = 50_000
+
+
+WRITING = ("post", "put", "patch", "delete")
+# Every route that writes, as the addresses of the API tell: its method and pattern. All of them are tried.
+ROUTES = sorted(
+    f"{method.upper()} /" + re.sub("<[a-z]+:([a-z_]+)>", r"{\1}", str(route.pattern))
+    for route in (*conversations.api.urls.urlpatterns, *scheduler.api.urls.urlpatterns)
+    for method in WRITING
+    if hasattr(route.callback.view_class, method)
+)
+# Those that read a body, and all that take a text of a bounded length: its field, and how long it may be.
+WITH_BODY = [route for route in ROUTES if not route.startswith("DELETE ")]
+OF_A_CONVERSATION = "POST /conversations/{conversation_id}"
+BOUNDED = [
+    *((f"{OF_A_CONVERSATION}/{each}", "model", 128) for each in ("chat", "turns", "messages")),
+    *(("POST /conversations", "agent", 64), ("POST /schedules", "agent", 64), ("POST /schedules", "zone", 64)),
+    *(("PATCH /schedules/{schedule_id}", "zone", 64), ("POST /schedules/preview", "zone", 64)),
+    *((f"{method} /schedules{of}", "description", 200) for method, of in (("POST", ""), ("PATCH", "/{schedule_id}"))),
+]
+
+
+@pytest.fixture(scope="module")
+def routes(api: httpx2.Client) -> dict[str, tuple[str, str]]:
+    """Every route that writes, of rows that there are: its method and address."""
+    conversation_id = start(api)
+    turn_id = chat(api, conversation_id, "Hello").json()["turnId"]
+    (message, *_) = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
+    schedule = api.post("/schedules", json={"prompt": "Hello", "cron": "0 9 24 12 *"}).json()
+    rows = {"conversation_id": conversation_id, "turn_id": turn_id, "message_id": message["id"], "seq": 1}
+    note = api.post(f"/conversations/{conversation_id}/messages", json={"message": "Hello", "onWake": True}).json()
+    rows |= {"agent": "default", "schedule_id": schedule["scheduleId"], "deferred_id": note["messageId"]}
+    found = {route: (route.partition(" ")[0], route.partition(" ")[2].format(**rows)) for route in ROUTES}
+    undo = found[f"{OF_A_CONVERSATION}/summaries/{{seq}}/undo"]
+    return found | {"chat": found[f"{OF_A_CONVERSATION}/chat"], "undo": undo}
+
+
+@pytest.fixture
+def nothing_stored(host: Host, routes: dict[str, tuple[str, str]]) -> Iterator[None]:
+    """Whatever the test does leaves the tables as they were."""
+    before = stored(host)
+    yield
+    assert stored(host) == before
+
+
+def test_the_routes_are_those_that_the_schema_tells_of():
+    """Or one could be added without being tried."""
+    told = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    writing = {f"{way.upper()} {path.removeprefix('/api/v1')}" for path in told for way in told[path] if way in WRITING}
+    assert set(ROUTES) == writing
+    assert {route for route, _, _ in BOUNDED} <= writing
+    assert len(ROUTES) > 15
+
+
+# --- bodies ------------------------------------------------------------------------------------------------------
+
+NO_JSON = {
+    "half": b"{",
+    "words": b"not json",
+    "single quotes": b"{'message': 'Hello'}",
+    "a trailing comma": b'{"message": "Hello",}',
+    "two values": b"{} {}",
+    "NaN": b'{"message": NaN}',
+    "Infinity": b'{"message": Infinity}',
+    "minus Infinity": b'{"metadata": {"a": [-Infinity]}}',
+    "1e400": b'{"metadata": {"a": 1e400}}',
+    "5,000 digits": b'{"metadata": {"a": ' + b"7" * 5000 + b"}}",
+    "a null byte": b'{"message": "a\x00b"}',
+    "an escaped null": b'{"message": "a\\u0000b"}',
+    "an escaped null in a key": b'{"metadata": {"a\\u0000b": 1}}',
+    "a lone surrogate": b'{"message": "\\ud800"}',
+    "a lone surrogate inside": b'{"metadata": {"a": ["\\udfff"]}}',
+    "no UTF-8": b'{"message": "\xff"}',
+    "latin-1": '{"message": "é"}'.encode("latin-1"),
+    "UTF-16": '{"message": "Hello"}'.encode("utf-16"),
+    "deep lists": b'{"metadata": {"a": ' + b"[" * DEEP + b"]" * DEEP + b"}}",
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "deep and broken": b"[" * DEEP,
+}
+NO_OBJECT = {"a list": b"[]", "a text": b'"Hello"', "a number": b"7", "null": b"null", "true": b"true"}
+UNKNOWN_FIELD = {"an unknown field": b'{"message": "Hello", "mesage": "Hello", "surprise": 1}'}
+JUNK = NO_JSON | NO_OBJECT | UNKNOWN_FIELD
+
+
+@pytest.mark.parametrize("route", WITH_BODY)
+def test_a_body_that_is_no_object_of_ours_is_refused(api, routes, route, nothing_stored):
+    method, address = routes[route]
+    for body in JUNK.values():
+        answer = api.request(method, address, content=body, headers={"Content-Type": "application/json"})
+        problem(answer, 400, "invalid_request")
+
+
+@pytest.mark.parametrize(("route", "field", "longest"), BOUNDED)
+def test_a_text_that_is_too_long_is_refused_by_its_field(api, routes, route, field, longest, nothing_stored):
+    method, address = routes[route]
+    body = {"message": "Hello"} if route.startswith(OF_A_CONVERSATION) else {}
+    told = problem(api.request(method, address, json=body | {field: "m" * (longest + 1)}), 400, "invalid_request")
+    assert field in json.dumps(told["errors"])
+
+
+BAD_CHATS = [
+    *({}, {"model": "m"}, {"message": None}, {"message": 7}, {"message": 1.5}, {"message": True}),
+    *({"message": []}, {"message": {}}, {"message": ""}, {"message": " \n\t"}, {"message": "\u2003"}),
+    *({"message": "a", "model": value} for value in (None, 7, "", [], {}, True, "m" * 129)),
+    *({"message": "a", "stream": []}, {"message": "a", "conversationId": UNKNOWN_ID}),
+]
+
+
+@pytest.mark.parametrize("body", BAD_CHATS, ids=json.dumps)
+def test_a_chat_of_wrong_types_is_refused(api, routes, body, nothing_stored):
+    told = problem(api.post(routes["chat"][1], json=body), 400, "invalid_request")
+    assert told["errors"]
+
+
+def test_what_a_problem_quotes_is_short_and_holds_no_secret(api, conversation_id, nothing_stored):
+    address = f"/conversations/{conversation_id}/turns"
+    for quoted in ("sk-0123456789canary", "eyJ-" * 100_000, "x" * 5_000 + " sk-0123456789canary"):
+        answer = api.post(address, json={"message": "a", "onBusy": quoted})
+        told = problem(answer, 400, "invalid_request")
+        assert told["errors"]["onBusy"]
+        assert "canary" not in answer.text
+        assert len(answer.text) < 3 * rest.MAX_QUOTED
+
+
+def test_a_chat_without_a_body_is_refused(api, routes, nothing_stored):
+    problem(api.post(routes["chat"][1]), 400, "invalid_request")
+    problem(
+        api.post(routes["chat"][1], content=b"", headers={"Content-Type": "application/json"}),
+        400,
+        "invalid_request",
+    )
+
+
+BAD_CONVERSATIONS = [
+    *({"agent": value} for value in (None, 7, "", [], {}, True, "a" * 65)),
+    *({"metadata": value} for value in (None, 7, "text", [], True)),
+    *({"owner": 1}, {"key": "no-channel"}),
+]
+
+
+@pytest.mark.parametrize("body", BAD_CONVERSATIONS, ids=json.dumps)
+def test_a_conversation_of_wrong_types_is_refused(api, body, nothing_stored):
+    problem(api.post("/conversations", json=body), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("body", [{"reason": value} for value in (None, 7, [], {}, True, "x" * 501)], ids=json.dumps)
+def test_a_reason_of_wrong_types_is_refused(api, routes, body, nothing_stored):
+    told = problem(api.post(routes["undo"][1], json=body), 400, "invalid_request")
+    assert "reason" in told["errors"]
+
+
+@pytest.mark.parametrize("seq", ["0", "9" * 19, "9" * 60, "-1", "x", "1.5", "%00"])
+def test_a_summary_there_is_none_of_is_not_found(api, routes, seq, nothing_stored):
+    problem(api.post(routes["undo"][1].replace("/1/", f"/{seq}/")), 404, "not_found")
+
+
+@pytest.mark.parametrize("agent", ["nobody", "Default", "' OR 1=1 --", "é", "../default"])
+def test_an_unknown_agent_is_refused(api, agent, nothing_stored):
+    problem(api.post("/conversations", json={"agent": agent}), 400, "unknown_agent")
+    problem(api.get("/tools", params={"agent": agent}), 400, "unknown_agent")
+
+
+# Every door by which a model may be named.
+WITH_A_MODEL = [
+    *(("chat", {}), ("chat", {"stream": True}), ("turns", {}), ("messages", {}), ("messages", {"trigger": False})),
+    *(("messages", {"onWake": True}), ("messages", {"runAfter": "2100-01-01T00:00:00Z"})),
+]
+
+
+@pytest.mark.parametrize(("route", "more"), WITH_A_MODEL)
+def test_a_model_that_is_not_offered_is_refused_and_nothing_stored(host, api, impatient, route, more):
+    with impatient.client() as choosy:
+        for where, client, offered in ((host, api, "gpt-4.1-mini"), (impatient, choosy, "gpt-4.1-mini, gpt-4.1")):
+            address = f"/conversations/{start(client)}/{route}"
+            for name in ("gpt-9", offered.upper(), "gpt-4.1-mini ", "../gpt-4.1-mini"):
+                before = everything_but_the_log(where)
+                key = {"Idempotency-Key": f"model {name}".replace(" ", "-")}
+                for headers in ({}, key, key):
+                    refused = client.post(address, json={"message": "Hello", "model": name, **more}, headers=headers)
+                    assert f"choose one of {offered}." in problem(refused, 400, "model_not_allowed")["detail"]
+                assert everything_but_the_log(where) == before
+            for name in offered.split(", "):
+                assert client.post(address, json={"message": "Hello", "model": name, **more}).status_code in (200, 202)
+
+
+def everything_but_the_log(host: Host) -> tuple[int, ...]:
+    (later,) = host.sql("SELECT count(*) AS n FROM conversations_latermessage")
+    return (*stored(host), later["n"])
+
+
+def test_what_is_odd_but_right_is_kept_as_it_is(api):
+    metadata = {"": None, "n": 10**400, "x": [1.5, {"é": "\U0001f600"}], "deep": json.loads("[" * 60 + "]" * 60)}
+    conversation_id = api.post("/conversations", json={"metadata": metadata}).json()["conversationId"]
+    assert api.get(f"/conversations/{conversation_id}").json()["metadata"] == metadata
+    message = "  \u202e\ufeffé\U0001f600\r\n'; DROP TABLE conversations_turn; --  "
+    chat(api, conversation_id, message)
+    first = api.get(f"/conversations/{conversation_id}/messages").json()["results"][0]
+    assert first["content"] == message
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_3_mb_are_refused(api, routes, route, chunked, nothing_stored):
+    method, address = routes[route]
+    content = (b" " * 30_000 for _ in range(THREE_MB // 30_000)) if chunked else b" " * THREE_MB
+    problem(api.request(method, address, content=content), 413, "body_too_large")
+
+
+def test_who_asks_before_sending_is_told_before_sending(host, routes, nothing_stored):
+    status, _, _ = raw(host, head(host, "POST", routes["chat"][1], "Expect: 100-continue", f"Content-Length: {10**12}"))
+    assert status == 413
+
+
+@pytest.mark.parametrize("route", WITH_BODY)
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
+        "application/jsonx", "garbage", "application/json, text/plain", "application/json; charset=utf-16",
+        "application/json; charset=hex", "application/json; charset=undefined", "application/json; charset=idna",
+        "application/json; charset*=hex''%41", "application/json; charset*=x'y'%ff", "application/json; charset=é",
+        "application/json; charset=" + "a" * 5000,
+    ],
+)  # fmt: skip
+def test_anything_but_json_in_utf_8_is_refused(api, routes, route, content_type, nothing_stored):
+    method, address = routes[route]
+    answer = api.request(method, address, content=b"{}", headers={"Content-Type": content_type.encode()})
+    problem(answer, 415, "unsupported_media_type")
+
+
+JSON_TYPES = [None, "", ";", "APPLICATION/JSON", "application/json; charset=UTF-8", "application/json;x=y"]
+
+
+@pytest.mark.parametrize("content_type", JSON_TYPES)
+def test_json_may_be_called_json_in_several_ways(api, routes, content_type):
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    assert api.post(routes["chat"][1], content='{"message": "é"}', headers=headers).status_code == 200
+
+
+# --- headers -----------------------------------------------------------------------------------------------------
+
+
+def head(host: Host, method: str, address: str, *headers: str | bytes, version: str = "1.1") -> bytes:
+    """The head of a request, as raw bytes."""
+    lines = [f"{method} /api/v1{address} HTTP/{version}", f"Host: {host.address.removeprefix('http://')}",
+             f"Authorization: Bearer {KEY}", *headers]  # fmt: skip
+    return b"\r\n".join(line if isinstance(line, bytes) else line.encode() for line in lines) + b"\r\n\r\n"
+
+
+def refused_by_the_server(answer: tuple[int, dict[str, str], bytes]) -> bool:
+    """uvicorn's own answer to what is no HTTP."""
+    status, headers, body = answer
+    return (status, headers["content-type"], body) == (
+        400,
+        "text/plain; charset=utf-8",
+        b"Invalid HTTP request received.",
+    )
+
+
+@pytest.mark.parametrize("name", ["evil.example", "", "a, b", "[::1", "127.0.0.1.evil.example", "é", "a" * 5000])
+def test_a_host_that_is_not_ours_is_refused(api, routes, name, nothing_stored):
+    for method, address in [("GET", "/conversations"), routes["chat"]]:
+        problem(api.request(method, address, headers={"Host": name.encode()}), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/live", "/health/ready", "/api/v1/conversations", "/", "/admin/", "/static/x"]
+)
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_a_request_names_one_host(host, path, hosts):
+    ours = f"Host: {host.address.removeprefix('http://')}\r\n"
+    status, headers, body = raw(host, f"GET {path} HTTP/1.1\r\n{ours * hosts}\r\n".encode())
+    assert (status, headers["content-type"], json.loads(body)["code"]) == (400, PROBLEM, "invalid_request")
+
+
+def test_http_1_0_had_no_hosts(host):
+    assert raw(host, b"GET /health/live HTTP/1.0\r\n\r\n")[0] == 200
+
+
+def test_forwarding_headers_do_not_make_links(api, routes):
+    for _ in range(2):
+        start(api)
+    hostile = {"X-Forwarded-Host": "evil.example", "Forwarded": "host=evil.example", "X-Forwarded-For": "' OR 1=1",
+               "X-Forwarded-Proto": "javascript", "X-Original-URL": "/admin/"}  # fmt: skip
+    page = api.get("/conversations?limit=1", headers=hostile)
+    assert page.status_code == 200
+    assert page.json()["next"].startswith(str(api.base_url).rstrip("/"))
+
+
+def test_a_header_with_an_underscore_is_not_taken_for_ours(host, api, routes):
+    shadows = {"X_Request_ID": "shadow", "Content_Type": "text/plain", "Idempotency_Key": "shadow",
+               "Content_Length": "1", "X-Request_ID": "shadow"}  # fmt: skip
+    conversation_id = start(api)
+    for _ in range(2):
+        answer = chat(api, conversation_id, "Hello", headers={**shadows, "X-Request-ID": "mine"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+    assert len(turns_of(host, conversation_id)) == 2
+
+
+def test_a_client_cannot_have_itself_kept_waiting(api):
+    answer = api.get("/conversations", headers={"X-Nanohost-Await-Turn": UNKNOWN_ID}, timeout=5)
+    assert answer.status_code == 200
+    assert "x-nanohost-await-turn" not in answer.headers
+
+
+@pytest.mark.parametrize("value", [b"\xe9\xff", b"a" * 5_000, b"${jndi:ldap://x}", b"%00%0d%0aSet-Cookie: a=b"])
+def test_an_odd_header_does_no_harm(api, value):
+    headers = dict.fromkeys(("X-Whatever", "User-Agent", "Cookie", "Referer"), value)
+    answer = api.get("/conversations", headers=headers)
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("headers", [{"X-Long": "a" * 40_000}, {f"X-{n}": "a" * 100 for n in range(500)}])
+def test_headers_that_are_too_large_are_refused(api, routes, headers, nothing_stored):
+    problem(api.post(routes["chat"][1], json={"message": "Hello"}, headers=headers), 431, "headers_too_large")
+
+
+def test_headers_without_an_end_are_cut_off(host):
+    with connect(host) as connection:
+        connection.sendall(head(host, "GET", "/conversations")[:-2] + b"X-Endless: ")
+        sent = send_endlessly(connection)
+    # Not when httptools gives up, or memory does: what lies in the sockets' buffers comes on top of the bound.
+    assert MAX_HEAD_BYTES <= sent < MAX_HEAD_BYTES + 16_000_000
+
+
+HALF_A_HEAD = b"GET / HTTP/1.1\r\nHost: x"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", HALF_A_HEAD, HALF_A_HEAD + b"\r\n\r\n" + HALF_A_HEAD], ids=["nothing", "half a head", "a second half"]
+)
+def test_a_connection_on_which_nothing_more_arrives_is_closed(sent):
+    """In this process, where the bound can be made short."""
+    import asyncio
+
+    import uvicorn
+
+    async def answer(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 204})
+        await send({"type": "http.response.body"})
+
+    async def silent_client() -> bytes:
+        config = uvicorn.Config(answer, http=QuickHeads, lifespan="off", log_config=None, timeout_keep_alive=60)
+        server = uvicorn.Server(config)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(sent)
+            said = await asyncio.wait_for(reader.read(), timeout=10)
+            writer.close()
+            server.should_exit = True
+            await serving
+            return said
+
+    assert asyncio.run(silent_client()).count(b"HTTP/1.1 204") == sent.count(b"\r\n\r\n")
+
+
+class QuickHeads(BoundedHeads):
+    head_seconds = 0.1
+
+
+def send_endlessly(connection: socket.socket) -> int:
+    """How many bytes were taken until the connection was cut; fails if it never is."""
+    for sent in range(1000):
+        try:
+            connection.sendall(b"a" * 65536)
+        except ConnectionError:
+            return sent * 65536
+    raise AssertionError("64 MB of a head were taken")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "Bearer", "Bearer nh_", "Bearer nh__", "Bearer nh_test1234_", "Bearer wrong",
+        f"Basic {KEY}", f"Token {KEY}", KEY, f"Bearer {KEY}x", f"Bearer {KEY} {KEY}", f"Bearer {KEY.upper()}",
+        f"Bearer {KEY}, Bearer {KEY}", "Bearer nh_é_é", "Bearer " + "nh_" * 5000, "Bearer nh_test1234_%00",
+    ],
+)  # fmt: skip
+def test_a_garbled_authorization_opens_nothing(host, routes, value, nothing_stored):
+    with host.client(key=None) as nobody:
+        answer = nobody.post(routes["chat"][1], json={"message": "Hello"}, headers={"Authorization": value.encode()})
+        problem(answer, 401, "not_authenticated")
+
+
+def test_two_authorizations_open_nothing(host, routes):
+    again = f"Authorization: Bearer {KEY}"
+    status, headers, _ = raw(host, head(host, "GET", "/conversations", again))
+    assert (status, headers["content-type"]) == (401, PROBLEM)
+
+
+# --- lengths and slowness ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Length: -1"],
+        ["Content-Length: x"],
+        ["Content-Length: 5", "Content-Length: 6"],
+        ["Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: gzip"],
+        ["X: a\x00b"],
+        [b"X\xff: a"],
+        ["no colon"],
+    ],
+)
+def test_what_is_no_http_is_refused_by_the_server(host, routes, headers, nothing_stored):
+    assert refused_by_the_server(raw(host, head(host, "POST", routes["chat"][1], *headers) + b'{"message": "Hello"}'))
+
+
+def test_a_length_that_is_too_short_cuts_the_body(host, routes, nothing_stored):
+    # Its end is taken for the next request, which is no HTTP.
+    answer = raw(host, head(host, "POST", routes["chat"][1], "Content-Length: 5") + b'{"message": "Hello"}')
+    assert refused_by_the_server(answer)
+
+
+def test_a_length_that_is_too_long_stores_nothing(host, routes, nothing_stored):
+    with connect(host) as connection:
+        connection.sendall(head(host, "POST", routes["chat"][1], "Content-Length: 500") + b'{"message": "Hello"}')
+
+
+def test_a_chunk_that_lies_is_refused(host, routes, nothing_stored):
+    body = b'zz\r\n{"message": "Hello"}\r\n0\r\n\r\n'
+    assert refused_by_the_server(raw(host, head(host, "POST", routes["chat"][1], "Transfer-Encoding: chunked") + body))
+
+
+def test_slow_bodies_keep_nobody_else_waiting(host, api):
+    conversation_id = start(api)
+    body = b'{"message": "slowly"}'
+    slow = [connect(host) for _ in range(30)]
+    for connection in slow:
+        connection.sendall(head(host, "POST", f"/conversations/{conversation_id}/chat", f"Content-Length: {len(body)}"))
+        connection.sendall(body[:5])
+    assert chat(api, conversation_id, "quickly", timeout=5).status_code == 200
+    for connection in slow[1:]:
+        connection.close()
+    slow[0].sendall(body[5:])
+    assert read_answer(slow[0])[0] == 200
+    slow[0].close()
+    assert len(turns_of(host, conversation_id)) == 2
+
+
+# --- addresses ---------------------------------------------------------------------------------------------------
+
+PATHS = [
+    "/%ff", "/%00", "/conversations/%ff", "/conversations/%00/chat", "/conversations/%2e%2e/%2e%2e/admin",
+    "/../../../etc/passwd", "//conversations", "/conversations/", "/conversations/not-an-id",
+    f"/conversations/{UNKNOWN_ID.upper()}x", f"/conversations/{UNKNOWN_ID}%00", f"/turns/{UNKNOWN_ID}/cancel/",
+    "/turns/0", "/conversations;a=b", "/CONVERSATIONS", "/" + "a" * 20_000, "/%F0%9F%98%80", "/%c0%ae%c0%ae", "/%",
+    "/conversations/${7*7}", "/conversations\\chat",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:30])
+def test_a_hostile_path_leads_nowhere(host, method, path, nothing_stored):
+    status, headers, _ = raw(host, head(host, method, path, "Content-Length: 0"))
+    assert (status, headers["content-type"]) == (404, PROBLEM)
+    assert headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", [b"/\xff", b"/caf\xc3\xa9", b"/ b", b"/\x00"])
+def test_a_raw_byte_in_a_path_is_refused_by_the_server(host, path):
+    request = head(host, "GET", "/PATH").replace(b"/PATH", path)
+    answer = raw(host, request)
+    assert refused_by_the_server(answer) or answer[0] == 404
+
+
+QUERIES = [
+    "%ff",
+    "%00",
+    "cursor=%ff",
+    "cursor=%00",
+    "limit=%00",
+    "limit=%ff",
+    "=",
+    "&&&",
+    "limit[]=1",
+    "a=%zz",
+    "x" * 20_000,
+]
+
+
+@pytest.mark.parametrize("address", ["/conversations", "/tools"])
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query[:20])
+def test_a_hostile_query_is_refused_or_ignored(host, address, query):
+    status, headers, body = raw(host, head(host, "GET", f"{address}?{query}"))
+    assert status in (200, 400)
+    if status == 400:
+        assert headers["content-type"] == PROBLEM
+        assert json.loads(body)["requestId"] == headers["x-request-id"]
+
+
+@pytest.mark.parametrize("agent", ["%ff", "%00", "%F0%9F%98%80", "a" * 5000, ""])
+def test_a_hostile_agent_in_the_query_is_unknown(api, agent):
+    problem(api.get(f"/tools?agent={agent}"), 400, "unknown_agent")
+
+
+@pytest.mark.parametrize("agent", [b"\xff", b"caf\xc3\xa9"])
+def test_a_raw_byte_in_a_query_is_refused_by_the_server(host, agent):
+    assert refused_by_the_server(raw(host, head(host, "GET", "/tools?agent=X").replace(b"=X", b"=" + agent)))
+
+
+def test_more_parameters_than_anybody_reads_are_refused(api):
+    problem(api.get("/tools?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
+    problem(api.get("/conversations?" + "&".join(f"a{n}=1" for n in range(1500))), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
+def test_a_method_that_is_not_ours_is_refused(api, routes, method, nothing_stored):
+    tried = {address for _, address in routes.values()} - {
+        address for ours, address in routes.values() if ours == method
+    }
+    assert len(tried) > 10
+    for address in tried:
+        problem(api.request(method, address), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("method", ["BREW", "GET\x00", "get", "G\u00c9T", ""])
+def test_a_method_that_is_none_is_refused_by_the_server(host, method):
+    assert refused_by_the_server(raw(host, head(host, method, "/conversations")))
+
+
+def test_connect_leads_nowhere(host):
+    """A method of HTTP's, to which we are no proxy."""
+    status, headers, body = raw(host, head(host, "CONNECT", "/conversations"))
+    assert (status, headers["content-type"], json.loads(body)["code"]) == (405, PROBLEM, "method_not_allowed")
+
+
+def test_many_bad_requests_at_once_do_no_harm(host, api, routes):
+    def send(number: int) -> int:
+        body = list(JUNK.values())[number % len(JUNK)]
+        return api.post(routes["chat"][1], content=body).status_code
+
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(send, range(300))) == {400}
+    assert chat(api, start(api), "still there?").status_code == 200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_was_a_fault_of_ours(host: Host) -> Iterator[None]:
+    """Whichever of these tests run: no request of theirs ended in a fault, and the log that would tell is read."""
+    before = len(host.log_lines())
+    yield
+    assert raw(host, head(host, "GET", "/the-last-of-them"))[0] == 404
+    eventually(lambda: "/the-last-of-them" in host.log_text())
+    lines = host.log_lines()[before:]
+    assert [line for line in lines if line.get("status", 0) >= 500 or line["level"] in ("error", "critical")] == []

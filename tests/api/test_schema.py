@@ -1,0 +1,162 @@
+"""The OpenAPI document and the running host, held against each other by schemathesis."""
+
+import html
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+import schemathesis
+import yaml
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.renderers import OpenApiYamlRenderer
+from schemathesis.config import SchemathesisConfig
+
+from tests.support.hosts import KEY, ROOT, Host
+
+CONFIG = SchemathesisConfig.from_dict(
+    {
+        "seed": 1,
+        # A database stores no NUL in a text, and JSON Schema has no way to say so of every text inside `metadata`;
+        # test_api_bad_input.py holds that it is refused.
+        # A query parameter nobody knows is ignored, as on the web at large: proxies and browsers add their own.
+        "generation": {
+            "max-examples": 8,  # besides those that cover each keyword of the schema, of which there are a thousand
+            "deterministic": True,
+            "allow-x00": False,
+            "allow-extra-parameters": False,
+            # Each request carries a good key; the check `ignored_auth` takes it away, and makes up a bad one, itself.
+            "with-security-parameters": False,
+        },
+    }
+)
+
+
+DOCUMENT = SchemaGenerator().get_schema(request=None, public=True)
+schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
+
+
+def use_real_things(host: Host, case: Any) -> None:
+    """Put things that exist in the place of values that merely fit: the schema cannot list ids, agents and cursors."""
+    with host.client() as client:
+        if is_uuid(case.path_parameters.get("conversation_id")):
+            case.path_parameters["conversation_id"] = client.post("/conversations").json()["conversationId"]
+        if all(is_uuid(case.path_parameters.get(name)) for name in ("conversation_id", "message_id")):
+            path = f"/conversations/{case.path_parameters['conversation_id']}"
+            client.post(f"{path}/chat", json={"message": "Hello"})
+            case.path_parameters["message_id"] = client.get(f"{path}/messages").json()["results"][0]["id"]
+        if is_uuid(case.path_parameters.get("turn_id")):
+            conversation_id = client.post("/conversations").json()["conversationId"]
+            answer = client.post(f"/conversations/{conversation_id}/chat", json={"message": "Hello"})
+            case.path_parameters["turn_id"] = answer.json()["turnId"]
+        if is_uuid(case.path_parameters.get("schedule_id")):
+            yearly = {"prompt": "Hello", "cron": "0 9 24 12 *"}
+            case.path_parameters["schedule_id"] = client.post("/schedules", json=yearly).json()["scheduleId"]
+        if is_uuid(case.path_parameters.get("deferred_id")):
+            conversation_id = client.post("/conversations").json()["conversationId"]
+            note = {"message": "Hello", "onWake": True}
+            answer = client.post(f"/conversations/{conversation_id}/messages", json=note)
+            case.path_parameters["deferred_id"] = answer.json()["messageId"]
+    if isinstance(case.body, dict) and case.body.get("onWake") is True and case.body.get("trigger") is True:
+        del case.body["trigger"]  # OpenAPI cannot say that the two exclude each other
+    if case.path.endswith("/schedules/preview") and not isinstance(case.body, dict | list | str | int | float | None):
+        case.body, case.media_type = {}, "application/json"  # OpenAPI cannot say that one of its fields is needed
+    is_new = case.method == "POST" and case.path.endswith(("/schedules", "/schedules/preview"))
+    if (is_new or case.method == "PATCH") and isinstance(case.body, dict):
+        use_real_times(case.body, is_new=is_new)
+    for place in (case.query, case.body):
+        if isinstance(place, dict) and is_agent(place.get("agent")):
+            place["agent"] = "default"
+    if isinstance(case.body, dict) and str(case.body.get("key")).startswith("heartbeat:"):
+        case.body["key"] = "telegram:1"  # OpenAPI cannot say that this channel is the host's own
+    if isinstance(case.body, dict) and is_model(case.body.get("model")):
+        case.body["model"] = "gpt-4.1-mini"
+    if isinstance(case.query, dict) and isinstance(case.query.get("cursor"), str):
+        case.query["cursor"] = ""
+
+
+def use_real_times(body: dict[str, Any], *, is_new: bool) -> None:
+    """Put times that exist in the place of those that merely fit, and one kind of them; what does not fit stays."""
+    longest = {"at": 64, "cron": 200, "zone": 64, "endsAt": 64}
+    texts = {name: body[name] for name in longest if body.get(name) is not None}
+    seconds = body.get("everySeconds")
+    if not all(isinstance(text, str) and 1 <= len(text) <= longest[name] for name, text in texts.items()):
+        return
+    if seconds is not None and not (type(seconds) is int and 60 <= seconds <= 3660 * 86_400):
+        return
+    real = {"at": "2126-12-24T09:00", "cron": "0 9 24 12 *", "zone": "Europe/Berlin", "endsAt": "2127-01-01"}
+    body.update({name: real[name] for name in texts})
+    kinds = [name for name in ("everySeconds", "at", "cron") if body.get(name) is not None]
+    for name in kinds[:-1]:
+        body[name] = None
+    if is_new and not kinds:
+        body["cron"] = real["cron"]
+    if is_uuid(body.get("conversationId")):
+        body["conversationId"] = None
+
+
+def is_uuid(value: Any) -> bool:
+    try:
+        return str(UUID(value)) == value
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
+def is_model(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 128
+
+
+def is_agent(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 64
+
+
+@pytest.mark.embedded(reason="what a route takes is decided in the same code; test_api_bad_input.py is on both")
+@schema.parametrize()
+def test_the_host_does_as_its_schema_says(case: Any, host: Host) -> None:
+    use_real_things(host, case)
+    case.call_and_validate(base_url=host.address, headers={"Authorization": f"Bearer {KEY}"}, timeout=30)
+
+
+def test_every_route_is_in_the_schema(host: Host) -> None:
+    from conversations.api.urls import urlpatterns as of_conversations
+    from scheduler.api.urls import urlpatterns as of_schedules
+
+    documented = yaml.safe_load(httpx2.get(f"{host.address}/api/schema").text)
+    assert documented == yaml.safe_load(OpenApiYamlRenderer().render(DOCUMENT))
+    routes = {re.sub(r"<\w+:(\w+)>", r"{\1}", f"/api/v1/{route.pattern}") for route in of_conversations + of_schedules}
+    assert routes == set(documented["paths"])
+
+
+def test_every_route_declares_that_it_needs_a_key() -> None:
+    operations = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
+    assert operations
+    assert all(operation.get("security") == [{"apiKey": []}] for operation in operations)
+
+
+def test_the_schema_is_valid_and_made_without_warnings(tmp_path) -> None:
+    made = subprocess.run(
+        [sys.executable, "manage.py", "spectacular", "--validate", "--fail-on-warn"],
+        cwd=ROOT,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "nanohost.settings", "DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_the_docs_need_no_other_server(host: Host) -> None:
+    page = httpx2.get(f"{host.address}/api/docs")
+    assert page.status_code == 200
+    assert "script-src 'self'" in page.headers["content-security-policy"].split("; ")
+    assert not re.search(r"<style|<script(?! src=)", page.text)
+    assert not re.search(r"(?:https?:)?//(?!127\.0\.0\.1)[a-z0-9.-]+\.[a-z]", page.text)
+    assets = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(assets) == 5
+    for asset in assets:
+        answer = httpx2.get(f"{host.address}{html.unescape(asset)}")
+        assert answer.status_code == 200, asset
+        assert asset.endswith((".css", ".png")) or "javascript" in answer.headers["content-type"], asset

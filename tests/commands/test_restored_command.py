@@ -1,0 +1,84 @@
+"""``manage.py restored``: what was open at the dump is ended, and nothing of it happens twice."""
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from agent.llm.base import Completion, tool_call
+from conversations.engine import claims, deferred
+from conversations.models import LaterMessage, LaterState, Turn, TurnStatus, Worker
+from nanohost.lib.clock import Now
+from scheduler import series
+from scheduler.models import ScheduleRun
+from scheduler.ticking import tick
+from tests.support.working import advance
+from tools import calls
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def restored(*options: str) -> str:
+    told = StringIO()
+    call_command("restored", *options, stdout=told)
+    return told.getvalue()
+
+
+@pytest.fixture
+def open_turns(say, tool_settings, effects) -> list[Turn]:
+    """One whose calls wait and run, and another behind it."""
+    tool_settings("append_line", "time", grants=["FS_WRITE"])
+    turns = [say("Write it down."), say("And then?")]
+    line = f'{{"path": "{effects}", "line": "one"}}'
+    asks = [
+        tool_call("waits", "append_line", line),
+        tool_call("runs", "append_line", line),
+        tool_call("reads", "time", "{}"),
+    ]
+    claims.store_calls(claims.claim(turns[0].pk, worker="worker-1"), Completion(tool_calls=tuple(asks)), limit=None)
+    calls.claim(ToolCall.objects.get(call_id="runs").pk, worker="worker-1")
+    return turns
+
+
+def test_what_was_open_is_failed_and_what_may_have_acted_is_unknown(open_turns, conversation, effects):
+    assert "2 turns are open" in restored()
+    assert "2 turns were open" in restored("--yes")
+    assert {turn.status for turn in Turn.objects.all()} == {TurnStatus.FAILED}
+    statuses = dict(ToolCall.objects.values_list("call_id", "status"))
+    assert statuses == {"waits": CallStatus.UNKNOWN, "runs": CallStatus.UNKNOWN, "reads": CallStatus.FAILED}
+    assert all("UNKNOWN" in text for text in results_of(conversation, "waits", "runs")), "the next turn's model is told"
+    for turn in open_turns:
+        advance(turn)
+    assert not effects.exists()
+    assert "0 turns were open" in restored("--yes")
+
+
+def test_what_a_schedule_or_a_deferred_message_had_begun_is_not_begun_again(conversation, owner, agent):
+    wake = {"kind": deferred.Kind.WAKE, "content": "Wake up.", "run_after": datetime(2020, 1, 1, tzinfo=UTC)}
+    message = deferred.put(conversation, request_id="request-1", **wake)
+    deferred.fire_due()
+    schedule = series.create(owner_id=owner.pk, agent=agent.name, prompt="Look.", every_seconds=3600)
+    tick(now=schedule.next_at)
+    assert Turn.objects.open().count() == 2
+    restored("--yes")
+    for minutes in (1, 10):
+        deferred.fire_due()
+        LaterMessage.objects.update(run_after=wake["run_after"])
+        tick(now=schedule.next_at + timedelta(minutes=minutes))
+    message.refresh_from_db()
+    assert (message.state, message.tries) == (LaterState.FAILED, 1)
+    assert list(ScheduleRun.objects.values_list("state", "attempts", "error")) == [("failed", 1, "turn_restored")]
+    assert Turn.objects.open().count() == 0
+
+
+def results_of(conversation, *call_ids: str) -> list[str]:
+    return list(conversation.messages.filter(tool_call_id__in=call_ids).values_list("content", flat=True))
+
+
+def test_while_somebody_works_nothing_is_ended(open_turns):
+    Worker.objects.create(name="worker-1", version="0", turns_most=1, heartbeat_at=Now())
+    with pytest.raises(CommandError, match="worker-1"):
+        restored("--yes")
+    assert Turn.objects.open().count() == 2

@@ -1,0 +1,32 @@
+"""What `make mutants` takes for granted: the survivors it knows stand in the code, and each has its reason."""
+
+import tomllib
+
+import pytest
+
+from tests.mutation.__main__ import TESTS, seeing
+from tests.support.hosts import ROOT
+
+pytestmark = pytest.mark.shapeless(reason="reads files")
+
+LISTED = tomllib.loads((ROOT / "tests" / "mutation" / "survivors.toml").read_text()).get("survivor", [])
+
+
+@pytest.mark.parametrize("survivor", LISTED, ids=lambda each: f"{each['file']}: {each['line']}"[:80])
+def test_a_known_survivor_stands_in_the_code_and_has_a_reason(survivor):
+    lines = [line.strip() for line in (ROOT / survivor["file"]).read_text().splitlines()]
+    assert survivor["line"] in lines, "the line has changed: see whether its mistakes are seen now"
+    assert not set(survivor["becomes"]) & set(lines)
+    assert len(survivor["reason"].split()) > 3
+
+
+@pytest.mark.parametrize("module", TESTS)
+def test_the_modules_that_are_always_tried_have_tests(module):
+    assert (ROOT / module).is_file()
+    assert all((ROOT / test).is_file() for tests in seeing(module) for test in tests)
+
+
+def test_another_modules_tests_are_those_that_import_it():
+    quick, slow = seeing("agent/loop.py")
+    assert "tests/unit/agent/test_loop.py" in quick
+    assert slow == []

@@ -1,0 +1,414 @@
+"""A worker's hold on a turn: who gets it, what it allows, and when it is over."""
+
+import queue
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
+
+from agent.llm.base import Completion, tool_call
+from conversations.engine import claims, deferred, inbox, turn_control
+from conversations.engine.claims import Claim
+from conversations.errors import FenceLost
+from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
+from nanohost.lib.clock import from_now
+from tests.support.scripts import script
+from tests.support.wait import wait_until
+from tests.support.working import advance, settle
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANSWER = Completion(content="Hello.")
+ASKS_FOR_TIME = Completion(tool_calls=(tool_call("call_1", "time", "{}"),))
+
+
+def claim(turn: Turn, worker: str = "worker-1") -> Claim:
+    held = claims.claim(turn.pk, worker=worker)
+    assert held is not None
+    return held
+
+
+def expire(turn: Turn) -> None:
+    """The worker is gone: its lease runs out."""
+    Turn.objects.filter(pk=turn.pk).update(lease_until=from_now(-1))
+
+
+# --- who gets it -------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_numbers_the_message_and_sets_the_lease(say):
+    turn = say("Hello")
+    held = claim(turn)
+    turn.refresh_from_db()
+    assert (turn.status, turn.fence, turn.worker, turn.attempts) == (TurnStatus.RUNNING, 1, "worker-1", 0)
+    assert Message.objects.get(turn=turn).seq == 1
+    assert held.fence == 1
+    assert turn.lease_until < turn.deadline
+
+
+def test_a_held_turn_is_not_claimed_again(say):
+    turn = say("Hello")
+    claim(turn)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+
+
+@pytest.mark.production(reason="two transactions at once")
+def test_an_heir_that_waits_for_the_storing_of_calls_sees_them(say, tool_settings):
+    """The former worker was late: its lease had run out, but nobody had claimed yet."""
+    tool_settings("time")
+    turn = say("What time is it?")
+    late = claim(turn)
+    expire(turn)
+    heirs: list[Claim | None] = []
+    heirs_pid = queue.Queue[int]()
+
+    def inherit() -> None:
+        try:
+            heirs_pid.put(pid_of_connection())
+            heirs.append(claims.claim(turn.pk, worker="worker-2"))
+        finally:
+            connections.close_all()
+
+    heir = threading.Thread(target=inherit)
+    with transaction.atomic():
+        claims.store_calls(late, ASKS_FOR_TIME, limit=None)
+        heir.start()
+        pid = heirs_pid.get(timeout=20)
+        wait_until(lambda: is_kept_waiting(pid))
+    heir.join()
+    assert heirs == [None]
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for, turn.fence) == (TurnStatus.WAITING, WaitingFor.TOOLS, 1)
+
+
+def pid_of_connection() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def is_kept_waiting(pid: int) -> bool:
+    """Whether that connection waits for a lock of ours."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid() = ANY(pg_blocking_pids(%s))", [pid])
+        return bool(cursor.fetchone()[0])
+
+
+def test_an_unknown_turn_is_not_claimed(db):
+    assert claims.claim(UUID(int=0), worker="worker-1") is None
+
+
+def test_a_turns_messages_get_their_numbers_one_after_the_other(say, conversation):
+    for content in ("first", "second"):
+        deferred.put(conversation, kind=deferred.Kind.CONTEXT, content=content, request_id="request-1")
+    turn = say("third")
+    claim(turn)
+    assert list(turn.messages.order_by("seq").values_list("seq", "content")) == [
+        *((1, "first"), (2, "second"), (3, "third"))
+    ]
+
+
+def test_a_claim_with_an_inbox_that_was_read_too_early_is_no_claim(say, monkeypatch):
+    turn = say("Hello")
+    read_early = claims._inbox(turn_id=turn.pk)
+    claims.hand_back(claim(turn))
+    monkeypatch.setattr(claims, "_inbox", lambda **_: read_early)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+    turn.refresh_from_db()
+    assert (turn.fence, turn.status, turn.messages.get().seq) == (1, TurnStatus.WAITING, 1)
+
+
+def test_a_claim_holds_while_its_fence_is_the_rows_own(say):
+    turn = say("Hello")
+    Turn.objects.update(fence=1000)
+    held = claim(turn)
+    assert claims.still_held([held]) == {turn.pk: False}
+    for fence in (held.fence - 1, held.fence + 1):
+        assert claims.still_held([replace(held, fence=fence)]) == {}
+    Turn.objects.update(cancel_requested=True)
+    assert claims.still_held([held]) == {turn.pk: True}
+    with pytest.raises(FenceLost):
+        claims.read(held)
+
+
+def test_a_turn_before_its_time_is_not_claimed(say):
+    turn = say("Hello")
+    Turn.objects.update(run_after=from_now(60))
+    assert claims.claim(turn.pk, worker="worker-1") is None
+    Turn.objects.update(run_after=from_now(-1))
+    claim(turn)
+
+
+def test_a_turn_is_not_claimed_while_an_earlier_one_is_open(say):
+    first, second = say("one"), say("two")
+    assert claims.claim(second.pk, worker="worker-1") is None
+    claims.finish(claim(first), ANSWER, reply="Hello.")
+    claim(second)
+
+
+def test_a_turn_is_not_claimed_while_a_call_of_it_is_open(say, tool_settings):
+    tool_settings("time")
+    turn = say("What time is it?")
+    assert claims.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
+    assert claims.claim(turn.pk, worker="worker-2") is None
+    ToolCall.objects.update(status=CallStatus.SUCCESS)
+    claim(turn)
+
+
+def test_the_database_admits_one_active_turn_a_conversation(say):
+    first, second = say("one"), say("two")
+    claim(first)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Turn.objects.filter(pk=second.pk).update(status=TurnStatus.WAITING)
+
+
+def test_a_claim_that_the_unique_index_refuses_is_no_claim_and_leaves_no_gap(say):
+    """As if the earlier turn had become active between our look and our write."""
+    first, second = say("one"), say("two")
+    Turn.objects.filter(pk=first.pk).update(status=TurnStatus.RUNNING, number=99, lease_until=from_now(30))
+    assert claims.claim(second.pk, worker="worker-1") is None
+    assert Message.objects.get(turn=second).seq is None
+    second.conversation.refresh_from_db()
+    assert second.conversation.next_seq == 1
+
+
+def test_of_many_workers_one_gets_the_turn(say):
+    turn = say("Hello")
+    won: list[Claim | None] = []
+
+    def try_it(number: int) -> None:
+        won.append(claims.claim(turn.pk, worker=f"worker-{number}"))
+        connections.close_all()
+
+    threads = [threading.Thread(target=try_it, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 10
+    assert sum(1 for held in won if held) == 1
+
+
+# --- leases and fences -------------------------------------------------------------------------------------------
+
+
+def test_after_an_expired_lease_another_worker_takes_over_and_it_counts(say):
+    turn = say("Hello")
+    claim(turn)
+    expire(turn)
+    taken_over = claim(turn, "worker-2")
+    assert (taken_over.fence, taken_over.attempts) == (2, 1)
+
+
+def test_keeping_renews_the_lease_but_never_past_the_deadline(say):
+    turn = say("Hello")
+    held = claim(turn)
+    expire(turn)
+    Turn.objects.update(deadline=from_now(3))
+    claims.keep([held], worker="worker-1")
+    turn.refresh_from_db()
+    assert turn.lease_until == turn.deadline
+
+
+def test_keeping_renews_nothing_of_another_worker(say):
+    turn = say("Hello")
+    stale = claim(turn)
+    expire(turn)
+    claim(turn, "worker-2")
+    expire(turn)
+    claims.keep([stale], worker="worker-1")
+    claim(turn, "worker-3")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda stale: claims.read(stale),
+        lambda stale: claims.store_calls(stale, ASKS_FOR_TIME, limit=None),
+        lambda stale: claims.finish(stale, ANSWER, reply="Hello."),
+        lambda stale: claims.fail(stale, code="turn_error"),
+        lambda stale: claims.wait_for_retry(stale, seconds=1),
+        lambda stale: claims.hand_back(stale),
+    ],
+    ids=["read", "store_calls", "finish", "fail", "wait_for_retry", "hand_back"],
+)
+def test_a_stale_claim_changes_nothing(say, write):
+    turn = say("Hello")
+    stale = claim(turn)
+    expire(turn)
+    claim(turn, "worker-2")
+    before = Turn.objects.values().get(), turn.conversation.messages.count()
+    with pytest.raises(FenceLost):
+        write(stale)
+    assert (Turn.objects.values().get(), turn.conversation.messages.count()) == before
+    turn.conversation.refresh_from_db()
+    assert turn.conversation.next_seq == 2, "the numbers were rolled back, too"
+    assert not ToolCall.objects.exists()
+
+
+def test_still_held_tells_what_was_lost_and_what_is_to_be_cancelled(say, conversation, owner):
+    other = inbox.start_conversation(owner_id=owner.pk, metadata={})
+    kept, lost = claim(say("one")), claim(say("two", conversation=other))
+    turn_control.cancel_turn(Turn.objects.get(pk=kept.turn_id))
+    Turn.objects.filter(pk=lost.turn_id).update(fence=9)
+    assert claims.still_held([kept, lost]) == {kept.turn_id: True}
+
+
+# --- attempts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_that_kills_its_workers_fails_at_its_bound_with_the_reason(say, settings):
+    settings.TURN_MAX_ATTEMPTS = 2
+    turn = say("Hello")
+    for _ in range(3):
+        claim(turn)
+        expire(turn)
+    turn = advance(turn)
+    assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "turn_crashed")
+    assert "died" in turn.error_detail
+
+
+def test_a_stored_step_resets_attempts(say, tool_settings):
+    turn = say("What time is it?")
+    claim(turn)
+    expire(turn)
+    claims.store_calls(claim(turn, "worker-2"), Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None)
+    turn.refresh_from_db()
+    assert turn.attempts == 0
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "time"])
+def test_a_round_is_stored_once_though_the_answer_to_its_commit_was_lost(say, tool_settings, monkeypatch, asked):
+    tool_settings("time")
+    turn = say("What time is it?")
+    held, real = claim(turn), transaction.Atomic.__exit__
+
+    def lose(self, *exception):
+        real(self, *exception)
+        if not connection.in_atomic_block:
+            monkeypatch.undo()
+            raise OperationalError("the connection is lost")
+
+    def store():
+        return claims.store_calls(held, Completion(tool_calls=(tool_call("c", asked, "{}"),)), limit=None)
+
+    monkeypatch.setattr(transaction.Atomic, "__exit__", lose)
+    with pytest.raises(OperationalError):
+        store()
+    if asked == "time":
+        with pytest.raises(FenceLost):
+            store()
+    else:
+        assert store() is False
+    assert ToolCall.objects.filter(turn_id=turn.pk).count() == 1
+    assert Message.objects.filter(turn=turn, role="assistant").count() == 1
+
+
+def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
+    first, second = say("one"), say("two")
+    claims.hand_back(claim(first))
+    first.refresh_from_db()
+    assert (first.status, first.waiting_for, first.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
+    assert claims.claim(second.pk, worker="worker-2") is None
+    assert claim(first, "worker-2").attempts == 0
+
+
+# --- what a model may send ---------------------------------------------------------------------------------------
+
+
+def test_calls_with_repeated_or_missing_ids_get_ids_of_their_own(say, tool_settings):
+    tool_settings("time")
+    turn = say("What time is it?")
+    calls = tuple(tool_call(call_id, "time", "{}") for call_id in ("same", "same", ""))
+    claims.store_calls(claim(turn), Completion(tool_calls=calls), limit=None)
+    ids = list(ToolCall.objects.filter(turn_id=turn.pk).order_by("position").values_list("call_id", flat=True))
+    assert ids[0] == "same"
+    assert len(set(ids)) == 3
+    stored = Message.objects.get(turn=turn, role="assistant").tool_calls
+    assert [call["id"] for call in stored] == ids
+
+
+def test_ids_repeated_in_a_later_round_do_not_collide(say, tool_settings, conversation):
+    tool_settings("time")
+    turn = say("What time is it?")
+    for _ in range(2):
+        held = claim(turn)
+        claims.store_calls(held, ASKS_FOR_TIME, limit=None, before=claims.read(held).calls)
+        ToolCall.objects.update(status=CallStatus.SUCCESS, result="noon")
+        held = claim(turn)
+        claims.store_results(held, claims.read(held))
+        expire(turn)
+    assert ToolCall.objects.filter(turn_id=turn.pk).count() == 2
+    assert settle([turn])[0].status == TurnStatus.SUCCEEDED
+
+
+def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, effects):
+    tool_settings("append_line", grants=["FS_WRITE"])
+    call = {"name": "append_line", "arguments": {"path": str(effects), "line": "once"}}
+    turn = say(script({"call": [call]}, {"say": "Done."}))
+    advance(turn)
+    ToolCall.objects.update(status=CallStatus.SUCCESS, result="appended once")
+    held = claim(turn)
+    claims.store_results(held, claims.read(held))
+    expire(turn)  # the worker died after the results were stored
+    assert advance(turn, worker="worker-2").status == TurnStatus.SUCCEEDED
+    assert ToolCall.objects.count() == 1
+
+
+# --- what the model sees ---------------------------------------------------------------------------------------------
+
+
+def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, settings):
+    monkeypatch.setattr(claims, "MOST_MESSAGES", 4)
+    settings.MEMORY_WINDOW = 37  # a statement of its own, which has this bound
+    settle([say("Hello"), say("Hello again")])
+    turn = say("Go on")
+    held = claim(turn)
+    # Four there are of five, and the first of them is not its own.
+    assert [message["role"] for message in claims.read(held).transcript] == ["assistant", "user", "assistant", "user"]
+    for number in range(3):
+        refused = Completion(tool_calls=(tool_call(f"c{number}", "nonsense", "{}"),))
+        claims.store_calls(held, refused, limit=None, before=number)
+        claims.store_results(held, claims.read(held))
+        if number == 0:
+            roles = [message["role"] for message in claims.read(held).transcript]
+            assert roles == ["assistant", "user", "assistant", "tool"]
+    view = claims.read(held)
+    assert len(view.own) == len(view.transcript) == 7
+    assert view.calls == 3
+
+
+@pytest.mark.parametrize(("consolidated", "window", "first"), [(0, 50, 1), (2, 1, 3), (2, 2, 3), (2, 4, 2), (3, 50, 1)])
+def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation, settings, consolidated, window, first):
+    settle([say("one"), say("two")])
+    summary = {"role": "system", "type": Message.Type.SUMMARY, "kind": Message.Kind.ROLLING}
+    conversation.messages.create(content="before", seq=1000, **summary)
+    Conversation.objects.update(consolidated_through=consolidated, summary_seq=1000 if consolidated else None)
+    settings.MEMORY_WINDOW = window
+    view = claims.read(claim(say("three")))
+    assert (view.first_seq, view.last_seq, view.unconsolidated) == (first, 5, 5 - consolidated)
+    assert view.summary == ("before" if consolidated else "")
+
+
+@pytest.mark.parametrize(
+    ("summarise_from", "bound", "is_left"),
+    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 11, False), (6, 12, True)],
+)
+def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch, summarise_from, bound, is_left):
+    settle([say("one"), say("two")])
+    Conversation.objects.update(summarise_from_seq=summarise_from)
+    turn = say("three")
+    monkeypatch.setattr(claims, "MOST_MESSAGES", bound)
+    assert claims.read(claim(turn)).is_left_long is is_left
+
+
+@pytest.mark.parametrize("role", Message.Role.values)
+def test_only_what_a_user_says_has_its_time(role):
+    seen = claims.for_model(UTC, datetime(2026, 1, 2, 3, 4, tzinfo=UTC), role, "Hello", None, "")
+    assert seen["role"] == role
+    assert ("2026" in seen["content"]) is (role == "user")
+    assert seen["content"].startswith("Hello")

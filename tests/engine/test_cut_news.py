@@ -1,0 +1,189 @@
+"""The connection that news are heard by, cut again and again: whatever it was in the midst of, they are heard again."""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis as AsyncRedis
+
+from conversations import events
+from conversations.events import redis as transport_module
+from conversations.events.redis import RedisTransport
+from conversations.web import health
+from nanohost.lib.ids import new_id
+from tests.engine.test_events import Listener, until
+from tests.faults.servers import Redis, missing_binaries
+from tests.host.test_metrics import scrape
+
+pytestmark = [
+    pytest.mark.production(reason="the embedded bus is the process's own"),
+    pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server"),
+]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """One's own: everybody's connections to it are cut."""
+    server = Redis(tmp_path_factory.mktemp("news") / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def at_it(redis: Redis, settings: Any) -> str:
+    settings.REDIS_URL = redis.url
+    return redis.url
+
+
+async def cut_all(client: AsyncRedis) -> None:
+    for kind in ("pubsub", "normal"):
+        await client.client_kill_filter(_type=kind, skipme=True)
+
+
+async def hears_of(transport: RedisTransport, listener: Listener) -> int:
+    """Follow a new turn and tell of it; how often it was told until it was heard. What is told as a connection is cut
+    may be lost."""
+    turn_id, tries = new_id(), 0
+    await transport.subscribe(turn_id)
+    before = len(listener.heard)
+    while len(listener.heard) == before:
+        tries += 1
+        transport.publish(turn_id, "turn.started", {}, fence=1)
+        transport.publish_end(turn_id, None)
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if len(listener.heard) > before:
+                break
+        assert tries < 5, "nothing is heard any more"
+    await until(lambda: turn_id in listener.over)
+    return tries
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_after_a_storm_of_cuts_news_are_heard_at_once(at_it, seed):
+    """2 to 700 ms apart, while turns are subscribed to and left all the time."""
+    chance, listener = random.Random(seed), Listener()
+
+    async def come_and_go(transport: RedisTransport) -> None:
+        while True:
+            turn_id = new_id()
+            with suppress(OSError):
+                await transport.subscribe(turn_id)
+            await transport.unsubscribe(turn_id)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        transport = RedisTransport()
+        await transport.attach(listener)
+        busy = [asyncio.create_task(come_and_go(transport)) for _ in range(8)]
+        async with AsyncRedis.from_url(at_it) as judge:
+            for _ in range(20):
+                await asyncio.sleep(min(chance.expovariate(12), 0.7) + 0.002)
+                await cut_all(judge)
+        assert [task.exception() for task in busy if task.done()] == []
+        for task in busy:
+            task.cancel()
+        await until(lambda: transport._is_connected)
+        assert await hears_of(transport, listener) <= 2  # the publisher's connection may be a dead one, once
+        assert await hears_of(transport, listener) == 1
+        assert not transport.is_deaf()
+        await transport.detach()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("read() called while another coroutine is waiting"), ValueError("junk")]
+)
+def test_whatever_ends_a_connection_another_is_made(at_it, monkeypatch, error):
+    listener, heard, raised = Listener(), RedisTransport._heard, []
+
+    def stumble(self: RedisTransport, *args: Any) -> None:
+        if len(raised) < 3:
+            raised.append(1)
+            raise error
+        heard(self, *args)
+
+    monkeypatch.setattr(RedisTransport, "_heard", stumble)
+
+    async def main() -> None:
+        transport = RedisTransport()
+        await transport.attach(listener)
+        await until(lambda: transport._is_connected)
+        assert await hears_of(transport, listener) == 1
+        await transport.detach()
+
+    asyncio.run(main())
+    assert len(raised) == 3
+
+
+def test_who_hears_nothing_of_itself_says_that_it_is_deaf_until_it_does(at_it, redis, monkeypatch):
+    monkeypatch.setattr(transport_module, "WORD_SECONDS", 0.02)
+    monkeypatch.setattr(transport_module, "DEAF_AFTER", 0.5)
+
+    async def main() -> None:
+        transport = RedisTransport()
+        assert not transport.is_deaf()  # nobody listens
+        await transport.attach(Listener())
+        await until(lambda: transport._is_connected)
+        assert not transport.is_deaf()
+        redis.hang()
+        try:
+            await until(transport.is_deaf)
+        finally:
+            redis.go_on()
+        await until(lambda: not transport.is_deaf())
+        await transport.detach()
+
+    asyncio.run(main())
+
+
+def test_a_way_that_swallows_everything_is_left_for_another(at_it, monkeypatch):
+    """As a connection whose other end has gone without a word: subscribed as ever, and nothing comes."""
+    monkeypatch.setattr(transport_module, "WORD_SECONDS", 0.02)
+    monkeypatch.setattr(transport_module, "DEAF_AFTER", 0.3)
+    listener = Listener()
+
+    async def main() -> None:
+        transport = RedisTransport()
+        await transport.attach(listener)
+        await until(lambda: transport._is_connected)
+        transport._own_channel = "elsewhere"  # to which this connection is not subscribed
+        await until(lambda: not transport._is_connected)
+        await until(lambda: transport._is_connected and not transport.is_deaf())
+        assert await hears_of(transport, listener) == 1
+        await transport.detach()
+
+    asyncio.run(main())
+
+
+def test_a_publisher_stumbles_over_nothing(at_it):
+    """What cannot be told is dropped; the next is told."""
+    listener = Listener()
+
+    async def main() -> None:
+        transport = RedisTransport()
+        await transport.attach(listener)
+        await until(lambda: transport._is_connected)
+        transport.publish(new_id(), "turn.started", {"not": {1, 2, 3}}, fence=1)
+        await asyncio.to_thread(transport.flush, timeout=10)
+        assert await hears_of(transport, listener) == 1
+        await transport.detach()
+
+    asyncio.run(main())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readiness_and_the_metrics_tell_of_a_deaf_node(at_it, monkeypatch):
+    deaf = RedisTransport()
+    monkeypatch.setattr(events, "transport", lambda: deaf)
+    told = []
+    for heard_ago in (0.0, transport_module.DEAF_AFTER + 1):
+        deaf._heard_at = time.monotonic() - heard_ago
+        told.append((health._news(), scrape()["nanohost_news_deaf",]))
+    assert told == [(True, 0.0), (False, 1.0)]

@@ -1,0 +1,224 @@
+"""The doorbell at a broker that is away, silent or back: ringing never holds anybody up, and nothing depends on it."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+from celery import Celery
+
+from conversations.engine import doorbell
+from conversations.engine.doorbell import LEFT_ALONE_SECONDS
+from conversations.engine.sweeper import due_turns
+from conversations.web import health
+from tests.faults.servers import Redis, free_port, missing_binaries
+from tests.support.sources import read_settings
+
+# An API call answers within so many seconds whatever the broker does, and one ring is the least part of it.
+SOON = 5.0
+pytestmark = pytest.mark.shapeless(reason="brokers of its own")
+needs_redis = pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server")
+
+
+class Listener:
+    """A broker that accepts connections, counts them, and never says a word."""
+
+    def __init__(self) -> None:
+        self.accepted: list[socket.socket] = []
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=200)
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                self.accepted.append(self._socket.accept()[0])
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+        for connection in self.accepted:
+            connection.close()
+
+
+@pytest.fixture
+def mute() -> Iterator[Listener]:
+    listener = Listener()
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """The port of a broker that does not even accept: the kernel's queue before it is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.connect(listener.getsockname())
+        yield listener.getsockname()[1]
+        for client in waiting:
+            client.close()
+
+
+@pytest.fixture
+def bell_at(monkeypatch) -> Callable[[int], doorbell._Broker]:
+    """Have the doorbell ring at a port, by the settings it has with servers: ``bell_at(port)``."""
+
+    def point(port: int) -> doorbell._Broker:
+        monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1/none")
+        monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{port}/0")
+        app = Celery("nanohost", set_as_current=False)
+        app.config_from_object(SimpleNamespace(**read_settings()), namespace="CELERY")
+        for module in (doorbell, health):
+            monkeypatch.setattr(module, "current_app", app)
+        monkeypatch.setattr(doorbell, "_broker", doorbell._Broker())
+        return doorbell._broker
+
+    return point
+
+
+def ring(bell: doorbell._Broker) -> bool:
+    """Whether the broker took it; fails if it took long to find out."""
+    began = time.monotonic()
+    rung = bell.ring("conversations.tasks.advance_turn", UUID(int=0))
+    assert time.monotonic() - began < SOON
+    return rung
+
+
+def ring_together(bell: doorbell._Broker, callers: int) -> list[bool]:
+    """What each of many callers was told; fails if any of them waited long."""
+    rung: list[bool] = []
+    all_here = threading.Barrier(callers)
+
+    def call() -> None:
+        all_here.wait()
+        rung.append(ring(bell))
+
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(rung) == callers, "some of them waited too long"
+    return rung
+
+
+def let_time_pass(bell: doorbell._Broker) -> None:
+    """As if the broker had been left alone for long enough."""
+    assert bell._failed_at is not None
+    bell._failed_at -= LEFT_ALONE_SECONDS
+
+
+def test_a_broker_that_is_down_holds_nobody_up(bell_at):
+    bell = bell_at(free_port())
+    assert [ring(bell), ring(bell)] == [False, False]
+
+
+def test_a_broker_that_never_answers_holds_nobody_up_and_is_then_left_alone(bell_at, mute):
+    bell = bell_at(mute.port)
+    assert [ring(bell), ring(bell), ring(bell)] == [False, False, False]
+    assert len(mute.accepted) == 1
+
+
+def test_a_broker_that_never_accepts_holds_nobody_up_and_is_then_left_alone(bell_at, deaf):
+    bell = bell_at(deaf)
+    assert not ring(bell)
+    began = time.monotonic()
+    assert not ring(bell)
+    assert time.monotonic() - began < 0.5, "a try would have taken a second"
+
+
+def test_as_many_as_may_ring_at_once_wait_side_by_side_and_not_for_one_another(bell_at, mute, monkeypatch):
+    monkeypatch.setenv("WEB_THREADS", "80")
+    assert ring_together(bell_at(mute.port), 80) == [False] * 80
+
+
+def test_after_a_while_one_caller_tries_again_and_the_others_do_not_wait(bell_at, mute):
+    bell = bell_at(mute.port)
+    ring(bell)
+    let_time_pass(bell)
+    assert ring_together(bell, 10) == [False] * 10
+    assert len(mute.accepted) == 2
+    assert not ring(bell)
+    assert len(mute.accepted) == 2, "and it is left alone again"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_is_taken_in_while_the_broker_is_silent_and_found_by_the_next_sweep(bell_at, mute, say):
+    bell_at(mute.port)
+    began = time.monotonic()
+    turn = say("Hello")
+    assert time.monotonic() - began < SOON
+    assert len(mute.accepted) == 1, "it was rung for"
+    assert due_turns() == [turn.pk], "by the very next sweep: nobody was told"
+
+
+def test_readiness_is_told_soon_though_the_broker_is_silent(bell_at, mute):
+    bell_at(mute.port)
+    began = time.monotonic()
+    assert not health._passes(health._doorbell)
+    assert time.monotonic() - began < SOON / 2
+
+
+# --- a broker that comes back ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Redis]:
+    server = Redis(tmp_path / "redis")
+    yield server
+    if server.process:
+        server.go_on()
+        server.stop()
+
+
+def rings_in(server: Redis) -> int:
+    with server.connect() as client:
+        return int(client.llen("turns"))  # type: ignore[arg-type]  # not a client that is awaited
+
+
+@needs_redis
+def test_a_broker_that_comes_up_is_rung_at_again(bell_at, redis):
+    bell = bell_at(redis.port)
+    assert not ring(bell)
+    redis.start()
+    assert not ring(bell), "it is left alone yet"
+    let_time_pass(bell)
+    assert ring(bell)
+    assert ring_together(bell, 5) == [True] * 5, "from now on by all"
+    assert rings_in(redis) == 6
+
+
+@needs_redis
+def test_a_broker_that_falls_silent_holds_nobody_up_and_is_rung_at_when_it_speaks_again(bell_at, redis):
+    redis.start()
+    bell = bell_at(redis.port)
+    assert ring_together(bell, 5) == [True] * 5
+    redis.hang()
+    assert not any(ring_together(bell, 5))
+    redis.go_on()
+    let_time_pass(bell)
+    assert ring(bell)
+    assert rings_in(redis) >= 6, "what was sent into the silence may have arrived"
+
+
+@needs_redis
+def test_a_broker_that_was_restarted_between_two_rings_misses_none(bell_at, redis):
+    redis.start()
+    bell = bell_at(redis.port)
+    assert ring_together(bell, 5) == [True] * 5
+    redis.stop()
+    redis.start()
+    assert ring_together(bell, 5) == [True] * 5
+    assert rings_in(redis) == 5

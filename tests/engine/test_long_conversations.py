@@ -1,0 +1,164 @@
+"""Conversations without end: what was said is in the prompt, in the summary's range or in the log, and prompts fit."""
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from agent import llm, tokens
+from agent.llm.base import ModelRequest
+from agent.tokens import Correction, estimated_message, estimated_tools
+from conversations.engine.turns import _take
+from conversations.models import Compaction, Conversation, Message, Turn
+from memory import log
+from tests.support.compacting import run
+from tests.support.openai_server import OpenAIServer, completion
+from tests.support.working import settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_learned(monkeypatch) -> None:
+    """Of models, by tests before."""
+    monkeypatch.setattr(tokens, "correction", Correction())
+
+
+@pytest.fixture
+def prompts(monkeypatch) -> list[ModelRequest]:
+    """What the scripted model is asked, in order."""
+    asked: list[ModelRequest] = []
+    client = llm.client()
+    complete = type(client).complete
+
+    async def recorded(self: Any, request: ModelRequest, on_delta: Any = None) -> Any:
+        asked.append(request)
+        return await complete(self, request, on_delta)
+
+    monkeypatch.setattr(type(client), "complete", recorded)
+    return asked
+
+
+@pytest.fixture
+def chat(conversation, say) -> Callable[[str], bool]:
+    """Say something, and do what a worker then does; returns whether the conversation was compacted."""
+
+    def turn(content: str) -> bool:
+        (ended,) = settle([say(content)])
+        assert ended.status == "succeeded", ended.error_code
+        due = Compaction.objects.filter(conversation=conversation, status="queued").first()
+        if due:
+            run(due)
+            due.refresh_from_db()
+            assert due.status == "done", due.error
+        return bool(due)
+
+    return turn
+
+
+def chats(asked: list[ModelRequest]) -> list[ModelRequest]:
+    """Without those that ask for a compaction."""
+    return [request for request in asked if not request.tool_choice]
+
+
+def test_between_compactions_a_prompt_begins_with_the_one_before(chat, prompts, tool_settings):
+    tool_settings("time")
+    compacted = [chat(f"What time is it? {number}" if number % 7 == 3 else f"Word {number}") for number in range(60)]
+    assert 2 <= sum(compacted) <= 10
+    after_compaction = {f"Word {n + 1}" for n, was in enumerate(compacted) if was}
+    after_compaction |= {f"What time is it? {n + 1}" for n, was in enumerate(compacted) if was}
+    pairs = equal = 0
+    for before, after in itertools.pairwise(chats(prompts)):
+        newest = [message for message in after.messages if message["role"] == "user"][-1]["content"]
+        if newest.split("\n")[0] in after_compaction and after.messages[-1]["role"] == "user":
+            continue  # the first after a compaction is new
+        pairs += 1
+        sent = json.dumps([before.tools, before.messages])
+        equal += json.dumps([after.tools, after.messages]).startswith(sent[:-2])
+    assert equal == pairs > 50
+
+
+def test_an_estimate_comes_within_15_percent_of_what_a_provider_counts(say, model):
+    """One that counts 1.6 times as many tokens as we do."""
+    errors = []
+    for number in range(8):
+        turn = say(f"Tell me about the roses of the year {number}, at some length, please.")
+        _, outlook = _take(turn.pk, worker="worker-0")
+        request, estimate = outlook.request(None)
+        Turn.objects.filter(pk=turn.pk).update(status="queued", lease_until=None)
+        counted = sum(len(str(message["content"])) for message in request.messages) * 2 // 5
+        model.answer(completion("Fine.", usage={"prompt_tokens": counted, "completion_tokens": 1, "total_tokens": 1}))
+        errors.append(abs(estimate * tokens.correction.ratio(request.model) - counted) / counted)
+        settle([turn])
+    assert errors[0] > 0.3
+    assert max(errors[5:]) <= 0.15
+
+
+def test_providers_that_count_otherwise_or_not_at_all():
+    correction = Correction()
+    correction.learn("m", estimated=100, reported=0)
+    assert correction.ratio("m") == 1
+    correction.learn("m", estimated=100, reported=150)
+    assert correction.ratio("m") == 1.5
+    correction.learn("m", estimated=100, reported=10**9)
+    assert correction.ratio("m") == 3.25
+    assert correction.ratio("other") == 1
+
+
+# Every so many turns, a fact.
+FACT_EVERY = 9
+
+
+@pytest.mark.parametrize("turns", [120, pytest.param(1000, marks=pytest.mark.faults)])
+@pytest.mark.timeout(900)
+def test_every_planted_fact_is_in_the_prompt_in_the_summarys_range_or_found_by_recall(
+    turns, chat, prompts, conversation, agent
+):
+    agent.context_window = 4000
+    agent.output_reserve = 1000
+    agent.save()
+    facts: dict[str, int] = {}
+    for number in range(turns):
+        planted = number % FACT_EVERY == 0
+        fact = f"fact{number}zebra"
+        filler = "and so on " * (number % 37)
+        chat(f"The code of drawer {number} is {fact}. {filler}" if planted else f"Talk {number}. {filler}")
+        if planted:
+            facts[fact] = Message.objects.filter(conversation=conversation, content__contains=fact).first().seq
+        request = chats(prompts)[-1]
+        cost = estimated_tools(request.tools) + sum(map(estimated_message, request.messages))
+        assert cost * tokens.correction.ratio(request.model) <= agent.prompt_tokens()
+        if planted or number == turns - 1:
+            lost = [each for each, seq in facts.items() if not is_kept(each, seq, request, conversation)]
+            assert lost == []
+
+
+def is_kept(fact: str, seq: int, request: ModelRequest, conversation: Conversation) -> bool:
+    """In the prompt; or in the range of the summary, and found by the tool that recalls, which says where it stood."""
+    if any(fact in str(message["content"]) for message in request.messages):
+        return True
+    through = Conversation.objects.values_list("consolidated_through", flat=True).get(pk=conversation.pk)
+    found = log.recall(agent="default", owner_id=conversation.owner_id, query=fact, today=timezone.localdate())
+    return seq <= through and any(fact in each.content and each.first_seq <= seq <= each.last_seq for each in found)
+
+
+def test_tools_count_in_the_budget(chat, prompts, agent, tool_settings):
+    tool_settings("time")
+    agent.context_window, agent.output_reserve = 1400, 400
+    agent.save()
+    for number in range(12):
+        chat(f"Word {number} " + "and so on " * 20)
+    last = chats(prompts)[-1]
+    assert estimated_tools(last.tools) > 50
+    cost = estimated_tools(last.tools) + sum(map(estimated_message, last.messages))
+    assert cost * tokens.correction.ratio(last.model) <= 1000
+
+
+def test_a_server_of_ours_takes_every_prompt(chat, model):
+    """It refuses what breaks the chat format's rules."""
+    assert isinstance(model, OpenAIServer)
+    for number in range(30):
+        chat(json.dumps({"script": [{"call": [{"name": "time"}]}, {"say": f"{number}"}]}))

@@ -1,0 +1,291 @@
+"""A worker process's runtime: its row, its loop, its bounds, its goodbye."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from conversations.engine import worker as worker_module
+from conversations.engine.worker import Runtime, forget_dead_workers
+from conversations.models import TURNS, Turn, TurnStatus, WaitingFor, Worker
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
+from tests.support.scripts import script
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition; fails if it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come about in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def runtime(settings, monkeypatch) -> Iterator[Runtime]:
+    monkeypatch.setattr(worker_module, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(Worker, "HEARTBEAT_SECONDS", 0.1)
+    settings.SWEEP_SECONDS = 0.1
+    settings.WORKER_MAX_TURNS = 2
+    made = Runtime((TURNS,))  # without tools: the process they run in takes a second to start
+    made.start()
+    yield made
+    made.stop()
+
+
+def status(turn: Turn) -> str:
+    return Turn.objects.get(pk=turn.pk).status
+
+
+def test_a_worker_introduces_itself_and_says_goodbye(settings):
+    runtime = Runtime()
+    runtime.start()
+    assert Worker.objects.alive().get().name == runtime.name
+    runtime.stop()
+    assert not Worker.objects.alive().exists()
+    assert Worker.objects.get().ended_at is not None
+
+
+def test_what_is_rung_for_in_a_workers_own_process_it_takes_itself(runtime, say):
+    """Nothing else hears a ring here: there is no consumer of the broker."""
+    turn = say("Hello")
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_a_worker_that_winds_down_takes_nothing_more(runtime, say):
+    runtime.wind_down()
+    turn = say("Hello")
+    runtime.take_turn(turn.pk)
+    assert status(turn) == TurnStatus.QUEUED
+
+
+def test_a_turn_handed_over_is_run(runtime, say):
+    turn = say("Hello")
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_the_heartbeat_renews_leases_and_reports_its_pool(runtime, say):
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: Turn.objects.of_worker(runtime.name).count() == 1)
+    pool = connection.settings_dict["OPTIONS"].get("pool")
+    row = Worker.objects.get(name=runtime.name)
+    assert row.pool_most == (pool["max_size"] if pool else None)
+    assert row.told_pool == (f"{row.pool_used} of {row.pool_most}" if pool else "none")
+    before = Turn.objects.get(pk=turn.pk).lease_until
+    until(lambda: Turn.objects.get(pk=turn.pk).lease_until > before)
+
+
+def test_the_heartbeat_does_not_wait_behind_other_work(runtime, say):
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING)
+    done = threading.Event()
+    try:
+        for _ in range(20):
+            asyncio.run_coroutine_threadsafe(runtime._database(done.wait), runtime._loop)
+        for _ in range(2):  # the first may have been on its way
+            before = Turn.objects.get(pk=turn.pk).lease_until
+            until(lambda before=before: Turn.objects.get(pk=turn.pk).lease_until > before)
+    finally:
+        done.set()
+
+
+def test_a_turn_taken_over_is_let_go_without_a_write(runtime, say):
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING)
+    Turn.objects.update(fence=9, worker="worker-2", lease_until=from_now(60))
+    until(lambda: runtime._runner.count == 0)
+    assert (Turn.objects.get().fence, status(turn)) == (9, TurnStatus.RUNNING)
+
+
+def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out(runtime, say):
+    """As after a stall of the whole process: the sweeper rings before the heartbeat has renewed the lease."""
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING and runtime._runner.count == 1)  # claimed, and known to be held
+    Turn.objects.update(lease_until=from_now(-1))
+    runtime.take_turn(turn.pk)
+    until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())
+    until(lambda: runtime._room_for_turns.free == 1)
+    turn.refresh_from_db()
+    assert (turn.fence, turn.attempts, runtime._runner.count) == (1, 0, 1)
+
+
+def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
+    """As while the heartbeat is held up: taking it again would use up the room that others need."""
+    from conversations.engine import inbox
+
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    beats = threading.Event()
+    try:
+        asyncio.run_coroutine_threadsafe(runtime._heart(beats.wait), runtime._loop)
+        Turn.objects.filter(pk=turn.pk).update(lease_until=long_ago, rung_at=long_ago)
+        other = say("Hello", conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}))
+        Turn.objects.filter(pk=other.pk).update(rung_at=long_ago + timedelta(days=1))
+        until(lambda: status(other) == TurnStatus.SUCCEEDED)
+        assert Turn.objects.get(pk=turn.pk).rung_at == long_ago
+    finally:
+        beats.set()
+
+
+def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner, conversation):
+    from conversations.engine import inbox
+
+    turns = [say(script({"sleep": 60}))]
+    for _ in range(2):
+        turns.append(say(script({"sleep": 60}), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})))
+    until(lambda: runtime._runner.count == 2)
+    Turn.objects.filter(pk=turns[2].pk).update(rung_at=None)
+    swept = Worker.objects.get(name=runtime.name).heartbeat_at
+    until(lambda: Worker.objects.get(name=runtime.name).heartbeat_at > swept + timedelta(seconds=1))
+    assert Turn.objects.get(pk=turns[2].pk).rung_at is None
+
+
+def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, monkeypatch, caplog):
+    """The model was paid once, and is not asked again."""
+    from conversations.engine import claims
+
+    caplog.set_level(logging.INFO)
+
+    asked: list[int] = []
+    finish = claims.finish
+
+    def refuse_once(*args: object, **options: object) -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise OperationalError("database is locked")
+        finish(*args, **options)
+
+    monkeypatch.setattr(claims, "finish", refuse_once)
+    turn = say("Hello")
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    assert len(asked) == 2
+    assert [line.message for line in caplog.records if line.name == "nanohost.model"] == ["model call"]
+
+
+def test_a_stop_hands_the_turns_back(runtime, say):
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING)
+    runtime.stop()
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
+
+
+def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, say, monkeypatch):
+    from conversations.engine import claims
+
+    claimed, go_on = threading.Event(), threading.Event()
+    claim = claims.claim
+
+    def slow_claim(*args: object, **options: object) -> object:
+        held = claim(*args, **options)
+        claimed.set()
+        go_on.wait(10)
+        return held
+
+    monkeypatch.setattr(claims, "claim", slow_claim)
+    turn = say(script({"sleep": 60}))
+    runtime.take_turn(turn.pk)
+    assert claimed.wait(10)
+    stopping = threading.Thread(target=runtime.stop)
+    stopping.start()
+    until(lambda: runtime._runner._stopping)
+    go_on.set()
+    stopping.join()
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
+
+
+def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime, say, monkeypatch):
+    """The first look may have come too early to see what the second ring was for."""
+    from conversations.engine import claims
+
+    looked, go_on = threading.Event(), threading.Event()
+    claim = claims.claim
+
+    def slow_claim(*args: object, **options: object) -> object:
+        held = claim(*args, **options)
+        looked.set()
+        go_on.wait(10)
+        return held
+
+    monkeypatch.setattr(claims, "claim", slow_claim)
+    with transaction.atomic():
+        turn = say("Hello")
+        Turn.objects.filter(pk=turn.pk).update(run_after=from_now(3600))
+    assert looked.wait(10)
+    Turn.objects.filter(pk=turn.pk).update(run_after=None, rung_at=from_now(3600))  # no sweep finds it
+    runtime.take_turn(turn.pk)
+    go_on.set()
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
+    from conversations.engine import inbox
+
+    turns = []
+    for _ in range(3):
+        own = inbox.start_conversation(owner_id=owner.pk, metadata={})
+        turns.append(say(script({"sleep": 60}), conversation=own))
+    taker = threading.Thread(target=lambda: [runtime.take_turn(turn.pk) for turn in turns])
+    taker.start()
+    until(lambda: runtime._runner.count == 2)
+    assert taker.is_alive(), "the third waits for room"
+    assert status(turns[2]) == TurnStatus.QUEUED
+    runtime.stop()
+    taker.join(timeout=5)
+    assert not taker.is_alive()
+
+
+def test_a_duty_that_fails_does_not_end_the_worker(runtime, say, monkeypatch, caplog):
+    def broken(**_: object) -> int:
+        raise RuntimeError("the database is away")
+
+    monkeypatch.setattr(worker_module, "due_turns", broken)
+    until(lambda: "periodic duty" in caplog.text)
+    turn = say("Hello")
+    runtime.take_turn(turn.pk)
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(runtime, say, settings, monkeypatch, caplog):
+    from conversations.engine import claims
+    from tools import calls
+
+    def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError("unforeseen")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(claims, "claim", break_down)
+        broken.setattr(calls, "claim", break_down)
+        for _ in range(settings.WORKER_MAX_TURNS + 1):
+            assert runtime.take_turn(new_id())
+        for _ in range(settings.TOOL_CONCURRENCY + 1):
+            assert runtime.take_call(new_id())
+        until(lambda: runtime._room_for_turns.free == settings.WORKER_MAX_TURNS)
+        until(lambda: runtime._room_for_calls.free == settings.TOOL_CONCURRENCY)
+    assert "was dropped" in caplog.text
+    turn = say("Hello")
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+
+
+def test_workers_not_heard_of_for_a_week_are_forgotten():
+    Worker.objects.create(name="old", version="0", turns_most=1, heartbeat_at=from_now(-8 * 86_400))
+    Worker.objects.create(name="new", version="0", turns_most=1, heartbeat_at=from_now(-60))
+    assert forget_dead_workers() == 1
+    assert Worker.objects.get().name == "new"

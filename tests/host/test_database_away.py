@@ -1,0 +1,155 @@
+"""While the database cannot be reached, whoever asks is told so, soon, and told to try again; then all goes on."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+import httpx2
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.support import servers
+from tests.support.api_client import chat, eventually, problem, start, turns_of
+from tests.support.hosts import PLAIN, Host
+from tests.support.scripts import script
+
+pytestmark = pytest.mark.production(reason="no file goes away; what a locked one does is in test_serve.py")
+
+
+class Way:
+    """The way to a server, which can be cut and mended: a loopback port that passes everything on."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._accept()
+
+    def cut(self) -> None:
+        """Nobody listens any more, and every connection ends."""
+        for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open.clear()
+
+    def mend(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._accept()
+
+    def _accept(self) -> None:
+        threading.Thread(target=self._pass_on, args=(self._listener,), daemon=True).start()
+
+    def _pass_on(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                ends = [listener.accept()[0], socket.create_connection(self._server)]
+                self._open += ends
+                for source, target in (ends, ends[::-1]):
+                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while part := source.recv(65536):
+                target.sendall(part)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="module")
+def way() -> Iterator[Way]:
+    server = urlsplit(servers.url_of("any"))
+    made = Way(server.hostname or "127.0.0.1", server.port or 5432)
+    yield made
+    made.cut()
+
+
+@pytest.fixture(scope="module")
+def own(way: Way, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host whose way to its database can be cut."""
+    folder = tmp_path_factory.mktemp("host")
+    direct = urlsplit(servers.url_of(servers.database_of(folder)))
+    user = direct.netloc.rpartition("@")[0]
+    through = direct._replace(netloc=f"{user}@127.0.0.1:{way.port}").geturl()
+    made = Host(folder, DATABASE_URL=through, SWEEP_SECONDS="0.5")
+    yield made.start()
+    made.kill()
+
+
+def asked(host: Host, method: str, path: str) -> tuple[httpx2.Response, float]:
+    """The answer to a request, and how many seconds it took."""
+    with host.client() as client:
+        began = time.monotonic()
+        answer = client.request(method, f"{host.address}{path}", json={"message": "meanwhile"})
+        return answer, time.monotonic() - began
+
+
+def test_whoever_asks_is_told_soon_and_afterwards_all_goes_on(way: Way, own: Host) -> None:
+    with own.client() as client:
+        conversation_id = start(client)
+        assert chat(client, conversation_id, "before").status_code == 200
+        way.cut()
+        told = "/api/v1/conversations", f"/api/v1/conversations/{conversation_id}/chat", "/health/ready"
+        with ThreadPoolExecutor() as threads:
+            *answers, ready = threads.map(asked, [own] * 3, ["GET", "POST", "GET"], told)
+        for answer, seconds in answers:
+            problem(answer, 503, "unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert seconds < 5
+        page = client.get(f"{own.address}/admin/", headers={"Cookie": f"sessionid={'a' * 32}"})
+        assert (page.status_code, page.headers["retry-after"]) == (503, "1")
+        assert (ready[0].status_code, ready[0].json()["checks"]["database"]) == (503, "unavailable")
+        assert ready[1] < 5
+        assert httpx2.get(f"{own.address}/health/live").status_code == 200
+        way.mend()
+        eventually(lambda: client.get("/conversations").status_code == 200, seconds=60)
+        assert eventually(lambda: chat(client, conversation_id, "after")).status_code == 200
+        # Nothing was stored of what was refused.
+        assert [turn["status"] for turn in turns_of(own, conversation_id)] == ["succeeded", "succeeded"]
+
+
+@contextmanager
+def taking_no_writes(host: Host) -> Iterator[None]:
+    """As a primary that was demoted: every session is cut, and those that follow may only read."""
+    name = sql.Identifier(servers.database_of(host.data_dir))
+    with servers.connect() as server:
+        server.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        cut_sessions(server, host)
+        try:
+            yield
+        finally:
+            server.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+
+
+def cut_sessions(server: psycopg.Connection, host: Host) -> None:
+    cut = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+    server.execute(cut, [servers.database_of(host.data_dir)])
+
+
+def test_a_database_that_takes_no_writes_is_away_too(own: Host) -> None:
+    with own.client() as client, ThreadPoolExecutor(1) as threads:
+        conversation_id, other = start(client), start(client)
+        answering = threads.submit(chat, client, conversation_id, script({"sleep": 1, "say": "kept meanwhile"}))
+        eventually(lambda: [turn["status"] for turn in turns_of(own, conversation_id)] == ["running"])
+        before = len(own.log_lines())
+        with taking_no_writes(own):
+            eventually(lambda: httpx2.get(f"{own.address}/health/ready", verify=PLAIN).status_code == 503)
+            refused = asked(own, "POST", f"/api/v1/conversations/{other}/chat")[0]
+            eventually(lambda: own.log_text().count("what became of a turn: the database is away") == 1)
+        problem(refused, 503, "unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert answering.result(60).json()["assistantMessage"] == "kept meanwhile"
+        eventually(lambda: httpx2.get(f"{own.address}/health/ready", verify=PLAIN).status_code == 200, seconds=60)
+        assert chat(client, other, "after").status_code == 200
+    said = own.log_lines()[before:]
+    # The model was asked once, and nothing of ours was at fault.
+    assert [line["logger"] for line in said].count("nanohost.model") == 2
+    faults = [line for line in said if "exception" in line or line["level"] == "error"]
+    assert {line["event"] for line in faults} <= {"Service Unavailable: /health/ready"}

@@ -1,0 +1,325 @@
+"""The database across releases: prepared once by many nodes, old nodes beside new ones, kept and restored."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from django.db import models
+from django.db.migrations import operations
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+from django.db.models import NOT_PROVIDED
+
+from nanohost.stack import read_services
+from tests.faults.servers import Redis, free_port
+from tests.support import servers
+from tests.support.api_client import chat, start
+from tests.support.hosts import KEY, PLAIN, ROOT
+from tests.support.scripts import script
+from tests.support.wait import wait_until
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+# --- what a migration may do --------------------------------------------------------------------------------------
+
+OURS = ("accounts", "tools", "memory", "agent", "conversations", "scheduler")
+# The first release's: before them there were no nodes.
+FIRST_RELEASE = {
+    "accounts.0001_initial",
+    "agent.0001_initial",
+    "agent.0002_default_agent",
+    "conversations.0001_initial",
+    "tools.0001_initial",
+}
+# Migrations that do more than add: why nodes of the release before can work beside it all the same.
+LISTED = {
+    "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
+    "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
+    "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
+    "memory.0001_initial": "it makes an index of a table that is new with it",
+}
+
+# What the release before does not notice: tables and indexes it does not know, and rules it need not keep.
+HARMLESS = (
+    operations.CreateModel,
+    operations.AddIndex,
+    operations.RemoveIndex,
+    operations.RemoveConstraint,
+    operations.AlterModelOptions,
+    operations.AlterModelManagers,
+)
+# Attributes of a field that say nothing about what its column takes.
+NOT_OF_THE_COLUMN = {
+    "auto_now",
+    "auto_now_add",
+    "blank",
+    "choices",
+    "db_default",
+    "db_index",
+    "default",
+    "editable",
+    "error_messages",
+    "help_text",
+    "on_delete",
+    "related_name",
+    "validators",
+    "verbose_name",
+}
+
+
+def column(field: models.Field) -> Any:
+    _, path, arguments, options = field.deconstruct()
+    kept = {name: value for name, value in options.items() if name not in NOT_OF_THE_COLUMN}
+    return path, arguments, kept | {"to": str(kept.get("to")).lower()}
+
+
+def narrows(operation: Operation, app: str, state: ProjectState) -> bool:
+    """Whether nodes of the release before may stumble; ``state`` is the models' before the operation."""
+    if isinstance(operation, HARMLESS):
+        return False
+    if isinstance(operation, operations.AddField):
+        field = operation.field
+        # They insert rows that do not name it.
+        fills_itself = field.null or field.db_default is not NOT_PROVIDED or field.many_to_many
+        return field.unique or not fills_itself
+    if isinstance(operation, operations.AlterField):
+        before = state.models[app, operation.model_name_lower].fields[operation.name]
+        return bool(column(before) != column(operation.field))
+    return True
+
+
+def narrowing(loader: MigrationLoader, app: str, name: str) -> list[str]:
+    """What of a migration is more than an addition."""
+    state = loader.project_state([(app, name)], at_end=False)
+    found = []
+    for operation in loader.graph.nodes[app, name].operations:
+        if narrows(operation, app, state):
+            found.append(operation.describe())
+        operation.state_forwards(app, state)
+    return found
+
+
+@pytest.mark.shapeless(reason="it reads migrations")
+def test_every_migration_since_the_first_release_only_adds():
+    loader = MigrationLoader(None)
+    ours = [key for key in loader.graph.nodes if key[0] in OURS]
+    assert {".".join(key) for key in ours} >= FIRST_RELEASE | LISTED.keys()
+    found = {".".join(key): narrowing(loader, *key) for key in ours if ".".join(key) not in FIRST_RELEASE}
+    assert {name for name, what in found.items() if what} == LISTED.keys(), found
+
+
+@pytest.mark.shapeless(reason="it reads migrations")
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (operations.AddField("turn", "mood", models.TextField(null=True)), False),
+        (operations.AddField("turn", "mood", models.TextField(db_default="calm")), False),
+        (operations.AddField("turn", "mood", models.TextField(default="calm")), True),
+        (operations.AddField("turn", "mood", models.TextField(null=True, unique=True)), True),
+        (
+            operations.AlterField("turn", "worker", models.CharField(max_length=128, blank=True, help_text="New.")),
+            False,
+        ),
+        (operations.AlterField("turn", "worker", models.CharField(max_length=64, blank=True)), True),
+        (operations.AlterField("turn", "deadline", models.DateTimeField()), True),
+        (operations.RemoveField("turn", "worker"), True),
+        (operations.RenameField("turn", "worker", "held_by"), True),
+        (operations.DeleteModel("worker"), True),
+        (operations.AlterModelTable("worker", "process"), True),
+        (operations.AddConstraint("turn", models.UniqueConstraint(fields=["worker"], name="one")), True),
+        (operations.RunSQL("DROP TABLE conversations_worker"), True),
+        (operations.RunPython(operations.RunPython.noop), True),
+    ],
+    ids=lambda value: value.describe() if isinstance(value, Operation) else str(value),
+)
+def test_what_counts_as_an_addition(operation, expected):
+    state = MigrationLoader(None).project_state([("conversations", "0001_initial")])
+    assert narrows(operation, "conversations", state) is expected
+
+
+@pytest.mark.shapeless(reason="it reads migrations")
+def test_each_that_is_listed_is_told_of():
+    for name, reason in LISTED.items():
+        assert reason
+        assert name in OPERATIONS
+
+
+# --- on a database ------------------------------------------------------------------------------------------------
+
+production = pytest.mark.production(reason="several nodes share a database")
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    redis = Redis(tmp_path_factory.mktemp("servers") / "redis")
+    redis.start()
+    yield redis
+    redis.stop(signal.SIGKILL)
+
+
+class Nodes:
+    """Processes of docker-compose.yml's commands on one database; ``log`` has what all of them say."""
+
+    def __init__(self, folder: Path, database: str, redis_url: str) -> None:
+        self.log = folder / "nodes.log"
+        self.address = f"http://127.0.0.1:{free_port()}"
+        self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
+        self.environment = {
+            "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "DATABASE_URL": servers.url_of(database),
+            "REDIS_URL": redis_url,
+            "DATA_DIR": str(folder),
+            "PORT": self.address.rpartition(":")[2],
+            "SECRET_KEY": "of every web node: it signs the sessions",
+            "HTTPS": "false",
+            "NANOHOST_EXTRA_APPS": "tests.toolbox",
+        }
+
+    def start(self, service: str, *, times: int = 1) -> None:
+        command = read_services()[service].command
+        with self.log.open("ab") as log:
+            self.processes[service] = [
+                subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log) for _ in range(times)
+            ]
+
+    def ready(self) -> bool:
+        try:
+            return httpx2.get(f"{self.address}/health/ready", timeout=5, verify=PLAIN).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def talk(self, key: str) -> str:
+        """Have a turn with a tool call; returns the answer."""
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx2.Client(base_url=f"{self.address}/api/v1", headers=headers, timeout=60, verify=PLAIN) as client:
+            answer = chat(client, start(client), script({"call": [{"name": "time"}]}, {"say": "Done: {results}"}))
+        assert answer.status_code == 200, answer.text
+        assert [call["status"] for call in answer.json()["toolCalls"]] == ["SUCCESS"]
+        return str(answer.json()["assistantMessage"])
+
+    def manage(self, *arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment | own,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+    def leave(self) -> None:
+        started = [process for processes in self.processes.values() for process in processes]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, redis: Redis) -> Iterator[Callable[..., Nodes]]:
+    made: list[Nodes] = []
+
+    def make(name: str, *, template: str) -> Nodes:
+        servers.create(servers.name_of(name), template=template)
+        made.append(Nodes(tmp_path, servers.name_of(name), redis.url))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.leave()
+
+
+@production
+def test_many_nodes_that_start_at_once_prepare_the_database_once(nodes):
+    """Four nodes prepare an empty database; a web node, a worker and a toolbox that start beside them wait for it."""
+    group = nodes("fresh", template="template0")
+    for service in ("web", "worker", "toolbox"):
+        group.start(service)
+    group.start("migrate", times=4)
+    assert [process.wait(timeout=100) for process in group.processes["migrate"]] == [0] * 4, group.log.read_text()
+    with servers.connect(servers.name_of("fresh")) as database:
+        recorded = database.execute("SELECT app, name FROM django_migrations").fetchall()
+        assert len(recorded) == len(set(recorded))
+        assert set(recorded) == set(MigrationLoader(None).disk_migrations)
+        for table in ("auth_user", "accounts_apikey"):
+            assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)
+    printed = group.log.read_text()
+    assert printed.count("(shown this once)") == 2
+    wait_until(group.ready, seconds=60)
+    assert group.talk(re.search(r"nh_\S+", printed)[0]).startswith("Done: ")
+
+
+# What the next release may do to the database while nodes of this one still work on it.
+NEXT_RELEASE = """
+ALTER TABLE conversations_turn ADD COLUMN mood varchar(10) DEFAULT 'calm' NOT NULL;
+ALTER TABLE conversations_message ADD COLUMN language varchar(10) NULL;
+ALTER TABLE conversations_worker ADD COLUMN place varchar(10) DEFAULT '' NOT NULL;
+ALTER TABLE tools_toolcall ADD COLUMN cost integer DEFAULT 0 NOT NULL;
+CREATE TABLE conversations_delivery (id bigint PRIMARY KEY, turn_id uuid NOT NULL REFERENCES conversations_turn (id));
+CREATE INDEX turns_by_mood ON conversations_turn (mood);
+INSERT INTO django_migrations (app, name, applied) VALUES ('conversations', '9999_mood', now());
+"""
+
+
+@production
+def test_nodes_of_this_release_work_on_the_next_one_s_database(nodes):
+    group = nodes("newer", template=servers.name_of("prepared"))
+    with servers.connect(servers.name_of("newer")) as database:
+        database.execute(NEXT_RELEASE)
+    for service in ("web", "worker", "toolbox", "beat"):
+        group.start(service)
+    wait_until(group.ready, seconds=60)
+    assert group.talk(KEY).startswith("Done: ")
+    assert "Traceback" not in group.log.read_text()
+    assert group.processes["beat"][0].poll() is None
+    # Only the newer release prepares it.
+    refused = group.manage("prepare")
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "CommandError: The database is newer than this code (it has conversations.9999_mood); run the newer version.\n"
+    )
+
+
+@production
+@pytest.mark.skipif(
+    not (shutil.which("pg_dump") and shutil.which("pg_restore") and shutil.which("createdb")),
+    reason="PostgreSQL's own programs make and restore a backup; they are not installed",
+)
+def test_a_backup_is_restored_by_the_documented_commands(nodes, tmp_path):
+    group = nodes("backed_up", template=servers.name_of("prepared"))
+    for service in ("web", "worker", "toolbox"):
+        group.start(service)
+    wait_until(group.ready, seconds=60)
+    group.talk(KEY)
+    section = OPERATIONS.split("\n## Backup and restore\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```bash\n(.*?)^```$", section, re.M | re.S)
+    # What follows a restore, `manage.py restored`, has tests of its own.
+    commands = [block for block in blocks if "docker" not in block and "manage.py" not in block]
+    assert len(commands) == 2
+    restored = servers.name_of("restored")
+    for block in commands:
+        subprocess.run(
+            ["bash", "-ec", block.replace("nanohost_restored", restored)],
+            cwd=tmp_path,
+            env=group.environment | {"RESTORED_URL": servers.url_of(restored)},
+            check=True,
+            timeout=60,
+        )
+    contents = "SELECT json_agg(message ORDER BY message.id)::text FROM conversations_message message"
+    with servers.connect(servers.name_of("backed_up")) as before, servers.connect(restored) as after:
+        kept, found = (database.execute(contents).fetchone()[0] for database in (before, after))
+    assert len(json.loads(kept)) == 4
+    assert found == kept
+    prepared = group.manage("prepare", DATABASE_URL=servers.url_of(restored))
+    assert (prepared.returncode, prepared.stdout.splitlines()[0]) == (0, "The database is up to date.")

@@ -1,1 +1,0 @@
-"""A network in which every address there is leads to our own servers: see :mod:`tests.network.lab`."""

@@ -1,0 +1,1038 @@
+"""What the host reads does not grow with what it keeps: the plan of each hot query on a million messages.
+
+Every operation is done once, for real, on PostgreSQL with 1,000,000 messages, 200,000 turns and 400,000 tool calls, and
+each statement it runs is explained where it is run. No table that grows is read from one end to the other, and what is
+read is bounded. Nothing here is timed.
+"""
+
+import inspect
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.test import Client
+from django.utils import timezone
+
+from agent.llm.base import Completion, Usage, tool_call
+from conversations.api import urls
+from conversations.engine import claims, compaction, daily, deferred, inbox, intake, sweeper, turn_control, worker
+from conversations.engine.claims import Claim
+from conversations.events import answers, streams
+from conversations.models import (
+    Compaction,
+    CompactionStatus,
+    Conversation,
+    LaterMessage,
+    Message,
+    Turn,
+    TurnStatus,
+)
+from conversations.web import gateway
+from nanohost.accounts.models import ApiKey
+from nanohost.lib.admin import GrowingAdmin
+from tests.support import bulk, servers
+from tests.support.query_plan import Statement, explained
+from tools import calls, limits
+from tools.models import CallStatus, ToolCall, ToolSetting, sync_settings
+
+pytestmark = [
+    pytest.mark.production(reason="the plans are PostgreSQL's; tests/engine/test_sweeper.py has those of SQLite"),
+    pytest.mark.timeout(300),
+]
+
+GROW = {model._meta.db_table for model in (Conversation, Turn, Message, ToolCall, Compaction, LaterMessage)}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one statement may read: rows in one step of its plan, and blocks of 8 kB in all."""
+
+    rows: int
+    blocks: int
+
+
+# What was undone before counts as well, until PostgreSQL has cleaned up after it; hence the room.
+HOT = Bound(rows=1_000, blocks=500)
+# And the messages that no summary covers yet, 500 of them at most, each in a block of its own.
+PROMPT = Bound(rows=1_000, blocks=1_000)
+# What is compacted at once: 2,000 messages.
+READING = Bound(rows=3_000, blocks=3_000)
+# Of a day, which has 576 turns here.
+DAILY = Bound(rows=20_000, blocks=20_000)
+# Of all that is open, which is 500 turns here, a sweep takes 200 and marks each: 50 blocks a row, with its indexes.
+SWEEP = Bound(rows=3_000, blocks=15_000)
+# A list of the console counts to 500. PostgreSQL walks by time until it has them, or goes by another index, whichever
+# is less: of n rows, some multiple of the root of 500 n.
+CONSOLE = Bound(rows=60_000, blocks=11_000)
+# As long as the conversation is: of one with 100,000 messages, what is searched; of others, what is deleted.
+WHOLE = Bound(rows=150_000, blocks=150_000)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``prepare`` is not looked at; what it returns is."""
+
+    prepare: Callable[[], Callable[[], object]]
+    bound: Bound
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(
+    name: str, bound: Bound = HOT
+) -> Callable[[Callable[[], Callable[[], object]]], Callable[[], Callable[[], object]]]:
+    """Names what is measured: ``module.function``, ``METHOD path``, and a remark behind a comma."""
+
+    def add(prepare: Callable[[], Callable[[], object]]) -> Callable[[], Callable[[], object]]:
+        assert name not in OPERATIONS
+        OPERATIONS[name] = Operation(prepare, bound)
+        return prepare
+
+    return add
+
+
+# --- taking messages in ------------------------------------------------------------------------------------------
+
+
+def the_long_one() -> Conversation:
+    return Conversation.objects.select_related("agent").get(key="api:1")
+
+
+def a_usual_one() -> Conversation:
+    return Conversation.objects.select_related("agent").get(key="api:77")
+
+
+def say(**options: Any) -> Turn:
+    return inbox.receive(conversation=the_long_one(), content="words", request_id="request", **options)
+
+
+@operation("inbox.start_conversation")
+def start_conversation() -> Callable[[], object]:
+    return lambda: inbox.start_conversation(owner_id=1, metadata={})
+
+
+@operation("inbox.conversation_of")
+def conversation_of() -> Callable[[], object]:
+    key = the_long_one().key
+    return lambda: inbox.conversation_of(owner_id=1, key=key, metadata={})
+
+
+@operation("inbox.receive")
+def receive() -> Callable[[], object]:
+    conversation = the_long_one()
+    return lambda: inbox.receive(conversation=conversation, content="words", request_id="request")
+
+
+@operation("inbox.receive, with an idempotency key")
+def receive_with_key() -> Callable[[], object]:
+    return lambda: say(idempotency_key="fresh")
+
+
+@operation("inbox.receive, again")
+def receive_again() -> Callable[[], object]:
+    say(idempotency_key="again")
+    return lambda: say(idempotency_key="again")
+
+
+@operation("inbox.ask_again")
+def ask_again() -> Callable[[], object]:
+    turn = the_long_one().turns.filter(status=TurnStatus.FAILED).latest("number")
+    return lambda: inbox.ask_again(turn, request_id="request")
+
+
+@operation("inbox.asked_again")
+def asked_again() -> Callable[[], object]:
+    turns = list(the_long_one().turns.filter(status=TurnStatus.FAILED)[:50])
+    inbox.ask_again(turns[0], request_id="request")
+    return lambda: inbox.asked_again(turns)
+
+
+# --- a turn's life -----------------------------------------------------------------------------------------------
+
+USAGE = Usage(prompt_tokens=1, completion_tokens=1)
+CALLS = Completion(tool_calls=(tool_call("call_a", "time", "{}"), tool_call("call_b", "time", "{}")), usage=USAGE)
+
+
+def claimed(turn: Turn | None = None) -> Claim:
+    claim = claims.claim((turn or say()).pk, worker="worker")
+    assert claim
+    return claim
+
+
+def waits_for_tools() -> Turn:
+    claim = claimed()
+    assert claims.store_calls(claim, CALLS, limit=None)
+    return Turn.objects.get(pk=claim.turn_id)
+
+
+@operation("claims.claim")
+def claim_fresh() -> Callable[[], object]:
+    turn = say()
+    return lambda: claimed(turn)
+
+
+@operation("claims.claim, after its tools")
+def claim_again() -> Callable[[], object]:
+    turn = waits_for_tools()
+    ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
+    return lambda: claimed(turn)
+
+
+@operation("claims.claim, not its turn")
+def claim_too_early() -> Callable[[], object]:
+    say()
+    turn = say()
+    return lambda: claims.claim(turn.pk, worker="worker")
+
+
+def with_claim(act: Callable[[Claim], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        claim = claimed()
+        say()  # and one is queued behind it
+        return lambda: act(claim)
+
+    return prepare
+
+
+operation("claims.keep")(with_claim(lambda claim: claims.keep([claim], worker="worker")))
+operation("claims.still_held")(with_claim(lambda claim: claims.still_held([claim])))
+operation("claims.read", PROMPT)(with_claim(claims.read))
+operation("claims.said_between", PROMPT)(
+    with_claim(lambda claim: claims.said_between(claim.conversation_id, 1_000, 1_499))
+)
+operation("claims.store_calls")(with_claim(lambda claim: claims.store_calls(claim, CALLS, limit=None)))
+operation("claims.finish")(with_claim(lambda claim: claims.finish(claim, Completion(usage=USAGE), reply="words")))
+operation("claims.fail")(with_claim(lambda claim: claims.fail(claim, code="turn_error")))
+operation("claims.wait_for_retry")(with_claim(lambda claim: claims.wait_for_retry(claim, seconds=1)))
+operation("claims.stand_back")(with_claim(lambda claim: claims.stand_back(claim, seconds=1)))
+operation("claims.hand_back")(with_claim(claims.hand_back))
+operation("claims.ring_for_next")(with_claim(lambda claim: claims.ring_for_next(claim.conversation_id)))
+
+
+@operation("claims.store_results")
+def store_results() -> Callable[[], object]:
+    turn = waits_for_tools()
+    ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
+    claim = claimed(turn)
+    view = claims.read(claim)
+    return lambda: claims.store_results(claim, view)
+
+
+@operation("claims.cancel_if_asked")
+def cancel_if_asked() -> Callable[[], object]:
+    claim = claimed()
+    Turn.objects.filter(pk=claim.turn_id).update(cancel_requested=True)
+    return lambda: claims.cancel_if_asked(claim)
+
+
+@operation("claims.close_round")
+def close_round() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: claims.close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="")
+
+
+# --- tool calls --------------------------------------------------------------------------------------------------
+
+
+def a_call() -> ToolCall:
+    return ToolCall.objects.filter(turn_id=waits_for_tools().pk).latest("position")
+
+
+def a_running_call() -> ToolCall:
+    call = calls.claim(a_call().pk, worker="worker")
+    assert call
+    return call
+
+
+def with_call(act: Callable[[ToolCall], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        call = a_running_call()
+        return lambda: act(call)
+
+    return prepare
+
+
+@operation("calls.claim")
+def claim_call() -> Callable[[], object]:
+    call = a_call()
+    return lambda: calls.claim(call.pk, worker="worker")
+
+
+operation("calls.keep")(with_call(calls.keep))
+operation("calls.hand_back")(with_call(calls.hand_back))
+operation("calls.doubt_queued")(with_call(lambda call: calls.doubt_queued([call.turn_id])))
+operation("calls.end")(
+    with_call(lambda call: calls.end(call, calls.Outcome(status=CallStatus.SUCCESS, result="words"), duration_ms=1))
+)
+operation("calls.end_open")(with_call(lambda call: calls.end_open([call.turn_id], rule="cancelled", reason="")))
+
+
+# A busy minute: 2,000 calls of one tool, of which the owner's are the first 100.
+BUSY, OWN, ALLOWED = 2_000, 100, 75
+BUSY_MINUTE = """
+INSERT INTO tools_toolcall
+    (id, conversation_id, turn_id, owner_id, agent, call_id, position, tool_name, arguments, arguments_hash, status,
+     effects, request_id, rule, result, fence, attempts, worker, created_at)
+    SELECT gen_random_uuid(), CASE WHEN n <= own THEN id ELSE gen_random_uuid() END, id,
+           CASE WHEN n <= own THEN owner_id ELSE 2 + n %% 199 END, 'default', 'busy_' || n, 1000000 + n, 'time', '{}',
+           repeat('0', 64), 'SUCCESS', 'read', '', '', '', 0, 0, '', now() - (busy - n) * interval '1 millisecond'
+    FROM conversations_conversation, (VALUES (%s, %s)) minute (own, busy), generate_series(1, busy) n WHERE id = %s
+"""
+
+
+def busy_minute() -> ToolSetting:
+    with connection.cursor() as cursor:
+        cursor.execute(BUSY_MINUTE, [OWN, BUSY, the_long_one().pk])
+        cursor.execute("ANALYZE tools_toolcall")
+    ToolSetting.objects.filter(name="time").update(
+        calls_per_minute_conversation=ALLOWED, calls_per_minute_owner=ALLOWED
+    )
+    return ToolSetting.objects.get(name="time")
+
+
+@operation("claims.store_calls, within limits")
+def store_limited_calls() -> Callable[[], object]:
+    busy_minute()
+    claim = claimed()
+    return lambda: claims.store_calls(claim, CALLS, limit=None)
+
+
+@operation("limits.exceeding")
+def exceeding() -> Callable[[], object]:
+    busy_minute()
+    conversation = the_long_one()
+    call = ToolCall(tool_name="time", conversation_id=conversation.pk, owner_id=conversation.owner_id)
+    call.rate_limited = True
+
+    def look() -> None:
+        assert [limit.rule for _, limit, _ in limits.exceeding([call])]
+
+    return look
+
+
+@operation("limits.exceeded_by")
+def exceeded_by() -> Callable[[], object]:
+    setting = busy_minute()
+    conversation = the_long_one()
+    call = ToolCall(tool_name="time", conversation_id=conversation.pk, owner_id=conversation.owner_id)
+
+    def look() -> None:
+        assert limits.exceeded_by(call, setting)
+
+    return look
+
+
+@operation("limits.exceeded_at_start")
+def exceeded_at_start() -> Callable[[], object]:
+    setting = busy_minute()
+    call = ToolCall.objects.filter(owner_id=the_long_one().owner_id).latest("created_at", "pk")
+
+    def look() -> None:
+        assert limits.exceeded_at_start(call, setting)
+
+    return look
+
+
+# --- compactions -------------------------------------------------------------------------------------------------
+
+
+def asked_for() -> Compaction:
+    compaction.request(the_long_one().pk, None, keep_tokens=1000)
+    return Compaction.objects.get(status=CompactionStatus.QUEUED)
+
+
+def held() -> compaction.Hold:
+    hold = compaction.claim(asked_for().pk, worker="worker")
+    assert hold
+    return hold
+
+
+def the_part(hold: compaction.Hold) -> compaction.Part:
+    part = compaction.read(hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens)
+    assert part
+    return part
+
+
+def with_hold(act: Callable[[compaction.Hold], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        hold = held()
+        return lambda: act(hold)
+
+    return prepare
+
+
+def with_part(act: Callable[[compaction.Hold, compaction.Part], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        hold = held()
+        part = the_part(hold)
+        return lambda: act(hold, part)
+
+    return prepare
+
+
+@operation("compaction.request")
+def ask_for_compaction() -> Callable[[], object]:
+    return asked_for
+
+
+@operation("compaction.claim")
+def claim_compaction() -> Callable[[], object]:
+    row = asked_for()
+    return lambda: compaction.claim(row.pk, worker="worker")
+
+
+operation("compaction.keep")(with_hold(compaction.keep))
+operation("compaction.hand_back")(with_hold(compaction.hand_back))
+operation("compaction.drop")(with_hold(compaction.drop))
+operation("compaction.fail")(with_hold(compaction.fail))
+operation("compaction.put_off")(with_hold(lambda hold: compaction.put_off(hold, error="", counts=True)))
+# 2,000 messages at once; a stub reads them again, whole.
+operation("compaction.read", READING)(with_hold(the_part))
+operation("compaction.keep_so_far", READING)(
+    with_part(lambda hold, part: compaction.keep_so_far(hold, part, compaction.Result(summary="words")))
+)
+operation("compaction.keep_memory", READING)(
+    with_part(lambda hold, part: compaction.keep_memory(part, "- words", model="m", turn_id=None, hold=hold))
+)
+operation("compaction.store", READING)(
+    with_part(lambda hold, part: compaction.store(hold, part, replace(compaction.stub_of(part), memory="- words")))
+)
+
+
+@operation("daily.request", DAILY)
+def ask_for_summaries() -> Callable[[], object]:
+    until = timezone.now()
+    return lambda: daily.request(day=until.date(), since=until - timedelta(days=1), until=until)
+
+
+def a_day() -> compaction.Hold:
+    until = timezone.now()
+    daily.request(day=until.date(), since=until - timedelta(days=1), until=until)
+    hold = compaction.claim(Compaction.objects.filter(day=until.date())[0].pk, worker="worker")
+    assert hold
+    return hold
+
+
+@operation("daily.read")
+def read_day() -> Callable[[], object]:
+    hold = a_day()
+    return lambda: daily.read(hold)
+
+
+@operation("daily.store")
+def store_day() -> Callable[[], object]:
+    hold = a_day()
+    lines = daily.read(hold)
+    return lambda: daily.store(hold, lines, compaction.Result(summary="words"))
+
+
+@operation("inbox.begin_anew")
+def begin_anew() -> Callable[[], object]:
+    conversation = the_long_one()
+    return lambda: inbox.begin_anew(conversation_id=conversation.pk)
+
+
+# --- messages for later -------------------------------------------------------------------------------------------
+
+
+def for_later(kind: deferred.Kind, when: str = "2020-01-01T00:00Z") -> None:
+    run_after = datetime.fromisoformat(when)
+    deferred.put(the_long_one(), kind=kind, content="words", run_after=run_after, request_id="request")
+
+
+@operation("deferred.put")
+def put_for_later() -> Callable[[], object]:
+    return lambda: for_later(deferred.Kind.CONTEXT)
+
+
+@operation("deferred.cancel")
+def cancel_later() -> Callable[[], object]:
+    for_later(deferred.Kind.CONTEXT)
+    message = LaterMessage.objects.latest("pk")
+    return lambda: deferred.cancel(message)
+
+
+@operation("inbox.receive, with what rides along")
+def receive_with_more() -> Callable[[], object]:
+    for_later(deferred.Kind.CONTEXT)
+    return say
+
+
+@operation("deferred.fire_due")
+def fire_due() -> Callable[[], object]:
+    for_later(deferred.Kind.WAKE)
+    return deferred.fire_due
+
+
+# --- sweeps, ends, and what the house does -----------------------------------------------------------------------
+
+
+@operation("sweeper.due_turns", SWEEP)
+def due_turns() -> Callable[[], object]:
+    def sweep() -> None:
+        assert len(sweeper.due_turns()) == sweeper.MOST_FOUND
+
+    return sweep
+
+
+@operation("sweeper.due_turns, of which some have no time left", SWEEP)
+def due_turns_with_overdue_calls() -> Callable[[], object]:
+    overdue = Turn.objects.filter(status=TurnStatus.WAITING, waiting_for="tools").values_list("pk", flat=True)[:3]
+    Turn.objects.filter(pk__in=list(overdue)).update(deadline="2020-01-01T00:00Z")
+    return sweeper.due_turns
+
+
+@operation("sweeper.due_calls", SWEEP)
+def due_calls() -> Callable[[], object]:
+    def sweep() -> None:
+        assert len(sweeper.due_calls()) == 40
+
+    return sweep
+
+
+OPERATIONS["calls.due"] = OPERATIONS["sweeper.due_calls"]
+
+
+@operation("sweeper.due_compactions", SWEEP)
+def due_compactions() -> Callable[[], object]:
+    return lambda: sweeper.due_compactions(wanted=10)
+
+
+@operation("inbox.note")
+def note() -> Callable[[], object]:
+    conversation = the_long_one()
+    return lambda: inbox.note(conversation_id=conversation.pk, content="words")
+
+
+@operation("turn_control.cancel_turn, queued")
+def cancel_queued() -> Callable[[], object]:
+    turn = say()
+    return lambda: turn_control.cancel_turn(turn)
+
+
+@operation("turn_control.cancel_turn, waiting")
+def cancel_waiting() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: turn_control.cancel_turn(turn)
+
+
+@operation("turn_control.cancel_turn, running")
+def cancel_running() -> Callable[[], object]:
+    turn = Turn.objects.get(pk=claimed().turn_id)
+    return lambda: turn_control.cancel_turn(turn)
+
+
+@operation("turn_control.cancel_turn, ended")
+def cancel_ended() -> Callable[[], object]:
+    turn = the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).latest("number")
+    return lambda: turn_control.cancel_turn(turn)
+
+
+@operation("turn_control.fail_turn")
+def fail_turn() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: turn_control.fail_turn(turn, reason="words")
+
+
+@operation("turn_control.requeue_turn, running")
+def requeue_running() -> Callable[[], object]:
+    turn = Turn.objects.get(pk=claimed().turn_id)
+    return lambda: turn_control.requeue_turn(turn)
+
+
+@operation("turn_control.requeue_turn, waiting")
+def requeue_waiting() -> Callable[[], object]:
+    turn = waits_for_tools()
+    return lambda: turn_control.requeue_turn(turn)
+
+
+@operation("sweeper.overlooked", SWEEP)
+def overlooked() -> Callable[[], object]:
+    def look() -> None:
+        assert len(sweeper.overlooked().turns) == sweeper.MOST_FOUND
+
+    return look
+
+
+@operation("sweeper.ring_again", SWEEP)
+def ring_again() -> Callable[[], object]:
+    return sweeper.ring_again
+
+
+def paused() -> None:
+    assert intake.pause(by="boss", because="words")
+
+
+@operation("intake.pause")
+def pause() -> Callable[[], object]:
+    return paused
+
+
+@operation("intake.resume", SWEEP)
+def resume() -> Callable[[], object]:
+    paused()
+    return lambda: intake.resume(by="boss")
+
+
+@operation("intake.current_pause")
+def current_pause() -> Callable[[], object]:
+    return intake.current_pause
+
+
+@operation("intake.left", SWEEP)
+def left() -> Callable[[], object]:
+    return intake.left
+
+
+@operation("inbox.receive, while the intake is paused")
+def receive_paused() -> Callable[[], object]:
+    paused()
+    return say
+
+
+@operation("turn_control.count_open")
+def count_open() -> Callable[[], object]:
+    say()
+    return turn_control.count_open
+
+
+@operation("turn_control.end_restored")
+def end_restored() -> Callable[[], object]:
+    waits_for_tools()
+    return turn_control.end_restored
+
+
+@operation("turn_control.delete_conversation")
+def delete_conversation() -> Callable[[], object]:
+    conversation = a_usual_one()
+    return lambda: turn_control.delete_conversation(conversation.pk)
+
+
+@operation("an owner is deleted", WHOLE)
+def delete_owner() -> Callable[[], object]:
+    owner = get_user_model().objects.get(username="owner-7")
+    return lambda: owner.delete()
+
+
+@operation("worker.forget_dead_workers")
+def forget_dead_workers() -> Callable[[], object]:
+    return worker.forget_dead_workers
+
+
+@operation("the waiting room looks")
+def waiting_room() -> Callable[[], object]:
+    waited_for = list(Turn.objects.order_by("-created_at").values_list("pk", flat=True)[:20])
+    return lambda: gateway._open_turns(waited_for)
+
+
+# --- the API -----------------------------------------------------------------------------------------------------
+
+KEY = "nh_plans_0123456789abcdefghij"
+
+
+def call_api(method: str, path: str, *, status: int = 200, body: object = None) -> Any:
+    client = Client(headers={"Authorization": f"Bearer {KEY}"})
+    request = {"data": body, "content_type": "application/json"} if body is not None else {}
+    response = getattr(client, method.lower())(f"/api/v1/{path}", secure=True, **request)
+    assert response.status_code == status, response.content
+    return response
+
+
+def on_api(name: str, path: Callable[[], str], **options: Any) -> None:
+    """An operation of the API; ``path`` fills in what its name leaves open."""
+
+    def prepare() -> Callable[[], object]:
+        filled_in = path()
+        return lambda: call_api(name.split(" ")[0], filled_in, **options)
+
+    operation(name)(prepare)
+
+
+def cursor(**position: object) -> str:
+    """As the API makes it: ``p`` is a position, ``r=1`` goes back from it."""
+    return quote(b64encode(urlencode(position).encode()))
+
+
+def a_turn() -> Turn:
+    return the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).order_by("number")[1000]
+
+
+def a_deferred_one() -> LaterMessage:
+    for_later(deferred.Kind.WAKE, when="2100-01-01T00:00Z")
+    return LaterMessage.objects.latest("pk")
+
+
+def far_into_the_list() -> str:
+    middle = Conversation.objects.filter(owner=1).order_by("-created_at")[1000]
+    return str(middle.created_at)
+
+
+on_api("POST conversations", lambda: "conversations", body={}, status=201)
+on_api("POST conversations, by a key", lambda: "conversations", body={"key": "plans:1"}, status=201)
+on_api("POST conversations, by a key there is", lambda: "conversations", body={"key": "api:1"})
+on_api("GET conversations", lambda: "conversations")
+on_api("GET conversations, by a key", lambda: "conversations?key=api:1")
+on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")
+on_api("GET conversations, and back", lambda: f"conversations?cursor={cursor(r=1, p=far_into_the_list())}")
+on_api("GET conversations/{}", lambda: f"conversations/{the_long_one().pk}")
+on_api("DELETE conversations/{}", lambda: f"conversations/{a_usual_one().pk}", status=204)
+on_api(
+    "POST conversations/{}/chat", lambda: f"conversations/{the_long_one().pk}/chat", body={"message": "x"}, status=202
+)
+on_api("GET conversations/{}/messages", lambda: f"conversations/{the_long_one().pk}/messages?limit=50")
+on_api(
+    "GET conversations/{}/messages, far down",
+    lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(p=90000)}",
+)
+on_api(
+    "GET conversations/{}/messages, and back",
+    lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(r=1, p=90000)}",
+)
+on_api(
+    "GET conversations/{}/messages, from the end",
+    lambda: f"conversations/{the_long_one().pk}/messages?cursor={cursor(r=1)}",
+)
+on_api(
+    "POST conversations/{}/messages",
+    lambda: f"conversations/{the_long_one().pk}/messages",
+    body={"message": "x", "trigger": False},
+    status=202,
+)
+on_api("GET conversations/{}/deferred", lambda: f"conversations/{the_long_one().pk}/deferred?limit=50")
+on_api("GET deferred/{}", lambda: f"deferred/{a_deferred_one().pk}")
+on_api("POST deferred/{}/cancel", lambda: f"deferred/{a_deferred_one().pk}/cancel", body={})
+on_api("GET conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns?limit=50")
+on_api(
+    "GET conversations/{}/turns, far down",
+    lambda: f"conversations/{the_long_one().pk}/turns?cursor={cursor(p=a_turn().number)}",
+)
+on_api(
+    "POST conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns", body={"message": "x"}, status=202
+)
+on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)
+
+
+@operation("streams.read_story")
+def read_story() -> Callable[[], object]:
+    turn = a_turn()
+    return lambda: streams.read_story(turn.pk, request_id="request")
+
+
+on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")
+on_api("POST turns/{}/cancel", lambda: f"turns/{a_turn().pk}/cancel", body={})
+on_api("GET tools", lambda: "tools")
+on_api("GET conversations/{}/summaries", lambda: f"conversations/{the_long_one().pk}/summaries")
+
+
+def a_summary_that_counts() -> str:
+    """The address to undo it at."""
+    conversation = the_long_one()
+    Compaction.objects.create(
+        conversation=conversation, keep_tokens=0, status="done", first_seq=2, through_seq=900, summary_seq=901
+    )
+    Conversation.objects.filter(pk=conversation.pk).update(summary_seq=901, consolidated_through=900)
+    return f"conversations/{conversation.pk}/summaries/901/undo"
+
+
+def a_pin() -> str:
+    """The address of one that is taken, among as many as there may be."""
+    conversation = the_long_one()
+    message = Message.objects.get(conversation=conversation, seq=2001)
+    Conversation.objects.filter(pk=conversation.pk).update(
+        pins=[{"seq": seq, "by": "x", "at": ""} for seq in range(2001, 2039, 2)]
+    )
+    return f"conversations/{conversation.pk}/messages/{message.pk}/pin"
+
+
+on_api("POST conversations/{}/summaries/{}/undo", a_summary_that_counts, body={})
+on_api("DELETE conversations/{}/messages/{}/pin", a_pin, status=204)
+
+
+@operation("PUT conversations/{}/messages/{}/pin")
+def put_pin() -> Callable[[], object]:
+    a_pin()
+    conversation = the_long_one()
+    asked = Message.objects.filter(conversation=conversation, seq__range=(3001, 3100), role="user", kind="")
+    message = asked.order_by("seq")[0]
+    path = f"conversations/{conversation.pk}/messages/{message.pk}/pin"
+    return lambda: call_api("PUT", path, body={})
+
+
+on_api("GET agents/{}/memory", lambda: "agents/default/memory")
+on_api("PUT agents/{}/memory", lambda: "agents/default/memory", body={"content": "- words", "version": 0})
+on_api("GET agents/{}/history", lambda: "agents/default/history")
+
+
+@operation("answers.calls_of")
+def calls_of() -> Callable[[], object]:
+    call = a_call()
+    return lambda: answers.calls_of(call.turn_id)
+
+
+@operation("answers.chat_answer")
+def chat_answer() -> Callable[[], object]:
+    turn = a_turn()
+    return lambda: answers.chat_answer(turn.pk, request_id="request")
+
+
+@operation("GET /health/ready")
+def ready() -> Callable[[], object]:
+    return lambda: Client().get("/health/ready", secure=True)
+
+
+# --- the console -------------------------------------------------------------------------------------------------
+
+
+def growing() -> list[GrowingAdmin]:
+    return [page for model, page in admin.site._registry.items() if model._meta.db_table in GROW]
+
+
+def path_of(page: GrowingAdmin) -> str:
+    return f"/admin/{page.opts.app_label}/{page.opts.model_name}/"
+
+
+# One for all pages: to log in takes longer than to look.
+boss = Client()
+
+
+def look_at(path: str) -> Any:
+    response = boss.get(path, secure=True)
+    assert response.status_code == 200, path
+    return response
+
+
+def console_paths() -> Iterator[tuple[str, str]]:
+    """Each list, by each filter, by what is searched, and as other pages link to it; each page of a row."""
+    turn, call = a_turn(), ToolCall.objects.order_by("-created_at").first()
+    message = turn.messages.order_by("seq")[0]
+    rows = {Conversation: the_long_one(), Turn: turn, Message: message, ToolCall: call}
+    rows[LaterMessage] = LaterMessage.objects.order_by("-created_at").first()
+    rows[Compaction] = Compaction.objects.order_by("-created_at").first()
+    for page in growing():
+        path, name = path_of(page), page.opts.model_name
+        yield f"{name} list", path
+        yield f"{name} list, its third page", f"{path}?p=3"
+        for part in ("", *(str(turn.pk)[:length] for length in (4, 13, 36)), str(the_long_one().pk), "api:5", "time"):
+            yield f"{name} search {part}", f"{path}?q={part}"
+        yield f"{name} search of two words", f"{path}?q={turn.pk}+{turn.request_id}"
+        changelist = look_at(path).context["cl"]
+        for spec in changelist.filter_specs:
+            choices = [choice["query_string"] for choice in spec.choices(changelist)]
+            # Of tools, rules and owners there are many. The first owner has a quarter of all, the others have little.
+            for choice in choices if len(choices) < 10 else choices[:3]:
+                yield f"{name} filter {choice}", f"{path}{choice}"
+        yield f"{name} page", f"{path}{rows[page.model].pk}/change/"
+    for conversation in (the_long_one(), a_usual_one()):
+        pk = conversation.pk
+        yield f"turns of {conversation}", f"/admin/conversations/turn/?conversation__exact={pk}"
+        yield f"messages of {conversation}", f"/admin/conversations/message/?conversation__exact={pk}"
+        yield f"messages of {conversation} in words", f"/admin/conversations/message/?conversation__exact={pk}&q=found"
+        yield f"compactions of {conversation}", f"/admin/conversations/compaction/?conversation__exact={pk}"
+        yield f"deletion of {conversation}", f"/admin/conversations/conversation/{pk}/delete/"
+        yield f"calls of {conversation}", f"/admin/tools/toolcall/?conversation_id__exact={pk}"
+        for query in ("", "?before=50", "?after=50"):
+            yield f"transcript of {conversation} {query}", f"/admin/conversations/conversation/{pk}/transcript/{query}"
+    yield "transcript, in the middle", f"/admin/conversations/conversation/{the_long_one().pk}/transcript/?before=50000"
+    for window in ("24 hours", "7 days", "30 days"):
+        yield f"overview of {window}", f"/admin/?{urlencode({'window': window})}"
+        overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]
+        for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
+            yield f"{figure['link']} of {window}", figure["link"]
+        yield f"schedules late of {window}", overview["late_link"]
+    yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
+    yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
+    for state in ("all", "running", "waiting", "queued", "held"):
+        yield f"queue, {state}", f"/admin/queue/?state={state}"
+    yield "queue, the list that it leads to", look_at("/admin/queue/").context["turns_link"]
+    yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
+
+
+# --- the fixture -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many_messages(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The connection leads to a database of its own, with much in it."""
+    tests_own, full = connection.settings_dict["NAME"], servers.name_of("plans")
+    servers.create(full, template=servers.name_of("migrated"))
+    with django_db_blocker.unblock():
+        connect_to(full)
+        try:
+            sync_settings()
+            bulk.fill()
+            owner = get_user_model().objects.get(username="owner-1")
+            ApiKey.objects.register(KEY, owner=owner)
+            boss.force_login(get_user_model().objects.create_superuser("boss"))
+            yield
+        finally:
+            connect_to(tests_own)
+
+
+def connect_to(database: str) -> None:
+    connection.close()
+    connection.close_pool()
+    connection.settings_dict["NAME"] = database
+
+
+Seen = Callable[[str], list[Statement]]
+
+
+@pytest.fixture(scope="module")
+def seen(many_messages: None) -> Seen:
+    """What an operation ran; it is done once, and undone."""
+    return cache(lambda name: run(OPERATIONS[name].prepare))
+
+
+@pytest.fixture(scope="module")
+def seen_in_console(many_messages: None) -> dict[str, list[Statement]]:
+    """What each page of the console ran."""
+    with transaction.atomic():
+        paths = dict(console_paths())
+        transaction.set_rollback(True)
+    return {name: look_twice_at(path, bound_of(name)) for name, path in paths.items()}
+
+
+def bound_of(page: str) -> Bound:
+    return WHOLE if "in words" in page else CONSOLE
+
+
+def look_twice_at(path: str, bound: Bound) -> list[Statement]:
+    """Once more if something is wrong: statistics are a sample, and now and then a bound of a histogram lies just where
+    is looked, which makes few rows look like many."""
+    statements = run(lambda: lambda: look_at(path))
+    if any(wrong(statement, bound) for statement in statements):
+        bulk.analyze()
+        statements = run(lambda: lambda: look_at(path))
+    return statements
+
+
+def run(prepare: Callable[[], Callable[[], object]]) -> list[Statement]:
+    with transaction.atomic():
+        act = prepare()
+        with explained() as statements:
+            act()
+        transaction.set_rollback(True)
+    return statements
+
+
+# --- what is held ------------------------------------------------------------------------------------------------
+
+
+def wrong(statement: Statement, bound: Bound) -> list[str]:
+    """What is wrong with a statement."""
+    found = [f"reads all of {table}" for table in sorted(statement.scanned() & GROW)]
+    if (rows := statement.rows()) > bound.rows:
+        found.append(f"takes up {rows} rows, of {bound.rows}")
+    if statement.blocks > bound.blocks:
+        found.append(f"reads {statement.blocks} blocks, of {bound.blocks}")
+    return found
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_goes_by_index_and_reads_little(seen: Seen, name: str) -> None:
+    assert seen(name), "it ran no statement"
+    for statement in seen(name):
+        assert not wrong(statement, OPERATIONS[name].bound), statement
+
+
+def test_the_console_goes_by_index_and_reads_a_bounded_part(seen_in_console: dict[str, list[Statement]]) -> None:
+    failures = []
+    for name, statements in seen_in_console.items():
+        assert statements, name
+        failures += [(name, found, each) for each in statements if (found := wrong(each, bound_of(name)))]
+    assert not failures, "\n".join(f"{name}: {', '.join(found)}\n{statement}" for name, found, statement in failures)
+
+
+def test_each_index_is_used_by_something(seen: Seen, seen_in_console: dict[str, list[Statement]]) -> None:
+    """An index costs a write with each row; one that nothing reads by is a loss, unless it keeps something unique."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = ANY(%s::regclass[]) AND NOT indisunique",
+            [sorted(GROW)],
+        )
+        indexes = {name for (name,) in cursor.fetchall()}
+    statements = [each for many in (*map(seen, OPERATIONS), *seen_in_console.values()) for each in many]
+    used = {step["Index Name"] for each in statements for step in each.steps() if "Index Name" in step}
+    assert len(indexes) > 10
+    # No agent is deleted while it has a conversation; whoever tries is told so by this one.
+    assert indexes - used <= {"conversations_conversation_agent_id_e9d60626"}
+
+
+def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None:
+    """What refers to a deleted row is looked for, also by PostgreSQL itself: without one, in all of the table."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT conrelid::regclass::text, attname FROM pg_constraint
+            JOIN pg_attribute ON attrelid = conrelid AND attnum = conkey[1]
+            WHERE contype = 'f' AND NOT EXISTS (
+                SELECT 1 FROM pg_index WHERE indrelid = conrelid AND indkey[0] = conkey[1] AND indpred IS NULL
+            )
+            """
+        )
+        assert cursor.fetchall() == []
+        cursor.execute(
+            "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY(%s)",
+            [sorted(GROW)],
+        )
+        assert cursor.fetchone()[0] >= 6
+
+
+# --- and the list of operations does not rot ---------------------------------------------------------------------
+
+
+MODULES = (answers, calls, claims, compaction, daily, turn_control, inbox, intake, deferred, limits, streams, sweeper)
+
+
+def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
+    without_query = {
+        *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
+        *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
+        "claims.for_model",
+        *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
+        *("compaction.line_of", "compaction.stub_of"),
+        *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
+    }
+    # The route GET turns/{} is nothing else.
+    elsewhere = {"answers.turns_as_json", "calls.store", "compaction.apply", "compaction.end"}
+    there_are = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in MODULES
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    looked_at = {name.split(",")[0] for name in OPERATIONS}
+    assert len(there_are) > 25
+    assert there_are - looked_at == without_query | elsewhere
+
+
+def test_each_route_of_the_api_is_looked_at() -> None:
+    routes = {
+        f"{method.upper()} {re.sub('<(uuid|str|int):.*?>', '{}', str(pattern.pattern))}"
+        for pattern in urls.urlpatterns
+        for method in ("get", "post", "put", "patch", "delete")
+        if hasattr(pattern.callback.view_class, method)
+    }
+    looked_at = {name.split(",")[0] for name in OPERATIONS}
+    assert len(routes) >= 9
+    assert routes <= looked_at
+
+
+def test_each_list_of_what_grows_is_bounded() -> None:
+    pages = growing()
+    assert {page.model._meta.db_table for page in pages} == GROW
+    for page in pages:
+        assert isinstance(page, GrowingAdmin)
+        # It looks for the first and the last row, and for each month between them, in everything that is listed.
+        assert page.date_hierarchy is None
+        assert not page.show_full_result_count

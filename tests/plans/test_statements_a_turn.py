@@ -1,0 +1,102 @@
+"""How many statements a turn costs: the same at its first message and at its two-thousandth."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from agent.llm.base import Completion, tool_call
+from conversations.engine import claims
+from conversations.engine.turns import _answer_calls, _take
+from conversations.models import Conversation, Message, Turn
+from nanohost.accounts.models import ApiKey
+from tests.support.hosts import KEY
+from tools import gate
+from tools.models import ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def chat(owner, conversation, tool_settings) -> Callable[[], Turn]:
+    """A message that comes by HTTP; returns its turn."""
+    tool_settings("time")
+    ApiKey.objects.register(KEY, owner=owner).note_use()  # which it does once a minute
+    client = Client(headers={"Authorization": f"Bearer {KEY}"})
+
+    def post() -> Turn:
+        address = f"/api/v1/conversations/{conversation.pk}/turns"
+        answer = client.post(address, json.dumps({"message": "Hello"}), content_type="application/json")
+        assert answer.status_code == 202, answer.content
+        return Turn.objects.get(pk=answer.json()["turnId"])
+
+    return post
+
+
+def statements(do: Callable[[], object]) -> list[str]:
+    """What is asked of the database, without what begins and ends transactions."""
+    with CaptureQueriesContext(connection) as asked:
+        do()
+    every = [query["sql"] for query in asked.captured_queries]
+    return [sql for sql in every if not sql.startswith(("SAVEPOINT", "RELEASE", "BEGIN", "COMMIT"))]
+
+
+def echo(chat: Callable[[], Turn]) -> dict[str, int]:
+    """Statements of each part of a turn that only speaks."""
+    made: list[Turn] = []
+    spent = {"receive": len(statements(lambda: made.append(chat()))) - 1}  # the last one is this test's own
+    taken = []
+    spent["take"] = len(statements(lambda: taken.append(_take(made[0].pk, worker="worker"))))
+    claim, _ = taken[0]
+    finish = lambda: claims.finish(claim, Completion(content="Hi"), reply="Hi", has_called=False)  # noqa: E731 -- shorter than a function
+    return spent | {"finish": len(statements(finish))}
+
+
+def with_tool(chat: Callable[[], Turn]) -> dict[str, int]:
+    """Statements of each part of a turn that calls a tool."""
+    turn = chat()
+    claim, _ = _take(turn.pk, worker="worker")
+    asks = Completion(tool_calls=(tool_call("call", "time", "{}"),))
+    spent = {"store_calls": len(statements(lambda: claims.store_calls(claim, asks, limit=None)))}
+    call = ToolCall.objects.get(turn_id=turn.pk)
+    run = lambda: gate.run(  # noqa: E731 -- shorter than a function
+        call.pk,
+        agent_tools=lambda _: turn.conversation.agent.allowed_tools(),
+        worker="worker",
+        on_start=lambda _: None,
+        then=lambda _: None,
+    )
+    spent["run"] = len(statements(run))
+    call.refresh_from_db()
+    assert call.status == "SUCCESS"
+    claim, outlook = _take(turn.pk, worker="worker")
+    spent["answer"] = len(statements(lambda: _answer_calls(claim, outlook.view)))
+    finish = lambda: claims.finish(claim, Completion(content="Noon"), reply="Noon")  # noqa: E731 -- shorter than a function
+    return spent | {"finish": len(statements(finish))}
+
+
+def fill(conversation: Conversation, messages: int) -> None:
+    """As many messages before those to come."""
+    first = Conversation.objects.get(pk=conversation.pk).next_seq
+    Message.objects.bulk_create(
+        Message(conversation=conversation, seq=first + number, role=role, content="words")
+        for number, role in enumerate(("user", "assistant") * (messages // 2))
+    )
+    Conversation.objects.filter(pk=conversation.pk).update(next_seq=first + messages)
+
+
+def test_a_turn_costs_as_many_statements_in_a_long_conversation_as_in_a_short_one(chat, conversation):
+    with_tool(chat)  # the first one starts the tools' processes, and renews its lease meanwhile
+    chat_once = echo(chat)
+    tool_once = with_tool(chat)
+    fill(conversation, 2000)
+    assert echo(chat) == chat_once == {"receive": 5, "take": 9, "finish": 4}
+    assert with_tool(chat) == tool_once
+
+
+def test_a_round_of_tools_costs_no_more_for_what_came_before_it(chat, conversation):
+    with_tool(chat)
+    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 8, "finish": 5}

@@ -1,0 +1,170 @@
+"""Every page of the console there is, read from its registry: a page that is added later is looked at, too."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from axes.models import AccessAttempt
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import Group, User
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
+
+from agent.models import Agent, AgentVersion
+from conversations.engine import inbox, intake
+from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, Worker
+from memory.models import HistoryEntry, Memory, MemoryVersion
+from nanohost.accounts.models import ApiKey
+from nanohost.lib.ids import new_id
+from scheduler import series
+from scheduler.house import sync_house_jobs
+from scheduler.models import Heartbeat, JobRun, Schedule, ScheduleRun
+from tests.support.factories import OwnerFactory
+from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
+
+HOSTILE = "<script>alert('1')</script>"
+
+# Pages of a row besides Django's own, which only show.
+READ = {
+    "admin:conversations_conversation": ["transcript", "json", "jsonl"],
+    "admin:conversations_turn": ["sent"],
+    "admin:agent_agent": ["whole"],
+}
+# And those of a model.
+READ_OF_MODEL = {"admin:tools_toolsetting": ["simulator"]}
+
+
+@dataclass(frozen=True)
+class Page:
+    """``view`` is Django's name of it; the page of a model, or of none."""
+
+    view: str
+    model: type[Model] | None
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.model._meta.label_lower if self.model else 'console'} {self.view}"
+
+
+def page(name: str, view: str = "changelist", *args: object) -> str:
+    """The address of a page of the admin: ``page("tools_toolsetting", "change", pk)``."""
+    return reverse(f"admin:{name}_{view}", args=args)
+
+
+def make_rows(number: int) -> None:
+    """``number`` of everything, each with hostile text in every column that strangers can reach."""
+    for index in range(number):
+        owner = OwnerFactory(username=f"owner{HOSTILE}{Conversation.objects.count()}")
+        agent = Agent.objects.create(
+            name=f"agent-{Agent.objects.count()}", system_prompt=HOSTILE, model=HOSTILE, tools=["time", HOSTILE]
+        )
+        conversation = inbox.start_conversation(owner_id=owner.pk, agent=agent.name, metadata={HOSTILE: HOSTILE})
+        Conversation.objects.filter(pk=conversation.pk).update(key=f"{HOSTILE}{conversation.pk}")
+        turn = inbox.receive(conversation=conversation, content=HOSTILE, model=HOSTILE, request_id="request-1")
+        Turn.objects.filter(pk=turn.pk).update(
+            status=TurnStatus.FAILED, error_code=HOSTILE, error_detail=HOSTILE, worker=HOSTILE, idempotency_key=HOSTILE
+        )
+        Message.objects.create(
+            conversation=conversation,
+            turn=turn,
+            seq=2,
+            role="assistant",
+            content=HOSTILE,
+            tool_name=HOSTILE,
+            tool_calls=[{"id": HOSTILE, "function": {"name": HOSTILE, "arguments": HOSTILE}}],
+        )
+        ToolCall.objects.create(
+            conversation_id=conversation.pk,
+            turn_id=turn.pk,
+            agent=HOSTILE,
+            call_id=f"{HOSTILE}{index}",
+            position=index,
+            tool_name=HOSTILE,
+            arguments=HOSTILE,
+            arguments_hash="0" * 64,
+            status=CallStatus.REJECTED,
+            rule=HOSTILE,
+            result=HOSTILE,
+        )
+        Compaction.objects.create(
+            conversation=conversation, turn_id=turn.pk, keep_tokens=0, error=HOSTILE, model=HOSTILE
+        )
+        whose = {"agent": HOSTILE, "owner": owner}
+        Memory.objects.create(content=HOSTILE, notes=HOSTILE, version=1, **whose)
+        MemoryVersion.objects.create(content=HOSTILE, base=0, model=HOSTILE, aside_because=HOSTILE, **whose)
+        HistoryEntry.objects.create(content=HOSTILE, words="x", model=HOSTILE, happened_at=timezone.now(), **whose)
+        LaterMessage.objects.create(conversation=conversation, kind="wake", content=HOSTILE, idempotency_key=HOSTILE)
+        AgentVersion.objects.create(agent=agent, number=1, profile={HOSTILE: HOSTILE}, made_by=HOSTILE)
+        schedule = series.create(
+            owner_id=owner.pk, agent=agent.name, prompt=HOSTILE, description=HOSTILE, every_seconds=60
+        )
+        Schedule.objects.filter(pk=schedule.pk).update(paused_because=HOSTILE)
+        ScheduleRun.objects.create(schedule=schedule, slot=timezone.now(), state="failed", error=HOSTILE)
+        today = timezone.localdate()
+        Heartbeat.objects.create(
+            agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE
+        )
+        JobRun.objects.create(job=HOSTILE, did=HOSTILE, error=HOSTILE, started_at=timezone.now())
+        Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
+        ApiKey.objects.issue(owner=owner)
+        ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)
+        SettingChange.objects.create(
+            tool_name=HOSTILE, changed_by=HOSTILE, before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE}
+        )
+
+
+def make_a_row_of_each() -> None:
+    """A row on each page; see that there is one of a model that is new."""
+    make_rows(1)
+    LogEntry.objects.create(
+        user=User.objects.first(),
+        content_type=ContentType.objects.get_for_model(Turn),
+        object_repr=HOSTILE,
+        action_flag=CHANGE,
+        change_message=HOSTILE,
+    )
+    intake.pause(by=HOSTILE, because=HOSTILE)
+    sync_house_jobs()
+    Group.objects.create(name="a group")
+    ClockedSchedule.objects.create(clocked_time=timezone.now())
+    CrontabSchedule.objects.create()
+    SolarSchedule.objects.create(event="sunset", latitude=52.5, longitude=13.4)
+    AccessAttempt.objects.create(username="x", ip_address="192.0.2.1", failures_since_start=1)
+
+
+def get(client: Client, page: Page) -> Any:
+    """The answer of a page, whole also if it comes in parts."""
+    answer = client.get(page.address)
+    if not answer.streaming:
+        return answer
+    return HttpResponse(b"".join(answer.streaming_content), status=answer.status_code, headers=answer.headers)
+
+
+def pages() -> Iterator[Page]:
+    """Every address of the console that needs no more than a row's key."""
+    for view in ("index", "password_change", "jsi18n", "search"):
+        yield Page(view, None, reverse(f"admin:{view}"))
+    for view in ("queue", "queue_intake"):
+        yield Page(view, None, reverse(view))
+    for label in sorted({model._meta.app_label for model in admin.site._registry}):
+        yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))
+    for model in admin.site._registry:
+        row: Any = model._default_manager.first()
+        assert row, f"tests/support/console_client.py makes no {model._meta.label}"
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+        for view in ("changelist", "add"):
+            yield Page(view, model, reverse(f"{name}_{view}"))
+        for view in ("change", "history", "delete"):
+            yield Page(view, model, reverse(f"{name}_{view}", args=[row.pk]))
+        for view in READ.get(name, ()):
+            yield Page(f"read {view}", model, reverse(f"{name}_{view}", args=[row.pk]))
+        for view in READ_OF_MODEL.get(name, ()):
+            yield Page(f"read {view}", model, reverse(f"admin:{view}"))
+        if name == "admin:auth_user":
+            yield Page("password", model, reverse("admin:auth_user_password_change", args=[row.pk]))

@@ -1,0 +1,1 @@
+"""A network in which every address there is leads to our own servers: see :mod:`tests.support.network.lab`."""

@@ -1,0 +1,50 @@
+"""What the tests read off the project's own source."""
+
+import ast
+import runpy
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = ROOT / "nanohost" / "settings.py"
+
+# Read where they are needed and kept nowhere, since they are secrets.
+READ_ELSEWHERE = ("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``attribute = env.kind("NAME", …)`` in the settings."""
+
+    name: str
+    kind: str
+
+
+def readers() -> list[Reader]:
+    """Every reader of an environment variable in the settings."""
+    calls = (node for node in ast.walk(ast.parse(SETTINGS.read_text())) if isinstance(node, ast.Call))
+    return [
+        Reader(call.args[0].value, call.func.attr)
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "env"
+        if isinstance(call.args[0], ast.Constant)
+    ]
+
+
+def read_settings() -> dict[str, Any]:
+    """The settings as the environment now makes them."""
+    return runpy.run_path(str(SETTINGS))
+
+
+def tracked_files() -> list[Path]:
+    """Every file of the project, but pictures: what git knows, or would take in."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    return [ROOT / name for name in listed if name and not name.endswith(".png") and (ROOT / name).is_file()]

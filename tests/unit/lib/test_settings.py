@@ -1,0 +1,268 @@
+"""The settings: what the environment says, or one line about what makes no sense."""
+
+import gc
+import re
+
+import pytest
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+
+from nanohost.lib import env, redaction
+from tests.support.sources import READ_ELSEWHERE, SETTINGS, read_settings, readers
+
+pytestmark = pytest.mark.shapeless(reason="it reads the environment, of both shapes")
+
+NONSENSE = {
+    "integer": ["abc", "-1", "1.5", "1e3"],
+    "seconds": ["abc", "nan", "inf", "0", "-1"],
+    "share": ["abc", "nan", "-0.1", "1.1", "50%"],
+    "boolean": ["maybe", "2"],
+    "cron": ["abc", "9 * *", "7 0 9 * * *", "0 25 * * *", "* * * * * * *"],
+    "choice": ["nonsense"],
+    "address": ["nonsense", "http://", "ftp://host/", "//host"],
+    "path": ["~nobody-of-that-name/var"],
+    "time_zone": ["Mars/Base", "Europe", "../etc/passwd"],
+    "string": ["\udcff"],  # how a byte that is not UTF-8 arrives
+    "secret": ["\udcff"],
+    "key": ["two words", "über", "\udcff"],
+    "server": ["nonsense", "http://host/name", "//host/name", "\udcff"],
+    "words": ["\udcff"],
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """An environment in which nothing is set; ``environment(PORT="1")`` sets something."""
+    for name in {reader.name for reader in readers()} | set(READ_ELSEWHERE):
+        for variable in (name, f"{name}_FILE"):
+            monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+
+    def put(**values):
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(reader.name, value) for reader in readers() for value in NONSENSE[reader.kind]]
+)
+def test_nonsense_is_refused_in_one_line_that_names_the_setting(environment, name, value):
+    environment(**{name: value})
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        read_settings()
+    assert str(refusal.value).startswith(name)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [reader.name for reader in readers() if reader.name != "DATA_DIR"])
+def test_blank_is_unset(environment, name):
+    unset = read_settings()
+    environment(**{name: "  "})
+    if name in unset and name != "SECRET_KEY":
+        assert read_settings()[name] == unset[name]
+
+
+@pytest.mark.parametrize(
+    ("values", "provider"),
+    [
+        ({}, "mock"),
+        ({"OPENAI_API_KEY": "sk-abcdefgh"}, "openai"),
+        ({"LLM_BASE_URL": "http://127.0.0.1:1/v1"}, "openai"),
+        ({"OPENAI_API_KEY": "sk-abcdefgh", "LLM_PROVIDER": "mock"}, "mock"),
+    ],
+)
+def test_the_provider_follows_from_a_key_or_an_address(environment, values, provider):
+    environment(**values)
+    assert read_settings()["LLM_PROVIDER"] == provider
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"LLM_PROVIDER": "openai"}, "OPENAI_API_KEY"),
+        ({"LLM_MODELS": "a, b"}, "LLM_MODEL_DEFAULT"),
+        ({"PERMISSIONS_GRANTED": "NET_HTTP, SHELL"}, "SHELL is not one of"),
+        ({"PERMISSIONS_GRANTED": "net_http"}, "net_http is not one of"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(environment, values, named):
+    environment(**values)
+    with pytest.raises(ImproperlyConfigured, match=named):
+        read_settings()
+
+
+def test_lists_are_separated_by_commas(environment):
+    environment(TOOLS_ALLOWED=" time , ,fetch,")
+    assert read_settings()["TOOLS_ALLOWED"] == ["time", "fetch"]
+
+
+def test_the_host_it_listens_on_may_be_asked_for(environment):
+    environment(HOST="fd00::1")
+    assert "[fd00::1]" in read_settings()["ALLOWED_HOSTS"]
+
+
+def test_the_secret_key_is_the_one_kept(environment, tmp_path):
+    kept = tmp_path / "secret_key"
+    kept.write_text("kept for good\n")
+    assert read_settings()["SECRET_KEY"] == "kept for good"
+    kept.write_text("")  # a start that was killed in between
+    assert len(read_settings()["SECRET_KEY"]) > 40
+    environment(SECRET_KEY="from the environment")
+    assert read_settings()["SECRET_KEY"] == "from the environment"
+
+
+# --- secrets from files ------------------------------------------------------------------------------------------
+
+# Each with a value it takes; the two addresses go together.
+SECRETS = {
+    "SECRET_KEY": "kept/by:some@store",
+    "OPENAI_API_KEY": "sk-0123456789",
+    "METRICS_TOKEN": "scrape-0123456789",
+    "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
+    "REDIS_URL": "rediss://:pass-word@redis.example:6380/0",
+}
+WITH = {"DATABASE_URL": {"REDIS_URL": "redis://h/0"}, "REDIS_URL": {"DATABASE_URL": "postgres://h/n"}}
+
+
+@pytest.fixture
+def secret_file(tmp_path):
+    """Writes a file that a variable may name: ``secret_file(b"content")`` returns its name."""
+
+    def write(content):
+        (tmp_path / "secret").write_bytes(content)
+        return str(tmp_path / "secret")
+
+    return write
+
+
+def refusal():
+    """The one line in which the settings are refused."""
+    with pytest.raises(ImproperlyConfigured) as refused:
+        read_settings()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_those_are_all_the_secrets_of_the_settings():
+    assert {reader.name for reader in readers() if reader.kind in ("secret", "key", "server")} == set(SECRETS)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_secret_may_stand_in_a_file_with_or_without_a_line_end(environment, secret_file, name, end):
+    environment(**{f"{name}_FILE": secret_file(f"{SECRETS[name]}{end}".encode()), **WITH.get(name, {})})
+    assert read_settings()[name] == SECRETS[name]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("blank", [b"", b" \n"])
+def test_a_blank_file_is_unset(environment, secret_file, name, blank):
+    unset = read_settings()
+    environment(**{f"{name}_FILE": secret_file(blank)})
+    assert read_settings()[name] == unset[name] or name == "SECRET_KEY"
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_set_twice_is_refused_and_not_shown(environment, secret_file, name):
+    environment(**{name: SECRETS[name], f"{name}_FILE": secret_file(b"another-value"), **WITH.get(name, {})})
+    assert refusal() == f"{name} and {name}_FILE are both set; set one."
+
+
+@pytest.mark.parametrize("name", [*SECRETS, *READ_ELSEWHERE])
+@pytest.mark.parametrize("content", [None, "a folder", b"a-value\xff", b"a-value\x00"])
+def test_a_file_that_cannot_be_read_is_refused_and_not_shown(environment, secret_file, tmp_path, name, content):
+    named = {None: str(tmp_path / "missing"), "a folder": str(tmp_path)}.get(content) or secret_file(content)
+    environment(**{f"{name}_FILE": named})
+    with pytest.raises(ImproperlyConfigured) as refused:
+        env.secret(name)
+    says = "No such file or directory" if content is None else "Is a directory" if content == "a folder" else "no text"
+    assert str(refused.value).startswith(f"{name}_FILE='{named}' cannot be read: ")
+    assert says in str(refused.value)
+    assert "a-value" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", READ_ELSEWHERE)
+def test_what_is_read_at_the_start_alone_may_stand_in_a_file_too(environment, secret_file, name):
+    environment(**{f"{name}_FILE": secret_file(b"a-value\n")})
+    assert env.secret(name) == "a-value"
+
+
+def test_a_key_in_a_file_that_cannot_travel_is_refused_and_not_shown(environment, secret_file):
+    environment(OPENAI_API_KEY_FILE=secret_file(b"two words\n"))
+    assert refusal() == "OPENAI_API_KEY makes no sense: expected printable ASCII without blanks."
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_from_a_file_is_kept_out_of_logs(environment, secret_file, own_secrets, name):
+    value = re.sub("[a-z]*:pass-word@", "", SECRETS[name])  # nothing but the file tells that this is secret
+    assert value in redaction.redact(f"it is {value}.") or name == "OPENAI_API_KEY"
+    environment(**{f"{name}_FILE": secret_file(value.encode()), **WITH.get(name, {})})
+    read_settings()
+    assert value not in redaction.redact(f"it is {value}.")
+
+
+# --- servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("database", "redis"),
+    [
+        ("postgresql://user:pass-word@db.example:5433/name", "redis://redis.example"),
+        ("postgres://[::1]/name", "rediss://:pass-word@[::1]:6380/3"),
+        ("postgresql:///name?host=/run/postgresql", "redis://redis.example/0"),
+    ],
+)
+def test_with_servers_it_is_the_production_shape(environment, database, redis):
+    environment(DATABASE_URL=database, REDIS_URL=redis)
+    read = read_settings()
+    assert read["PRODUCTION"]
+    assert read["DATABASES"]["default"]["ENGINE"] == "nanohost.lib.postgresql"
+    assert read["CELERY_BROKER_URL"] == redis
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "REDIS_URL"])
+@pytest.mark.parametrize("url", ["mysql://{}@host/name", "//{}@host/name", "{}@host", "redis:{}@", "postgresql://{}@"])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_an_address_that_makes_no_sense_is_refused_without_its_password(environment, secret_file, name, url, in_file):
+    url = url.format("user:pass-word")
+    environment(**({f"{name}_FILE": secret_file(url.encode())} if in_file else {name: url}), **WITH[name])
+    said = refusal()
+    assert said.startswith(f"{name} makes no sense: expected {'postgresql' if name == 'DATABASE_URL' else 'redis'}://")
+    assert "pass-word" not in said
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x", "-1"])
+def test_a_port_that_is_none_is_refused(environment, port):
+    environment(DATABASE_URL=f"postgresql://user:pass-word@host:{port}/name", REDIS_URL="redis://h/0")
+    assert refusal().startswith("DATABASE_URL makes no sense")
+
+
+@pytest.mark.parametrize("end", ["", "/", "/name?pool=hello"])
+def test_a_database_without_a_name_or_with_a_pool_of_its_own_is_refused(environment, end):
+    environment(DATABASE_URL=f"postgresql://user:pass-word@host{end}", REDIS_URL="redis://h/0")
+    assert refusal() == "DATABASE_URL makes no sense: expected a database's name, and no pool of its own."
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "REDIS_URL"])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_one_server_without_the_other_is_refused(environment, secret_file, name, in_file):
+    environment(**({f"{name}_FILE": secret_file(SECRETS[name].encode())} if in_file else {name: SECRETS[name]}))
+    assert refusal() == (
+        "DATABASE_URL and REDIS_URL go together: set both, or neither for one process without servers."
+    )
+
+
+def test_settings_are_read_by_those_readers_alone():
+    """A setting read past ``env`` would stand in no table, and nonsense in it would end in a traceback."""
+    source = SETTINGS.read_text()
+    assert "os.environ" not in source
+    assert "getenv" not in source
+
+
+def test_garbage_is_looked_for_once_everything_is_loaded():
+    gc.disable()  # as manage.py and Celery's commands begin
+    apps.get_app_config("nanohost").ready()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
