@@ -9,8 +9,10 @@ from django.db import models
 from django.db.models import Exists, ExpressionWrapper, OuterRef, Q
 
 from agent.models import Agent
+from conversations.kinds import TOOLS, TURNS, Kind
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
+from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools.models import ToolCall
 
 # As large a number of a message as every database has room for.
@@ -117,7 +119,7 @@ OPEN = (TurnStatus.QUEUED, *ACTIVE)
 FINAL = (TurnStatus.SUCCEEDED, TurnStatus.FAILED, TurnStatus.CANCELLED)
 
 
-class TurnQuerySet(models.QuerySet["Turn"]):
+class TurnQuerySet(LeaseQuerySet["Turn"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
@@ -134,7 +136,7 @@ class TurnQuerySet(models.QuerySet["Turn"]):
             Q(status=TurnStatus.QUEUED) & on_time & is_let_in
             | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS)
             | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.RETRY) & on_time
-            | Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
+            | Turn.expired()
         )
 
     def claimable(self) -> Self:
@@ -147,8 +149,10 @@ class TurnQuerySet(models.QuerySet["Turn"]):
         return self.filter(status=TurnStatus.RUNNING, worker=worker)
 
 
-class Turn(models.Model):
+class Turn(Leased):
     """The unit of work and of the queue: from what a user said to its answer, or to a failure people can see."""
+
+    QUEUED, LEASED = TurnStatus.QUEUED, TurnStatus.RUNNING
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="turns", db_index=False)
@@ -165,9 +169,6 @@ class Turn(models.Model):
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique for the owner.")
     body_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what was asked, hexadecimal.")
 
-    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
-    worker = models.CharField(max_length=128, blank=True, help_text="Who claimed it last.")
-    lease_until = models.DateTimeField(null=True, blank=True, help_text="Until then nobody else may claim it.")
     deadline = models.DateTimeField(null=True, blank=True, help_text="When it fails, wherever it is.")
     attempts = models.PositiveIntegerField(
         default=0,
@@ -193,7 +194,6 @@ class Turn(models.Model):
         null=True, blank=True, help_text="When its present step began; while it runs, its model is asked since then."
     )
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
-    rung_at = models.DateTimeField(null=True, blank=True, help_text="When workers were last told of it.")
     cancel_requested = models.BooleanField(default=False)
     cancelled_by = models.UUIDField(
         null=True, blank=True, help_text="The turn that it was cancelled for: a /stop, or one that interrupts."
@@ -231,7 +231,7 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["owner", "idempotency_key"], name="one_turn_an_idempotency_key_and_owner"),
         ]
         indexes = [
-            models.Index(fields=["status", "rung_at"], name="turns_by_status"),
+            models.Index(fields=["status", "notified_at"], name="turns_by_status"),
             # PostgreSQL finds the earlier open turns of a long conversation by the second one; without it, it reads all
             # the earlier ones. SQLite needs the first: it matches no partial index against bound parameters.
             models.Index(fields=["conversation", "status", "number"], name="turns_in_order"),
@@ -429,24 +429,29 @@ class CompactionKind(models.TextChoices):
 OPEN_COMPACTION = (CompactionStatus.QUEUED, CompactionStatus.RUNNING)
 
 
-class CompactionQuerySet(models.QuerySet["Compaction"]):
+class CompactionQuerySet(LeaseQuerySet["Compaction"]):
     """Look-ups that say what they mean."""
+
+    def open(self) -> Self:
+        """Compactions that have not ended."""
+        return self.filter(status__in=OPEN_COMPACTION)
 
     def due(self) -> Self:
         """Compactions that nobody works on and whose time has come."""
         return self.filter(
-            Q(status=CompactionStatus.QUEUED) & (Q(run_after=None) | Q(run_after__lte=Now()))
-            | Q(status=CompactionStatus.RUNNING, lease_until__lt=Now()),
+            Q(status=CompactionStatus.QUEUED) & (Q(run_after=None) | Q(run_after__lte=Now())) | Compaction.expired()
         )
 
 
-class Compaction(models.Model):
+class Compaction(Leased):
     """Messages that are put into a summary: a piece of work, and its record.
 
     A rolling one takes the place of older messages in the prompt, and goes into the long-term memory and the history
     log as well; a daily one tells people of one day. It names what the summary was made of: which messages, by which
     model, after which turn.
     """
+
+    QUEUED, LEASED = CompactionStatus.QUEUED, CompactionStatus.RUNNING
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="compactions", db_index=False)
@@ -463,11 +468,7 @@ class Compaction(models.Model):
     keep_tokens = models.PositiveIntegerField(help_text="Of the newest messages, so many tokens stay at most.")
     status = models.CharField(max_length=7, choices=CompactionStatus.choices, default=CompactionStatus.QUEUED)
 
-    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
-    worker = models.CharField(max_length=128, blank=True, help_text="Who claimed it last.")
-    lease_until = models.DateTimeField(null=True, blank=True)
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
-    rung_at = models.DateTimeField(null=True, blank=True, help_text="When workers were last told of it.")
     failures = models.PositiveIntegerField(
         default=0, help_text="Answers that were of no use, in a row, and workers that died. At three, a stub is made."
     )
@@ -514,7 +515,7 @@ class Compaction(models.Model):
             models.UniqueConstraint(fields=["conversation", "day"], name="one_summary_a_day"),
         ]
         indexes = [
-            models.Index(fields=["status", "rung_at"], name="compactions_by_status"),
+            models.Index(fields=["status", "notified_at"], name="compactions_by_status"),
             models.Index(fields=["conversation", "-summary_seq"], name="compactions_of_a_conversation"),
             models.Index(fields=["-created_at"], name="compactions_by_time"),
         ]
@@ -552,10 +553,6 @@ class IntakePause(models.Model):
         return "intake"
 
 
-# The queues a worker may work on. Turns are model calls, and tools hold no key: so each has workers of its own.
-TURNS, TOOLS, COMPACTION = "turns", "tools", "compaction"
-
-
 # LLM_PROVIDER's word for the model that nanohost brings along.
 SCRIPTED = "mock"
 
@@ -571,9 +568,9 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Each with ``is_alive``, by the database's clock, which also stamps the heartbeats."""
         return self.annotate(is_alive=ExpressionWrapper(Worker.is_heard(), output_field=models.BooleanField()))
 
-    def working_on(self, queue: str) -> Self:
-        """Workers that listen to a queue."""
-        return self.filter(queues__regex=rf"(^|,){queue}(,|$)")
+    def working_on(self, kind: Kind) -> Self:
+        """Workers that listen to its queue."""
+        return self.filter(queues__regex=rf"(^|,){kind.queue}(,|$)")
 
     def sandboxes(self) -> list[str]:
         """What keeps tools where they are, of those that run tools and are alive: each that there is, once."""

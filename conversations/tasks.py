@@ -10,6 +10,7 @@ from celery.worker.strategy import default
 from django.conf import settings
 
 from conversations.engine import worker
+from conversations.kinds import KINDS, Kind
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +41,11 @@ class Ring(Task):  # type: ignore[type-arg]  # the stubs' is generic, Celery's i
     Strategy = "conversations.tasks:pass_on"
 
 
-@shared_task(base=Ring)
-def advance_turn(turn_id: str) -> None:
-    """Look at a turn: hand it to this process's loop, which claims it if it is to be had."""
-    worker.runtime().take_turn(UUID(turn_id))
+def _make_task(kind: Kind) -> None:
+    @shared_task(base=Ring, name=kind.task)
+    def look(row_id: str) -> None:
+        worker.runtime().take(kind, UUID(row_id))
 
 
-@shared_task(base=Ring)
-def run_tool_call(call_id: str) -> None:
-    """Look at a tool call: run it if it is to be had."""
-    worker.runtime().take_call(UUID(call_id))
-
-
-@shared_task(base=Ring)
-def compact(compaction_id: str) -> None:
-    """Look at a compaction: hand it to this process's loop, which claims it if it is to be had."""
-    worker.runtime().take_compaction(UUID(compaction_id))
+for _kind in KINDS:
+    _make_task(_kind)

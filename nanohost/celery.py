@@ -61,7 +61,7 @@ def _refuse_unknown_queues(conf: Any, options: dict[str, Any], **_: Any) -> None
 @worker_init.connect
 def _start_runtime(sender: Any, **_: Any) -> None:
     from conversations.engine.worker import start_runtime
-    from conversations.models import TOOLS
+    from conversations.kinds import BY_QUEUE
     from nanohost.hardening import harden
     from nanohost.preparation import await_database
     from tools.sandbox.modes import SandboxMissing
@@ -69,14 +69,14 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     if settings.EMBEDDED:  # there, the lifespan starts and stops it
         return
     harden()
-    queues = set(sender.app.amqp.queues.consume_from)
-    if TOOLS in queues and len(queues) > 1:
+    kinds = [BY_QUEUE[queue] for queue in sender.app.amqp.queues.consume_from]
+    if len(kinds) > 1 and any(kind.is_alone for kind in kinds):
         raise SystemExit("Tools run in workers of their own, which hold no key: --queues tools, or --queues turns,...")
     if "solo" not in str(sender.pool_cls):
         raise SystemExit("Turns live on one event loop a process: --pool solo, which is the default here.")
     try:
         await_database()
-        start_runtime(queues)
+        start_runtime(kinds)
     except (CommandError, SandboxMissing) as error:
         raise SystemExit(str(error)) from None
     except Exception as error:

@@ -15,11 +15,9 @@ from celery.worker import state as worker_state
 
 from conversations.engine import doorbell
 from conversations.engine.worker import Runtime, start_runtime
-from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus
+from conversations.kinds import KINDS
 from nanohost.celery import app, make_app
-from nanohost.lib.clock import from_now
 from scheduler.beat import HouseScheduler
-from tools.models import CallStatus, ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +56,11 @@ class Embedded:
     def start(self) -> None:
         """Start beat, the workers' runtime, and a Celery worker for each of the queues."""
         expire_leases_of_the_dead()
-        self._runtime = start_runtime((TURNS, TOOLS, COMPACTION), loop=self._loop)
-        # One each: a full house of tools, whose rings wait in their worker, keeps no turn waiting.
-        for name, queues in (("turns", [TURNS, COMPACTION]), ("tools", [TOOLS])):
-            self._run(f"worker-{name}", self._worker(name, queues).start)
+        self._runtime = start_runtime(KINDS, loop=self._loop)
+        # Tools have one of their own: when all their places are taken, their rings wait in it and keep no turn waiting.
+        alone = [[kind.queue] for kind in KINDS if kind.is_alone]
+        for queues in ([kind.queue for kind in KINDS if not kind.is_alone], *alone):
+            self._run(f"worker-{queues[0]}", self._worker(queues[0], queues).start)
         scheduler: Any = partial(_WakefulScheduler, stopping=self._stopping)
         self._beat = Service(app, max_interval=1, scheduler_cls=scheduler)
         self._run("beat", self._beat.start)
@@ -77,8 +76,8 @@ class Embedded:
         # Their loops look up every 2 s only, and once more when they have seen that they are to stop: two last rings
         # each, for no row.
         for _ in range(2):
-            doorbell.ring_for_turn(UUID(int=0))
-            doorbell.ring_for_call(UUID(int=0))
+            for kind in KINDS:
+                doorbell.notify(kind, UUID(int=0))
         until = time.monotonic() + STOP_SECONDS
         if self._runtime:
             self._runtime.stop(timeout=STOP_SECONDS)
@@ -109,7 +108,5 @@ def expire_leases_of_the_dead() -> None:
 
     Every ring of theirs is lost as well, with the broker in their memory.
     """
-    Turn.objects.filter(status=TurnStatus.RUNNING).update(lease_until=from_now(-1))
-    ToolCall.objects.filter(status=CallStatus.RUNNING).update(lease_until=from_now(-1))
-    Turn.objects.open().update(rung_at=None)
-    ToolCall.objects.open().update(rung_at=None)
+    for kind in KINDS:
+        kind.rows.expire_all()

@@ -10,6 +10,7 @@ from csp import constants as csp
 from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
+from conversations import kinds
 from nanohost.lib import env, logs, redaction
 from tools.outbound import addresses
 
@@ -417,15 +418,13 @@ CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # for ever: meanwhile the sweeper w
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_EXPIRES = None  # or beat would keep a job that cleans up results there are none of
 CELERY_TASK_STORE_ERRORS_EVEN_IF_IGNORED = False
-CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in ("turns", "tools", "compaction")]
-CELERY_TASK_DEFAULT_QUEUE = "turns"
+CELERY_TASK_QUEUES = [Queue(kind.queue, routing_key=kind.queue) for kind in kinds.KINDS]
+CELERY_TASK_DEFAULT_QUEUE = kinds.TURNS.queue
 CELERY_TASK_CREATE_MISSING_QUEUES = False
 CELERY_TASK_ROUTES = {
-    "conversations.tasks.advance_turn": {"queue": "turns"},
-    "conversations.tasks.run_tool_call": {"queue": "tools"},
-    "conversations.tasks.compact": {"queue": "compaction"},
-    "scheduler.tasks.*": {"queue": "turns"},
-    "nanohost.console.tasks.*": {"queue": "turns"},
+    **{kind.task: {"queue": kind.queue} for kind in kinds.KINDS},
+    "scheduler.tasks.*": {"queue": kinds.TURNS.queue},
+    "nanohost.console.tasks.*": {"queue": kinds.TURNS.queue},
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # Rings only pass through, in the thread that hears them: what they ring for runs on the runtime's own loop and threads.

@@ -339,7 +339,7 @@ class ToolCallAdmin(GrowingAdmin):
         ("Time", {"fields": ["created_at", "started_at", "ended_at", "duration_ms"]}),
         (
             "How it is run",
-            {"fields": ["effects", "worker", "attempts", "fence", "lease_until", "rung_at", "arguments_hash"]},
+            {"fields": ["effects", "worker", "attempts", "fence", "lease_until", "notified_at", "arguments_hash"]},
         ),
     ]
 

@@ -11,7 +11,6 @@ run again.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
@@ -19,6 +18,7 @@ from django.db import transaction
 from django.db.models import Case, DurationField, F, Q, Value, When
 
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.lease import RELEASED, lease_length
 from nanohost.lib.redaction import redact, redact_json
 from nanohost.lib.statements import Given, Insert, Rows, Update
 from nanohost.lib.text import storable
@@ -73,7 +73,7 @@ def new_call(
         arguments=redact_json(arguments),
         arguments_hash=hashlib.sha256(arguments.encode()).hexdigest(),
         effects=effects,
-        rung_at=Now(),
+        notified_at=Now(),
     )
     if call.arguments != arguments:
         call.private_arguments = arguments
@@ -95,7 +95,7 @@ _insert = Insert(
     *("id", "conversation_id", "turn_id", "owner_id", "agent", "request_id", "call_id", "position", "tool_name"),
     *("arguments", "private_arguments", "arguments_hash", "effects"),
     status=CallStatus.QUEUED,
-    rung_at=Now(),
+    notified_at=Now(),
     created_at=Now(),
 )
 
@@ -123,29 +123,23 @@ def store(requested: Sequence[ToolCall]) -> None:
         ToolCall.objects.bulk_create(refused)
 
 
-def _expired() -> Q:
-    return Q(status=CallStatus.RUNNING, lease_until__lt=Now())
-
-
-def _claimable() -> ToolCallQuerySet:
-    again = _expired() & Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))
-    return ToolCall.objects.filter(Q(status=CallStatus.QUEUED) | again, pk=Given("id"))
+def _may_run() -> ToolCallQuerySet:
+    """Of those that are due: not one that has cost too many workers, nor one whose effects may have happened."""
+    again = Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))
+    return ToolCall.objects.due().filter(Q(status=CallStatus.QUEUED) | again, pk=Given("id"))
 
 
 _by_failing = When(effects__in=REPEATABLE, then=Value(CallStatus.FAILED.value))
 _claim = Update(
-    _claimable,
+    _may_run,
     lambda: {
-        "status": CallStatus.RUNNING,
-        "fence": F("fence") + 1,
+        **ToolCall.claimed(worker=Given("worker"), lease=Given("lease", DurationField())),
         "attempts": F("attempts") + 1,
-        "lease_until": from_now(Given("lease", DurationField())),
         "started_at": Now(),
-        "worker": Given("worker"),
     },
 )
 _end_crashed = Update(
-    lambda: ToolCall.objects.filter(_expired(), pk=Given("id")),
+    lambda: ToolCall.objects.filter(ToolCall.expired(), pk=Given("id")),
     lambda: {
         "status": Case(_by_failing, default=Value(CallStatus.UNKNOWN.value)),
         "result": Case(When(effects__in=REPEATABLE, then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
@@ -165,7 +159,7 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
     A call with side effects whose worker is gone is ended as UNKNOWN here, and a repeatable one that has cost
     ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
     """
-    lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)
+    lease = lease_length()
     with transaction.atomic():  # so that the row that is read is the one that was written
         if _claim(id=call_id, worker=worker, lease=lease, most_attempts=settings.TURN_MAX_ATTEMPTS) or _end_crashed(
             id=call_id
@@ -176,7 +170,7 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
 
 
 def _held() -> ToolCallQuerySet:
-    return ToolCall.objects.filter(pk=Given("id"), fence=Given("fence"), status=CallStatus.RUNNING)
+    return ToolCall.objects.held(Given("id"), Given("fence"))
 
 
 _keep = Update(_held, lambda: {"lease_until": from_now(Given("lease", DurationField()))})
@@ -199,18 +193,17 @@ _ended_by_us = Rows(
 _hand_back = Update(
     _held,
     lambda: {
+        **RELEASED,
         "status": CallStatus.QUEUED,
-        "lease_until": None,
         "fence": F("fence") + 1,
         "attempts": F("attempts") - 1,
-        "rung_at": None,
     },
 )
 
 
 def keep(call: ToolCall) -> bool:
     """Renew the lease of a running call; False if it is no longer ours to run."""
-    return bool(_keep(id=call.pk, fence=call.fence, lease=timedelta(seconds=settings.TURN_LEASE_SECONDS)))
+    return bool(_keep(id=call.pk, fence=call.fence, lease=lease_length()))
 
 
 def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
@@ -258,16 +251,3 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCa
         lease_until=None,
     )
     return list(ToolCall.objects.filter(pk__in=open_calls, rule=rule))
-
-
-def due(*, told_for: timedelta, limit: int) -> list[UUID]:
-    """Open calls nobody runs and nobody was told of for as long; they are marked as told now."""
-    not_told = Q(rung_at=None) | Q(rung_at__lt=from_now(-told_for.total_seconds()))
-    # An expired lease is found at once: its worker was told, and is gone.
-    expired = Q(status=CallStatus.RUNNING, lease_until__lt=Now()) & (not_told | Q(rung_at__lt=from_now(-1)))
-    due = ToolCall.objects.filter(Q(status=CallStatus.QUEUED) & not_told | expired)
-    with transaction.atomic():
-        rows = due.order_by("rung_at").select_for_update(skip_locked=True)
-        found = list(rows.values_list("pk", flat=True)[:limit])
-        ToolCall.objects.filter(pk__in=found).update(rung_at=Now())
-    return found

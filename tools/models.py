@@ -6,9 +6,11 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models import Q
 
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
+from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools import registry
 from tools.permissions import GRANTABLE
 
@@ -144,19 +146,25 @@ class CallStatus(models.TextChoices):
 OPEN_CALL = (CallStatus.QUEUED, CallStatus.RUNNING)
 
 
-class ToolCallQuerySet(models.QuerySet["ToolCall"]):
+class ToolCallQuerySet(LeaseQuerySet["ToolCall"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
         """Calls without an outcome yet."""
         return self.filter(status__in=OPEN_CALL)
 
+    def due(self) -> Self:
+        """Calls that nobody runs."""
+        return self.filter(Q(status=CallStatus.QUEUED) | ToolCall.expired())
 
-class ToolCall(models.Model):
+
+class ToolCall(Leased):
     """One attempt of a model to use a tool: its state while it lives, its audit for good.
 
     What it belongs to stands here as plain ids, since an audit trail outlives what it audits.
     """
+
+    QUEUED, LEASED = CallStatus.QUEUED, CallStatus.RUNNING
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     conversation_id = models.UUIDField()
@@ -182,11 +190,7 @@ class ToolCall(models.Model):
     rule = models.CharField(max_length=64, blank=True, help_text="The rule that refused it, or what ended it.")
     result = models.TextField(blank=True, help_text="What the model is told.")
 
-    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
-    lease_until = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0, help_text="How often it was started.")
-    worker = models.CharField(max_length=128, blank=True)
-    rung_at = models.DateTimeField(null=True, blank=True, help_text="When a worker was last told of it.")
 
     # The database's clock, which rate limits go by, however many machines ask for calls.
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -206,11 +210,11 @@ class ToolCall(models.Model):
             models.UniqueConstraint(fields=["turn_id", "position"], name="one_call_a_position"),
         ]
         indexes = [
-            models.Index(fields=["status", "rung_at"], name="calls_by_status"),
+            models.Index(fields=["status", "notified_at"], name="calls_by_status"),
             models.Index(fields=["-created_at"], name="calls_by_time"),
             # What auditors look for. Few calls meet a rule, and only those are in the second.
             models.Index(fields=["tool_name", "-created_at"], name="calls_by_tool"),
-            models.Index(fields=["rule", "-created_at"], condition=models.Q(rule__gt=""), name="calls_by_rule"),
+            models.Index(fields=["rule", "-created_at"], condition=Q(rule__gt=""), name="calls_by_rule"),
             # What rate limits count.
             models.Index(fields=["conversation_id", "-created_at"], name="calls_of_a_conversation"),
             models.Index(fields=["owner_id", "tool_name", "-created_at"], name="calls_of_an_owner"),

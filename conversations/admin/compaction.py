@@ -25,7 +25,10 @@ class CompactionAdmin(GrowingAdmin):
         ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model"]}),
         ("Undone", {"fields": ["undone_at", "undone_by", "undone_because"]}),
         ("Tokens", {"fields": ["prompt_tokens", "completion_tokens"]}),
-        ("How it is run", {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "rung_at"]}),
+        (
+            "How it is run",
+            {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "notified_at"]},
+        ),
         ("Time", {"fields": ["created_at", "ended_at"]}),
     ]
 

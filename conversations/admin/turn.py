@@ -111,7 +111,7 @@ class TurnAdmin(GrowingAdmin):
         ),
         (
             "How it is run",
-            {"fields": ["worker", "fence", "lease_until", "deadline", "attempts", "run_after", "rung_at"]},
+            {"fields": ["worker", "fence", "lease_until", "deadline", "attempts", "run_after", "notified_at"]},
         ),
         ("What failed and is tried again", {"fields": ["retries", "retry_code", "retry_detail", "retrying_since"]}),
         ("Time", {"fields": ["created_at", "started_at", "stepped_at"]}),

@@ -44,6 +44,7 @@ from conversations import events, pins
 from conversations.engine import compaction, doorbell, transcript
 from conversations.errors import FenceLost, NotClaimed
 from conversations.events import answers, tool_events
+from conversations.kinds import TOOLS, TURNS
 from conversations.models import (
     MOST_REASON,
     Conversation,
@@ -56,6 +57,7 @@ from conversations.models import (
 )
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
+from nanohost.lib.lease import RELEASED, lease_length, rescheduled
 from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
 from nanohost.lib.statements import Given, Rows, Update
 from tools import gate
@@ -130,14 +132,11 @@ _inbox = Rows(
 _claim = Update(
     lambda: Turn.objects.claimable().filter(pk=Given("turn_id")),
     lambda: {
-        "status": TurnStatus.RUNNING,
+        **Turn.claimed(worker=Given("worker"), lease=Given("lease", DurationField())),
         "waiting_for": "",
-        "fence": F("fence") + 1,
-        "worker": Given("worker"),
         "attempts": Case(
             When(status=TurnStatus.RUNNING, then=F("attempts") + 1), default=F("attempts"), output_field=IntegerField()
         ),
-        "lease_until": from_now(Given("lease", DurationField())),
         "deadline": Coalesce("deadline", from_now(Given("timeout", DurationField()))),
         "started_at": Coalesce("started_at", Now()),
         "stepped_at": Now(),
@@ -174,9 +173,8 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     try:
         with transaction.atomic():
             seq = transcript.take_seqs(inbox[0][1], len(inbox)) if inbox else 0
-            lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)
             timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
-            if _claim(turn_id=turn_id, worker=worker, lease=lease, timeout=timeout) != 1:
+            if _claim(turn_id=turn_id, worker=worker, lease=lease_length(), timeout=timeout) != 1:
                 raise NotClaimed
             for offset, (message_id, _) in enumerate(inbox):
                 if _give_seq(message_id=message_id, seq=seq + offset) != 1:
@@ -322,7 +320,7 @@ def for_model(
 
 
 def _mine(*, unless_cancelled: bool) -> TurnQuerySet:
-    held = Turn.objects.filter(pk=Given("turn_id"), fence=Given("fence"), status=TurnStatus.RUNNING)
+    held = Turn.objects.held(Given("turn_id"), Given("fence"))
     return held.filter(cancel_requested=False) if unless_cancelled else held
 
 
@@ -348,21 +346,19 @@ _SPENDING: dict[str, Any] = {
     "model_ms": F("model_ms") + Given("model_ms", IntegerField()),
 }
 _WAITING: dict[str, Any] = {"status": TurnStatus.WAITING, "lease_until": None}
-_LATER: dict[str, Any] = dict.fromkeys(("run_after", "rung_at"), from_now(Given("wait", DurationField())))
+_LATER: dict[str, Any] = _WAITING | {"waiting_for": WaitingFor.RETRY} | rescheduled(Given("wait", DurationField()))
 
 _goes_on = _held_turn(_PROGRESS)
 _goes_on_with_refusals = _held_turn(_SPENDING)
-_waits_for_tools = _held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.TOOLS, "rung_at": Now()})
+_waits_for_tools = _held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.TOOLS, "notified_at": Now()})
 _succeeds = _held_turn(
     _SPENDING | {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()},
     returning=("prompt_tokens", "completion_tokens"),
 )
-_stands_back = _held_turn(_WAITING | _LATER | {"waiting_for": WaitingFor.RETRY})
+_stands_back = _held_turn(_LATER)
 _waits_for_retry = _held_turn(
-    _WAITING
-    | _LATER
+    _LATER
     | {
-        "waiting_for": WaitingFor.RETRY,
         "retries": Given("retries", IntegerField()),
         "retry_code": Given("code"),
         "retry_detail": Given("detail"),
@@ -373,7 +369,7 @@ _waits_for_retry = _held_turn(
     },
 )
 _is_handed_back = _held_turn(
-    _WAITING | {"waiting_for": WaitingFor.RETRY, "run_after": Now(), "rung_at": None}, unless_cancelled=False
+    _WAITING | RELEASED | {"waiting_for": WaitingFor.RETRY, "run_after": Now()}, unless_cancelled=False
 )
 
 
@@ -416,12 +412,12 @@ def store_calls(
             gate.record(rows)
             for row in rows:
                 if not row.ended:
-                    doorbell.ring_for_call(row.pk)
+                    doorbell.notify(TOOLS, row.pk)
                 for kind, data in tool_events(row):  # of those that are refused
                     events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
             if queued and all(row.ended for row in queued):
                 # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
-                doorbell.ring_for_turn(claim.turn_id)
+                doorbell.notify(TURNS, claim.turn_id)
     except IntegrityError:
         if ToolCall.objects.filter(turn_id=claim.turn_id).count() == before:
             raise
@@ -516,7 +512,7 @@ def stand_back(claim: Claim, *, seconds: float) -> None:
 def hand_back(claim: Claim) -> None:
     """Let go of the turn at a shutdown: whoever comes next takes it, at no cost in attempts."""
     with _writing(claim, _is_handed_back):
-        doorbell.ring_for_turn(claim.turn_id)
+        doorbell.notify(TURNS, claim.turn_id)
 
 
 # --- ending a turn -----------------------------------------------------------------------------------------------
@@ -534,7 +530,7 @@ _next = Rows(
 def ring_for_next(conversation_id: UUID) -> None:
     """Ring for the conversation's next queued turn, once the current transaction has committed."""
     for next_turn in _next(conversation_id=conversation_id):
-        doorbell.ring_for_turn(next_turn)
+        doorbell.notify(TURNS, next_turn)
 
 
 def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str) -> None:
@@ -554,7 +550,7 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
         # The conversation is locked first: closing the round may append to it.
         transcript.take_seqs(claim.conversation_id, 0)
         # Whoever was told that a turn is being cancelled finds it cancelled.
-        mine = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)
+        mine = Turn.objects.held(claim.turn_id, claim.fence)
         mine = mine.filter(cancel_requested=status == TurnStatus.CANCELLED)
         if mine.update(status=status, waiting_for="", lease_until=None, ended_at=Now(), **fields) != 1:
             raise FenceLost

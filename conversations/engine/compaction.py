@@ -23,6 +23,7 @@ from agent.models import Agent
 from agent.prompt import shorten
 from conversations.engine import doorbell, transcript
 from conversations.errors import FenceLost, Overtaken
+from conversations.kinds import COMPACTIONS
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory import documents, log
 from memory.consolidation import (
@@ -40,6 +41,7 @@ from memory.errors import MemoryChanged
 from memory.models import MemoryVersion
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
+from nanohost.lib.lease import RELEASED, backoff, rescheduled
 from nanohost.lib.redaction import redact
 
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
@@ -49,7 +51,7 @@ MOST_FAILURES = 3
 MOST_CLASHES = 5
 
 # Seconds before another try: after an answer of no use, doubled each time; and while the provider cannot answer.
-RETRY_FIRST, RETRY_WHILE_AWAY = 5.0, 30.0
+RETRY_FIRST, RETRY_LONGEST, RETRY_WHILE_AWAY = 10.0, 60.0, 30.0
 
 # Messages that are taken in at once. What is left over is compacted next.
 MOST_LINES = 2000
@@ -74,9 +76,9 @@ def request(conversation_id: UUID, turn_id: UUID | None, *, keep_tokens: int) ->
 
     ``keep_tokens``: of the newest messages, so many stay at most, by an estimate that is not corrected.
     """
-    row = Compaction(conversation_id=conversation_id, turn_id=turn_id, keep_tokens=keep_tokens, rung_at=Now())
+    row = Compaction(conversation_id=conversation_id, turn_id=turn_id, keep_tokens=keep_tokens, notified_at=Now())
     Compaction.objects.bulk_create([row], ignore_conflicts=True)
-    doorbell.ring_for_compaction(row.pk)  # which finds nothing if another is under way
+    doorbell.notify(COMPACTIONS, row.pk)  # which finds nothing if another is under way
 
 
 # --- taking hold -------------------------------------------------------------------------------------------------
@@ -115,11 +117,8 @@ def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
                 default=F("failures"),
                 output_field=IntegerField(),
             ),
-            status=CompactionStatus.RUNNING,
-            fence=F("fence") + 1,
-            worker=worker,
-            lease_until=from_now(settings.TURN_LEASE_SECONDS),
             run_after=None,
+            **Compaction.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS),
         )
         if changed != 1:
             return None
@@ -141,7 +140,7 @@ def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
 
 
 def _held(hold: Hold) -> Any:
-    return Compaction.objects.filter(pk=hold.id, fence=hold.fence, status=CompactionStatus.RUNNING)
+    return Compaction.objects.held(hold.id, hold.fence)
 
 
 def keep(hold: Hold) -> bool:
@@ -151,7 +150,7 @@ def keep(hold: Hold) -> bool:
 
 def hand_back(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
-    _held(hold).update(status=CompactionStatus.QUEUED, lease_until=None, rung_at=None)
+    _held(hold).update(status=CompactionStatus.QUEUED, **RELEASED)
 
 
 def drop(hold: Hold) -> None:
@@ -166,14 +165,12 @@ def fail(hold: Hold) -> None:
 
 def put_off(hold: Hold, *, error: str, counts: bool, seconds: float | None = None) -> None:
     """Let go of it for a while. ``counts``: as a failure, of which there may be three in a row."""
-    wait = seconds or (RETRY_FIRST * 2.0**hold.failures if counts else RETRY_WHILE_AWAY)
+    again = backoff(hold.failures, first=RETRY_FIRST, longest=RETRY_LONGEST) if counts else RETRY_WHILE_AWAY
     _held(hold).update(
         status=CompactionStatus.QUEUED,
-        lease_until=None,
         failures=F("failures") + int(counts),
         error=error[:500],
-        run_after=from_now(wait),
-        rung_at=from_now(wait),
+        **rescheduled(seconds or again),
     )
 
 

@@ -18,6 +18,7 @@ from agent.loop import ChatMessage
 from agent.models import Agent
 from conversations.engine import compaction, daily
 from conversations.engine.compaction import MOST_FAILURES, Asking, Hold, Part, Result
+from conversations.engine.runner import Runner
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
 from memory import documents
@@ -48,14 +49,16 @@ Keep = Callable[[Result], Awaitable[None]]
 LONGEST_WAIT = 900.0
 
 
-class Compactor:
+class Compactor(Runner):
     """Works on compactions, each a task of its own. Lives on one event loop."""
 
     def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
-        self.worker = worker
-        self._database = database
+        super().__init__(worker=worker, database=database)
         self._working: set[asyncio.Task[None]] = set()
         self._stopping = False
+
+    def warm(self) -> None:
+        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
 
     async def advance(self, compaction_id: UUID) -> None:
         """Take a compaction and see it through; does nothing if it is not to be had."""
@@ -64,7 +67,7 @@ class Compactor:
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         try:
-            hold = await self._database(compaction.claim, compaction_id, worker=self.worker)
+            hold = await self.database(compaction.claim, compaction_id, worker=self.worker)
         except OperationalError as error:
             logger.warning("a compaction could not be claimed (%s); a sweep finds it", type(error).__name__)
             return
@@ -112,7 +115,7 @@ class Compactor:
         while True:
             await asyncio.sleep(settings.TURN_LEASE_SECONDS / 6)
             try:
-                if not await self._database(compaction.keep, hold):
+                if not await self.database(compaction.keep, hold):
                     task.cancel()
                     return "somebody else has taken or ended it, or it has just ended"
             except Exception as error:
@@ -123,7 +126,7 @@ class Compactor:
             await self._summarise_day(hold)
             return
         for _ in range(compaction.MOST_CLASHES):
-            part = await self._database(
+            part = await self.database(
                 compaction.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens
             )
             if part is None:
@@ -131,7 +134,7 @@ class Compactor:
                 return
             made = compaction.made_so_far(part, hold.made_so_far, model=hold.model)
             if hold.failures >= MOST_FAILURES:
-                result = await self._database(compaction.stub_of, part, made)
+                result = await self.database(compaction.stub_of, part, made)
             else:
                 result = await self._consolidate(hold, part, made)
             try:
@@ -147,7 +150,7 @@ class Compactor:
     ) -> T:
         """Store what became of a compaction, though the database may be away: what a model made was paid for."""
         seconds = STORE_AT_A_STOP if self._stopping else settings.TURN_TIMEOUT_SECONDS
-        return await self._database.store(Tries("a compaction", seconds=seconds), store, hold, *args, **kwargs)
+        return await self.database.store(Tries("a compaction", seconds=seconds), store, hold, *args, **kwargs)
 
     async def _consolidate(self, hold: Hold, part: Part, made: Result) -> Result:
         async def keep(so_far: Result) -> None:
@@ -164,7 +167,7 @@ class Compactor:
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MOST_FAILURES:
             await self._stored(compaction.fail, hold)
-        elif lines := await self._database(daily.read, hold):
+        elif lines := await self.database(daily.read, hold):
             result = Result(summary="", model=hold.model)
             besides = compaction.told_besides(SAVE_SUMMARY, prompt_for_day(summary="", lines=[]))
             fit: dict[str, Any] = {"agent": hold.agent, "model": hold.model, "besides": besides}
@@ -180,7 +183,6 @@ class Compactor:
             await self._stored(compaction.drop, hold)
 
     async def stop(self) -> None:
-        """Hand all of them back and wait until that is stored."""
         self._stopping = True
         for task in self._working:
             task.cancel()

@@ -11,6 +11,7 @@ from django.db import transaction
 
 from conversations.engine import doorbell, transcript
 from conversations.engine.compaction import Hold, Result, end, line_of
+from conversations.kinds import COMPACTIONS
 from conversations.models import Compaction, CompactionKind, Message, MessageQuerySet
 from memory.consolidation import Line
 from nanohost.lib.clock import Now
@@ -36,7 +37,7 @@ def request(*, day: date, since: datetime, until: datetime, leaving_out: Collect
         with transaction.atomic():
             Compaction.objects.bulk_create(rows, ignore_conflicts=True)
             for row in rows:
-                doorbell.ring_for_compaction(row.pk)
+                doorbell.notify(COMPACTIONS, row.pk)
     return len(missing)
 
 
@@ -48,7 +49,7 @@ def _row(conversation_id: UUID, day: date, since: datetime, until: datetime) -> 
         since=since,
         until=until,
         keep_tokens=0,
-        rung_at=Now(),
+        notified_at=Now(),
     )
 
 

@@ -14,53 +14,32 @@ from celery import current_app
 from django.db import DatabaseError, transaction
 from kombu.exceptions import OperationalError
 
-from conversations.models import OPEN_COMPACTION, Compaction, CompactionQuerySet, Turn, TurnQuerySet
+from conversations.kinds import Kind
 from nanohost.lib.clock import Now
-from tools.models import ToolCall, ToolCallQuerySet
 
 logger = logging.getLogger(__name__)
 
-ADVANCE_TURN, RUN_TOOL_CALL = "conversations.tasks.advance_turn", "conversations.tasks.run_tool_call"
-COMPACT = "conversations.tasks.compact"
-
-_Rows = TurnQuerySet | ToolCallQuerySet | CompactionQuerySet
-
-# What this process does with a ring itself, by task: it takes the row and returns True, or it has no room.
-_here: dict[str, Callable[[UUID], bool]] = {}
+# What this process does with a ring itself, by kind: it takes the row and returns True, or it has no room.
+_here: dict[Kind, Callable[[UUID], bool]] = {}
 
 # Seconds for which a broker that failed is left alone, so that not every caller waits for it.
 LEFT_ALONE_SECONDS = 5.0
 
 
-def ring_for_turn(turn_id: UUID) -> None:
-    """Have a worker look at a turn, once the current transaction has committed."""
-    _after_commit(ADVANCE_TURN, lambda: Turn.objects.open().filter(pk=turn_id), turn_id)
+def notify(kind: Kind, row_id: UUID) -> None:
+    """Have a worker look at a row, once the current transaction has committed."""
+    # A worker that looks before the commit finds nothing, and nobody would look again until the sweeper does.
+    transaction.on_commit(lambda: _publish(kind, row_id))
 
 
-def ring_for_call(call_id: UUID) -> None:
-    """Have a worker look at a tool call, once the current transaction has committed."""
-    _after_commit(RUN_TOOL_CALL, lambda: ToolCall.objects.open().filter(pk=call_id), call_id)
-
-
-def ring_for_compaction(compaction_id: UUID) -> None:
-    """Have a worker look at a compaction, once the current transaction has committed."""
-    rows = Compaction.objects.filter(pk=compaction_id, status__in=OPEN_COMPACTION)
-    _after_commit(COMPACT, lambda: rows, compaction_id)
-
-
-def answer_here(task: str, take: Callable[[UUID], bool]) -> None:
-    """Offer a task's rings to this process first."""
-    _here[task] = take
+def answer_here(kind: Kind, take: Callable[[UUID], bool]) -> None:
+    """Offer a kind's rings to this process first."""
+    _here[kind] = take
 
 
 def answer_no_more() -> None:
     """Have every ring go over the broker."""
     _here.clear()
-
-
-def _after_commit(task: str, row: Callable[[], _Rows], row_id: UUID) -> None:
-    # A worker that looks before the commit finds nothing, and nobody would look again until the sweeper does.
-    transaction.on_commit(lambda: _publish(task, row, row_id))
 
 
 class _Broker:
@@ -98,12 +77,12 @@ class _Broker:
 _broker = _Broker()
 
 
-def _publish(task: str, row: Callable[[], _Rows], row_id: UUID) -> None:
-    take = _here.get(task)
-    if (take and take(row_id)) or _broker.ring(task, row_id):
+def _publish(kind: Kind, row_id: UUID) -> None:
+    take = _here.get(kind)
+    if (take and take(row_id)) or _broker.ring(kind.task, row_id):
         return
     try:
-        # Whoever stored it took it for rung for: the next sweep would pass it over.
-        row().exclude(rung_at__gt=Now()).update(rung_at=None)
+        # Whoever stored it took workers for notified: the next sweep would pass it over.
+        kind.rows.open().filter(pk=row_id).exclude(notified_at__gt=Now()).update(notified_at=None)
     except DatabaseError as error:
-        logger.warning("%s stays marked as rung for (%s); it is swept later", row_id, type(error).__name__)
+        logger.warning("%s stays marked as notified of (%s); it is swept later", row_id, type(error).__name__)

@@ -23,6 +23,7 @@ from conversations.errors import (
     NotFailed,
     UnknownAgent,
 )
+from conversations.kinds import TURNS
 from conversations.models import (
     ACTIVE,
     Conversation,
@@ -89,7 +90,7 @@ _insert_turn = Insert(
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
     *("created_at", "waiting_for"),
     status=TurnStatus.QUEUED,
-    rung_at=Now(),
+    notified_at=Now(),
 )
 _insert_message = Insert(
     Message, "id", "conversation_id", "turn_id", "content", "created_at", "kind", role=Message.Role.USER, seq=None
@@ -158,7 +159,7 @@ def receive(
                     created_at=stored["created_at"],
                     kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
                 )
-            doorbell.ring_for_turn(stored["id"])
+            doorbell.notify(TURNS, stored["id"])
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):

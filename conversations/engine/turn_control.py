@@ -11,6 +11,7 @@ from conversations import events
 from conversations.engine import doorbell
 from conversations.engine.claims import close_round, ring_for_next
 from conversations.errors import BY_OPERATOR, RESTORED
+from conversations.kinds import TOOLS, TURNS
 from conversations.models import MOST_REASON, OPEN, Conversation, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
@@ -89,17 +90,17 @@ def _take_away(turn: Turn) -> bool:
             **_anew(),
         )
         if taken:
-            doorbell.ring_for_turn(turn.pk)
+            doorbell.notify(TURNS, turn.pk)
     return bool(taken)
 
 
 def _hurry(turn: Turn) -> bool:
     with transaction.atomic():
-        queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(rung_at=Now())
+        queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(notified_at=Now())
         if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**_anew()):
-            doorbell.ring_for_turn(turn.pk)
+            doorbell.notify(TURNS, turn.pk)
             for call_id in ToolCall.objects.open().filter(turn_id=turn.pk).values_list("pk", flat=True):
-                doorbell.ring_for_call(call_id)
+                doorbell.notify(TOOLS, call_id)
             return True
     return False
 
@@ -107,7 +108,7 @@ def _hurry(turn: Turn) -> bool:
 def _anew() -> dict[str, object]:
     deadline = from_now(settings.TURN_TIMEOUT_SECONDS)
     told = {"retries": 0, "retry_code": "", "retry_detail": "", "retrying_since": None}
-    return {"run_after": Now(), "rung_at": Now(), "deadline": deadline, **told}
+    return {"run_after": Now(), "notified_at": Now(), "deadline": deadline, **told}
 
 
 def count_open() -> int:

@@ -21,13 +21,16 @@ from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from conversations import events
-from conversations.engine import claims, commands, doorbell
+from conversations.engine import claims, commands, deferred, doorbell
 from conversations.engine.claims import Claim, View
+from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
+from conversations.engine.runner import Runner
 from conversations.engine.step_context import Asking, Outlook, look
-from conversations.engine.sweeper import time_for_last_answer
 from conversations.errors import FenceLost
+from conversations.kinds import TURNS
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
+from nanohost.lib.lease import backoff
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import RedactedPieces, redact_known_aside
 from nanohost.lib.text import duration
@@ -66,12 +69,11 @@ class _Held:
             self.task.cancel()
 
 
-class TurnRunner:
-    """The turns a process holds. Lives on one event loop; only :attr:`count` may be read from elsewhere."""
+class TurnRunner(Runner):
+    """The turns a process holds. Lives on one event loop; only :attr:`held` may be read from elsewhere."""
 
     def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
-        self.worker = worker
-        self._database = database
+        super().__init__(worker=worker, database=database)
         self._held: dict[UUID, _Held] = {}
         self._busy_with: set[UUID] = set()
         self._rung_meanwhile: set[UUID] = set()
@@ -88,6 +90,16 @@ class TurnRunner:
     def held(self) -> list[UUID]:
         """Which turns are held, or are just being taken or let go."""
         return list(self._busy_with)
+
+    def warm(self) -> None:
+        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
+
+    def describe(self) -> dict[str, Any]:
+        return {"turns_most": TURNS.places(), "provider": settings.LLM_PROVIDER}
+
+    def before_sweep(self) -> None:
+        deferred.fire_due()
+        end_overdue_calls()
 
     async def advance(self, turn_id: UUID) -> None:
         """Take a turn and run it until it waits or ends; does nothing if it is not to be had.
@@ -116,7 +128,7 @@ class TurnRunner:
 
     async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]") -> None:
         tries = Tries("a claim", seconds=settings.TURN_LEASE_SECONDS)
-        taken = await self._database.store(tries, _take, turn_id, worker=self.worker)
+        taken = await self.database.store(tries, _take, turn_id, worker=self.worker)
         if taken is None:
             return
         claim, outlook = taken
@@ -176,26 +188,26 @@ class TurnRunner:
     async def _go_on(self, claim: Claim, outlook: Outlook | None) -> None:
         if claim.attempts > settings.TURN_MAX_ATTEMPTS:
             detail = f"{claim.attempts} workers in a row died while they ran it."
-            await self._database(claims.fail, claim, code="turn_crashed", detail=detail)
+            await self.database(claims.fail, claim, code="turn_crashed", detail=detail)
             return
-        outlook = outlook or await self._database(look, claim)
+        outlook = outlook or await self.database(look, claim)
         while outlook:
             outlook = await self._step(claim, outlook)
 
     async def _step(self, claim: Claim, outlook: Outlook) -> Outlook | None:
         """One step, stored; what the next one is decided on, or None when the turn waits or has ended."""
         if claim.seconds_left() <= 0:
-            await self._database(claims.fail, claim, code="turn_timeout")
+            await self.database(claims.fail, claim, code="turn_timeout")
             return None
         view = outlook.view
         if view.command:
-            stored = partial(self._database.store, self._tries("what became of a command", claim))
-            await commands.carry_out(claim, outlook, self._database, stored=stored)
+            stored = partial(self.database.store, self._tries("what became of a command", claim))
+            await commands.carry_out(claim, outlook, self.database, stored=stored)
             return None
         limit = _limit_met(claim, view)
         step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
-            return await self._database(_answer_calls, claim, view)
+            return await self.database(_answer_calls, claim, view)
         completion, compact_to, sent = Completion(), None, None
         if isinstance(step, CallModel):
             asking = Asking(outlook, step.limit)
@@ -209,7 +221,7 @@ class TurnRunner:
         if isinstance(step, RunTools):
             given: dict[str, Any] = {"limit": step.limit, "before": view.calls, "sent": sent}
             waits = await self._stored(claims.store_calls, claim, completion, **given)
-            return None if waits else await self._database(look, claim)
+            return None if waits else await self.database(look, claim)
         assert isinstance(step, Finish)
         given = {"reply": step.reply, "has_called": view.calls > 0, "compact_to": compact_to, "sent": sent}
         await self._stored(claims.finish, claim, completion, **given)
@@ -219,7 +231,7 @@ class TurnRunner:
         self, store: Callable[Concatenate[Claim, P], T], claim: Claim, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Store what became of a turn, though the database may be away: an answer was paid for."""
-        return await self._database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)
+        return await self.database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)
 
     def _tries(self, what: str, claim: Claim) -> Tries:
         """As long as the turn has time, and for a while after: it is to end as it did."""
@@ -294,7 +306,7 @@ class TurnRunner:
         """Ring on time. The sweeper would ring too, but only at its next round; this is lost with the process."""
         await asyncio.sleep(seconds + 0.01)
         try:
-            await self._database(doorbell.ring_for_turn, turn_id)
+            await self.database(doorbell.notify, TURNS, turn_id)
         except OperationalError as error:
             logger.warning("a turn could not be rung for (%s); a sweep finds it", type(error).__name__)
 
@@ -318,11 +330,11 @@ class TurnRunner:
             logger.info("the turn was taken over or ended elsewhere; this worker stops")
 
     async def watch(self) -> None:
-        """Every second: stop turns that are cancelled, taken over or past their deadline."""
+        """Stop turns that are cancelled, taken over or past their deadline."""
         if not self._held:
             return
         looked_at = list(self._held.values())
-        ours = await self._database(claims.still_held, [held.claim for held in looked_at])
+        ours = await self.database(claims.still_held, [held.claim for held in looked_at])
         for held in looked_at:
             if held.claim.turn_id not in ours:
                 # Or its own last step has just been stored; that task is over by the next look.
@@ -334,13 +346,11 @@ class TurnRunner:
             elif held.claim.seconds_left() <= 0:
                 held.end("deadline")
 
-    async def keep(self, database: DatabaseThreads) -> None:
-        """Every heartbeat: renew the leases of what is held."""
+    async def renew(self, database: DatabaseThreads) -> None:
         if self._held:
             await database(claims.keep, [held.claim for held in self._held.values()], worker=self.worker)
 
     async def stop(self) -> None:
-        """Hand all turns back and wait until that is stored."""
         self._stopping = True
         for timer in self._timers:
             timer.cancel()
@@ -417,14 +427,8 @@ def _next_try(claim: Claim, view: View, code: str, before: int, wait: float | No
     left = min(claim.seconds_left(), settings.LLM_RETRY_SECONDS - retrying_for)
     if left < RETRY_FIRST or (code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS):
         return None
-    seconds = min(_backoff(before), left / 2)
+    seconds = min(backoff(before, first=RETRY_FIRST, longest=RETRY_MOST), left / 2)
     if wait is not None:
         # Not earlier than our own: a provider that says "in 0.01 s" each time would be asked without end.
         seconds = max(seconds, wait * random.uniform(1.0, 1.1))  # noqa: S311 -- no secret
     return seconds if seconds < left else None
-
-
-def _backoff(failures: int) -> float:
-    """Exponential, with jitter, so that turns that failed together do not come back together."""
-    longest = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 30))
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311 -- no secret

@@ -1,6 +1,7 @@
 """Is it alive, is it ready: for load balancers and people."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import current_app
@@ -10,7 +11,8 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from conversations import events
-from conversations.models import TOOLS, TURNS, Worker
+from conversations.kinds import KINDS, TOOLS, Kind
+from conversations.models import Worker
 from nanohost.lib.outages import refused_lately
 
 
@@ -30,16 +32,15 @@ def ready(request: HttpRequest) -> JsonResponse:
     checks = {
         "database": database,
         "doorbell": _passes(_doorbell),
-        # Their rows are in the database: without it, whoever asks is not kept waiting for it twice more.
-        "worker": database and _passes(_worker),
-        "toolbox": database and _passes(_toolbox),
+        # Their rows are in the database: without it, whoever asks is not kept waiting for it again for each.
+        **{kind.check: database and _passes(partial(_works, kind)) for kind in KINDS if kind.check},
         "news": _passes(_news),
     }
     is_ready = all(checks.values())
     body = {
         "status": "ok" if is_ready else "unavailable",
         "checks": {name: "ok" if passed else "unavailable" for name, passed in checks.items()},
-        "sandbox": Worker.objects.sandboxes() if checks["toolbox"] else [],
+        "sandbox": Worker.objects.sandboxes() if checks[TOOLS.check] else [],
     }
     return JsonResponse(body, status=200 if is_ready else 503)
 
@@ -67,9 +68,5 @@ def _news() -> bool:
     return not events.transport().is_deaf()
 
 
-def _worker() -> bool:
-    return Worker.objects.alive().working_on(TURNS).exists()
-
-
-def _toolbox() -> bool:
-    return Worker.objects.alive().working_on(TOOLS).exists()
+def _works(kind: Kind) -> bool:
+    return Worker.objects.alive().working_on(kind).exists()

@@ -7,7 +7,7 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from conversations.models import COMPACTION, TOOLS, TURNS
+from conversations.kinds import KINDS
 
 # To connect, and to answer: a page that says that the broker is silent shall say so within a second.
 PATIENCE_SECONDS = 0.4
@@ -25,7 +25,7 @@ def waiting_rings() -> dict[str, int] | None:
     if not settings.REDIS_URL:
         return None
     options: dict[str, Any] = settings.CELERY_BROKER_TRANSPORT_OPTIONS
-    queues = (TURNS, TOOLS, COMPACTION)
+    queues = [kind.queue for kind in KINDS]
     try:
         with (
             redis.Redis.from_url(

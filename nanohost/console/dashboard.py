@@ -10,7 +10,8 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from conversations.models import COMPACTION, FINAL, TOOLS, TURNS, TurnStatus, Worker
+from conversations.kinds import KINDS
+from conversations.models import FINAL, TurnStatus, Worker
 from nanohost.console import figures, queue
 from nanohost.console.models import Hour
 from nanohost.lib import clock
@@ -110,8 +111,7 @@ def overview(window: Window) -> dict[str, Any]:
             if count or state != "held"
         ],
         "workers": [
-            {"queue": name, "count": waiting.workers[name], "link": _workers(name)}
-            for name in (TURNS, TOOLS, COMPACTION)
+            {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue)} for kind in KINDS
         ],
         "late_jobs": house.late_jobs(now=now),
         "sandboxes": Worker.objects.sandboxes(),

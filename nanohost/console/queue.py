@@ -34,5 +34,5 @@ def look() -> Queue:
         turns=left.by_state,
         calls={str(status): 0 for status in OPEN_CALL} | dict(calls),
         oldest_seconds=(timezone.now() - queued["since"]).total_seconds() if queued["since"] else 0.0,
-        workers=workers_alive(left).by_queue,
+        workers={kind.queue: count for kind, count in workers_alive(left).by_kind.items()},
     )

@@ -23,14 +23,10 @@ import nanohost
 from conversations.admin import bulk_actions
 from conversations.engine import inbox, intake, sweeper
 from conversations.errors import TurnProblem
+from conversations.kinds import KINDS, TURNS, Kind
 from conversations.models import (
-    COMPACTION,
     MOST_REASON,
     OPEN,
-    TOOLS,
-    TURNS,
-    Compaction,
-    CompactionStatus,
     IntakePause,
     Turn,
     TurnStatus,
@@ -39,7 +35,6 @@ from conversations.models import (
 from nanohost.console import broker, standing
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head
-from tools.models import CallStatus, ToolCall
 
 # So many rows a table; its list has the others.
 MOST_TURNS, MOST_FAILED, MOST_WORKERS, MOST_ENTRIES = 100, 20, 50, 10
@@ -56,7 +51,7 @@ CHOICES = {"all": standing.STATES, **{state: (state,) for state in standing.STAT
 class Line:
     """A queue as the broker and the database have it; ``rings`` is None where nobody can say."""
 
-    name: str
+    kind: Kind
     rings: int | None
     rows: int
     workers: int
@@ -110,22 +105,16 @@ def _broker(queued: int, workers: standing.Workers) -> dict[str, Any]:
         rings = broker.waiting_rings()
     except broker.BrokerAway as error:
         away = str(error)
-    overlooked = sweeper.overlooked()
-    rows = {
-        TURNS: queued,
-        TOOLS: ToolCall.objects.filter(status=CallStatus.QUEUED).count(),
-        COMPACTION: Compaction.objects.filter(status=CompactionStatus.QUEUED).count(),
-    }
-    late = {TURNS: overlooked.turns, TOOLS: overlooked.calls, COMPACTION: overlooked.compactions}
+    late = sweeper.overlooked()
     lines = [
         Line(
-            name=name,
-            rings=rings[name] if rings else None,
-            rows=rows[name],
-            workers=workers.by_queue[name],
-            overlooked=len(late[name]),
+            kind=kind,
+            rings=rings[kind.queue] if rings else None,
+            rows=queued if kind == TURNS else kind.rows.filter(status=kind.rows.model.QUEUED).count(),
+            workers=workers.by_kind[kind],
+            overlooked=len(late[kind]),
         )
-        for name in (TURNS, TOOLS, COMPACTION)
+        for kind in KINDS
     ]
     return {
         "has_broker": bool(settings.REDIS_URL),
@@ -136,9 +125,6 @@ def _broker(queued: int, workers: standing.Workers) -> dict[str, Any]:
     }
 
 
-_THINGS = {TURNS: "turn", TOOLS: "tool call", COMPACTION: "compaction"}
-
-
 def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Iterator[str]:
     """Where the two differ, in plain words."""
     if away:
@@ -147,7 +133,7 @@ def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Ite
             f" looks for what is due every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
         )
     for line in lines:
-        thing = _THINGS[line.name]
+        thing = line.kind.noun
         if line.overlooked:
             number = f"{line.overlooked} or more" if line.overlooked == sweeper.MOST_FOUND else str(line.overlooked)
             one = line.overlooked == 1
@@ -155,18 +141,18 @@ def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Ite
                 f"{number} {thing}{'' if one else 's'} {'was' if one else 'were'} rung for more than"
                 f" {standing.LATE_SECONDS:.0f} s ago, and nobody came."
             )
-            if line.name == TURNS:
+            if line.kind == TURNS:
                 words += workers.why_nobody_comes
             elif not line.workers:
-                words += f" No worker of {line.name} is alive: start one."
+                words += f" No worker of {line.kind.queue} is alive: start one."
             yield words
         elif line.rings and not line.workers:
             rings = "1 ring waits" if line.rings == 1 else f"{line.rings} rings wait"
-            yield f"{rings} for {line.name}, and no worker listens: start one."
+            yield f"{rings} for {line.kind.queue}, and no worker listens: start one."
         elif line.rings and line.rings > 2 * line.rows + 100:
             yield (
-                f"Many more rings than rows wait for {line.name}: its workers are slow to listen. Those for what is"
-                " done already cost nothing."
+                f"Many more rings than rows wait for {line.kind.queue}: its workers are slow to listen. Those for"
+                " what is done already cost nothing."
             )
 
 
@@ -240,7 +226,7 @@ def ring(request: HttpRequest) -> HttpResponse:
     """Ring again for what nobody came for."""
     if not request.user.has_perm(RING):
         raise PermissionDenied
-    rung = sweeper.ring_again()
+    rung = sweeper.notify_again()
     _log(request, Turn, "the queue", f"Rung again for {rung}")
     messages.success(request, f"Rung again for {rung}. If they are still here in a minute, look at the workers.")
     return HttpResponseRedirect(reverse("queue"))

@@ -13,7 +13,8 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from conversations import waits
 from conversations.engine.intake import Left
 from conversations.engine.sweeper import OVERLOOKED_AFTER
-from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus, WaitingFor, Worker
+from conversations.kinds import KINDS, TOOLS, TURNS, Kind
+from conversations.models import Turn, TurnStatus, WaitingFor, Worker
 from nanohost.lib import clock
 from nanohost.lib.text import duration
 from tools.models import CallStatus, ToolCall
@@ -44,14 +45,14 @@ class Workers:
     """Those that are alive. ``held``, ``places``: turns that they hold, and may hold at most."""
 
     names: frozenset[str]
-    by_queue: dict[str, int]
+    by_kind: dict[Kind, int]
     held: int
     places: int
 
     @property
     def why_nobody_comes(self) -> str:
         """What keeps a due turn waiting, with a blank before it; "" if nothing is known to."""
-        if not self.by_queue[TURNS]:
+        if not self.by_kind[TURNS]:
             return " No worker of turns is alive: start one."
         if self.held >= self.places:
             return f" All workers are full ({self.held} of {self.places} turns): start another."
@@ -63,9 +64,7 @@ def workers_alive(left: Left) -> Workers:
     alive = list(Worker.objects.alive().values_list("name", "queues", "turns_most"))
     return Workers(
         names=frozenset(name for name, *_ in alive),
-        by_queue={
-            queue: sum(queue in queues.split(",") for _, queues, _ in alive) for queue in (TURNS, TOOLS, COMPACTION)
-        },
+        by_kind={kind: sum(kind.queue in queues.split(",") for _, queues, _ in alive) for kind in KINDS},
         held=sum(left.held_by(name, is_alive=True) for name, *_ in alive),
         places=sum(most for *_, most in alive),
     )
@@ -97,16 +96,16 @@ def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
     if WAITING in states:
         for waiting_for in (WaitingFor.TOOLS, WaitingFor.RETRY):
             waiting = every.filter(status=TurnStatus.WAITING, waiting_for=waiting_for)
-            yield waiting.order_by("rung_at")[:MOST_OF_A_KIND]
+            yield waiting.order_by("notified_at")[:MOST_OF_A_KIND]
     queued = every.filter(status=TurnStatus.QUEUED)
     if HELD in states:
-        yield queued.filter(waiting_for=WaitingFor.INTAKE).order_by("rung_at")[:MOST_OF_A_KIND]
+        yield queued.filter(waiting_for=WaitingFor.INTAKE).order_by("notified_at")[:MOST_OF_A_KIND]
     if QUEUED in states:
-        in_order = _with_who_is_before(queued.exclude(waiting_for=WaitingFor.INTAKE)).order_by("rung_at")
-        yield in_order.filter(rung_at=None)[:MOST_OF_A_KIND]
+        in_order = _with_who_is_before(queued.exclude(waiting_for=WaitingFor.INTAKE)).order_by("notified_at")
+        yield in_order.filter(notified_at=None)[:MOST_OF_A_KIND]
         # Behind a conversation that has hundreds of turns in the queue, there are others.
-        yield in_order.filter(rung_at__isnull=False, before=None)[:MOST_OF_A_KIND]
-        yield in_order.filter(rung_at__isnull=False)[:MOST_OF_A_KIND]
+        yield in_order.filter(notified_at__isnull=False, before=None)[:MOST_OF_A_KIND]
+        yield in_order.filter(notified_at__isnull=False)[:MOST_OF_A_KIND]
 
 
 def _with_who_is_before(turns: QuerySet[Turn]) -> QuerySet[Any]:
@@ -134,7 +133,7 @@ def _explain(
     if turn.waiting_for == WaitingFor.TOOLS and calls:
         return _waits_for_calls(calls, workers, now)
     if turn.waiting_for == WaitingFor.TOOLS:
-        due, words = turn.rung_at, "Its tool calls have ended"
+        due, words = turn.notified_at, "Its tool calls have ended"
     elif turn.run_after and turn.run_after > now:
         if turn.retries:
             return FINE, waits.for_retry(turn, now)
@@ -171,10 +170,10 @@ def _queued(turn: Any, workers: Workers, now: datetime) -> tuple[str, str]:
         return FINE, "It was stored while the intake was paused, by the clock or by hand, and waits for the resume."
     if turn.before is not None:
         return FINE, f"It waits behind turn {turn.before} of its conversation."
-    if _is_late(turn.rung_at or turn.created_at, now):
-        rung = f"was rung for {_ago(turn.rung_at, now)}" if turn.rung_at else "was never rung for"
+    if _is_late(turn.notified_at or turn.created_at, now):
+        rung = f"was rung for {_ago(turn.notified_at, now)}" if turn.notified_at else "was never rung for"
         return LATE, f"It {rung}, and no worker has come.{workers.why_nobody_comes}"
-    if turn.rung_at is None:
+    if turn.notified_at is None:
         return FINE, f"Nobody could be rung for it; the sweep finds it within {settings.SWEEP_SECONDS:g} s."
     return FINE, f"It waits for a worker.{workers.why_nobody_comes}"
 
@@ -193,7 +192,7 @@ def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> 
             told.append(f"{name} (running for {_since(call.started_at or call.created_at, now)})")
     if len(told) > 5:
         told = [*told[:5], f"{len(told) - 5} more"]
-    nobody = "" if workers.by_queue[TOOLS] else " No worker of tools is alive: start one."
+    nobody = "" if workers.by_kind[TOOLS] else " No worker of tools is alive: start one."
     return urgency, f"It waits for {len(calls)} tool call{'' if len(calls) == 1 else 's'}: {', '.join(told)}.{nobody}"
 
 

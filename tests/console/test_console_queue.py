@@ -142,13 +142,13 @@ def test_a_queued_turn_is_late_when_nobody_has_come(operator, say, worker, owner
         "It waits for a worker. All workers are full (1 of 1 turns): start another.",
     )
     assert words_of(operator, behind) == ("", "It waits behind turn 1 of its conversation.")
-    Turn.objects.update(rung_at=from_now(-40))
+    Turn.objects.update(notified_at=from_now(-40))
     Worker.objects.update(turns_most=3)
     urgency, words = words_of(operator, turn)
     assert urgency == "late"
     assert re.fullmatch(r"It was rung for 4\d s ago, and no worker has come\.", words)
     assert words_of(operator, behind)[0] == ""
-    Turn.objects.update(rung_at=None)
+    Turn.objects.update(notified_at=None)
     assert words_of(operator, turn) == ("", "Nobody could be rung for it; the sweep finds it within 5 s.")
 
 
@@ -172,7 +172,7 @@ def test_a_waiting_turn_names_its_calls(operator, say, tool_settings, worker):
     assert "its worker stopped answering 9" in words
     ToolCall.objects.update(status=CallStatus.SUCCESS)
     assert words_of(operator, turn) == ("", "Its tool calls have ended; a worker goes on with it within seconds.")
-    Turn.objects.update(rung_at=from_now(-40))
+    Turn.objects.update(notified_at=from_now(-40))
     assert words_of(operator, turn)[0] == "late"
 
 
@@ -259,7 +259,7 @@ def test_stuck_ones_come_first_then_late_ones(operator, owner, worker):
     fine, late, stuck = (turn_in_a_conversation_of_its_own() for _ in range(3))
     claims.claim(stuck.pk, worker="gone")
     Turn.objects.filter(pk=stuck.pk).update(lease_until=from_now(-9))
-    Turn.objects.filter(pk=late.pk).update(rung_at=from_now(-99))
+    Turn.objects.filter(pk=late.pk).update(notified_at=from_now(-99))
     shown = look(operator)
     assert [each.turn.pk for each in shown.context["found"]] == [stuck.pk, late.pk, fine.pk]
     assert "1 stuck, 1 late" in shown.content.decode()
@@ -345,7 +345,7 @@ def ask(client, action, *turns, path=f"{PAGE}turns/", **fields):
 @pytest.mark.parametrize("path", [f"{PAGE}turns/", "/admin/conversations/turn/"])
 def test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason(operator, say, action, status, path):
     turns = [say("one"), say("two")]
-    Turn.objects.update(rung_at=from_now(-99))
+    Turn.objects.update(notified_at=from_now(-99))
     asked = ask(operator, action, *turns, path=path, next=PAGE)
     assert (asked.status_code, LogEntry.objects.count()) == (200, 0)
     assert 'name="reason"' in asked.content.decode()
@@ -355,12 +355,12 @@ def test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason(operator, s
     for blank in (" ", "\0 \0"):
         missing = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason=blank)
         assert (missing.status_code, LogEntry.objects.count()) == (400, 0)
-    assert Turn.objects.filter(status="queued", rung_at__lt=from_now(-90)).count() == 2
+    assert Turn.objects.filter(status="queued", notified_at__lt=from_now(-90)).count() == 2
     assert LogEntry.objects.count() == 0
     done = ask(operator, action, *turns, path=path, next=PAGE, confirmed="yes", reason="It is three in the morning.")
     assert (done.status_code, done.url) == (302, PAGE)
     assert set(Turn.objects.values_list("status", flat=True)) == {status}
-    assert Turn.objects.filter(rung_at__lt=from_now(-90)).exists() is (action != "requeue_turns")
+    assert Turn.objects.filter(notified_at__lt=from_now(-90)).exists() is (action != "requeue_turns")
     logged = LogEntry.objects.all()
     assert {entry.object_id for entry in logged} == {str(turn.pk) for turn in turns}
     assert {entry.user.username for entry in logged} == {"of operator"}
@@ -427,7 +427,7 @@ def test_too_many_are_not_done_in_half(operator, say, monkeypatch):
 
 
 def test_a_viewer_sees_it_and_is_offered_nothing(client_of, say):
-    Turn.objects.filter(pk=say("Hello").pk).update(rung_at=from_now(-99))
+    Turn.objects.filter(pk=say("Hello").pk).update(notified_at=from_now(-99))
     shown = look(client_of(VIEWER)).content.decode()
     for offered in ("cancel_turns", "Pause intake", "Ring again", 'type="checkbox" name="_selected_action"'):
         assert offered not in shown
@@ -520,7 +520,7 @@ def test_every_page_says_that_the_intake_is_paused_and_strangers_are_not_told(op
 
 
 def line(client, name):
-    (found,) = [each for each in look(client).context["lines"] if each.name == name]
+    (found,) = [each for each in look(client).context["lines"] if each.kind.queue == name]
     return found
 
 
@@ -542,7 +542,7 @@ def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker)
     doorbell.purge()
     turn = say("Hello")
     doorbell.purge()
-    Turn.objects.update(rung_at=from_now(-40))
+    Turn.objects.update(notified_at=from_now(-40))
     assert "1 turn was rung for more than 30 s ago, and nobody came." in look(operator).content.decode()
     assert operator.post(f"{PAGE}ring/").url == PAGE
     assert list(doorbell.rings()) == [("turn", turn.pk)]

@@ -141,7 +141,8 @@ def packages_read_by(service: str) -> set[str]:
         "worker": [
             "conversations/engine/turns.py",
             "conversations/engine/claims.py",
-            "conversations/engine/sweeper.py",
+            "conversations/engine/deadlines.py",
+            "nanohost/lib/lease.py",
             "agent",
         ],
         "toolbox": ["tools"],

@@ -14,7 +14,8 @@ from celery import Celery
 
 from conversations.engine import doorbell
 from conversations.engine.doorbell import LEFT_ALONE_SECONDS
-from conversations.engine.sweeper import due_turns
+from conversations.engine.sweeper import find
+from conversations.kinds import TURNS
 from conversations.web import health
 from tests.faults.servers import Redis, free_port, missing_binaries
 from tests.support.sources import read_settings
@@ -161,7 +162,7 @@ def test_a_message_is_taken_in_while_the_broker_is_silent_and_found_by_the_next_
     turn = say("Hello")
     assert time.monotonic() - began < SOON
     assert len(mute.accepted) == 1, "it was rung for"
-    assert due_turns() == [turn.pk], "by the very next sweep: nobody was told"
+    assert find(TURNS) == [turn.pk], "by the very next sweep: nobody was told"
 
 
 def test_readiness_is_told_soon_though_the_broker_is_silent(bell_at, mute):

@@ -15,10 +15,11 @@ from django.utils import timezone
 
 from agent.llm.base import Completion
 from conversations.engine import claims, doorbell, inbox, turn_control
-from conversations.engine.sweeper import due_calls, due_turns
+from conversations.engine.sweeper import find
 from conversations.engine.worker import Runtime
 from conversations.errors import FenceLost
-from conversations.models import TOOLS, TURNS, Conversation, Message, Turn, TurnStatus
+from conversations.kinds import TOOLS, TURNS, Kind
+from conversations.models import Conversation, Message, Turn, TurnStatus
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell as broker
 from tests.faults.interleave import coming_between
@@ -43,7 +44,7 @@ def _quiet_doorbell(say) -> Iterator[None]:
 
 
 def expire(turn: Turn) -> None:
-    Turn.objects.filter(pk=turn.pk).update(lease_until=from_now(-1), rung_at=None)
+    Turn.objects.filter(pk=turn.pk).update(lease_until=from_now(-1), notified_at=None)
 
 
 # --- the fence ---------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def test_nobody_hears_a_ring_before_its_commit(say):
         connection.close()
 
     with transaction.atomic():
-        doorbell.ring_for_turn(turn.pk)
+        doorbell.notify(TURNS, turn.pk)
         listener = threading.Thread(target=listen)
         listener.start()
         listener.join()
@@ -161,7 +162,7 @@ def test_a_ring_whose_transaction_fails_is_never_heard(say):
     turn = say("Hello")
     broker.purge()
     with transaction.atomic():
-        doorbell.ring_for_turn(turn.pk)
+        doorbell.notify(TURNS, turn.pk)
         transaction.set_rollback(True)
     assert list(broker.rings()) == []
 
@@ -169,12 +170,12 @@ def test_a_ring_whose_transaction_fails_is_never_heard(say):
 # --- the sweeper -------------------------------------------------------------------------------------------------
 
 
-def a_worker_sweeps(*queues: str) -> None:
+def a_worker_sweeps(*kinds: Kind) -> None:
     """A worker of a process of its own starts, whom nobody rings for, and finds what there is."""
-    runtime = Runtime(queues)
+    runtime = Runtime(kinds)
     runtime.start()
     try:
-        found = ToolCall.objects.open() if queues == (TOOLS,) else Turn.objects.open()
+        found = ToolCall.objects.open() if kinds == (TOOLS,) else Turn.objects.open()
         wait_until(lambda: not found.all().exists())
     finally:
         runtime.stop()
@@ -191,7 +192,7 @@ def test_the_sweeper_takes_a_turn_whose_worker_is_gone(say):
 def test_the_sweeper_takes_a_turn_when_every_ring_was_lost(say):
     say("Hello")
     broker.purge()
-    Turn.objects.update(rung_at=from_now(-60))
+    Turn.objects.update(notified_at=from_now(-60))
     a_worker_sweeps(TURNS, TOOLS)
 
 
@@ -199,7 +200,7 @@ def test_the_sweeper_takes_a_call_when_every_ring_was_lost(say, tool_settings):
     tool_settings("time")
     advance(say("What time is it?"))
     broker.purge()
-    ToolCall.objects.update(rung_at=from_now(-60))
+    ToolCall.objects.update(notified_at=from_now(-60))
     # What a call's end rings for, the next sweep would find only after it has counted as told for a while.
     a_worker_sweeps(TOOLS)
 
@@ -235,13 +236,13 @@ def test_a_sweep_passes_over_what_another_worker_holds(say, tool_settings, owner
     for turn in turns[2:]:
         advance(turn)
     held_call, free_call = ToolCall.objects.order_by("created_at")
-    Turn.objects.update(rung_at=None)
-    ToolCall.objects.update(rung_at=None)
+    Turn.objects.update(notified_at=None)
+    ToolCall.objects.update(notified_at=None)
     held = locked(Turn.objects.filter(pk=turns[0].pk)), locked(ToolCall.objects.filter(pk=held_call.pk))
     with held[0], held[1], transaction.atomic(), connection.cursor() as database:
         database.execute("SET LOCAL lock_timeout = '2s'")  # before the others' transactions are ended for idleness
-        assert due_turns() == [turns[1].pk]
-        assert due_calls() == [free_call.pk]
+        assert find(TURNS) == [turns[1].pk]
+        assert find(TOOLS) == [free_call.pk]
 
 
 # --- calls that end side by side ---------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def test_no_connection_is_held_while_a_model_is_silent(say):
     runtime = Runtime([TURNS])
     runtime.start()
     try:
-        runtime.take_turn(turn.pk)
+        runtime.take(TURNS, turn.pk)
         wait_until(lambda: Turn.objects.filter(status=TurnStatus.RUNNING).exists())
         wait_until(lambda: connections_in_use() == 0)
     finally:

@@ -9,8 +9,9 @@ from django.test import Client
 from django.utils import timezone
 
 from conversations.engine import claims, deferred, inbox, intake, turn_control
-from conversations.engine.sweeper import due_turns
+from conversations.engine.sweeper import find
 from conversations.errors import IntakePaused
+from conversations.kinds import TURNS
 from conversations.models import IntakePause, LaterMessage, Turn, TurnStatus, WaitingFor
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import from_now
@@ -116,12 +117,12 @@ def test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed(owner, pa
     run, turn = ScheduleRun.objects.get(), Turn.objects.get()
     assert (run.state, run.turn_id, turn.status) == (RunState.FIRED, turn.pk, TurnStatus.QUEUED)
     assert turn.waiting_for == WaitingFor.INTAKE
-    Turn.objects.update(rung_at=None)
-    assert due_turns() == []
+    Turn.objects.update(notified_at=None)
+    assert find(TURNS) == []
     assert advance(turn).status == TurnStatus.QUEUED
     assert (intake.left().held, intake.left().drained) == (1, True)
     intake.resume(by="anna")
-    assert due_turns() == [turn.pk]
+    assert find(TURNS) == [turn.pk]
     turn = advance(turn)
     assert (turn.status, turn.waiting_for) == (TurnStatus.SUCCEEDED, "")
     ticking.tick(now=schedule.next_at)

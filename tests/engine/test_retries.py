@@ -18,7 +18,7 @@ from tests.support.working import advance
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TIMES = ("created_at", "started_at", "stepped_at", "retrying_since", "deadline", "run_after", "rung_at")
+TIMES = ("created_at", "started_at", "stepped_at", "retrying_since", "deadline", "run_after", "notified_at")
 
 
 @pytest.fixture

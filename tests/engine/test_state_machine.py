@@ -26,9 +26,10 @@ from agent.llm.base import Completion, Usage, tool_call
 from agent.loop import CallModel, RunTools, next_step
 from conversations.engine import claims, inbox, intake, turn_control
 from conversations.engine.claims import Claim, View
-from conversations.engine.doorbell import ring_for_turn
-from conversations.engine.sweeper import due_calls, due_turns
+from conversations.engine.doorbell import notify
+from conversations.engine.sweeper import find
 from conversations.errors import FenceLost, IdempotencyConflict
+from conversations.kinds import TOOLS, TURNS
 from conversations.models import ACTIVE, FINAL, OPEN, Conversation, Message, Turn, TurnStatus
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
@@ -323,10 +324,10 @@ class Work(RuleBasedStateMachine):
                     if hand.claim.turn_id == turn.pk:
                         hand.claim = replace(hand.claim, deadline=0.0)
         else:
-            Turn.objects.filter(status__in=OPEN).update(rung_at=from_now(-3600))
+            Turn.objects.filter(status__in=OPEN).update(notified_at=from_now(-3600))
             with self.between_statements():
-                due_turns()
-                due_calls()
+                find(TURNS)
+                find(TOOLS)
 
     @staticmethod
     def a_minute_passes() -> None:
@@ -477,13 +478,13 @@ class Work(RuleBasedStateMachine):
         intake.resume(by="somebody")
         doorbell.purge()
         Turn.objects.filter(status=TurnStatus.RUNNING).update(lease_until=from_now(-1))
-        Turn.objects.filter(status__in=OPEN).update(rung_at=from_now(-3600))
-        ToolCall.objects.filter(status__in=OPEN_CALL).update(rung_at=from_now(-3600))
+        Turn.objects.filter(status__in=OPEN).update(notified_at=from_now(-3600))
+        ToolCall.objects.filter(status__in=OPEN_CALL).update(notified_at=from_now(-3600))
         ToolCall.objects.filter(status=CallStatus.RUNNING).update(lease_until=from_now(-1))
         self.a_minute_passes()
-        for turn_id in due_turns():
+        for turn_id in find(TURNS):
             self.answer_a_turns_ring(turn_id)
-        for call_id in due_calls():
+        for call_id in find(TOOLS):
             self.answer_a_calls_ring(call_id)
         for kind, row_id in doorbell.rings():
             self.answer_a_turns_ring(row_id) if kind == "turn" else self.answer_a_calls_ring(row_id)
@@ -507,7 +508,7 @@ class Work(RuleBasedStateMachine):
         if hand := self.start(call_id, "worker-1"):
             self.end(hand, CallStatus.SUCCESS)
         if call := ToolCall.objects.filter(pk=call_id).first():
-            ring_for_turn(call.turn_id)
+            notify(TURNS, call.turn_id)
 
 
 def spoken(speech: str) -> Completion:

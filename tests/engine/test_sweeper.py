@@ -6,7 +6,9 @@ import pytest
 from django.db import connection
 
 from conversations.engine import claims, inbox
-from conversations.engine.sweeper import due_calls, due_turns, overlooked, ring_again
+from conversations.engine.deadlines import end_overdue_calls
+from conversations.engine.sweeper import find, notify_again, overlooked
+from conversations.kinds import TOOLS, TURNS
 from conversations.models import Turn, TurnStatus
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell
@@ -19,13 +21,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def sweep() -> list[UUID]:
     """What a sweep with plenty of room finds."""
-    return [*due_turns(), *due_calls()]
+    end_overdue_calls()
+    return [*find(TURNS), *find(TOOLS)]
 
 
 def long_ago() -> None:
     """As if nobody had been told for a minute."""
-    Turn.objects.update(rung_at=from_now(-60))
-    ToolCall.objects.update(rung_at=from_now(-60))
+    Turn.objects.update(notified_at=from_now(-60))
+    ToolCall.objects.update(notified_at=from_now(-60))
 
 
 def test_receiving_rings_after_the_commit(say):
@@ -52,7 +55,7 @@ def test_only_the_first_open_turn_of_a_conversation_is_found(say):
 def test_an_expired_lease_is_found_at_once(say):
     turn = say("Hello")
     claims.claim(turn.pk, worker="worker-1")
-    Turn.objects.update(lease_until=from_now(-1), rung_at=from_now(-2))
+    Turn.objects.update(lease_until=from_now(-1), notified_at=from_now(-2))
     assert sweep() == [turn.pk]
 
 
@@ -60,9 +63,9 @@ def test_an_expired_lease_is_not_found_by_the_worker_that_still_holds_the_turn(s
     """It would mark it as told, and so hide it from those who could take it."""
     turn = say("Hello")
     claims.claim(turn.pk, worker="worker-1")
-    Turn.objects.update(lease_until=from_now(-1), rung_at=from_now(-2))
-    assert due_turns(held=[turn.pk]) == []
-    assert due_turns() == [turn.pk]
+    Turn.objects.update(lease_until=from_now(-1), notified_at=from_now(-2))
+    assert find(TURNS, held=[turn.pk]) == []
+    assert find(TURNS) == [turn.pk]
 
 
 def test_a_held_turn_is_left_alone(say):
@@ -165,14 +168,14 @@ def test_what_was_rung_for_long_ago_is_overlooked_and_rung_for_again(say, tool_s
     conversation = inbox.start_conversation(owner_id=waiting.owner_id, metadata={})
     queued = say("Hello", conversation=conversation)
     say("behind it", conversation=conversation)
-    assert ring_again() == 0, "just rung for"
+    assert notify_again() == 0, "just rung for"
     long_ago()
-    assert overlooked().turns == [queued.pk], "neither one that waits for its turn, nor one that waits for its call"
-    assert overlooked().calls == [ToolCall.objects.get().pk]
+    assert overlooked()[TURNS] == [queued.pk], "neither one that waits for its turn, nor one that waits for its call"
+    assert overlooked()[TOOLS] == [ToolCall.objects.get().pk]
     doorbell.purge()
-    assert ring_again() == 2
+    assert notify_again() == 2
     assert set(doorbell.rings()) == {("turn", queued.pk), ("call", ToolCall.objects.get().pk)}
-    assert ring_again() == 0
+    assert notify_again() == 0
 
 
 def test_a_lease_that_has_just_run_out_is_left_to_the_sweep(say):
@@ -180,6 +183,6 @@ def test_a_lease_that_has_just_run_out_is_left_to_the_sweep(say):
     claims.claim(turn.pk, worker="worker-1")
     long_ago()
     Turn.objects.update(lease_until=from_now(-5))
-    assert overlooked().turns == []
+    assert overlooked()[TURNS] == []
     Turn.objects.update(lease_until=from_now(-60))
-    assert overlooked().turns == [turn.pk]
+    assert overlooked()[TURNS] == [turn.pk]

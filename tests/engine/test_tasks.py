@@ -43,5 +43,6 @@ def test_who_wants_celerys_monitoring_gets_its_requests(monkeypatch, settings):
     settings.WORKER_EVENTS = True
     made = []
     monkeypatch.setattr(tasks, "default", lambda *given: made.append(given))
-    tasks.pass_on(tasks.advance_turn, None, None)
-    assert made == [(tasks.advance_turn, None, None)]
+    task = make_app(current=False).tasks["conversations.tasks.advance_turn"]
+    tasks.pass_on(task, None, None)
+    assert made == [(task, None, None)]

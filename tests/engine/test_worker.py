@@ -10,9 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from conversations.engine import sweeper
 from conversations.engine import worker as worker_module
+from conversations.engine.turns import TurnRunner
 from conversations.engine.worker import Runtime, forget_dead_workers
-from conversations.models import TURNS, Turn, TurnStatus, WaitingFor, Worker
+from conversations.kinds import TOOLS, TURNS
+from conversations.models import Turn, TurnStatus, WaitingFor, Worker
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from tests.support.scripts import script
@@ -62,19 +65,19 @@ def test_what_is_rung_for_in_a_workers_own_process_it_takes_itself(runtime, say)
 def test_a_worker_that_winds_down_takes_nothing_more(runtime, say):
     runtime.wind_down()
     turn = say("Hello")
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     assert status(turn) == TurnStatus.QUEUED
 
 
 def test_a_turn_handed_over_is_run(runtime, say):
     turn = say("Hello")
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
 def test_the_heartbeat_renews_leases_and_reports_its_pool(runtime, say):
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: Turn.objects.of_worker(runtime.name).count() == 1)
     pool = connection.settings_dict["OPTIONS"].get("pool")
     row = Worker.objects.get(name=runtime.name)
@@ -86,7 +89,7 @@ def test_the_heartbeat_renews_leases_and_reports_its_pool(runtime, say):
 
 def test_the_heartbeat_does_not_wait_behind_other_work(runtime, say):
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.RUNNING)
     done = threading.Event()
     try:
@@ -101,24 +104,24 @@ def test_the_heartbeat_does_not_wait_behind_other_work(runtime, say):
 
 def test_a_turn_taken_over_is_let_go_without_a_write(runtime, say):
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.RUNNING)
     Turn.objects.update(fence=9, worker="worker-2", lease_until=from_now(60))
-    until(lambda: runtime._runner.count == 0)
+    until(lambda: len(runtime.held(TURNS)) == 0)
     assert (Turn.objects.get().fence, status(turn)) == (9, TurnStatus.RUNNING)
 
 
 def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out(runtime, say):
     """As after a stall of the whole process: the sweeper rings before the heartbeat has renewed the lease."""
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
-    until(lambda: status(turn) == TurnStatus.RUNNING and runtime._runner.count == 1)  # claimed, and known to be held
+    runtime.take(TURNS, turn.pk)
+    until(lambda: status(turn) == TurnStatus.RUNNING and len(runtime.held(TURNS)) == 1)  # claimed, and known to be held
     Turn.objects.update(lease_until=from_now(-1))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())
-    until(lambda: runtime._room_for_turns.free == 1)
+    until(lambda: runtime.free(TURNS) == 1)
     turn.refresh_from_db()
-    assert (turn.fence, turn.attempts, runtime._runner.count) == (1, 0, 1)
+    assert (turn.fence, turn.attempts, len(runtime.held(TURNS))) == (1, 0, 1)
 
 
 def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
@@ -126,17 +129,17 @@ def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
     from conversations.engine import inbox
 
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.RUNNING)
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     beats = threading.Event()
     try:
         asyncio.run_coroutine_threadsafe(runtime._heart(beats.wait), runtime._loop)
-        Turn.objects.filter(pk=turn.pk).update(lease_until=long_ago, rung_at=long_ago)
+        Turn.objects.filter(pk=turn.pk).update(lease_until=long_ago, notified_at=long_ago)
         other = say("Hello", conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}))
-        Turn.objects.filter(pk=other.pk).update(rung_at=long_ago + timedelta(days=1))
+        Turn.objects.filter(pk=other.pk).update(notified_at=long_ago + timedelta(days=1))
         until(lambda: status(other) == TurnStatus.SUCCEEDED)
-        assert Turn.objects.get(pk=turn.pk).rung_at == long_ago
+        assert Turn.objects.get(pk=turn.pk).notified_at == long_ago
     finally:
         beats.set()
 
@@ -147,11 +150,11 @@ def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner
     turns = [say(script({"sleep": 60}))]
     for _ in range(2):
         turns.append(say(script({"sleep": 60}), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})))
-    until(lambda: runtime._runner.count == 2)
-    Turn.objects.filter(pk=turns[2].pk).update(rung_at=None)
+    until(lambda: len(runtime.held(TURNS)) == 2)
+    Turn.objects.filter(pk=turns[2].pk).update(notified_at=None)
     swept = Worker.objects.get(name=runtime.name).heartbeat_at
     until(lambda: Worker.objects.get(name=runtime.name).heartbeat_at > swept + timedelta(seconds=1))
-    assert Turn.objects.get(pk=turns[2].pk).rung_at is None
+    assert Turn.objects.get(pk=turns[2].pk).notified_at is None
 
 
 def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, monkeypatch, caplog):
@@ -171,7 +174,7 @@ def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, m
 
     monkeypatch.setattr(claims, "finish", refuse_once)
     turn = say("Hello")
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
     assert len(asked) == 2
     assert [line.message for line in caplog.records if line.name == "nanohost.model"] == ["model call"]
@@ -179,7 +182,7 @@ def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, m
 
 def test_a_stop_hands_the_turns_back(runtime, say):
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.RUNNING)
     runtime.stop()
     turn.refresh_from_db()
@@ -189,8 +192,12 @@ def test_a_stop_hands_the_turns_back(runtime, say):
 def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, say, monkeypatch):
     from conversations.engine import claims
 
-    claimed, go_on = threading.Event(), threading.Event()
-    claim = claims.claim
+    claimed, stopped, go_on = threading.Event(), threading.Event(), threading.Event()
+    claim, stop = claims.claim, TurnRunner.stop
+
+    async def tell_stop(runner: TurnRunner) -> None:
+        stopped.set()
+        await stop(runner)
 
     def slow_claim(*args: object, **options: object) -> object:
         held = claim(*args, **options)
@@ -199,12 +206,13 @@ def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, sa
         return held
 
     monkeypatch.setattr(claims, "claim", slow_claim)
+    monkeypatch.setattr(TurnRunner, "stop", tell_stop)
     turn = say(script({"sleep": 60}))
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     assert claimed.wait(10)
     stopping = threading.Thread(target=runtime.stop)
     stopping.start()
-    until(lambda: runtime._runner._stopping)
+    assert stopped.wait(10)
     go_on.set()
     stopping.join()
     turn.refresh_from_db()
@@ -229,8 +237,8 @@ def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime
         turn = say("Hello")
         Turn.objects.filter(pk=turn.pk).update(run_after=from_now(3600))
     assert looked.wait(10)
-    Turn.objects.filter(pk=turn.pk).update(run_after=None, rung_at=from_now(3600))  # no sweep finds it
-    runtime.take_turn(turn.pk)
+    Turn.objects.filter(pk=turn.pk).update(run_after=None, notified_at=from_now(3600))  # no sweep finds it
+    runtime.take(TURNS, turn.pk)
     go_on.set()
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
@@ -242,9 +250,9 @@ def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
     for _ in range(3):
         own = inbox.start_conversation(owner_id=owner.pk, metadata={})
         turns.append(say(script({"sleep": 60}), conversation=own))
-    taker = threading.Thread(target=lambda: [runtime.take_turn(turn.pk) for turn in turns])
+    taker = threading.Thread(target=lambda: [runtime.take(TURNS, turn.pk) for turn in turns])
     taker.start()
-    until(lambda: runtime._runner.count == 2)
+    until(lambda: len(runtime.held(TURNS)) == 2)
     assert taker.is_alive(), "the third waits for room"
     assert status(turns[2]) == TurnStatus.QUEUED
     runtime.stop()
@@ -253,35 +261,39 @@ def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
 
 
 def test_a_duty_that_fails_does_not_end_the_worker(runtime, say, monkeypatch, caplog):
-    def broken(**_: object) -> int:
+    def broken(*_: object, **__: object) -> int:
         raise RuntimeError("the database is away")
 
-    monkeypatch.setattr(worker_module, "due_turns", broken)
+    monkeypatch.setattr(sweeper, "find", broken)
     until(lambda: "periodic duty" in caplog.text)
     turn = say("Hello")
-    runtime.take_turn(turn.pk)
+    runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
-def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(runtime, say, settings, monkeypatch, caplog):
+def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(say, settings, monkeypatch, caplog):
     from conversations.engine import claims
     from tools import calls
 
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("unforeseen")
 
+    settings.WORKER_MAX_TURNS = 2
+    runtime = Runtime((TURNS, TOOLS))
+    runtime.start()
     with monkeypatch.context() as broken:
         broken.setattr(claims, "claim", break_down)
         broken.setattr(calls, "claim", break_down)
         for _ in range(settings.WORKER_MAX_TURNS + 1):
-            assert runtime.take_turn(new_id())
+            assert runtime.take(TURNS, new_id())
         for _ in range(settings.TOOL_CONCURRENCY + 1):
-            assert runtime.take_call(new_id())
-        until(lambda: runtime._room_for_turns.free == settings.WORKER_MAX_TURNS)
-        until(lambda: runtime._room_for_calls.free == settings.TOOL_CONCURRENCY)
+            assert runtime.take(TOOLS, new_id())
+        until(lambda: runtime.free(TURNS) == settings.WORKER_MAX_TURNS)
+        until(lambda: runtime.free(TOOLS) == settings.TOOL_CONCURRENCY)
     assert "was dropped" in caplog.text
     turn = say("Hello")
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    runtime.stop()
 
 
 def test_workers_not_heard_of_for_a_week_are_forgotten():

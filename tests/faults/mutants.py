@@ -85,12 +85,12 @@ MUTANTS = (
         edits=(
             (
                 "conversations/engine/claims.py",
-                'held = Turn.objects.filter(pk=Given("turn_id"), fence=Given("fence"), status=TurnStatus.RUNNING)',
+                'held = Turn.objects.held(Given("turn_id"), Given("fence"))',
                 'held = Turn.objects.filter(pk=Given("turn_id"))',
             ),
             (
                 "conversations/engine/claims.py",
-                "mine = Turn.objects.filter(pk=claim.turn_id, fence=claim.fence, status=TurnStatus.RUNNING)",
+                "mine = Turn.objects.held(claim.turn_id, claim.fence)",
                 "mine = Turn.objects.filter(pk=claim.turn_id)",
             ),
         ),
@@ -102,7 +102,7 @@ MUTANTS = (
         edits=(
             (
                 "tools/calls.py",
-                'ToolCall.objects.filter(pk=Given("id"), fence=Given("fence"), status=CallStatus.RUNNING)',
+                'ToolCall.objects.held(Given("id"), Given("fence"))',
                 'ToolCall.objects.filter(pk=Given("id"))',
             ),
         ),
@@ -137,8 +137,8 @@ MUTANTS = (
         edits=(
             (
                 "conversations/engine/doorbell.py",
-                "transaction.on_commit(lambda: _publish(task, row, row_id))",
-                "_publish(task, row, row_id)",
+                "transaction.on_commit(lambda: _publish(kind, row_id))",
+                "_publish(kind, row_id)",
             ),
         ),
         caught_by=(
@@ -179,9 +179,9 @@ MUTANTS = (
         name="sweepers wait for one another",
         edits=(
             (
-                "conversations/engine/sweeper.py",
-                'due.order_by("rung_at").select_for_update(skip_locked=True)',
-                'due.order_by("rung_at").select_for_update()',
+                "nanohost/lib/lease.py",
+                'rows.order_by("notified_at").select_for_update(skip_locked=True)',
+                'rows.order_by("notified_at").select_for_update()',
             ),
         ),
         caught_by=("tests/engine/test_guarantees.py::test_a_sweep_passes_over_what_another_worker_holds",),
@@ -217,7 +217,9 @@ MUTANTS = (
     ),
     Mutant(
         name="no heartbeat",
-        edits=(("conversations/engine/worker.py", "        await self._runner.keep(self._heart)\n", ""),),
+        edits=(
+            ("conversations/engine/worker.py", "            await runner.renew(self._heart)\n", "            pass\n"),
+        ),
         caught_by=("tests/engine/test_worker.py::test_the_heartbeat_renews_leases_and_reports_its_pool",),
         says="did not come about in time",
     ),
@@ -386,8 +388,8 @@ MUTANTS = (
         edits=(
             (
                 "tools/calls.py",
-                'again = _expired() & Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))',
-                'again = _expired() & Q(attempts__lt=Given("most_attempts"))',
+                'again = Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))',
+                'again = Q(attempts__lt=Given("most_attempts"))',
             ),
         ),
         caught_by=(
@@ -400,8 +402,8 @@ MUTANTS = (
         edits=(
             (
                 "conversations/engine/turns.py",
-                'self._database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)',
-                "self._database(store, claim, *args, **kwargs)",
+                'self.database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)',
+                "self.database(store, claim, *args, **kwargs)",
             ),
         ),
         caught_by=("tests/engine/test_worker.py::test_an_answer_outlives_a_database_that_is_away_for_a_moment",),
@@ -480,31 +482,25 @@ MUTANTS += (
         edits=(
             (
                 "conversations/engine/claims.py",
-                '"lease_until": from_now(Given("lease", DurationField())),',
-                '"lease_until": Given("lease"),',
+                'lease=Given("lease", DurationField())),',
+                'lease=Given("lease", DurationField())) | {"lease_until": Given("lease")},',
             ),
             (
                 "conversations/engine/claims.py",
-                "lease = timedelta(seconds=settings.TURN_LEASE_SECONDS)",
-                "lease = timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS)",
+                "lease=lease_length()",
+                "lease=timezone.now() + lease_length()",
             ),
             (
                 "conversations/engine/claims.py",
                 "Least(from_now(settings.TURN_LEASE_SECONDS), ",
                 "Least(timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
             ),
-            *(
-                (
-                    file,
-                    "status=TurnStatus.RUNNING, lease_until__lt=Now()",
-                    "status=TurnStatus.RUNNING, lease_until__lt=timezone.now()",
-                )
-                for file in ("conversations/models.py", "conversations/engine/sweeper.py")
+            (
+                "nanohost/lib/lease.py",
+                "Q(status=cls.LEASED, lease_until__lt=Now())",
+                "Q(status=cls.LEASED, lease_until__lt=timezone.now())",
             ),
-            *(
-                (f"conversations/{file}.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}")
-                for file in ("models", "engine/sweeper")
-            ),
+            ("nanohost/lib/lease.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}"),
         ),
         caught_by=(f"{_TRIALS}test_clocks_ten_minutes_apart_steal_no_lease[1]",),
         says="two models at once",

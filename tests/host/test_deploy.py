@@ -104,6 +104,7 @@ def running_node(folder: Path, *, drain: int = DRAIN_SECONDS) -> Iterator[httpx2
     wait_until(lambda: "listening on" in (folder / "log").read_text() or node.poll() is not None, seconds=60)
     with httpx2.Client(base_url=f"http://127.0.0.1:{variables['PORT']}", timeout=20) as client:
         client.node = node
+        client.get("/health/live")  # it is told of as soon as it listens; from the first answer on it drains
         yield client
     if node.poll() is None:
         node.kill()

@@ -24,9 +24,21 @@ from django.utils import timezone
 
 from agent.llm.base import Completion, Usage, tool_call
 from conversations.api import urls
-from conversations.engine import claims, compaction, daily, deferred, inbox, intake, sweeper, turn_control, worker
+from conversations.engine import (
+    claims,
+    compaction,
+    daily,
+    deadlines,
+    deferred,
+    inbox,
+    intake,
+    sweeper,
+    turn_control,
+    worker,
+)
 from conversations.engine.claims import Claim
 from conversations.events import answers, streams
+from conversations.kinds import COMPACTIONS, TOOLS, TURNS
 from conversations.models import (
     Compaction,
     CompactionStatus,
@@ -477,35 +489,32 @@ def fire_due() -> Callable[[], object]:
 # --- sweeps, ends, and what the house does -----------------------------------------------------------------------
 
 
-@operation("sweeper.due_turns", SWEEP)
-def due_turns() -> Callable[[], object]:
+@operation("sweeper.find, turns", SWEEP)
+def find_turns() -> Callable[[], object]:
     def sweep() -> None:
-        assert len(sweeper.due_turns()) == sweeper.MOST_FOUND
+        assert len(sweeper.find(TURNS)) == sweeper.MOST_FOUND
 
     return sweep
 
 
-@operation("sweeper.due_turns, of which some have no time left", SWEEP)
-def due_turns_with_overdue_calls() -> Callable[[], object]:
+@operation("deadlines.end_overdue_calls", SWEEP)
+def overdue_calls() -> Callable[[], object]:
     overdue = Turn.objects.filter(status=TurnStatus.WAITING, waiting_for="tools").values_list("pk", flat=True)[:3]
     Turn.objects.filter(pk__in=list(overdue)).update(deadline="2020-01-01T00:00Z")
-    return sweeper.due_turns
+    return deadlines.end_overdue_calls
 
 
-@operation("sweeper.due_calls", SWEEP)
-def due_calls() -> Callable[[], object]:
+@operation("sweeper.find, calls", SWEEP)
+def find_calls() -> Callable[[], object]:
     def sweep() -> None:
-        assert len(sweeper.due_calls()) == 40
+        assert len(sweeper.find(TOOLS)) == 40
 
     return sweep
 
 
-OPERATIONS["calls.due"] = OPERATIONS["sweeper.due_calls"]
-
-
-@operation("sweeper.due_compactions", SWEEP)
-def due_compactions() -> Callable[[], object]:
-    return lambda: sweeper.due_compactions(wanted=10)
+@operation("sweeper.find, compactions", SWEEP)
+def find_compactions() -> Callable[[], object]:
+    return lambda: sweeper.find(COMPACTIONS, wanted=10)
 
 
 @operation("inbox.note")
@@ -559,14 +568,14 @@ def requeue_waiting() -> Callable[[], object]:
 @operation("sweeper.overlooked", SWEEP)
 def overlooked() -> Callable[[], object]:
     def look() -> None:
-        assert len(sweeper.overlooked().turns) == sweeper.MOST_FOUND
+        assert len(sweeper.overlooked()[TURNS]) == sweeper.MOST_FOUND
 
     return look
 
 
-@operation("sweeper.ring_again", SWEEP)
-def ring_again() -> Callable[[], object]:
-    return sweeper.ring_again
+@operation("sweeper.notify_again", SWEEP)
+def notify_again() -> Callable[[], object]:
+    return sweeper.notify_again
 
 
 def paused() -> None:
@@ -991,12 +1000,26 @@ def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None
 # --- and the list of operations does not rot ---------------------------------------------------------------------
 
 
-MODULES = (answers, calls, claims, compaction, daily, turn_control, inbox, intake, deferred, limits, streams, sweeper)
+MODULES = (
+    answers,
+    calls,
+    claims,
+    compaction,
+    daily,
+    deadlines,
+    turn_control,
+    inbox,
+    intake,
+    deferred,
+    limits,
+    streams,
+    sweeper,
+)
 
 
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
-        *("sweeper.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
+        *("deadlines.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
         "claims.for_model",
         *("inbox.refuse_other_models", "inbox.may_be_asked_again"),

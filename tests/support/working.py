@@ -7,11 +7,9 @@ from uuid import UUID
 from django.conf import settings
 
 from agent import llm
-from conversations.engine import doorbell
-from conversations.engine import worker as worker_module
+from conversations.engine import tool_calls
 from conversations.engine.turns import DatabaseThreads, TurnRunner
 from conversations.models import Turn
-from tools import gate
 from tools.models import CallStatus, ToolCall
 
 
@@ -36,13 +34,7 @@ def advance(turn: Turn | UUID, *, worker: str = "worker-1") -> Turn | None:
 
 def run_call(call: ToolCall, *, worker: str = "worker-1") -> ToolCall:
     """Look at a tool call once; returns the row as it then is."""
-    gate.run(
-        call.pk,
-        agent_tools=worker_module._tools_of_its_agent,
-        worker=worker,
-        on_start=lambda claimed: None,
-        then=lambda ended: doorbell.ring_for_turn(ended.turn_id),
-    )
+    tool_calls.run_call(call.pk, worker=worker)
     return ToolCall.objects.get(pk=call.pk)
 
 

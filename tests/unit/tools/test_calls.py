@@ -1,7 +1,5 @@
 """The life of a call, write by write: whose it is, and what is kept of it."""
 
-from datetime import timedelta
-
 import pytest
 from django.utils import timezone
 
@@ -121,7 +119,7 @@ def test_what_goes_back_costs_nothing_and_is_not_who_gave_it_back_s(reading_call
     taken = calls.claim(reading_call.pk, worker="worker-1")
     calls.hand_back(taken)
     waiting = row(taken)
-    assert (waiting.status, waiting.fence, waiting.attempts, waiting.rung_at) == (CallStatus.QUEUED, 2, 0, None)
+    assert (waiting.status, waiting.fence, waiting.attempts, waiting.notified_at) == (CallStatus.QUEUED, 2, 0, None)
     with pytest.raises(CallLost):
         calls.end(taken, DONE, duration_ms=1)
 
@@ -142,18 +140,18 @@ def test_what_nobody_runs_is_due_once_it_was_not_told_of_for_as_long(call, readi
     def due(told, *, limit=10, **fields):
         """Which are due, with a call that was told of so many seconds ago."""
         fields = {"status": CallStatus.QUEUED, "lease_until": None} | fields
-        ToolCall.objects.filter(pk=call.pk).update(rung_at=None if told is None else from_now(-told), **fields)
-        return calls.due(told_for=timedelta(seconds=60), limit=limit)
+        ToolCall.objects.filter(pk=call.pk).update(notified_at=None if told is None else from_now(-told), **fields)
+        return ToolCall.objects.find(limit=limit)
 
-    ToolCall.objects.filter(pk=reading_call.pk).update(rung_at=Now())
+    ToolCall.objects.filter(pk=reading_call.pk).update(notified_at=Now())
     crashed = {"status": CallStatus.RUNNING, "lease_until": from_now(-1)}
     assert due(0) == []
     assert due(None) == due(61) == [call.pk]
-    assert calls.due(told_for=timedelta(seconds=60), limit=10) == [], "it has just been told of"
+    assert ToolCall.objects.find(limit=10) == [], "it has just been told of"
     assert due(1.5, **crashed) == due(None, **crashed) == [call.pk]
     assert due(-0.9, **crashed) == []
     assert due(61, status=CallStatus.RUNNING, lease_until=from_now(60)) == []
     assert due(61, status=CallStatus.SUCCESS) == []
-    ToolCall.objects.filter(pk=reading_call.pk).update(rung_at=from_now(-70))
+    ToolCall.objects.filter(pk=reading_call.pk).update(notified_at=from_now(-70))
     assert due(61, limit=1) == [reading_call.pk]
     assert due(61) == [call.pk]

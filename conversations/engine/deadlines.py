@@ -1,0 +1,24 @@
+"""A turn's time: until when the model is asked with tools, and what ends when it is up."""
+
+from django.conf import settings
+
+from conversations.models import Turn, TurnStatus, WaitingFor
+from nanohost.lib.clock import from_now
+from tools import gate
+
+# Turns whose calls are ended at a time.
+MOST_OVERDUE = 200
+
+
+def time_for_last_answer() -> float:
+    """Seconds before a turn's deadline from which on the model is asked for its best answer without tools."""
+    return min(settings.LLM_TIMEOUT_SECONDS, settings.TURN_TIMEOUT_SECONDS / 4)
+
+
+def end_overdue_calls() -> None:
+    """End the open calls of turns whose time for tools is up: the model is then asked for its best answer without."""
+    waiting = Turn.objects.filter(
+        status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS, deadline__lt=from_now(time_for_last_answer())
+    )
+    for turn_id in list(waiting.values_list("pk", flat=True)[:MOST_OVERDUE]):
+        gate.end_open([turn_id], rule="turn_time", reason="the turn's time was up")

@@ -1,0 +1,81 @@
+"""The tool calls that a worker process runs, each in a thread of its own: what they run is in child processes."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from agent.models import Agent
+from conversations import events
+from conversations.engine import doorbell
+from conversations.engine.runner import Done, Runner
+from conversations.kinds import TOOLS, TURNS
+from nanohost.lib.database import borrowed_connection
+from nanohost.lib.database_threads import DatabaseThreads
+from nanohost.lib.statements import Given, Rows
+from tools import gate
+from tools.gate import AgentTools
+from tools.models import ToolCall
+from tools.sandbox.modes import in_force
+
+logger = logging.getLogger(__name__)
+
+
+class CallRunner(Runner):
+    """The tool calls of a process."""
+
+    def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
+        super().__init__(worker=worker, database=database)
+        self._threads = ThreadPoolExecutor(TOOLS.places(), thread_name_prefix="tools")
+
+    def warm(self) -> None:
+        gate.warm_tools()
+        sandbox = in_force()
+        level = logging.INFO if sandbox.is_whole else logging.WARNING
+        logger.log(level, "the sandbox of tools is %s", sandbox.sentence)
+
+    def describe(self) -> dict[str, Any]:
+        return {"sandbox": in_force().words}
+
+    def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
+        self._threads.submit(self._run, row_id).add_done_callback(then)
+
+    def _run(self, call_id: UUID) -> None:
+        with borrowed_connection():
+            run_call(call_id, worker=self.worker)
+
+    def wind_down(self) -> None:
+        gate.stop_tools()
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    def close(self) -> None:
+        gate.close_tools()
+
+
+def run_call(call_id: UUID, *, worker: str) -> None:
+    """Run a tool call in this thread, and notify its turn's workers when it has ended."""
+    gate.run(call_id, agent_tools=_tools_of_its_agent, worker=worker, on_start=_tell, then=_go_on)
+
+
+def _tell(call: ToolCall) -> None:
+    """Tell those who follow its turn how far the call is."""
+    kind, data = events.tool_events(call)[-1]
+    events.publish(call.turn_id, kind, data)
+
+
+def _go_on(call: ToolCall) -> None:
+    _tell(call)
+    doorbell.notify(TURNS, call.turn_id)
+
+
+_agent = Rows(lambda: Agent.objects.filter(name=Given("name")))
+
+
+def _tools_of_its_agent(call: ToolCall) -> AgentTools:
+    """What the call's agent may use now; an agent that is gone may use nothing."""
+    agent = next(iter(_agent(name=call.agent)), None)
+    return agent.allowed_tools() if agent else AgentTools(names=frozenset())

@@ -1,0 +1,130 @@
+"""A lease: one worker at a time holds a row, for so long, and only who holds it writes.
+
+Every kind of work is a row with a lease. A claim raises the row's ``fence`` and sets ``lease_until``; each write passes
+the fence, or changes nothing; a renewal moves ``lease_until`` on. What is due is found by a sweep, also if nobody was
+notified of it. All times are the database's.
+"""
+
+import random
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any, ClassVar, Self, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db import models, transaction
+from django.db.models import F, Q
+from django.db.models.expressions import Combinable
+
+from nanohost.lib.clock import Now, from_now
+
+LeasedT = TypeVar("LeasedT", bound="Leased")
+
+# Seconds for which what somebody was notified of is left to them: no longer than what somebody holds.
+NOTIFIED_FOR = min(10.0, settings.TURN_LEASE_SECONDS)
+
+# An expired lease is found at once, since its worker was notified and is gone; but by one sweep a second.
+EXPIRED_AGAIN_AFTER = 1.0
+
+
+class LeaseQuerySet(models.QuerySet[LeasedT]):
+    """Rows that are held one at a time."""
+
+    def open(self) -> Self:
+        """Rows that still need a worker."""
+        raise NotImplementedError
+
+    def due(self) -> Self:
+        """Rows that nobody works on and whose time has come."""
+        raise NotImplementedError
+
+    def claimable(self) -> Self:
+        """Rows that may be claimed now."""
+        return self.due()
+
+    def held(self, row_id: "UUID | Combinable", fence: "int | Combinable") -> Self:
+        """The row, if whoever claimed it with this fence still holds it."""
+        return self.filter(pk=row_id, fence=fence, status=self.model.LEASED)
+
+    def find(self, *, limit: int, leaving_out: Collection[UUID] = ()) -> list[UUID]:
+        """Claimable rows that nobody was notified of lately, those first that wait longest; they are marked as
+        notified now."""
+        not_notified = Q(notified_at=None) | Q(notified_at__lt=from_now(-NOTIFIED_FOR))
+        again = Q(notified_at=None) | Q(notified_at__lt=from_now(-EXPIRED_AGAIN_AFTER))
+        rows = self.claimable().filter(not_notified | self.model.expired() & again)
+        if leaving_out:
+            rows = rows.exclude(pk__in=leaving_out)
+        with transaction.atomic():
+            # Another sweeper's rows are passed over, which also keeps two from waiting for each other.
+            locked = rows.order_by("notified_at").select_for_update(skip_locked=True)
+            found = list(locked.values_list("pk", flat=True)[:limit])
+            self.model._default_manager.filter(pk__in=found).update(notified_at=Now())
+        return found
+
+    def expire_all(self) -> None:
+        """Whoever holds any of these is dead, and so is whoever was notified: all of them are found at once."""
+        self.filter(status=self.model.LEASED).update(lease_until=from_now(-1))
+        self.open().update(notified_at=None)
+
+    def overlooked(self, *, seconds: float, limit: int) -> list[UUID]:
+        """Claimable rows that nobody came for within so long: there is no worker for them, or all of them are full."""
+        then = from_now(-seconds)
+        waits = ~Q(status=self.model.LEASED) | Q(lease_until__lt=then)
+        rows = self.claimable().filter(waits, Q(notified_at__lt=then) | Q(notified_at=None, created_at__lt=then))
+        # In the order of the index that they are found by.
+        return list(rows.order_by("notified_at").values_list("pk", flat=True)[:limit])
+
+
+class Leased(models.Model):
+    """A row that one worker at a time holds. A subclass has a ``created_at`` and a ``status``: ``QUEUED`` of a row that
+    nobody has begun, ``LEASED`` of one that is held."""
+
+    QUEUED: ClassVar[str]
+    LEASED: ClassVar[str]
+
+    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
+    worker = models.CharField(max_length=128, blank=True, help_text="Who claimed it last.")
+    lease_until = models.DateTimeField(null=True, blank=True, help_text="Until then nobody else may claim it.")
+    # The column keeps its former name, which nodes of the release before still read beside new ones.
+    notified_at = models.DateTimeField(
+        null=True, blank=True, db_column="rung_at", help_text="When workers were last notified of it."
+    )
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def expired(cls) -> Q:
+        """Whether whoever holds a row has not renewed its lease in time."""
+        return Q(status=cls.LEASED, lease_until__lt=Now())
+
+    @classmethod
+    def claimed(cls, *, worker: "str | Combinable", lease: "float | Combinable") -> dict[str, Any]:
+        """What a claim changes. ``lease``: seconds, or an expression for a duration."""
+        return {
+            "status": cls.LEASED,
+            "fence": F("fence") + 1,
+            "worker": worker,
+            "lease_until": from_now(lease),
+        }
+
+
+# What letting go of a row changes, beside its status: the next sweep finds it.
+RELEASED: dict[str, Any] = {"lease_until": None, "notified_at": None}
+
+
+def rescheduled(wait: "float | Combinable") -> dict[str, Any]:
+    """What letting go of a row for a while changes, beside its status. ``wait``: seconds, or an expression for a
+    duration."""
+    return {"lease_until": None, "run_after": from_now(wait), "notified_at": from_now(wait)}
+
+
+def lease_length() -> timedelta:
+    """How long a claim or a renewal holds a row."""
+    return timedelta(seconds=settings.TURN_LEASE_SECONDS)
+
+
+def backoff(failures: int, *, first: float, longest: float) -> float:
+    """Seconds before the next try after so many ``failures``: exponential, with jitter, so that what failed together
+    does not come back together."""
+    return min(longest, first * 2.0 ** min(failures, 30)) * random.uniform(0.5, 1.0)  # noqa: S311 -- no secret
