@@ -201,7 +201,7 @@ class Turn(Leased):
     sent = models.JSONField(
         null=True,
         blank=True,
-        help_text="What the model was asked last without an answer; see conversations/engine/sent.py.",
+        help_text="What the model was asked last without an answer; see conversations/engine/model_request.py.",
     )
 
     prompt_tokens = models.PositiveIntegerField(default=0)
@@ -315,7 +315,7 @@ class Message(models.Model):
     sent = models.JSONField(
         null=True,
         blank=True,
-        help_text="Of an answer: what the model was sent for it; see conversations/engine/sent.py.",
+        help_text="Of an answer: what the model was sent for it; see conversations/engine/model_request.py.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -1,7 +1,7 @@
 """Pinned messages: what people want in every prompt of a conversation, word by word, also once it is summarised.
 
 A conversation's row names them, so that a prompt that has none costs no further read. What a prompt had of them is
-kept with its answer: see :mod:`conversations.engine.sent`.
+kept with its answer: see :mod:`conversations.engine.model_request`.
 """
 
 from collections.abc import Iterable, Sequence

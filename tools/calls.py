@@ -190,6 +190,13 @@ _end = Update(
 _ended_by_us = Rows(
     lambda: ToolCall.objects.filter(pk=Given("id"), fence=Given("fence"), ended_at__isnull=False).values_list("pk")
 )
+_outcomes = Rows[tuple[str, str, str]](
+    lambda: (
+        ToolCall.objects.filter(turn_id=Given("turn_id"))
+        .order_by("position")
+        .values_list("tool_name", "status", "result")
+    )
+)
 _hand_back = Update(
     _held,
     lambda: {
@@ -214,6 +221,11 @@ def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
     if _end(id=call.pk, fence=call.fence, **ends) != 1 and not _ended_by_us(id=call.pk, fence=call.fence):
         raise CallLost(call.pk)
     call.status, call.rule, call.result = outcome.status, outcome.rule, result
+
+
+def outcomes(turn_id: UUID) -> list[tuple[str, str, str]]:
+    """Of each of a turn's calls, in their order: the tool, the status and the result."""
+    return _outcomes(turn_id=turn_id)
 
 
 def hand_back(call: ToolCall) -> None:

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from agent.models import AgentVersion
 from conversations import pins
 from conversations.engine import inbox
-from conversations.engine.sent import build_again, calls_of
+from conversations.engine.model_request import build_again, calls_of
 from conversations.errors import TurnProblem
 from conversations.models import OPEN, Compaction, Conversation, Message, Turn, calls_in
 from memory.models import MemoryVersion

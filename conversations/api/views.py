@@ -18,9 +18,10 @@ from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestFirst, NewestTurnsFirst, parameter_of
 from conversations.engine import deferred, inbox, turn_control
 from conversations.errors import UnknownAgent
-from conversations.events.answers import Answer, accepted, chat_answer, turns_as_json
+from conversations.events import answers
+from conversations.events.answers import Answer, accepted, turns_as_json
 from conversations.models import OPEN_LATER, Conversation, LaterMessage, Message, Turn
-from conversations.web.gateway import AWAIT_HEADER, STREAM_HEADER, TURN_ID
+from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.rest import PROBLEM_TYPE
 from nanohost.lib.statements import Given, Rows
@@ -183,12 +184,13 @@ class Chat(APIView):
         said = _checked(shapes.ChatIn, request)
         turn = _received(request, conversation, said)
         if said.get("stream") or "text/event-stream" in request.headers.get("Accept", ""):
-            return _streamed(turn)
+            return _streamed(request, turn)
         if _prefers_no_wait(request):
             return _as_response(accepted(turn), {"Preference-Applied": "respond-async"})
         if turn.ended:  # an idempotent repeat
-            return _as_response(chat_answer(turn.pk, request_id=_request_id(request)))
-        return _as_response(accepted(turn), {AWAIT_HEADER: str(turn.pk)})
+            return _as_response(answers.current(turn.pk, request_id=_request_id(request)))
+        await_turn(request, turn.pk, renderer=answers)
+        return _as_response(accepted(turn))
 
 
 class TurnList(APIView):
@@ -226,7 +228,7 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
         model=said.get("model", ""),
         idempotency_key=_idempotency_key(request),
         request_id=_request_id(request),
-        turn_id=request.META.get(TURN_ID),
+        turn_id=new_turn_id(request),
         on_busy=said.get("onBusy", "enqueue"),
         while_paused="refuse",
     )
@@ -246,9 +248,10 @@ def _as_response(answer: Answer, headers: dict[str, str] | None = None) -> JsonR
     )
 
 
-def _streamed(turn: Turn) -> JsonResponse:
-    """The waiting room sees by these headers that it is to send the turn's events instead."""
-    return _as_response(accepted(turn), {AWAIT_HEADER: str(turn.pk), STREAM_HEADER: "1"})
+def _streamed(request: Request, turn: Turn) -> JsonResponse:
+    """The gateway sends the turn's events instead."""
+    await_turn(request, turn.pk, renderer=answers, streams=True)
+    return _as_response(accepted(turn))
 
 
 def _prefers_no_wait(request: Request) -> bool:
@@ -375,7 +378,7 @@ class TurnEvents(APIView):
     )
     def get(self, request: Request, turn_id: UUID) -> JsonResponse:
         """The turn's events from its beginning, or from behind the last one that was seen, to its end."""
-        return _streamed(_owned_turn(request, turn_id))
+        return _streamed(request, _owned_turn(request, turn_id))
 
 
 class TurnCancel(APIView):

@@ -13,11 +13,11 @@ from django.db.models import Count, Sum
 
 from agent.errors import LlmError
 from agent.llm.base import Completion
-from conversations.engine import claims, compaction
-from conversations.engine.claims import Claim
+from conversations.engine import compaction, steps
 from conversations.engine.compaction import Part, Result
 from conversations.engine.compactor import consolidate
-from conversations.engine.step_context import Outlook
+from conversations.engine.lease import Claim
+from conversations.engine.step_context import StepContext
 from conversations.errors import Overtaken
 from conversations.models import Compaction, CompactionKind, CompactionStatus, Conversation, Message, Turn, TurnStatus
 from memory.consolidation import Malformed
@@ -47,10 +47,10 @@ def command_in(content: str) -> str:
     return found[1].lower() if found else ""
 
 
-async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads, *, stored: Stored) -> None:
+async def carry_out(claim: Claim, context: StepContext, database: DatabaseThreads, *, stored: Stored) -> None:
     """Do what the turn's message commands, and end the turn with the answer. ``stored`` runs a function as ``database``
     does, again and again while the database is away."""
-    match command_in(outlook.view.command):
+    match command_in(context.snapshot.command):
         case "new":
             await _archive(claim, database, stored)
         case "reset":
@@ -61,7 +61,7 @@ async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads, *
         case "stop":
             await database(_tell_what_stopped, claim)
         case "status":
-            await database(_tell_status, claim, outlook)
+            await database(_tell_status, claim, context)
         case "help":
             await database(_answer, claim, HELP)
         case unknown:
@@ -69,7 +69,7 @@ async def carry_out(claim: Claim, outlook: Outlook, database: DatabaseThreads, *
 
 
 def _answer(claim: Claim, reply: str) -> None:
-    claims.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND)
+    steps.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND)
 
 
 def _begin_anew(
@@ -91,7 +91,7 @@ def _begin_anew(
         if rows.update(**changes, **emptied) != 1:
             raise Overtaken
 
-    claims.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND, also=move)
+    steps.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND, also=move)
 
 
 async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> None:
@@ -133,16 +133,16 @@ def _tell_what_stopped(claim: Claim) -> None:
             _answer(claim, f"Stopped: {several} turns were cancelled.")
 
 
-def _tell_status(claim: Claim, outlook: Outlook) -> None:
-    view, agent = outlook.view, claim.agent
+def _tell_status(claim: Claim, context: StepContext) -> None:
+    stored, agent = context.snapshot, claim.agent
     turns = Turn.objects.filter(conversation_id=claim.conversation_id)
     spent = turns.aggregate(prompt=Sum("prompt_tokens"), completion=Sum("completion_tokens"), turns=Count("pk"))
     waiting = turns.filter(status=TurnStatus.QUEUED).count()
     lines = [
         f"Agent {agent.name}, version {agent.version}; model {claim.model}.",
-        f"{len(view.transcript)} messages are in the prompt, {view.unconsolidated - 1} of them in no summary yet.",
-        f"There is {'a' if view.summary else 'no'} summary of what came before.",
-        f"The long-term memory has {len(outlook.background.memory)} characters.",
+        f"{len(stored.transcript)} messages are in the prompt, {stored.unconsolidated - 1} of them in no summary yet.",
+        f"There is {'a' if stored.summary else 'no'} summary of what came before.",
+        f"The long-term memory has {len(context.memory)} characters.",
         f"{spent['turns']} turns have used {spent['prompt']} tokens of prompts and {spent['completion']} of answers.",
         f"{waiting} more are waiting." if waiting else "Nothing else is waiting.",
     ]

@@ -9,7 +9,7 @@ from django.db.models import F, Q
 
 from conversations import events
 from conversations.engine import doorbell
-from conversations.engine.claims import close_round, ring_for_next
+from conversations.engine.steps import close_round, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MOST_REASON, OPEN, Conversation, Turn, TurnStatus, WaitingFor
@@ -63,7 +63,7 @@ def _end(turn: Turn, if_it_is: Q, outcome: Mapping[str, object], *, rule: str, r
         if ended:
             close_round(turn.conversation_id, turn.pk, rule=rule, reason=reason)
             events.publish_end_after_commit(turn.pk)
-            ring_for_next(turn.conversation_id)
+            notify_next(turn.conversation_id)
     return bool(ended)
 
 

@@ -21,11 +21,13 @@ from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from conversations import events
-from conversations.engine import claims, commands, deferred, doorbell
-from conversations.engine.claims import Claim, View
+from conversations.engine import commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
+from conversations.engine.lease import Claim
+from conversations.engine.model_request import Asking, compact_to
 from conversations.engine.runner import Runner
-from conversations.engine.step_context import Asking, Outlook, look
+from conversations.engine.snapshot import Snapshot
+from conversations.engine.step_context import StepContext
 from conversations.errors import FenceLost
 from conversations.kinds import TURNS
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
@@ -128,10 +130,10 @@ class TurnRunner(Runner):
 
     async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]") -> None:
         tries = Tries("a claim", seconds=settings.TURN_LEASE_SECONDS)
-        taken = await self.database.store(tries, _take, turn_id, worker=self.worker)
+        taken = await self.database.store(tries, claim_and_load, turn_id, worker=self.worker)
         if taken is None:
             return
-        claim, outlook = taken
+        claim, context = taken
         if not self._may_hold(claim):
             await self._stand_back(claim)
             return
@@ -142,7 +144,7 @@ class TurnRunner(Runner):
             try:
                 if self._stopping:
                     held.end("shutdown")
-                await self._run(claim, outlook)
+                await self._run(claim, context)
             except asyncio.CancelledError:
                 await self._store_ending(held)
             except FenceLost:
@@ -168,63 +170,63 @@ class TurnRunner(Runner):
         """Leave a suspect to another worker, or to a later moment."""
         seconds = random.uniform(*STAND_BACK)  # noqa: S311 -- no secret
         try:
-            await self._stored(claims.stand_back, claim, seconds=seconds)
+            await self._stored(steps.reschedule, claim, seconds=seconds)
         except FenceLost:
-            await self._stored(claims.cancel_if_asked, claim)
+            await self._stored(steps.cancel_if_asked, claim)
             return
         self._ring_in(claim.turn_id, seconds)
 
-    async def _run(self, claim: Claim, outlook: Outlook | None) -> None:
+    async def _run(self, claim: Claim, context: StepContext | None) -> None:
         """Step until the turn waits or ends. A database that goes away in between is waited for: what is stored then
         tells how to go on."""
         tries = self._tries("a turn", claim)
         while True:
             try:
-                return await self._go_on(claim, outlook)
+                return await self._go_on(claim, context)
             except OperationalError as error:
-                wait, outlook = tries.wait_after(error), None
+                wait, context = tries.wait_after(error), None
             await asyncio.sleep(wait)
 
-    async def _go_on(self, claim: Claim, outlook: Outlook | None) -> None:
+    async def _go_on(self, claim: Claim, context: StepContext | None) -> None:
         if claim.attempts > settings.TURN_MAX_ATTEMPTS:
             detail = f"{claim.attempts} workers in a row died while they ran it."
-            await self.database(claims.fail, claim, code="turn_crashed", detail=detail)
+            await self.database(steps.fail, claim, code="turn_crashed", detail=detail)
             return
-        outlook = outlook or await self.database(look, claim)
-        while outlook:
-            outlook = await self._step(claim, outlook)
+        context = context or await self.database(step_context.load, claim)
+        while context:
+            context = await self._step(claim, context)
 
-    async def _step(self, claim: Claim, outlook: Outlook) -> Outlook | None:
+    async def _step(self, claim: Claim, context: StepContext) -> StepContext | None:
         """One step, stored; what the next one is decided on, or None when the turn waits or has ended."""
         if claim.seconds_left() <= 0:
-            await self.database(claims.fail, claim, code="turn_timeout")
+            await self.database(steps.fail, claim, code="turn_timeout")
             return None
-        view = outlook.view
-        if view.command:
-            stored = partial(self.database.store, self._tries("what became of a command", claim))
-            await commands.carry_out(claim, outlook, self.database, stored=stored)
+        stored = context.snapshot
+        if stored.command:
+            again = partial(self.database.store, self._tries("what became of a command", claim))
+            await commands.carry_out(claim, context, self.database, stored=again)
             return None
-        limit = _limit_met(claim, view)
-        step = next_step(view.own, max_rounds=claim.max_rounds, limit=limit)
+        limit = _limit_met(claim, stored)
+        step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
-            return await self.database(_answer_calls, claim, view)
-        completion, compact_to, sent = Completion(), None, None
+            return await self.database(answer_calls, claim, stored)
+        completion, keep_tokens, sent = Completion(), None, None
         if isinstance(step, CallModel):
-            asking = Asking(outlook, step.limit)
+            asking = Asking(context, step.limit)
             try:
-                completion = await self._ask(claim, view, asking, step.limit)
+                completion = await self._ask(claim, stored, asking, step.limit)
             except LlmError as error:
-                await self._give_up_or_wait(claim, view, error, sent=asking.record)
+                await self._give_up_or_wait(claim, stored, error, sent=asking.record)
                 return None
-            compact_to, sent = outlook.compact_to(asking.request), asking.record
-            step = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
+            keep_tokens, sent = compact_to(context, asking.request), asking.record
+            step = next_step([*stored.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
-            given: dict[str, Any] = {"limit": step.limit, "before": view.calls, "sent": sent}
-            waits = await self._stored(claims.store_calls, claim, completion, **given)
-            return None if waits else await self.database(look, claim)
+            given: dict[str, Any] = {"limit": step.limit, "before": stored.calls, "sent": sent}
+            waits = await self._stored(steps.store_calls, claim, completion, **given)
+            return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
-        given = {"reply": step.reply, "has_called": view.calls > 0, "compact_to": compact_to, "sent": sent}
-        await self._stored(claims.finish, claim, completion, **given)
+        given = {"reply": step.reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
+        await self._stored(steps.finish, claim, completion, **given)
         return None
 
     async def _stored(
@@ -238,10 +240,10 @@ class TurnRunner(Runner):
         seconds = STORE_AT_A_STOP if self._stopping else max(claim.seconds_left(), settings.TURN_LEASE_SECONDS)
         return Tries(what, seconds=seconds)
 
-    async def _ask(self, claim: Claim, view: View, asking: Asking, limit: Limit | None) -> Completion:
+    async def _ask(self, claim: Claim, stored: Snapshot, asking: Asking, limit: Limit | None) -> Completion:
         """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
         while True:
-            telling = _Telling(claim, view)
+            telling = _Telling(claim, stored)
             seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
             try:
                 completion = await llm.ask(asking.request, seconds=seconds, on_delta=telling)
@@ -256,16 +258,16 @@ class TurnRunner(Runner):
         completion = replace(completion, content=await redact_known_aside(completion.content))
         return _without_calls(completion) if limit else completion
 
-    async def _give_up_or_wait(self, claim: Claim, view: View, error: LlmError, *, sent: dict[str, Any]) -> None:
+    async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
         if claim.seconds_left() <= TIMERS_ARE_EARLY:
-            await self._stored(claims.fail, claim, code="turn_timeout", sent=sent)
+            await self._stored(steps.fail, claim, code="turn_timeout", sent=sent)
             return
         if not error.transient:
-            await self._stored(claims.fail, claim, code=error.code, detail=error.detail, sent=sent)
+            await self._stored(steps.fail, claim, code=error.code, detail=error.detail, sent=sent)
             return
         await self._retry_or_fail(
-            claim, code=error.code, detail=error.detail, view=view, wait=error.retry_after, sent=sent
+            claim, code=error.code, detail=error.detail, stored=stored, wait=error.retry_after, sent=sent
         )
 
     async def _retry_or_fail(
@@ -274,26 +276,26 @@ class TurnRunner(Runner):
         *,
         code: str,
         detail: str,
-        view: View | None = None,
+        stored: Snapshot | None = None,
         wait: float | None = None,
         sent: dict[str, Any] | None = None,
     ) -> None:
         """Wait in the database and try again, while that may help; else fail. ``wait``: as the provider asks, in
         seconds."""
         try:
-            stored = await self._stored(claims.read, claim) if view is None else view
+            stored = await self._stored(snapshot.load, claim) if stored is None else stored
             # Of one kind: what was counted in an outage is not held against an answer that makes no sense.
             before = stored.retries if (stored.retry_code in OUTAGES) == (code in OUTAGES) else 0
             seconds = _next_try(claim, stored, code, before, wait)
             if seconds is None:
                 tried = f"; tried {before + 1} times in {duration(stored.retrying_for)}" if before else ""
-                await self._stored(claims.fail, claim, code=code, detail=f"{detail}{tried}", sent=sent)
+                await self._stored(steps.fail, claim, code=code, detail=f"{detail}{tried}", sent=sent)
                 return
             told = f"{detail}; it asks to wait {duration(wait)}" if wait else detail
-            failed = claims.Failed(times=before + 1, code=code, detail=told)
-            await self._stored(claims.wait_for_retry, claim, seconds=seconds, failed=failed, sent=sent)
+            failed = steps.Failed(times=before + 1, code=code, detail=told)
+            await self._stored(steps.wait_for_retry, claim, seconds=seconds, failed=failed, sent=sent)
         except FenceLost:
-            await self._stored(claims.cancel_if_asked, claim)
+            await self._stored(steps.cancel_if_asked, claim)
             return
         self._ring_in(claim.turn_id, seconds)
 
@@ -315,18 +317,18 @@ class TurnRunner(Runner):
         claim = held.claim
         try:
             if held.ending == "cancelled":
-                await self._stored(claims.cancel_if_asked, claim)
+                await self._stored(steps.cancel_if_asked, claim)
             elif held.ending == "deadline":
-                await self._stored(claims.fail, claim, code="turn_timeout")
+                await self._stored(steps.fail, claim, code="turn_timeout")
             elif held.ending == "shutdown":
-                await self._stored(claims.hand_back, claim)
+                await self._stored(steps.release, claim)
             else:
                 logger.info("the turn was taken over or ended elsewhere; this worker stops")
         except FenceLost:
             await self._cancel_or_let_go(claim)
 
     async def _cancel_or_let_go(self, claim: Claim) -> None:
-        if not await self._stored(claims.cancel_if_asked, claim):
+        if not await self._stored(steps.cancel_if_asked, claim):
             logger.info("the turn was taken over or ended elsewhere; this worker stops")
 
     async def watch(self) -> None:
@@ -334,7 +336,7 @@ class TurnRunner(Runner):
         if not self._held:
             return
         looked_at = list(self._held.values())
-        ours = await self.database(claims.still_held, [held.claim for held in looked_at])
+        ours = await self.database(lease.still_held, [held.claim for held in looked_at])
         for held in looked_at:
             if held.claim.turn_id not in ours:
                 # Or its own last step has just been stored; that task is over by the next look.
@@ -348,7 +350,7 @@ class TurnRunner(Runner):
 
     async def renew(self, database: DatabaseThreads) -> None:
         if self._held:
-            await database(claims.keep, [held.claim for held in self._held.values()], worker=self.worker)
+            await database(lease.renew, [held.claim for held in self._held.values()], worker=self.worker)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -361,28 +363,28 @@ class TurnRunner(Runner):
             await asyncio.wait(set(self._advancing))
 
 
-def _take(turn_id: UUID, *, worker: str) -> tuple[Claim, Outlook | None] | None:
+def claim_and_load(turn_id: UUID, *, worker: str) -> tuple[Claim, StepContext | None] | None:
     """Claim a turn, and look at it while we are at the database."""
-    claim = claims.claim(turn_id, worker=worker)
+    claim = lease.claim(turn_id, worker=worker)
     if claim is None:
         return None
     try:
-        return claim, look(claim)
+        return claim, step_context.load(claim)
     except (FenceLost, OperationalError):  # it is to be cancelled, or the database goes away: whoever runs it finds out
         return claim, None
 
 
-def _answer_calls(claim: Claim, view: View) -> Outlook:
-    claims.store_results(claim, view)
-    return look(claim)
+def answer_calls(claim: Claim, stored: Snapshot) -> StepContext:
+    steps.store_results(claim, stored)
+    return step_context.load(claim)
 
 
 class _Telling:
     """Tells of the pieces of the answer as they come."""
 
-    def __init__(self, claim: Claim, view: View) -> None:
+    def __init__(self, claim: Claim, stored: Snapshot) -> None:
         self._claim = claim
-        self._message = sum(message["role"] == "assistant" for message in view.own)
+        self._message = sum(message["role"] == "assistant" for message in stored.own)
         self._pieces = {kind: RedactedPieces() for kind in events.DELTAS}
         self._offsets = dict.fromkeys(events.DELTAS, 0)
 
@@ -402,10 +404,10 @@ class _Telling:
             self._offsets[kind] += len(text)
 
 
-def _limit_met(claim: Claim, view: View) -> Limit | None:
+def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
     if claim.seconds_left() < time_for_last_answer():
         return Limit.TIME
-    used = view.usage.prompt_tokens + view.usage.completion_tokens
+    used = stored.usage.prompt_tokens + stored.usage.completion_tokens
     if claim.agent.max_turn_tokens is not None and used >= claim.agent.max_turn_tokens:
         return Limit.TOKENS
     return None
@@ -416,14 +418,14 @@ def _without_calls(completion: Completion) -> Completion:
     return replace(completion, tool_calls=(), reasoning="")
 
 
-def _next_try(claim: Claim, view: View, code: str, before: int, wait: float | None) -> float | None:
+def _next_try(claim: Claim, stored: Snapshot, code: str, before: int, wait: float | None) -> float | None:
     """Seconds until the next try of what has failed so often ``before``; None if there is to be none.
 
     An outage is waited for until LLM_RETRY_SECONDS have passed since its first failure, or the turn's time is up: near
     the end the waits become shorter, so that the last try is not lost. A provider that asks for a longer wait than
     there is time for is not asked again. What is no outage is tried again TURN_MAX_ATTEMPTS times.
     """
-    retrying_for = view.retrying_for if before else 0.0
+    retrying_for = stored.retrying_for if before else 0.0
     left = min(claim.seconds_left(), settings.LLM_RETRY_SECONDS - retrying_for)
     if left < RETRY_FIRST or (code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS):
         return None

@@ -13,14 +13,14 @@ The kinds and their data, as readers of a stream see them (docs/api.md):
     message.reset    {message}                   its pieces so far are void: a new attempt begins it again
     tool.started     {callId, toolName}
     tool.finished    {callId, toolName, status, result}
-    turn.completed | turn.failed | turn.cancelled    what the chat request is answered with; the last one
+    turn.completed | turn.failed | turn.cancelled    what the request is answered with; the last one
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from uuid import UUID
 
 from django.conf import settings
@@ -29,8 +29,18 @@ from django.utils.module_loading import import_string
 
 from tools.models import ToolCall
 
-# What a chat request is answered with whose turn has succeeded.
-Answer = dict[str, Any]
+
+class Success(TypedDict):
+    """How a turn has succeeded, as it is told with its end: what each API makes its answer of. ``calls``: of each tool
+    call its tool, its status and its result."""
+
+    conversation_id: str
+    turn_id: str
+    reply: str | None
+    calls: list[tuple[str, str, str]]
+    prompt_tokens: int
+    completion_tokens: int
+
 
 # A turn's news that are kept for readers who come late or come back; its rows tell what is older.
 MOST_KEPT = 10_000
@@ -69,8 +79,8 @@ class Follower(Protocol):
     def happened(self, turn_id: UUID, event: Event) -> None:
         """Something happened in a turn that was subscribed to."""
 
-    def ended(self, turn_id: UUID, answer: Answer | None) -> None:
-        """A turn ended, any turn; with what the chat request is answered, if that was told."""
+    def ended(self, turn_id: UUID, success: Success | None) -> None:
+        """A turn ended, any turn; how it has succeeded, if that was told."""
 
     def missed_some(self) -> None:
         """News may have been lost until now."""
@@ -84,7 +94,7 @@ class Transport(Protocol):
         it comes from a worker that has lost the turn. The first piece of a message that another fence had begun is
         preceded by its reset."""
 
-    def publish_end(self, turn_id: UUID, answer: Answer | None) -> None:
+    def publish_end(self, turn_id: UUID, success: Success | None) -> None:
         """Tell that a turn has ended, from any thread, and how it succeeded, if that is known."""
 
     def flush(self, *, timeout: float) -> None:
@@ -123,9 +133,9 @@ def publish_after_commit(turn_id: UUID, kind: str, data: dict[str, Any], *, fenc
     transaction.on_commit(partial(publish, turn_id, kind, data, fence=fence))
 
 
-def publish_end_after_commit(turn_id: UUID, answer: Answer | None = None) -> None:
+def publish_end_after_commit(turn_id: UUID, success: Success | None = None) -> None:
     """Tell that a turn has ended once the current transaction has committed."""
-    transaction.on_commit(lambda: transport().publish_end(turn_id, answer))
+    transaction.on_commit(lambda: transport().publish_end(turn_id, success))
 
 
 def tool_events(call: ToolCall) -> list[tuple[str, dict[str, Any]]]:

@@ -1,15 +1,16 @@
-"""Turns and messages as the API shows them: in camelCase, as nsbh-spec section 4 names them."""
+"""Turns as ``/api/v1`` shows them: in camelCase, as nsbh-spec section 4 names them. This module is its renderer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from conversations.errors import BY_OPERATOR, PASSING, TurnProblem
+from conversations.events import Success
 from conversations.models import Message, Turn, TurnStatus
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.rest import PROBLEM_TYPE, problem
-from nanohost.lib.statements import Given, Rows
+from tools import calls
 from tools.models import ToolCall
 
 
@@ -23,16 +24,26 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+class Renderer(Protocol):
+    """How an API shows a turn that a client waits for; a view hands it to the response gateway."""
+
+    def current(self, turn_id: UUID, *, request_id: str) -> Answer:
+        """What the request that made the turn is answered with, as things stand now; read from its rows."""
+
+    def succeeded(self, success: Success) -> Answer:
+        """What it is answered with whose turn has succeeded."""
+
+
 def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Turns as ``GET /turns/{id}`` shows them."""
-    replies, calls = _replies_of(turns), _calls_of(turns)
+    replies, called = _replies_of(turns), _calls_of(turns)
     return [
         {
             "turnId": str(turn.pk),
             "conversationId": str(turn.conversation_id),
             "status": turn.status,
             "assistantMessage": replies.get(turn.pk),
-            "toolCalls": calls[turn.pk],
+            "toolCalls": called[turn.pk],
             "usage": usage_of(turn.prompt_tokens, turn.completion_tokens),
             "error": _error_of(turn),
             "retry": _retry_of(turn),
@@ -53,7 +64,7 @@ def accepted(turn: Turn) -> Answer:
     )
 
 
-def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
+def current(turn_id: UUID, *, request_id: str) -> Answer:
     """What the chat request that made the turn is answered with, as things stand now."""
     turn = Turn.objects.filter(pk=turn_id).first()
     if turn is None:  # its conversation was deleted while it was waited for
@@ -61,29 +72,33 @@ def chat_answer(turn_id: UUID, *, request_id: str) -> Answer:
     if not turn.ended:
         return accepted(turn)
     if turn.status == TurnStatus.SUCCEEDED:
-        reply, calls = _replies_of([turn]).get(turn.pk), calls_of(turn.pk)
-        usage = usage_of(turn.prompt_tokens, turn.completion_tokens)
-        return Answer(status=200, body=succeeded(turn.conversation_id, turn.pk, reply=reply, calls=calls, usage=usage))
+        return succeeded(success_of(turn, reply=_replies_of([turn]).get(turn.pk)))
     error = TurnProblem(turn.error_code, _told_of(turn), turnId=str(turn.pk), conversationId=str(turn.conversation_id))
     return problem_answer(error, request_id)
 
 
-def succeeded(
-    conversation_id: UUID, turn_id: UUID, *, reply: str | None, calls: list[dict[str, str]], usage: dict[str, int]
-) -> dict[str, Any]:
+def succeeded(success: Success) -> Answer:
     """What a chat request is answered with whose turn has succeeded."""
-    return {
-        "conversationId": str(conversation_id),
-        "turnId": str(turn_id),
-        "assistantMessage": reply,
-        "toolCalls": calls,
-        "usage": usage,
+    body = {
+        "conversationId": success["conversation_id"],
+        "turnId": success["turn_id"],
+        "assistantMessage": success["reply"],
+        "toolCalls": [_call(*each) for each in success["calls"]],
+        "usage": usage_of(success["prompt_tokens"], success["completion_tokens"]),
     }
+    return Answer(status=200, body=body)
 
 
-def calls_of(turn_id: UUID) -> list[dict[str, str]]:
-    """The turn's tool calls."""
-    return [_call(*row) for _, *row in _calls(turn_id=turn_id)]
+def success_of(turn: Turn, *, reply: str | None) -> Success:
+    """How a turn has succeeded, from its rows."""
+    return Success(
+        conversation_id=str(turn.conversation_id),
+        turn_id=str(turn.pk),
+        reply=reply,
+        calls=calls.outcomes(turn.pk),
+        prompt_tokens=turn.prompt_tokens,
+        completion_tokens=turn.completion_tokens,
+    )
 
 
 def problem_answer(error: Problem, request_id: str) -> Answer:
@@ -100,15 +115,11 @@ def _replies_of(turns: Sequence[Turn]) -> dict[UUID | None, str]:
 
 
 def _calls_of(turns: Sequence[Turn]) -> dict[UUID, list[dict[str, str]]]:
-    calls: dict[UUID, list[dict[str, str]]] = {turn.pk: [] for turn in turns}
-    rows = ToolCall.objects.filter(turn_id__in=calls).order_by("position")
-    for turn_id, *row in rows.values_list(*_CALL):
-        calls[turn_id].append(_call(*row))
-    return calls
-
-
-_CALL = ("turn_id", "tool_name", "status", "result")
-_calls = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).order_by("position").values_list(*_CALL))
+    called: dict[UUID, list[dict[str, str]]] = {turn.pk: [] for turn in turns}
+    rows = ToolCall.objects.filter(turn_id__in=called).order_by("position")
+    for turn_id, *row in rows.values_list("turn_id", "tool_name", "status", "result"):
+        called[turn_id].append(_call(*row))
+    return called
 
 
 def _call(name: str, status: str, result: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from uuid import UUID
 
-from conversations.events import Answer, Event, transport
+from conversations.events import Event, Success, transport
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class Followed:
         # Whether there is a row of it to be looked at.
         self.exists = False
         self.ended = False
-        # What the chat request is answered with, if its end was told with it.
-        self.answer: Answer | None = None
+        # How it has succeeded, if that was told with its end.
+        self.success: Success | None = None
         self.followers = 0
         self.events: list[tuple[Event, bytes]] = []
         # Has the kept events, and those to come, once it is done.
@@ -148,9 +148,9 @@ class Hub:
         if followed := self._followed.get(turn_id):
             followed.happened(event)
 
-    def ended(self, turn_id: UUID, answer: Answer | None = None) -> None:
+    def ended(self, turn_id: UUID, success: Success | None = None) -> None:
         if followed := self._followed.get(turn_id):
-            followed.ended, followed.answer = True, answer or followed.answer
+            followed.ended, followed.success = True, success or followed.success
             followed.wake()
 
     def missed_some(self) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from conversations.events import KEPT_SECONDS, MOST_KEPT, Answer, Attempts, Event, Follower
+from conversations.events import KEPT_SECONDS, MOST_KEPT, Attempts, Event, Follower, Success
 
 # Turns whose news are kept at most.
 MOST_TURNS = 1_000
@@ -51,8 +51,8 @@ class LocalTransport:
                 if turn_id in self._subscribed:
                     self._soon(partial(_tell, turn_id, event))
 
-    def publish_end(self, turn_id: UUID, answer: Answer | None) -> None:
-        self._soon(lambda follower: follower.ended(turn_id, answer))
+    def publish_end(self, turn_id: UUID, success: Success | None) -> None:
+        self._soon(lambda follower: follower.ended(turn_id, success))
 
     def flush(self, *, timeout: float) -> None:
         """Nothing is on its way."""

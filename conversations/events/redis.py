@@ -26,7 +26,7 @@ from django.conf import settings
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff, NoBackoff
 
-from conversations.events import DELTAS, KEPT_SECONDS, MOST_KEPT, Answer, Event, Follower
+from conversations.events import DELTAS, KEPT_SECONDS, MOST_KEPT, Event, Follower, Success
 from nanohost.lib.ids import new_id
 
 logger = logging.getLogger(__name__)
@@ -67,11 +67,11 @@ redis.call('EXPIRE', KEYS[1], ARGV[7])
 return 1
 """
 
-# An answer that is longer is not told along with its turn's end: whoever waits for it reads the rows.
+# A success that is longer is not told along with its turn's end: whoever waits for it reads the rows.
 MOST_TOLD_BYTES = 64 * 1024
 
 _Waiting = tuple[UUID, str, dict[str, Any], int | None]
-_Ended = tuple[UUID, Answer | None]
+_Ended = tuple[UUID, Success | None]
 # To oneself.
 _Word = tuple[str]
 _News = _Waiting | _Ended | _Word
@@ -104,8 +104,8 @@ class RedisTransport:
     def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
         self._send((turn_id, kind, data, fence))
 
-    def publish_end(self, turn_id: UUID, answer: Answer | None) -> None:
-        self._send((turn_id, answer))
+    def publish_end(self, turn_id: UUID, success: Success | None) -> None:
+        self._send((turn_id, success))
 
     def flush(self, *, timeout: float) -> None:
         self._idle.wait(timeout)
@@ -314,8 +314,8 @@ class RedisTransport:
         if channel == self._own_channel:
             self._heard_at = time.monotonic()
         elif channel == f"{self._prefix}ended":
-            turn_id, _, answer = data.partition(" ")
-            self._follower.ended(UUID(turn_id), json.loads(answer) if answer else None)
+            turn_id, _, success = data.partition(" ")
+            self._follower.ended(UUID(turn_id), json.loads(success) if success else None)
         else:
             event_id, kind, text = data.split(" ", 2)
             turn_id = UUID(channel.rpartition(":")[2])
@@ -341,8 +341,8 @@ async def _ended(*tasks: "asyncio.Task[Any]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _as_end(turn_id: UUID, answer: Answer | None) -> str:
-    told = json.dumps(answer, ensure_ascii=False, separators=(",", ":")) if answer else ""
+def _as_end(turn_id: UUID, success: Success | None) -> str:
+    told = json.dumps(success, ensure_ascii=False, separators=(",", ":")) if success else ""
     return f"{turn_id.hex} {told}" if told and len(told.encode()) <= MOST_TOLD_BYTES else turn_id.hex
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from conversations.events import DELTAS, place_of, tool_events
-from conversations.events.answers import chat_answer
+from conversations.events.answers import Renderer
 from conversations.events.hub import Followed, Hub, as_sse
 from conversations.models import Message, Turn, TurnStatus
 from tools.models import ToolCall
@@ -47,15 +47,15 @@ class Story:
     final: tuple[str, dict[str, Any]] | None
 
 
-def read_story(turn_id: UUID, *, request_id: str) -> Story:
+def read_story(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Story:
     """Read a turn's rows; a turn that was deleted has failed."""
     turn = Turn.objects.filter(pk=turn_id).first()
     if turn is None:
-        gone = chat_answer(turn_id, request_id=request_id).body
+        gone = renderer.current(turn_id, request_id=request_id).body
         return Story(events=[], final=("turn.failed", gone))
     final = None
     if turn.ended:
-        final = (_FINAL[TurnStatus(turn.status)], chat_answer(turn_id, request_id=request_id).body)
+        final = (_FINAL[TurnStatus(turn.status)], renderer.current(turn_id, request_id=request_id).body)
     return Story(events=_events_of(turn) if turn.started_at else [], final=final)
 
 
@@ -120,13 +120,14 @@ async def stream(
     queued: dict[str, Any],
     story: Story | None,
     read: Callable[[], Awaitable[Story]],
+    renderer: Renderer,
     draining: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
     """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when the process
     drains: the reader then comes back, to another.
 
     ``last_id``: of the last event the reader has seen, or "". ``queued``: the first event's data. ``story``: what the
-    rows say, if that is known.
+    rows say, if that is known. ``renderer``: of the last event's data.
     """
     yield RETRY
     await hub.load(turn_id, followed)
@@ -155,7 +156,10 @@ async def stream(
             if part:
                 yield part
         if followed.ended and not final:
-            final = ("turn.completed", followed.answer) if followed.answer else (await read()).final
+            if followed.success:
+                final = ("turn.completed", renderer.succeeded(followed.success).body)
+            else:
+                final = (await read()).final
         if final:
             if index < len(followed.events):
                 continue

@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
             name="sent",
             field=models.JSONField(
                 blank=True,
-                help_text="Of an answer: what the model was sent for it; see conversations/engine/sent.py.",
+                help_text="Of an answer: what the model was sent for it; see conversations/engine/model_request.py.",
                 null=True,
             ),
         ),
@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
             name="sent",
             field=models.JSONField(
                 blank=True,
-                help_text="What the model was asked last without an answer; see conversations/engine/sent.py.",
+                help_text="What the model was asked last without an answer; see conversations/engine/model_request.py.",
                 null=True,
             ),
         ),

@@ -4,10 +4,10 @@ Django's views store and answer at once, as WSGI in a small pool of threads with
 
 1. gives the request its id, and bounds and reads the body;
 2. has Django answer;
-3. sees by ``AWAIT_HEADER`` that the answer stands for a turn that is not done; then it keeps the client, without a
-   thread or a connection, until the turn has ended, the time is up or the client is gone;
-4. sends the finished body; or, where ``STREAM_HEADER`` says so, the turn's events as they come; or, where
-   ``PARTS_HEADER`` does, the body part by part, each made when the one before is taken.
+3. is told by the view (:func:`await_turn`) that its answer stands for a turn that is not done; then it keeps the
+   client, without a thread or a connection, until the turn has ended, the time is up or the client is gone;
+4. sends the body that the view's renderer makes of the end; or, if the view asks for it, the turn's events as they
+   come; or, where ``PARTS_HEADER`` says so, the body part by part, each made when the one before is taken.
 
 A client that goes away does not stop its turn.
 """
@@ -30,10 +30,12 @@ from uuid import UUID
 from a2wsgi.wsgi import build_environ
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
+from django.http import HttpRequest
 from django.utils.http import parse_header_parameters
+from rest_framework.request import Request
 
 from conversations.events import streams
-from conversations.events.answers import Answer, chat_answer, problem_answer
+from conversations.events.answers import Answer, Renderer, problem_answer
 from conversations.events.hub import Followed, Hub
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
@@ -54,12 +56,10 @@ from nanohost.lib.rest import as_problem
 access_log = logging.getLogger("nanohost.request")
 logger = logging.getLogger(__name__)
 
-AWAIT_HEADER = "X-Nanohost-Await-Turn"
-STREAM_HEADER = "X-Nanohost-Stream"
 # An answer without it is put together before it is sent.
 PARTS_HEADER = "X-Nanohost-Parts"
-# Where a view finds the id that a turn it makes is to have: its end is listened for before it exists.
-TURN_ID = "nanohost.turn_id"
+# Where a view finds the :class:`Handover`.
+HANDOVER = "nanohost.handover"
 # A reader that takes nothing for so many seconds is let go; it may come back.
 SLOWEST_READ_SECONDS = 60
 BODY_SECONDS = 60
@@ -79,9 +79,39 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-_OWN_HEADERS = tuple(header.lower().encode() for header in (AWAIT_HEADER, STREAM_HEADER, PARTS_HEADER))
+_PARTS = PARTS_HEADER.lower().encode()
 
 CLIENT_GONE = 499  # in the access log, as nginx writes it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awaited:
+    """A turn that a client waits for. ``renderer``: of what it is answered. ``streams``: it reads the events."""
+
+    turn_id: UUID
+    renderer: Renderer
+    streams: bool
+
+
+@dataclass(kw_only=True)
+class Handover:
+    """What the gateway and a view tell each other of a request. ``new_turn_id``: the id that a turn is to have that the
+    view makes: its end is listened for before it exists."""
+
+    new_turn_id: UUID
+    awaited: Awaited | None = None
+
+
+def new_turn_id(request: HttpRequest | Request) -> UUID | None:
+    """The id that a turn is to have that is made for this request; None outside of the gateway."""
+    handover: Handover | None = request.META.get(HANDOVER)
+    return handover.new_turn_id if handover else None
+
+
+def await_turn(request: HttpRequest | Request, turn_id: UUID, *, renderer: Renderer, streams: bool = False) -> None:
+    """Have the client kept until a turn has ended. What the view returns is sent if it ends in time, or else is not."""
+    if handover := request.META.get(HANDOVER):
+        handover.awaited = Awaited(turn_id=turn_id, renderer=renderer, streams=streams)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +119,7 @@ class _Reply:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    # What the view has told the waiting room.
-    awaits: UUID | None = None
-    streams: bool = False
+    awaits: Awaited | None = None
     # In the place of a body.
     parts: Any = None
 
@@ -179,10 +207,10 @@ class _Visit:
                 return await self._send_parts(reply)
             if reply.awaits is None:
                 return await self._answer(reply)
-            also_about(turn=reply.awaits)
-            if made and reply.awaits == turn_id:
-                return await self._keep(reply, turn_id, made, is_new=True)
-        with self._room.hub.following(reply.awaits) as followed:
+            also_about(turn=reply.awaits.turn_id)
+            if made and reply.awaits.turn_id == turn_id:
+                return await self._keep(reply, reply.awaits, made, is_new=True)
+        with self._room.hub.following(reply.awaits.turn_id) as followed:
             return await self._keep(reply, reply.awaits, followed, is_new=False)
 
     async def _from_django(self, turn_id: UUID) -> _Reply | None:
@@ -207,14 +235,14 @@ class _Visit:
             return None
         return await self._room.in_thread(_call_wsgi, self._room.django, scope, body, self._identity, turn_id)
 
-    async def _keep(self, reply: _Reply, turn_id: UUID, followed: Followed, *, is_new: bool) -> int:
+    async def _keep(self, reply: _Reply, awaited: Awaited, followed: Followed, *, is_new: bool) -> int:
         """Keep the client until its turn has ended, or, for a stream, while it reads."""
         self._gone = asyncio.ensure_future(_disconnected(self._receive))
         followed.exists = True
         if not is_new:
             self._room.hub.look()  # it may have ended before it was listened for
-        if reply.streams:
-            return await self._stream(reply, turn_id, followed, is_new=is_new)
+        if awaited.streams:
+            return await self._stream(reply, awaited, followed, is_new=is_new)
         until = time.monotonic() + settings.CHAT_WAIT_SECONDS
         while not (followed.ended or self._room.draining or self._gone.done()):
             if (left := until - time.monotonic()) <= 0:
@@ -224,12 +252,12 @@ class _Visit:
             return CLIENT_GONE
         if self._room.draining and not followed.ended:
             return await self._answer(reply)  # it still holds, and asks nothing of a database that may hang
-        if followed.answer:  # it came with the end: what the rows would tell
-            return await self._answer(await _as_reply_aside(Answer(status=200, body=followed.answer)))
-        answer = await self._room.in_thread(chat_answer, turn_id, request_id=self._identity)
+        if followed.success:  # it came with the end: what the rows would tell
+            return await self._answer(await _as_reply_aside(awaited.renderer.succeeded(followed.success)))
+        answer = await self._room.in_thread(awaited.renderer.current, awaited.turn_id, request_id=self._identity)
         return await self._answer(await _as_reply_aside(answer))
 
-    async def _stream(self, reply: _Reply, turn_id: UUID, followed: Followed, *, is_new: bool) -> int:
+    async def _stream(self, reply: _Reply, awaited: Awaited, followed: Followed, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
         assert self._gone
         last_id = "" if is_new else _last_event_id(self._scope)
@@ -238,12 +266,15 @@ class _Visit:
         told = json.loads(reply.body)
         events = streams.stream(
             self._room.hub,
-            turn_id,
+            awaited.turn_id,
             followed,
             last_id=last_id,
             queued={name: told[name] for name in ("turnId", "conversationId")},
             story=streams.Story(events=[], final=None) if is_new else None,
-            read=lambda: self._room.in_thread(streams.read_story, turn_id, request_id=self._identity),
+            read=lambda: self._room.in_thread(
+                streams.read_story, awaited.turn_id, renderer=awaited.renderer, request_id=self._identity
+            ),
+            renderer=awaited.renderer,
             draining=lambda: self._room.draining,
         )
         await self._send_head(200, _STREAM_HEADERS)
@@ -380,7 +411,8 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
     query = re.sub(rb"[^\x21-\x7e]", lambda found: b"%%%02X" % found.group()[0], scope["query_string"])
     environ = build_environ({**scope, "headers": headers, "query_string": query}, io.BytesIO(body))  # type: ignore[typeddict-item,arg-type]
     _refuse_charset(environ.get("CONTENT_TYPE", ""))
-    environ[TURN_ID] = turn_id  # type: ignore[literal-required]  # WSGI lets servers add what they like
+    handover = Handover(new_turn_id=turn_id)
+    environ[HANDOVER] = handover  # type: ignore[literal-required]  # WSGI lets servers add what they like
     started: dict[str, Any] = {}
 
     def start_response(status: str, response_headers: list[tuple[str, str]], exc_info: Any = None) -> None:
@@ -391,19 +423,17 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
 
     chunks = django(environ, start_response)
     told = dict(started["headers"])
-    in_parts = _OWN_HEADERS[2] in told
+    in_parts = _PARTS in told
     try:
         content = b"" if in_parts else b"".join(chunks)
     finally:
         if not in_parts and hasattr(chunks, "close"):
             chunks.close()
-    awaited = told.get(_OWN_HEADERS[0])
     return _Reply(
         status=started["status"],
-        headers=[(name, value) for name, value in started["headers"] if name not in _OWN_HEADERS],
+        headers=[(name, value) for name, value in started["headers"] if name != _PARTS],
         body=content,
-        awaits=UUID(awaited.decode()) if awaited else None,
-        streams=_OWN_HEADERS[1] in told,
+        awaits=handover.awaited,
         parts=chunks if in_parts else None,
     )
 

@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 
 from conversations import events
 from conversations.engine import turn_control
-from conversations.events import hub
+from conversations.events import answers, hub
 from conversations.events.streams import MOST_SENT_AT_ONCE
 from conversations.models import Turn, TurnStatus
 from conversations.web import gateway
@@ -90,8 +90,9 @@ def room_of(turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] 
 
     def django(environ: Any, start_response: Any) -> Any:
         meanwhile()
-        headers = [(gateway.AWAIT_HEADER, str(turn.pk)), *([(gateway.STREAM_HEADER, "1")] if streams else [])]
-        start_response("202 Accepted", headers)
+        awaited = gateway.Awaited(turn_id=turn.pk, renderer=answers, streams=streams)
+        environ[gateway.HANDOVER].awaited = awaited
+        start_response("202 Accepted", [])
         return [json.dumps({"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)}).encode()]
 
     return gateway.WaitingRoom(django)

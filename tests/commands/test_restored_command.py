@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from agent.llm.base import Completion, tool_call
-from conversations.engine import claims, deferred
+from conversations.engine import deferred, lease, steps
 from conversations.models import LaterMessage, LaterState, Turn, TurnStatus, Worker
 from nanohost.lib.clock import Now
 from scheduler import series
@@ -37,7 +37,7 @@ def open_turns(say, tool_settings, effects) -> list[Turn]:
         tool_call("runs", "append_line", line),
         tool_call("reads", "time", "{}"),
     ]
-    claims.store_calls(claims.claim(turns[0].pk, worker="worker-1"), Completion(tool_calls=tuple(asks)), limit=None)
+    steps.store_calls(lease.claim(turns[0].pk, worker="worker-1"), Completion(tool_calls=tuple(asks)), limit=None)
     calls.claim(ToolCall.objects.get(call_id="runs").pk, worker="worker-1")
     return turns
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.urls import reverse
 
 from agent.models import Agent
-from conversations.engine import claims, turn_control
+from conversations.engine import lease, steps, turn_control
 from conversations.errors import FenceLost
 from conversations.models import Conversation, Turn
 from nanohost.accounts.models import ApiKey
@@ -100,12 +100,12 @@ def test_erased_all_that_was_somebody_s_is_gone_and_the_audit_stays(admin_client
 
 
 def test_what_is_under_way_is_ended_and_its_worker_stores_nothing_more(admin_client, say, owner):
-    claim = claims.claim(say("Hello").pk, worker="w")
+    claim = lease.claim(say("Hello").pk, worker="w")
     say("behind")
     erase(admin_client, owner)
     assert not Turn.objects.exists()
     with pytest.raises(FenceLost):
-        claims.hand_back(claim)
+        steps.release(claim)
 
 
 def test_an_erasure_that_was_cut_short_goes_on(admin_client, monkeypatch):

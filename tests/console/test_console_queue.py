@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from conversations.engine import claims, inbox, intake
+from conversations.engine import inbox, intake, lease
 from conversations.models import MOST_REASON, IntakePause, Turn, TurnStatus, WaitingFor, Worker
 from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
@@ -105,7 +105,7 @@ def test_what_keeps_tools_where_they_are_is_told_of_each_toolbox_and_of_all(oper
 def test_a_running_turn_whose_worker_is_gone_is_stuck(operator, say, worker):
     worker(name="other")
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     assert words_of(operator, turn) == (
         "late",
         "Its worker is silent. When its lease has run out, the sweep takes it up.",
@@ -125,7 +125,7 @@ def test_a_running_turn_whose_worker_is_gone_is_stuck(operator, say, worker):
 def test_a_turn_that_somebody_works_on_is_fine(operator, say, worker):
     worker()
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     assert re.fullmatch(r"Waiting for model gpt-4.1-mini for 0\.\d s\.", words_of(operator, turn)[1])
     Turn.objects.update(cancel_requested=True)
     assert "being cancelled" in words_of(operator, turn)[1]
@@ -135,7 +135,7 @@ def test_a_turn_that_somebody_works_on_is_fine(operator, say, worker):
 
 def test_a_queued_turn_is_late_when_nobody_has_come(operator, say, worker, owner):
     worker(turns_most=1)
-    claims.claim(say("x", conversation=another(owner)).pk, worker="worker-1")
+    lease.claim(say("x", conversation=another(owner)).pk, worker="worker-1")
     turn, behind = say("one"), say("two")
     assert words_of(operator, turn) == (
         "",
@@ -196,7 +196,7 @@ def test_a_retry_says_when_and_why(operator, say, worker):
 def test_a_models_silence_is_told_and_far_past_its_usual_time_it_is_late(operator, say, worker, owner):
     worker()
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     Turn.objects.filter(pk=turn.pk).update(stepped_at=from_now(-27))
     assert re.fullmatch(r"Waiting for model gpt-4.1-mini for 2[78] s\.", words_of(operator, turn)[1])
     for _ in range(3):
@@ -257,7 +257,7 @@ def test_stuck_ones_come_first_then_late_ones(operator, owner, worker):
         return inbox.receive(conversation=conversation, content="Hello", request_id="r")
 
     fine, late, stuck = (turn_in_a_conversation_of_its_own() for _ in range(3))
-    claims.claim(stuck.pk, worker="gone")
+    lease.claim(stuck.pk, worker="gone")
     Turn.objects.filter(pk=stuck.pk).update(lease_until=from_now(-9))
     Turn.objects.filter(pk=late.pk).update(notified_at=from_now(-99))
     shown = look(operator)
@@ -309,7 +309,7 @@ def test_what_strangers_wrote_is_shown_as_text(operator, say, conversation, work
     worker(name=HOSTILE, version=HOSTILE)
     type(conversation).objects.update(key=HOSTILE)
     turn = say("Hello")
-    claims.claim(turn.pk, worker=HOSTILE)
+    lease.claim(turn.pk, worker=HOSTILE)
     failed = say("again")
     Turn.objects.filter(pk=failed.pk).update(status="failed", error_code=HOSTILE, error_detail=HOSTILE)
     intake.pause(by=HOSTILE, because=HOSTILE)
@@ -593,7 +593,7 @@ def another(owner):
 
 def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, worker, say, owner):
     for name in ("alive", "silent", "full"):
-        claims.claim(say("Hello", conversation=another(owner)).pk, worker=name)
+        lease.claim(say("Hello", conversation=another(owner)).pk, worker=name)
     worker(name="alive", turns_most=200, version="9.9")
     worker(name="silent", silent=120)
     worker(name="full", turns_most=1)
@@ -632,7 +632,7 @@ def test_numbers_that_are_told_in_several_places_agree(operator, worker, say, ow
     worker(name="worker-1")
     worker(name="dead", silent=120)
     for name in ("worker-1", "dead"):
-        claims.claim(say("Hello", conversation=another(owner)).pk, worker=name)
+        lease.claim(say("Hello", conversation=another(owner)).pk, worker=name)
     for _ in range(3):
         advance(say("What time is it?", conversation=another(owner)))  # each waits for its tool
     say("queued", conversation=another(owner))

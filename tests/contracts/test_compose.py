@@ -140,7 +140,9 @@ def packages_read_by(service: str) -> set[str]:
         ],
         "worker": [
             "conversations/engine/turns.py",
-            "conversations/engine/claims.py",
+            "conversations/engine/lease.py",
+            "conversations/engine/snapshot.py",
+            "conversations/engine/steps.py",
             "conversations/engine/deadlines.py",
             "nanohost/lib/lease.py",
             "agent",

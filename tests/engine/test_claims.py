@@ -10,8 +10,8 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
-from conversations.engine import claims, deferred, inbox, turn_control
-from conversations.engine.claims import Claim
+from conversations.engine import deferred, inbox, lease, snapshot, steps, turn_control
+from conversations.engine.lease import Claim
 from conversations.errors import FenceLost
 from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
@@ -27,7 +27,7 @@ ASKS_FOR_TIME = Completion(tool_calls=(tool_call("call_1", "time", "{}"),))
 
 
 def claim(turn: Turn, worker: str = "worker-1") -> Claim:
-    held = claims.claim(turn.pk, worker=worker)
+    held = lease.claim(turn.pk, worker=worker)
     assert held is not None
     return held
 
@@ -53,7 +53,7 @@ def test_a_claim_numbers_the_message_and_sets_the_lease(say):
 def test_a_held_turn_is_not_claimed_again(say):
     turn = say("Hello")
     claim(turn)
-    assert claims.claim(turn.pk, worker="worker-2") is None
+    assert lease.claim(turn.pk, worker="worker-2") is None
 
 
 @pytest.mark.production(reason="two transactions at once")
@@ -69,13 +69,13 @@ def test_an_heir_that_waits_for_the_storing_of_calls_sees_them(say, tool_setting
     def inherit() -> None:
         try:
             heirs_pid.put(pid_of_connection())
-            heirs.append(claims.claim(turn.pk, worker="worker-2"))
+            heirs.append(lease.claim(turn.pk, worker="worker-2"))
         finally:
             connections.close_all()
 
     heir = threading.Thread(target=inherit)
     with transaction.atomic():
-        claims.store_calls(late, ASKS_FOR_TIME, limit=None)
+        steps.store_calls(late, ASKS_FOR_TIME, limit=None)
         heir.start()
         pid = heirs_pid.get(timeout=20)
         wait_until(lambda: is_kept_waiting(pid))
@@ -99,7 +99,7 @@ def is_kept_waiting(pid: int) -> bool:
 
 
 def test_an_unknown_turn_is_not_claimed(db):
-    assert claims.claim(UUID(int=0), worker="worker-1") is None
+    assert lease.claim(UUID(int=0), worker="worker-1") is None
 
 
 def test_a_turns_messages_get_their_numbers_one_after_the_other(say, conversation):
@@ -114,10 +114,10 @@ def test_a_turns_messages_get_their_numbers_one_after_the_other(say, conversatio
 
 def test_a_claim_with_an_inbox_that_was_read_too_early_is_no_claim(say, monkeypatch):
     turn = say("Hello")
-    read_early = claims._inbox(turn_id=turn.pk)
-    claims.hand_back(claim(turn))
-    monkeypatch.setattr(claims, "_inbox", lambda **_: read_early)
-    assert claims.claim(turn.pk, worker="worker-2") is None
+    read_early = lease._inbox(turn_id=turn.pk)
+    steps.release(claim(turn))
+    monkeypatch.setattr(lease, "_inbox", lambda **_: read_early)
+    assert lease.claim(turn.pk, worker="worker-2") is None
     turn.refresh_from_db()
     assert (turn.fence, turn.status, turn.messages.get().seq) == (1, TurnStatus.WAITING, 1)
 
@@ -126,35 +126,35 @@ def test_a_claim_holds_while_its_fence_is_the_rows_own(say):
     turn = say("Hello")
     Turn.objects.update(fence=1000)
     held = claim(turn)
-    assert claims.still_held([held]) == {turn.pk: False}
+    assert lease.still_held([held]) == {turn.pk: False}
     for fence in (held.fence - 1, held.fence + 1):
-        assert claims.still_held([replace(held, fence=fence)]) == {}
+        assert lease.still_held([replace(held, fence=fence)]) == {}
     Turn.objects.update(cancel_requested=True)
-    assert claims.still_held([held]) == {turn.pk: True}
+    assert lease.still_held([held]) == {turn.pk: True}
     with pytest.raises(FenceLost):
-        claims.read(held)
+        snapshot.load(held)
 
 
 def test_a_turn_before_its_time_is_not_claimed(say):
     turn = say("Hello")
     Turn.objects.update(run_after=from_now(60))
-    assert claims.claim(turn.pk, worker="worker-1") is None
+    assert lease.claim(turn.pk, worker="worker-1") is None
     Turn.objects.update(run_after=from_now(-1))
     claim(turn)
 
 
 def test_a_turn_is_not_claimed_while_an_earlier_one_is_open(say):
     first, second = say("one"), say("two")
-    assert claims.claim(second.pk, worker="worker-1") is None
-    claims.finish(claim(first), ANSWER, reply="Hello.")
+    assert lease.claim(second.pk, worker="worker-1") is None
+    steps.finish(claim(first), ANSWER, reply="Hello.")
     claim(second)
 
 
 def test_a_turn_is_not_claimed_while_a_call_of_it_is_open(say, tool_settings):
     tool_settings("time")
     turn = say("What time is it?")
-    assert claims.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
-    assert claims.claim(turn.pk, worker="worker-2") is None
+    assert steps.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
+    assert lease.claim(turn.pk, worker="worker-2") is None
     ToolCall.objects.update(status=CallStatus.SUCCESS)
     claim(turn)
 
@@ -170,7 +170,7 @@ def test_a_claim_that_the_unique_index_refuses_is_no_claim_and_leaves_no_gap(say
     """As if the earlier turn had become active between our look and our write."""
     first, second = say("one"), say("two")
     Turn.objects.filter(pk=first.pk).update(status=TurnStatus.RUNNING, number=99, lease_until=from_now(30))
-    assert claims.claim(second.pk, worker="worker-1") is None
+    assert lease.claim(second.pk, worker="worker-1") is None
     assert Message.objects.get(turn=second).seq is None
     second.conversation.refresh_from_db()
     assert second.conversation.next_seq == 1
@@ -181,7 +181,7 @@ def test_of_many_workers_one_gets_the_turn(say):
     won: list[Claim | None] = []
 
     def try_it(number: int) -> None:
-        won.append(claims.claim(turn.pk, worker=f"worker-{number}"))
+        won.append(lease.claim(turn.pk, worker=f"worker-{number}"))
         connections.close_all()
 
     threads = [threading.Thread(target=try_it, args=(number,)) for number in range(10)]
@@ -209,7 +209,7 @@ def test_keeping_renews_the_lease_but_never_past_the_deadline(say):
     held = claim(turn)
     expire(turn)
     Turn.objects.update(deadline=from_now(3))
-    claims.keep([held], worker="worker-1")
+    lease.renew([held], worker="worker-1")
     turn.refresh_from_db()
     assert turn.lease_until == turn.deadline
 
@@ -220,19 +220,19 @@ def test_keeping_renews_nothing_of_another_worker(say):
     expire(turn)
     claim(turn, "worker-2")
     expire(turn)
-    claims.keep([stale], worker="worker-1")
+    lease.renew([stale], worker="worker-1")
     claim(turn, "worker-3")
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        lambda stale: claims.read(stale),
-        lambda stale: claims.store_calls(stale, ASKS_FOR_TIME, limit=None),
-        lambda stale: claims.finish(stale, ANSWER, reply="Hello."),
-        lambda stale: claims.fail(stale, code="turn_error"),
-        lambda stale: claims.wait_for_retry(stale, seconds=1),
-        lambda stale: claims.hand_back(stale),
+        lambda stale: snapshot.load(stale),
+        lambda stale: steps.store_calls(stale, ASKS_FOR_TIME, limit=None),
+        lambda stale: steps.finish(stale, ANSWER, reply="Hello."),
+        lambda stale: steps.fail(stale, code="turn_error"),
+        lambda stale: steps.wait_for_retry(stale, seconds=1),
+        lambda stale: steps.release(stale),
     ],
     ids=["read", "store_calls", "finish", "fail", "wait_for_retry", "hand_back"],
 )
@@ -255,7 +255,7 @@ def test_still_held_tells_what_was_lost_and_what_is_to_be_cancelled(say, convers
     kept, lost = claim(say("one")), claim(say("two", conversation=other))
     turn_control.cancel_turn(Turn.objects.get(pk=kept.turn_id))
     Turn.objects.filter(pk=lost.turn_id).update(fence=9)
-    assert claims.still_held([kept, lost]) == {kept.turn_id: True}
+    assert lease.still_held([kept, lost]) == {kept.turn_id: True}
 
 
 # --- attempts ----------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_a_stored_step_resets_attempts(say, tool_settings):
     turn = say("What time is it?")
     claim(turn)
     expire(turn)
-    claims.store_calls(claim(turn, "worker-2"), Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None)
+    steps.store_calls(claim(turn, "worker-2"), Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None)
     turn.refresh_from_db()
     assert turn.attempts == 0
 
@@ -294,7 +294,7 @@ def test_a_round_is_stored_once_though_the_answer_to_its_commit_was_lost(say, to
             raise OperationalError("the connection is lost")
 
     def store():
-        return claims.store_calls(held, Completion(tool_calls=(tool_call("c", asked, "{}"),)), limit=None)
+        return steps.store_calls(held, Completion(tool_calls=(tool_call("c", asked, "{}"),)), limit=None)
 
     monkeypatch.setattr(transaction.Atomic, "__exit__", lose)
     with pytest.raises(OperationalError):
@@ -310,10 +310,10 @@ def test_a_round_is_stored_once_though_the_answer_to_its_commit_was_lost(say, to
 
 def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     first, second = say("one"), say("two")
-    claims.hand_back(claim(first))
+    steps.release(claim(first))
     first.refresh_from_db()
     assert (first.status, first.waiting_for, first.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
-    assert claims.claim(second.pk, worker="worker-2") is None
+    assert lease.claim(second.pk, worker="worker-2") is None
     assert claim(first, "worker-2").attempts == 0
 
 
@@ -324,7 +324,7 @@ def test_calls_with_repeated_or_missing_ids_get_ids_of_their_own(say, tool_setti
     tool_settings("time")
     turn = say("What time is it?")
     calls = tuple(tool_call(call_id, "time", "{}") for call_id in ("same", "same", ""))
-    claims.store_calls(claim(turn), Completion(tool_calls=calls), limit=None)
+    steps.store_calls(claim(turn), Completion(tool_calls=calls), limit=None)
     ids = list(ToolCall.objects.filter(turn_id=turn.pk).order_by("position").values_list("call_id", flat=True))
     assert ids[0] == "same"
     assert len(set(ids)) == 3
@@ -337,10 +337,10 @@ def test_ids_repeated_in_a_later_round_do_not_collide(say, tool_settings, conver
     turn = say("What time is it?")
     for _ in range(2):
         held = claim(turn)
-        claims.store_calls(held, ASKS_FOR_TIME, limit=None, before=claims.read(held).calls)
+        steps.store_calls(held, ASKS_FOR_TIME, limit=None, before=snapshot.load(held).calls)
         ToolCall.objects.update(status=CallStatus.SUCCESS, result="noon")
         held = claim(turn)
-        claims.store_results(held, claims.read(held))
+        steps.store_results(held, snapshot.load(held))
         expire(turn)
     assert ToolCall.objects.filter(turn_id=turn.pk).count() == 2
     assert settle([turn])[0].status == TurnStatus.SUCCEEDED
@@ -353,7 +353,7 @@ def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, ef
     advance(turn)
     ToolCall.objects.update(status=CallStatus.SUCCESS, result="appended once")
     held = claim(turn)
-    claims.store_results(held, claims.read(held))
+    steps.store_results(held, snapshot.load(held))
     expire(turn)  # the worker died after the results were stored
     assert advance(turn, worker="worker-2").status == TurnStatus.SUCCEEDED
     assert ToolCall.objects.count() == 1
@@ -363,21 +363,21 @@ def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, ef
 
 
 def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, settings):
-    monkeypatch.setattr(claims, "MOST_MESSAGES", 4)
+    monkeypatch.setattr(snapshot, "MOST_MESSAGES", 4)
     settings.MEMORY_WINDOW = 37  # a statement of its own, which has this bound
     settle([say("Hello"), say("Hello again")])
     turn = say("Go on")
     held = claim(turn)
     # Four there are of five, and the first of them is not its own.
-    assert [message["role"] for message in claims.read(held).transcript] == ["assistant", "user", "assistant", "user"]
+    assert [message["role"] for message in snapshot.load(held).transcript] == ["assistant", "user", "assistant", "user"]
     for number in range(3):
         refused = Completion(tool_calls=(tool_call(f"c{number}", "nonsense", "{}"),))
-        claims.store_calls(held, refused, limit=None, before=number)
-        claims.store_results(held, claims.read(held))
+        steps.store_calls(held, refused, limit=None, before=number)
+        steps.store_results(held, snapshot.load(held))
         if number == 0:
-            roles = [message["role"] for message in claims.read(held).transcript]
+            roles = [message["role"] for message in snapshot.load(held).transcript]
             assert roles == ["assistant", "user", "assistant", "tool"]
-    view = claims.read(held)
+    view = snapshot.load(held)
     assert len(view.own) == len(view.transcript) == 7
     assert view.calls == 3
 
@@ -389,7 +389,7 @@ def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation,
     conversation.messages.create(content="before", seq=1000, **summary)
     Conversation.objects.update(consolidated_through=consolidated, summary_seq=1000 if consolidated else None)
     settings.MEMORY_WINDOW = window
-    view = claims.read(claim(say("three")))
+    view = snapshot.load(claim(say("three")))
     assert (view.first_seq, view.last_seq, view.unconsolidated) == (first, 5, 5 - consolidated)
     assert view.summary == ("before" if consolidated else "")
 
@@ -402,13 +402,13 @@ def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch,
     settle([say("one"), say("two")])
     Conversation.objects.update(summarise_from_seq=summarise_from)
     turn = say("three")
-    monkeypatch.setattr(claims, "MOST_MESSAGES", bound)
-    assert claims.read(claim(turn)).is_left_long is is_left
+    monkeypatch.setattr(snapshot, "MOST_MESSAGES", bound)
+    assert snapshot.load(claim(turn)).is_left_long is is_left
 
 
 @pytest.mark.parametrize("role", Message.Role.values)
 def test_only_what_a_user_says_has_its_time(role):
-    seen = claims.for_model(UTC, datetime(2026, 1, 2, 3, 4, tzinfo=UTC), role, "Hello", None, "")
+    seen = snapshot.for_model(UTC, datetime(2026, 1, 2, 3, 4, tzinfo=UTC), role, "Hello", None, "")
     assert seen["role"] == role
     assert ("2026" in seen["content"]) is (role == "user")
     assert seen["content"].startswith("Hello")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, connections
 
-from conversations.engine import claims
+from conversations.engine import snapshot, steps
 from conversations.models import Turn, TurnStatus
 from tests.support import servers
 from tests.support.tool_calls import EVERY_TOOL, ask
@@ -132,7 +132,7 @@ def test_an_answer_that_is_known_outlives_the_connection_it_was_stored_over(say,
     def hold() -> None:
         outsider.hold("SELECT * FROM conversations_conversation FOR UPDATE")
 
-    monkeypatch.setattr(claims, "finish", before_first(hold, claims.finish))
+    monkeypatch.setattr(steps, "finish", before_first(hold, steps.finish))
     outsider.while_it_runs(lambda: advance(turn))
     turn.refresh_from_db()
     assert (turn.status, turn.fence, turn.retries, turn.model_calls) == (TurnStatus.SUCCEEDED, 1, 0, 1)
@@ -145,7 +145,7 @@ def test_a_turn_that_cannot_be_looked_at_goes_on_when_it_can(say, outsider, monk
     def hold() -> None:
         outsider.hold("LOCK TABLE agent_agent, tools_toolsetting IN ACCESS EXCLUSIVE MODE")
 
-    monkeypatch.setattr(claims, "read", before_first(hold, claims.read))
+    monkeypatch.setattr(snapshot, "load", before_first(hold, snapshot.load))
     outsider.while_it_runs(lambda: advance(turn))
     turn = Turn.objects.get()
     assert (turn.status, turn.fence, turn.retries) == (TurnStatus.SUCCEEDED, 1, 0)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from conversations.engine import claims, turn_control
+from conversations.engine import lease, steps, turn_control
 from conversations.engine.turns import DatabaseThreads, TurnRunner
 from conversations.errors import FenceLost
 from conversations.events import answers
@@ -93,13 +93,13 @@ def test_a_running_turn_ends_while_its_model_is_silent(say):
 
 def test_a_cancel_between_steps_wins_over_the_answer(say):
     turn = say("Hello")
-    held = claims.claim(turn.pk, worker="worker-1")
+    held = lease.claim(turn.pk, worker="worker-1")
     turn_control.cancel_turn(turn)
     from agent.llm.base import Completion
 
     with pytest.raises(FenceLost):
-        claims.finish(held, Completion(content="Hi"), reply="Hi")
-    assert claims.cancel_if_asked(held)
+        steps.finish(held, Completion(content="Hi"), reply="Hi")
+    assert steps.cancel_if_asked(held)
     turn.refresh_from_db()
     assert turn.status == TurnStatus.CANCELLED
     assert not Message.objects.filter(role="assistant").exists()
@@ -107,7 +107,7 @@ def test_a_cancel_between_steps_wins_over_the_answer(say):
 
 def test_a_running_turn_whose_worker_is_gone_is_cancelled_by_the_next(say):
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     turn_control.cancel_turn(turn)
     Turn.objects.update(lease_until=from_now(-1))
     assert advance(turn, worker="worker-2").status == TurnStatus.CANCELLED
@@ -115,11 +115,11 @@ def test_a_running_turn_whose_worker_is_gone_is_cancelled_by_the_next(say):
 
 def test_a_turn_that_was_to_be_cancelled_does_not_end_as_failed(say):
     turn = say("Hello")
-    held = claims.claim(turn.pk, worker="worker-1")
+    held = lease.claim(turn.pk, worker="worker-1")
     turn_control.cancel_turn(turn)
     with pytest.raises(FenceLost):
-        claims.fail(held, code="turn_timeout")
-    assert claims.cancel_if_asked(held)
+        steps.fail(held, code="turn_timeout")
+    assert steps.cancel_if_asked(held)
     turn.refresh_from_db()
     assert turn.status == TurnStatus.CANCELLED
 
@@ -141,12 +141,12 @@ def test_deleting_takes_messages_and_turns_and_leaves_the_audit(say, tool_settin
 
 
 def test_writes_that_come_after_the_deletion_are_no_ops(say, conversation):
-    held = claims.claim(say("Hello").pk, worker="worker-1")
+    held = lease.claim(say("Hello").pk, worker="worker-1")
     turn_control.delete_conversation(conversation.pk)
     with pytest.raises(FenceLost):
-        claims.fail(held, code="turn_error")
-    assert claims.still_held([held]) == {}
-    assert not claims.cancel_if_asked(held)
+        steps.fail(held, code="turn_error")
+    assert lease.still_held([held]) == {}
+    assert not steps.cancel_if_asked(held)
 
 
 def test_open_calls_of_a_deleted_conversation_end(say, tool_settings, conversation):
@@ -165,27 +165,27 @@ def lose_its_worker(turn):
 
 def test_a_turn_whose_worker_is_gone_is_cancelled_at_once(say):
     turn = say("Hello")
-    claim = claims.claim(turn.pk, worker="worker")
+    claim = lease.claim(turn.pk, worker="worker")
     lose_its_worker(turn)
     turn_control.cancel_turn(turn)
     turn.refresh_from_db()
     assert (turn.status, turn.lease_until) == (TurnStatus.CANCELLED, None)
     with pytest.raises(FenceLost):  # it was not gone after all
-        claims.fail(claim, code="turn_error")
+        steps.fail(claim, code="turn_error")
 
 
 def test_a_turn_is_failed_wherever_it_is_and_its_client_is_told_why(say):
     queued, running, waiting = say("one"), say("two"), say("three")
     assert turn_control.fail_turn(queued, reason="The model is withdrawn.")
-    claim = claims.claim(running.pk, worker="worker")
+    claim = lease.claim(running.pk, worker="worker")
     assert turn_control.fail_turn(running, reason="The model is withdrawn.")
     with pytest.raises(FenceLost):
-        claims.hand_back(claim)
-    claims.wait_for_retry(claims.claim(waiting.pk, worker="worker"), seconds=60)
+        steps.release(claim)
+    steps.wait_for_retry(lease.claim(waiting.pk, worker="worker"), seconds=60)
     assert turn_control.fail_turn(waiting, reason="The model is withdrawn.")
     for turn in Turn.objects.all():
         assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "turn_failed_by_operator")
-        problem = answers.chat_answer(turn.pk, request_id="r")
+        problem = answers.current(turn.pk, request_id="r")
         assert (problem.status, problem.body["detail"]) == (500, "The model is withdrawn.")
         assert answers.turns_as_json([turn])[0]["error"]["message"] == "The model is withdrawn."
     assert not turn_control.fail_turn(queued, reason="again")
@@ -202,16 +202,16 @@ def test_a_started_call_with_side_effects_becomes_unknown_when_its_turn_is_faile
 
 def test_a_turn_that_is_requeued_is_taken_from_its_worker(say):
     turn = say("Hello")
-    claim = claims.claim(turn.pk, worker="worker-1")
+    claim = lease.claim(turn.pk, worker="worker-1")
     Turn.objects.update(attempts=2, deadline=from_now(-1))
     assert turn_control.requeue_turn(turn)
-    for write in (claims.hand_back, lambda claim: claims.fail(claim, code="turn_error")):
+    for write in (steps.release, lambda claim: steps.fail(claim, code="turn_error")):
         with pytest.raises(FenceLost):
             write(claim)
-    again = claims.claim(turn.pk, worker="worker-2")
+    again = lease.claim(turn.pk, worker="worker-2")
     assert again.attempts == 2, "what has cost workers is still run apart"
     assert again.seconds_left() > 1, "it has its time anew"
-    claims.hand_back(again)
+    steps.release(again)
     assert settle([turn])[0].status == TurnStatus.SUCCEEDED
 
 
@@ -251,11 +251,11 @@ def test_a_requeued_turn_runs_no_call_again_whose_effects_are_unknown(say, tool_
 
 def test_a_retry_that_is_requeued_is_not_waited_for(say):
     turn = advance(say(script({"fail": "unavailable"})))
-    assert claims.claim(turn.pk, worker="worker") is None
+    assert lease.claim(turn.pk, worker="worker") is None
     assert turn_control.requeue_turn(turn)
     turn.refresh_from_db()
     assert turn.retries == 0
-    assert claims.claim(turn.pk, worker="worker")
+    assert lease.claim(turn.pk, worker="worker")
 
 
 def test_a_queued_turn_that_is_requeued_is_rung_for_and_keeps_its_place(say):
@@ -263,8 +263,8 @@ def test_a_queued_turn_that_is_requeued_is_rung_for_and_keeps_its_place(say):
     rings.purge()
     assert turn_control.requeue_turn(second)
     assert list(rings.rings()) == [("turn", second.pk)]
-    assert claims.claim(second.pk, worker="worker") is None
-    assert claims.claim(first.pk, worker="worker").fence == 1
+    assert lease.claim(second.pk, worker="worker") is None
+    assert lease.claim(first.pk, worker="worker").fence == 1
 
 
 def test_a_turn_that_waits_for_tools_is_rung_for_with_its_calls(say, tool_settings):

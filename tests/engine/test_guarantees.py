@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from agent.llm.base import Completion
-from conversations.engine import claims, doorbell, inbox, turn_control
+from conversations.engine import doorbell, inbox, lease, snapshot, steps, turn_control
 from conversations.engine.sweeper import find
 from conversations.engine.worker import Runtime
 from conversations.errors import FenceLost
@@ -52,21 +52,21 @@ def expire(turn: Turn) -> None:
 
 def test_a_worker_that_was_taken_over_writes_nothing(say):
     turn = say("Hello")
-    zombie = claims.claim(turn.pk, worker="zombie")
+    zombie = lease.claim(turn.pk, worker="zombie")
     expire(turn)
-    heir = claims.claim(turn.pk, worker="heir")
+    heir = lease.claim(turn.pk, worker="heir")
     completion = Completion(content="late")
     for write in (
-        lambda: claims.finish(zombie, completion, reply="late"),
-        lambda: claims.store_calls(zombie, completion, limit=None),
-        lambda: claims.fail(zombie, code="turn_error"),
-        lambda: claims.wait_for_retry(zombie, seconds=1),
-        lambda: claims.hand_back(zombie),
-        lambda: claims.read(zombie),
+        lambda: steps.finish(zombie, completion, reply="late"),
+        lambda: steps.store_calls(zombie, completion, limit=None),
+        lambda: steps.fail(zombie, code="turn_error"),
+        lambda: steps.wait_for_retry(zombie, seconds=1),
+        lambda: steps.release(zombie),
+        lambda: snapshot.load(zombie),
     ):
         with pytest.raises(FenceLost):
             write()
-    claims.finish(heir, completion, reply="in time")
+    steps.finish(heir, completion, reply="in time")
     assert list(Message.objects.transcript().values_list("content", flat=True)) == ["Hello", "in time"]
 
 
@@ -75,10 +75,10 @@ def test_a_message_keeps_its_place_when_two_workers_claim_at_once(say):
     turn = say("Hello")
 
     def take_and_let_go() -> None:
-        claims.hand_back(claims.claim(turn.pk, worker="quick"))
+        steps.release(lease.claim(turn.pk, worker="quick"))
 
     with coming_between(1, take_and_let_go):
-        claims.claim(turn.pk, worker="slow")
+        lease.claim(turn.pk, worker="slow")
     assert list(Message.objects.transcript().values_list("seq", flat=True)) == [1]
     assert Conversation.objects.get(pk=turn.conversation_id).next_seq == 2
 
@@ -112,7 +112,7 @@ def test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length(say, too
     monkeypatch.setattr(timezone, "now", lambda: right_now() + timedelta(hours=hours))
     calls.claim(ToolCall.objects.get(turn_id=waiting.pk).pk, worker="wrong")
     Turn.objects.filter(pk=waiting.pk).update(status=TurnStatus.SUCCEEDED)
-    claims.claim(turn.pk, worker="wrong")
+    lease.claim(turn.pk, worker="wrong")
     monkeypatch.undo()
     right_length = {"lease_until__gt": from_now(0), "lease_until__lte": from_now(settings.TURN_LEASE_SECONDS)}
     assert ToolCall.objects.filter(**right_length).count() == 1
@@ -124,7 +124,7 @@ def test_a_worker_whose_clock_is_wrong_takes_leases_of_the_right_length(say, too
 
 def test_the_database_admits_one_active_turn_a_conversation(say):
     first, second = say("one"), say("two")
-    assert claims.claim(first.pk, worker="worker-1")
+    assert lease.claim(first.pk, worker="worker-1")
     with pytest.raises(IntegrityError), transaction.atomic():
         Turn.objects.filter(pk=second.pk).update(status=TurnStatus.RUNNING)
 
@@ -133,7 +133,7 @@ def test_a_claim_that_the_index_refuses_is_no_claim(say):
     """A later turn is active, which claims alone cannot bring about."""
     first, second = say("one"), say("two")
     Turn.objects.filter(pk=second.pk).update(status=TurnStatus.RUNNING, lease_until=from_now(60))
-    assert claims.claim(first.pk, worker="worker-1") is None
+    assert lease.claim(first.pk, worker="worker-1") is None
     assert Message.objects.transcript().count() == 0
 
 
@@ -183,7 +183,7 @@ def a_worker_sweeps(*kinds: Kind) -> None:
 
 def test_the_sweeper_takes_a_turn_whose_worker_is_gone(say):
     turn = say("Hello")
-    assert claims.claim(turn.pk, worker="gone")
+    assert lease.claim(turn.pk, worker="gone")
     broker.purge()
     expire(turn)
     a_worker_sweeps(TURNS, TOOLS)
@@ -342,8 +342,8 @@ def in_threads(deeds: list) -> None:
 
 def test_a_deleted_conversation_takes_no_late_write(say):
     turn = say("Hello")
-    claim = claims.claim(turn.pk, worker="worker-1")
+    claim = lease.claim(turn.pk, worker="worker-1")
     turn_control.delete_conversation(turn.conversation_id)
     with pytest.raises(FenceLost):
-        claims.finish(claim, Completion(content="late"), reply="late")
+        steps.finish(claim, Completion(content="late"), reply="late")
     assert not Message.objects.exists()

@@ -9,7 +9,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations.engine import claims, deferred, inbox, turn_control
+from conversations.engine import deferred, inbox, lease, turn_control
 from conversations.errors import (
     ConversationBusy,
     IdempotencyConflict,
@@ -315,7 +315,7 @@ def test_a_note_is_appended_between_turns(say, conversation, by_agent, role, kin
     ]
     conversation.refresh_from_db()
     assert conversation.next_seq == 5
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     assert inbox.note(conversation_id=conversation.pk, content="three") is False
     turn_control.delete_conversation(conversation.pk)
     assert inbox.note(conversation_id=conversation.pk, content="four") is True
@@ -324,7 +324,7 @@ def test_a_note_is_appended_between_turns(say, conversation, by_agent, role, kin
 def test_the_next_prompt_begins_anew_unless_a_turn_is_active(say, conversation):
     settle([say("Hello")])
     turn = say("And you?")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
 
     def begins():
         inbox.begin_anew(conversation_id=conversation.pk)

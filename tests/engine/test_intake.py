@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from conversations.engine import claims, deferred, inbox, intake, turn_control
+from conversations.engine import deferred, inbox, intake, lease, steps, turn_control
 from conversations.engine.sweeper import find
 from conversations.errors import IntakePaused
 from conversations.kinds import TURNS
@@ -103,10 +103,10 @@ def test_a_conversation_that_is_gone_is_not_found_paused_or_not(say, conversatio
 
 def test_what_was_taken_in_is_worked_off(say):
     turns = [say("one"), say("two")]
-    claim = claims.claim(turns[0].pk, worker="worker")
+    claim = lease.claim(turns[0].pk, worker="worker")
     intake.pause(by="anna", because="x")
     assert (str(intake.left()), intake.left().drained) == ("1 running, 0 waiting, 1 queued", False)
-    claims.hand_back(claim)
+    steps.release(claim)
     assert {turn.status for turn in settle(turns)} == {TurnStatus.SUCCEEDED}
     assert intake.left().drained
 

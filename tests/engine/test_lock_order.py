@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
-from conversations.engine import claims, turn_control
+from conversations.engine import lease, snapshot, steps, turn_control
 from conversations.models import Turn
 from tools.models import CallStatus, ToolCall
 
@@ -33,15 +33,15 @@ def waiting_turn(say, tool_settings) -> Turn:
     """One that waits for a call."""
     tool_settings("time")
     turn = say("What time is it?")
-    assert claims.store_calls(claims.claim(turn.pk, worker="worker-1"), ASKS_FOR_TIME, limit=None)
+    assert steps.store_calls(lease.claim(turn.pk, worker="worker-1"), ASKS_FOR_TIME, limit=None)
     return turn
 
 
 @pytest.fixture
-def held(waiting_turn) -> claims.Claim:
+def held(waiting_turn) -> lease.Claim:
     """The same, held, with a call that is still open."""
     ToolCall.objects.update(status=CallStatus.SUCCESS)
-    held = claims.claim(waiting_turn.pk, worker="worker-2")
+    held = lease.claim(waiting_turn.pk, worker="worker-2")
     ToolCall.objects.update(status=CallStatus.RUNNING)
     assert held is not None
     return held
@@ -62,18 +62,18 @@ def test_whoever_ends_a_turn_from_outside(waiting_turn, end):
 
 
 def test_the_worker_that_fails_its_turn(held):
-    assert locked_by(lambda: claims.fail(held, code="turn_error")) == list(ORDER)
+    assert locked_by(lambda: steps.fail(held, code="turn_error")) == list(ORDER)
 
 
 def test_the_worker_that_cancels_its_turn(held):
     Turn.objects.update(cancel_requested=True)
-    assert locked_by(lambda: claims.cancel_if_asked(held)) == list(ORDER)
+    assert locked_by(lambda: steps.cancel_if_asked(held)) == list(ORDER)
 
 
 def test_the_worker_that_finishes_its_turn(held):
-    assert locked_by(lambda: claims.finish(held, ANSWER, reply="Hello.")) == list(ORDER[:2])
+    assert locked_by(lambda: steps.finish(held, ANSWER, reply="Hello.")) == list(ORDER[:2])
 
 
 def test_the_worker_that_stores_results(held):
-    view = claims.read(held)
-    assert locked_by(lambda: claims.store_results(held, view)) == list(ORDER[:2])
+    view = snapshot.load(held)
+    assert locked_by(lambda: steps.store_results(held, view)) == list(ORDER[:2])

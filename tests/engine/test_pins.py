@@ -8,9 +8,8 @@ from agent import tokens
 from agent.models import Agent
 from agent.tokens import Correction, estimated_message, estimated_tools
 from conversations import pins
-from conversations.engine import sent
-from conversations.engine.step_context import look
-from conversations.engine.turns import _take
+from conversations.engine import model_request, step_context
+from conversations.engine.turns import claim_and_load
 from conversations.errors import CannotBePinned, TooManyPins
 from conversations.models import Compaction, Conversation, Message, Turn
 from nanohost.lib.errors import NotFound
@@ -38,10 +37,10 @@ def pin(conversation: Conversation, *seqs: int) -> None:
 
 
 def prompt(turn: Turn) -> list[dict[str, str]]:
-    claim, outlook = _take(turn.pk, worker="worker-1")
+    claim, context = claim_and_load(turn.pk, worker="worker-1")
     assert claim
     Turn.objects.filter(pk=turn.pk).update(status="queued", lease_until=None)
-    request, _ = (outlook or look(claim)).request(None)
+    request, _ = model_request.build(context or step_context.load(claim), None)
     return request.messages
 
 
@@ -99,9 +98,9 @@ def test_prompts_begin_as_the_one_before_while_nothing_is_compacted(conversation
 
 
 def built(turn: Turn) -> list[dict[str, str]]:
-    (call,) = sent.calls_of(turn)
+    (call,) = model_request.calls_of(turn)
     assert call.record
-    again = sent.build_again(turn.conversation, turn.model, call.record)
+    again = model_request.build_again(turn.conversation, turn.model, call.record)
     assert again.doubts == []
     assert again.request
     return again.request.messages

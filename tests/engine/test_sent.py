@@ -13,7 +13,7 @@ from django.urls import reverse
 from agent import tokens
 from agent.models import AgentVersion
 from agent.tokens import Correction
-from conversations.engine import sent
+from conversations.engine import model_request
 from conversations.models import Compaction, Conversation, Message, Turn
 from memory import documents, log
 from memory.models import HistoryEntry, MemoryVersion
@@ -46,9 +46,9 @@ def told() -> list[str]:
     """What can be told of all turns' model calls, in their order; fails if there is a doubt."""
     found = []
     for turn in Turn.objects.order_by("number"):
-        for call in sent.calls_of(turn):
+        for call in model_request.calls_of(turn):
             assert call.record is not None
-            again = sent.build_again(turn.conversation, turn.model, call.record)
+            again = model_request.build_again(turn.conversation, turn.model, call.record)
             assert again.doubts == []
             found.append(as_text(again.request.messages, again.request.tools))
     return found
@@ -127,8 +127,8 @@ def test_a_request_that_was_made_smaller_is_told_as_it_was_answered(say, model):
     model.answer(too_long, too_long)
     (turn,) = settle([say("z" * 100_000)])
     assert turn.status == "succeeded"
-    (call,) = sent.calls_of(turn)
-    again = sent.build_again(turn.conversation, turn.model, call.record)
+    (call,) = model_request.calls_of(turn)
+    again = model_request.build_again(turn.conversation, turn.model, call.record)
     assert again.doubts == []
     assert as_text(again.request.messages, again.request.tools) == received(model)[-1]
     assert len(call.record["refused"]) == 2
@@ -139,7 +139,7 @@ def test_a_request_without_an_answer_is_told_as_well(say, model):
     model.answer(failure(400, "model_not_found"))
     (turn,) = settle([say("hello")])
     assert turn.error_code == "llm_request_refused"
-    (call,) = sent.calls_of(turn)
+    (call,) = model_request.calls_of(turn)
     assert call.answer is None
     assert told() == received(model)
 
@@ -151,7 +151,7 @@ def test_one_that_is_tried_again_stands_before_its_answer(say, model):
     Turn.objects.update(run_after=None)
     (turn,) = settle([turn])
     assert turn.status == "succeeded"
-    first, second = sent.calls_of(turn)
+    first, second = model_request.calls_of(turn)
     assert (first.answer, second.answer.seq) == (None, 2)
     assert told() == received(model)
 
@@ -168,12 +168,12 @@ def asked(say, agent, conversation, tool_settings):
     )
     log.note(agent=agent.name, owner_id=conversation.owner_id, text="a note", today=date.today())
     (turn,) = settle([say("hello")])
-    (call,) = sent.calls_of(turn)
+    (call,) = model_request.calls_of(turn)
     return turn, call.record
 
 
 def doubts(turn, record):
-    return sent.build_again(Conversation.objects.get(pk=turn.conversation_id), turn.model, record).doubts
+    return model_request.build_again(Conversation.objects.get(pk=turn.conversation_id), turn.model, record).doubts
 
 
 def test_a_record_is_small(asked):
@@ -194,7 +194,7 @@ def test_what_is_gone_is_named(asked, lose, doubt):
     assert doubts(turn, record) == []
     lose()
     assert doubts(turn, record) == [doubt]
-    assert sent.build_again(turn.conversation, turn.model, record).request is None
+    assert model_request.build_again(turn.conversation, turn.model, record).request is None
 
 
 def test_another_wording_or_setting_is_noticed(asked, settings, monkeypatch):

@@ -24,9 +24,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agent.llm.base import Completion, Usage, tool_call
 from agent.loop import CallModel, RunTools, next_step
-from conversations.engine import claims, inbox, intake, turn_control
-from conversations.engine.claims import Claim, View
+from conversations.engine import inbox, intake, lease, snapshot, steps, turn_control
 from conversations.engine.doorbell import notify
+from conversations.engine.lease import Claim
+from conversations.engine.snapshot import Snapshot
 from conversations.engine.sweeper import find
 from conversations.errors import FenceLost, IdempotencyConflict
 from conversations.kinds import TOOLS, TURNS
@@ -56,7 +57,7 @@ class Hand:
 
     claim: Claim
     worker: str
-    view: View | None = None
+    view: Snapshot | None = None
     busy: bool = False
 
 
@@ -156,11 +157,11 @@ class Work(RuleBasedStateMachine):
 
     def take_and_let_go(self, turn_id: UUID, worker: str) -> None:
         if hand := self.claim(turn_id, worker):
-            self.store(hand, lambda: claims.hand_back(hand.claim))
+            self.store(hand, lambda: steps.release(hand.claim))
 
     def claim(self, turn_id: UUID, worker: str) -> Hand | None:
         with self.between_statements():
-            claim = claims.claim(turn_id, worker=worker)
+            claim = lease.claim(turn_id, worker=worker)
         if claim is None:
             self.seen["refused claims"] += 1
             return None
@@ -186,30 +187,30 @@ class Work(RuleBasedStateMachine):
         """What a worker does next: it reads, and then writes what follows from that; see ``TurnRunner``."""
         claim, view = hand.claim, hand.view
         if claim.attempts > MAX_ATTEMPTS:
-            self.write(hand, lambda: claims.fail(claim, code="turn_crashed"))
+            self.write(hand, lambda: steps.fail(claim, code="turn_crashed"))
             return
         if claim.seconds_left() <= 0:
-            self.write(hand, lambda: claims.fail(claim, code="turn_timeout"))
+            self.write(hand, lambda: steps.fail(claim, code="turn_timeout"))
             return
         if view is None:
             self.read(hand)
             return
         step = next_step(view.own, max_rounds=claim.max_rounds)
         if isinstance(step, RunTools):
-            if self.write(hand, lambda: claims.store_results(claim, view)):
+            if self.write(hand, lambda: steps.store_results(claim, view)):
                 self.since_progress[claim.turn_id] = 0
             return
         assert isinstance(step, CallModel)
         if speech == "fail" or (speech == "retry" and view.retries >= MAX_ATTEMPTS):
-            self.write(hand, lambda: claims.fail(claim, code="llm_unavailable"))
+            self.write(hand, lambda: steps.fail(claim, code="llm_unavailable"))
         elif speech == "retry":
-            self.write(hand, lambda: claims.wait_for_retry(claim, seconds=60))
+            self.write(hand, lambda: steps.wait_for_retry(claim, seconds=60))
         elif (completion := spoken(speech)).tool_calls:
             asked = next_step([*view.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
             assert isinstance(asked, RunTools)
-            self.write(hand, lambda: claims.store_calls(claim, completion, limit=asked.limit, before=view.calls))
+            self.write(hand, lambda: steps.store_calls(claim, completion, limit=asked.limit, before=view.calls))
         else:
-            self.write(hand, lambda: claims.finish(claim, completion, reply="the answer"))
+            self.write(hand, lambda: steps.finish(claim, completion, reply="the answer"))
 
     def write(self, hand: Hand, write: Callable[[], Any]) -> bool:
         """A write that does not land has its worker see whether the turn is to be cancelled."""
@@ -220,7 +221,7 @@ class Work(RuleBasedStateMachine):
     def read(self, hand: Hand) -> None:
         with self.busy(hand), self.between_statements():
             try:
-                hand.view = claims.read(hand.claim)
+                hand.view = snapshot.load(hand.claim)
                 return
             except FenceLost:
                 pass
@@ -234,13 +235,13 @@ class Work(RuleBasedStateMachine):
         if hand.busy:
             return
         if how == "shutdown":
-            self.store(hand, lambda: claims.hand_back(hand.claim))
+            self.store(hand, lambda: steps.release(hand.claim))
         elif how == "flag":
             self.end_if_cancelled(hand)
         elif how == "renew":
             others = Turn.objects.exclude(worker=hand.worker)
             before = dict(others.values_list("pk", "lease_until"))
-            claims.keep([held.claim for held in self.hands if held.worker == hand.worker], worker=hand.worker)
+            lease.renew([held.claim for held in self.hands if held.worker == hand.worker], worker=hand.worker)
             assert before == dict(others.values_list("pk", "lease_until"))
         else:
             self.hands = [held for held in self.hands if held.worker != hand.worker or held.busy]
@@ -385,7 +386,7 @@ class Work(RuleBasedStateMachine):
 
     def end_if_cancelled(self, hand: Hand) -> None:
         def cancel() -> None:
-            if not claims.cancel_if_asked(hand.claim):
+            if not steps.cancel_if_asked(hand.claim):
                 raise FenceLost
 
         self.store(hand, cancel)

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from conversations.engine import claims, inbox
+from conversations.engine import inbox, lease
 from conversations.engine.deadlines import end_overdue_calls
 from conversations.engine.sweeper import find, notify_again, overlooked
 from conversations.kinds import TOOLS, TURNS
@@ -54,7 +54,7 @@ def test_only_the_first_open_turn_of_a_conversation_is_found(say):
 
 def test_an_expired_lease_is_found_at_once(say):
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     Turn.objects.update(lease_until=from_now(-1), notified_at=from_now(-2))
     assert sweep() == [turn.pk]
 
@@ -62,14 +62,14 @@ def test_an_expired_lease_is_found_at_once(say):
 def test_an_expired_lease_is_not_found_by_the_worker_that_still_holds_the_turn(say):
     """It would mark it as told, and so hide it from those who could take it."""
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     Turn.objects.update(lease_until=from_now(-1), notified_at=from_now(-2))
     assert find(TURNS, held=[turn.pk]) == []
     assert find(TURNS) == [turn.pk]
 
 
 def test_a_held_turn_is_left_alone(say):
-    claims.claim(say("Hello").pk, worker="worker-1")
+    lease.claim(say("Hello").pk, worker="worker-1")
     long_ago()
     assert len(sweep()) == 0
 
@@ -180,7 +180,7 @@ def test_what_was_rung_for_long_ago_is_overlooked_and_rung_for_again(say, tool_s
 
 def test_a_lease_that_has_just_run_out_is_left_to_the_sweep(say):
     turn = say("Hello")
-    claims.claim(turn.pk, worker="worker-1")
+    lease.claim(turn.pk, worker="worker-1")
     long_ago()
     Turn.objects.update(lease_until=from_now(-5))
     assert overlooked()[TURNS] == []

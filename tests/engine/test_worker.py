@@ -159,12 +159,12 @@ def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner
 
 def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, monkeypatch, caplog):
     """The model was paid once, and is not asked again."""
-    from conversations.engine import claims
+    from conversations.engine import steps
 
     caplog.set_level(logging.INFO)
 
     asked: list[int] = []
-    finish = claims.finish
+    finish = steps.finish
 
     def refuse_once(*args: object, **options: object) -> None:
         asked.append(1)
@@ -172,7 +172,7 @@ def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, m
             raise OperationalError("database is locked")
         finish(*args, **options)
 
-    monkeypatch.setattr(claims, "finish", refuse_once)
+    monkeypatch.setattr(steps, "finish", refuse_once)
     turn = say("Hello")
     runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
@@ -190,10 +190,10 @@ def test_a_stop_hands_the_turns_back(runtime, say):
 
 
 def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, say, monkeypatch):
-    from conversations.engine import claims
+    from conversations.engine import lease
 
     claimed, stopped, go_on = threading.Event(), threading.Event(), threading.Event()
-    claim, stop = claims.claim, TurnRunner.stop
+    claim, stop = lease.claim, TurnRunner.stop
 
     async def tell_stop(runner: TurnRunner) -> None:
         stopped.set()
@@ -205,7 +205,7 @@ def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, sa
         go_on.wait(10)
         return held
 
-    monkeypatch.setattr(claims, "claim", slow_claim)
+    monkeypatch.setattr(lease, "claim", slow_claim)
     monkeypatch.setattr(TurnRunner, "stop", tell_stop)
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
@@ -221,10 +221,10 @@ def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, sa
 
 def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime, say, monkeypatch):
     """The first look may have come too early to see what the second ring was for."""
-    from conversations.engine import claims
+    from conversations.engine import lease
 
     looked, go_on = threading.Event(), threading.Event()
-    claim = claims.claim
+    claim = lease.claim
 
     def slow_claim(*args: object, **options: object) -> object:
         held = claim(*args, **options)
@@ -232,7 +232,7 @@ def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime
         go_on.wait(10)
         return held
 
-    monkeypatch.setattr(claims, "claim", slow_claim)
+    monkeypatch.setattr(lease, "claim", slow_claim)
     with transaction.atomic():
         turn = say("Hello")
         Turn.objects.filter(pk=turn.pk).update(run_after=from_now(3600))
@@ -272,7 +272,7 @@ def test_a_duty_that_fails_does_not_end_the_worker(runtime, say, monkeypatch, ca
 
 
 def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(say, settings, monkeypatch, caplog):
-    from conversations.engine import claims
+    from conversations.engine import lease
     from tools import calls
 
     def break_down(*_: object, **__: object) -> None:
@@ -282,7 +282,7 @@ def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(say, 
     runtime = Runtime((TURNS, TOOLS))
     runtime.start()
     with monkeypatch.context() as broken:
-        broken.setattr(claims, "claim", break_down)
+        broken.setattr(lease, "claim", break_down)
         broken.setattr(calls, "claim", break_down)
         for _ in range(settings.WORKER_MAX_TURNS + 1):
             assert runtime.take(TURNS, new_id())

@@ -1,6 +1,6 @@
 """The host kills itself, as kill -9 does, at a point that is named in ``FAULT_AT``.
 
-A point is ``place:moment:nth``, such as ``claims.finish:after:2``: the second time the process comes by there.
+A point is ``place:moment:nth``, such as ``steps.finish:after:2``: the second time the process comes by there.
 
 - A place that writes is named by the function that decides what is written. *before*: all is prepared, nothing is
   durable; *inside*: the transaction's first write is done, and not committed; *after*: it is durable, and nobody was
@@ -20,7 +20,8 @@ from typing import Any
 
 PLACES = {
     "conversations.engine.inbox": "inbox",
-    "conversations.engine.claims": "claims",
+    "conversations.engine.lease": "lease",
+    "conversations.engine.steps": "steps",
     "conversations.engine.turn_control": "turn_control",
     "tools.calls": "calls",
 }

@@ -84,12 +84,12 @@ MUTANTS = (
         name="no fence check",
         edits=(
             (
-                "conversations/engine/claims.py",
+                "conversations/engine/lease.py",
                 'held = Turn.objects.held(Given("turn_id"), Given("fence"))',
                 'held = Turn.objects.filter(pk=Given("turn_id"))',
             ),
             (
-                "conversations/engine/claims.py",
+                "conversations/engine/steps.py",
                 "mine = Turn.objects.held(claim.turn_id, claim.fence)",
                 "mine = Turn.objects.filter(pk=claim.turn_id)",
             ),
@@ -481,17 +481,17 @@ MUTANTS += (
         name="lease by local clock, on trial",
         edits=(
             (
-                "conversations/engine/claims.py",
+                "conversations/engine/lease.py",
                 'lease=Given("lease", DurationField())),',
                 'lease=Given("lease", DurationField())) | {"lease_until": Given("lease")},',
             ),
             (
-                "conversations/engine/claims.py",
+                "conversations/engine/lease.py",
                 "lease=lease_length()",
                 "lease=timezone.now() + lease_length()",
             ),
             (
-                "conversations/engine/claims.py",
+                "conversations/engine/lease.py",
                 "Least(from_now(settings.TURN_LEASE_SECONDS), ",
                 "Least(timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
             ),

@@ -27,16 +27,16 @@ TRANSACTION, STATEMENT = ("before", "inside", "after"), ("before", "after")
 # Stage of a turn, place, moments, and how often a host comes by while it answers one round of questions.
 CATALOGUE = (
     ("message", "inbox.receive", TRANSACTION, 6),
-    ("claim", "claims.claim", TRANSACTION, 12),
+    ("claim", "lease.claim", TRANSACTION, 12),
     ("model", "model", ("before", "during", "after"), 12),
-    ("intent", "claims.store_calls", TRANSACTION, 4),
+    ("intent", "steps.store_calls", TRANSACTION, 4),
     ("start", "calls.claim", TRANSACTION, 6),
     ("effect", "leave_mark", ("before", "beside", "after"), 1),
     ("effect", "look", ("during",), 1),
     ("result", "calls.end", STATEMENT, 6),
-    ("between steps", "claims.store_results", TRANSACTION, 4),
-    ("retry", "claims.wait_for_retry", TRANSACTION, 1),
-    ("finish", "claims.finish", TRANSACTION, 6),
+    ("between steps", "steps.store_results", TRANSACTION, 4),
+    ("retry", "steps.wait_for_retry", TRANSACTION, 1),
+    ("finish", "steps.finish", TRANSACTION, 6),
     ("cancel", "turn_control.cancel_turn", TRANSACTION, 1),
     ("ring", "ring", STATEMENT, 20),
 )

@@ -18,7 +18,7 @@ SEED = int(os.environ.get("FAULTS_SEED", "") or random.SystemRandom().randrange(
 # A recovery that is killed as well: what it meets first.
 RECOVERY = [
     Point(stage="recovery", place=place, moment=moment)
-    for place, moment in (("claims.claim", "after"), ("calls.claim", "after"), ("ring", "before"))
+    for place, moment in (("lease.claim", "after"), ("calls.claim", "after"), ("ring", "before"))
 ]
 
 

@@ -46,7 +46,9 @@ LISTED = {
     "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
     "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
     "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
+    "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",
     "memory.0001_initial": "it makes an index of a table that is new with it",
+    "tools.0006_leases": "it renames a field, and leaves its column and index as they are",
 }
 
 # What the release before does not notice: tables and indexes it does not know, and rules it need not keep.

@@ -25,18 +25,20 @@ from django.utils import timezone
 from agent.llm.base import Completion, Usage, tool_call
 from conversations.api import urls
 from conversations.engine import (
-    claims,
     compaction,
     daily,
     deadlines,
     deferred,
     inbox,
     intake,
+    lease,
+    snapshot,
+    steps,
     sweeper,
     turn_control,
     worker,
 )
-from conversations.engine.claims import Claim
+from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, TOOLS, TURNS
 from conversations.models import (
@@ -176,35 +178,35 @@ CALLS = Completion(tool_calls=(tool_call("call_a", "time", "{}"), tool_call("cal
 
 
 def claimed(turn: Turn | None = None) -> Claim:
-    claim = claims.claim((turn or say()).pk, worker="worker")
+    claim = lease.claim((turn or say()).pk, worker="worker")
     assert claim
     return claim
 
 
 def waits_for_tools() -> Turn:
     claim = claimed()
-    assert claims.store_calls(claim, CALLS, limit=None)
+    assert steps.store_calls(claim, CALLS, limit=None)
     return Turn.objects.get(pk=claim.turn_id)
 
 
-@operation("claims.claim")
+@operation("lease.claim")
 def claim_fresh() -> Callable[[], object]:
     turn = say()
     return lambda: claimed(turn)
 
 
-@operation("claims.claim, after its tools")
+@operation("lease.claim, after its tools")
 def claim_again() -> Callable[[], object]:
     turn = waits_for_tools()
     ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
     return lambda: claimed(turn)
 
 
-@operation("claims.claim, not its turn")
+@operation("lease.claim, not its turn")
 def claim_too_early() -> Callable[[], object]:
     say()
     turn = say()
-    return lambda: claims.claim(turn.pk, worker="worker")
+    return lambda: lease.claim(turn.pk, worker="worker")
 
 
 def with_claim(act: Callable[[Claim], object]) -> Callable[[], Callable[[], object]]:
@@ -216,41 +218,41 @@ def with_claim(act: Callable[[Claim], object]) -> Callable[[], Callable[[], obje
     return prepare
 
 
-operation("claims.keep")(with_claim(lambda claim: claims.keep([claim], worker="worker")))
-operation("claims.still_held")(with_claim(lambda claim: claims.still_held([claim])))
-operation("claims.read", PROMPT)(with_claim(claims.read))
-operation("claims.said_between", PROMPT)(
-    with_claim(lambda claim: claims.said_between(claim.conversation_id, 1_000, 1_499))
+operation("lease.renew")(with_claim(lambda claim: lease.renew([claim], worker="worker")))
+operation("lease.still_held")(with_claim(lambda claim: lease.still_held([claim])))
+operation("snapshot.load", PROMPT)(with_claim(snapshot.load))
+operation("snapshot.said_between", PROMPT)(
+    with_claim(lambda claim: snapshot.said_between(claim.conversation_id, 1_000, 1_499))
 )
-operation("claims.store_calls")(with_claim(lambda claim: claims.store_calls(claim, CALLS, limit=None)))
-operation("claims.finish")(with_claim(lambda claim: claims.finish(claim, Completion(usage=USAGE), reply="words")))
-operation("claims.fail")(with_claim(lambda claim: claims.fail(claim, code="turn_error")))
-operation("claims.wait_for_retry")(with_claim(lambda claim: claims.wait_for_retry(claim, seconds=1)))
-operation("claims.stand_back")(with_claim(lambda claim: claims.stand_back(claim, seconds=1)))
-operation("claims.hand_back")(with_claim(claims.hand_back))
-operation("claims.ring_for_next")(with_claim(lambda claim: claims.ring_for_next(claim.conversation_id)))
+operation("steps.store_calls")(with_claim(lambda claim: steps.store_calls(claim, CALLS, limit=None)))
+operation("steps.finish")(with_claim(lambda claim: steps.finish(claim, Completion(usage=USAGE), reply="words")))
+operation("steps.fail")(with_claim(lambda claim: steps.fail(claim, code="turn_error")))
+operation("steps.wait_for_retry")(with_claim(lambda claim: steps.wait_for_retry(claim, seconds=1)))
+operation("steps.reschedule")(with_claim(lambda claim: steps.reschedule(claim, seconds=1)))
+operation("steps.release")(with_claim(steps.release))
+operation("steps.notify_next")(with_claim(lambda claim: steps.notify_next(claim.conversation_id)))
 
 
-@operation("claims.store_results")
+@operation("steps.store_results")
 def store_results() -> Callable[[], object]:
     turn = waits_for_tools()
     ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
     claim = claimed(turn)
-    view = claims.read(claim)
-    return lambda: claims.store_results(claim, view)
+    view = snapshot.load(claim)
+    return lambda: steps.store_results(claim, view)
 
 
-@operation("claims.cancel_if_asked")
+@operation("steps.cancel_if_asked")
 def cancel_if_asked() -> Callable[[], object]:
     claim = claimed()
     Turn.objects.filter(pk=claim.turn_id).update(cancel_requested=True)
-    return lambda: claims.cancel_if_asked(claim)
+    return lambda: steps.cancel_if_asked(claim)
 
 
-@operation("claims.close_round")
+@operation("steps.close_round")
 def close_round() -> Callable[[], object]:
     turn = waits_for_tools()
-    return lambda: claims.close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="")
+    return lambda: steps.close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="")
 
 
 # --- tool calls --------------------------------------------------------------------------------------------------
@@ -312,11 +314,11 @@ def busy_minute() -> ToolSetting:
     return ToolSetting.objects.get(name="time")
 
 
-@operation("claims.store_calls, within limits")
+@operation("steps.store_calls, within limits")
 def store_limited_calls() -> Callable[[], object]:
     busy_minute()
     claim = claimed()
-    return lambda: claims.store_calls(claim, CALLS, limit=None)
+    return lambda: steps.store_calls(claim, CALLS, limit=None)
 
 
 @operation("limits.exceeding")
@@ -734,7 +736,7 @@ on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)
 @operation("streams.read_story")
 def read_story() -> Callable[[], object]:
     turn = a_turn()
-    return lambda: streams.read_story(turn.pk, request_id="request")
+    return lambda: streams.read_story(turn.pk, renderer=answers, request_id="request")
 
 
 on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")
@@ -782,16 +784,16 @@ on_api("PUT agents/{}/memory", lambda: "agents/default/memory", body={"content":
 on_api("GET agents/{}/history", lambda: "agents/default/history")
 
 
-@operation("answers.calls_of")
+@operation("calls.outcomes")
 def calls_of() -> Callable[[], object]:
     call = a_call()
-    return lambda: answers.calls_of(call.turn_id)
+    return lambda: calls.outcomes(call.turn_id)
 
 
-@operation("answers.chat_answer")
+@operation("answers.current")
 def chat_answer() -> Callable[[], object]:
     turn = a_turn()
-    return lambda: answers.chat_answer(turn.pk, request_id="request")
+    return lambda: answers.current(turn.pk, request_id="request")
 
 
 @operation("GET /health/ready")
@@ -1003,7 +1005,9 @@ def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None
 MODULES = (
     answers,
     calls,
-    claims,
+    lease,
+    snapshot,
+    steps,
     compaction,
     daily,
     deadlines,
@@ -1021,7 +1025,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("deadlines.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
-        "claims.for_model",
+        "snapshot.for_model",
         *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),

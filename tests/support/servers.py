@@ -65,7 +65,7 @@ class Run:
         """``prepared_with``: the environment of hosts, whose admin and key the template of hosts then has."""
         shapes.find_servers()
         self._lock = connect()
-        assert self._take(os.environ["TEST_RUN"])
+        assert self.claim_and_load(os.environ["TEST_RUN"])
         self._sweep_the_dead()
         try:
             self._make_templates(prepared_with)
@@ -85,7 +85,7 @@ class Run:
         remove(os.environ["TEST_RUN"], self._lock)
         self._lock.close()
 
-    def _take(self, run: str) -> bool:
+    def claim_and_load(self, run: str) -> bool:
         taken = self._lock.execute("SELECT pg_try_advisory_lock(%s, %s)", [LOCKS, int(run, 16)]).fetchone()
         return bool(taken and taken[0])
 
@@ -94,7 +94,7 @@ class Run:
         with broker() as keys:
             databases += [key.decode() for key in keys.scan_iter(match=f"{PREFIX}*", count=1000)]
         for run in {found[1] for name in databases if (found := re.match(rf"{PREFIX}([0-7][0-9a-f]{{7}})_", name))}:
-            if run != os.environ["TEST_RUN"] and self._take(run):
+            if run != os.environ["TEST_RUN"] and self.claim_and_load(run):
                 remove(run, self._lock)
                 self._lock.execute("SELECT pg_advisory_unlock(%s, %s)", [LOCKS, int(run, 16)])
 

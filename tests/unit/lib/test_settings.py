@@ -31,7 +31,7 @@ NONSENSE = {
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch, tmp_path):
+def environment(monkeypatch, tmp_path, own_secrets):
     """An environment in which nothing is set; ``environment(PORT="1")`` sets something."""
     for name in {reader.name for reader in readers()} | set(READ_ELSEWHERE):
         for variable in (name, f"{name}_FILE"):

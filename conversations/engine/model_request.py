@@ -1,4 +1,4 @@
-"""What a model was sent: kept as a record of some 200 bytes with its answer, and built again from it.
+"""What a model is sent: built for a step, kept as a record of some 200 bytes with its answer, and built again from it.
 
 A prompt is made of what is stored: messages, a summary, a version of the agent and one of the memory. So the record
 only says which of them, and by how much the history was cut. What is built again is held against the record's
@@ -15,19 +15,26 @@ from typing import Any
 
 from django.conf import settings
 
+from agent import tokens
 from agent.llm.base import ModelRequest
 from agent.loop import ChatMessage, Limit
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
 from conversations import pins
-from conversations.engine import claims
+from conversations.engine.compaction import USED_SHARE
+from conversations.engine.lease import Claim
+from conversations.engine.snapshot import MOST_MESSAGES, said_between
+from conversations.engine.step_context import StepContext
 from conversations.models import Conversation, Message, Turn
 from memory import log
 from memory.models import MemoryVersion
 from tools import registry
 from tools.errors import UnknownTool
 
-# --- making a prompt ---------------------------------------------------------------------------------------------
+# A history that takes so much of its room is compacted before it has to be cut, to so much of it.
+FULL_SHARE, KEPT_SHARE = 0.75, 0.4
+
+# --- building it ---------------------------------------------------------------------------------------------
 
 
 def background_of(
@@ -70,16 +77,113 @@ def prompt_of(
         background=background,
         transcript=transcript,
         result_chars=result_chars,
-        most=claims.MOST_MESSAGES,
+        most=MOST_MESSAGES,
         tokens=room,
         limit=limit,
     )
 
 
+def background(context: StepContext) -> Background:
+    """What the model is told before the history, for a step."""
+    claim, stored = context.claim, context.snapshot
+    return background_of(
+        claim.agent.profile(),
+        key=claim.key,
+        memory=context.memory,
+        notes=context.notes,
+        summary=stored.summary,
+        pinned=stored.pinned,
+        tools=[tool["function"]["name"] for tool in context.tools],
+    )
+
+
+def build(context: StepContext, limit: Limit | None) -> tuple[ModelRequest, int]:
+    """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected."""
+    tools = _offered(context, limit)
+    prompt = prompt_of(
+        background(context),
+        context.snapshot.transcript,
+        room=_room_for_messages(context, limit),
+        result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
+        limit=limit,
+    )
+    estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt))
+    return ModelRequest(model=context.claim.model, messages=prompt, tools=tools), estimated
+
+
+def compact_to(context: StepContext, request: ModelRequest) -> int | None:
+    """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
+    stored, (system, *history) = context.snapshot, request.messages
+    room = _room(context.claim) - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
+    is_long = stored.unconsolidated + 1 > settings.MEMORY_COMPACT_AFTER and not stored.is_left_long
+    # Of what no summary covers: the rest is there in any case, and compacting would not make it less.
+    open_ones = history[max(len(history) - stored.unconsolidated, 0) :]
+    is_large = sum(map(tokens.estimated_message, open_ones)) > FULL_SHARE * room
+    return max(int(KEPT_SHARE * room), 0) if is_long or is_large else None
+
+
+def _offered(context: StepContext, limit: Limit | None) -> list[dict[str, Any]]:
+    """The tools that a request offers: at a limit, none."""
+    return [] if limit else context.tools
+
+
+def _room_for_messages(context: StepContext, limit: Limit | None) -> int:
+    """Tokens that a request's messages may have, by an estimate that is not corrected."""
+    return _room(context.claim) - tokens.estimated_tools(_offered(context, limit))
+
+
+def _room(claim: Claim) -> int:
+    """Tokens a prompt may have, counted as estimates are. No provider makes it larger by reporting few: some leave out
+    what they had cached."""
+    return int(USED_SHARE * claim.agent.prompt_tokens() / max(tokens.correction.ratio(claim.model), 1.0))
+
+
+class Asking:
+    """What the model is asked for a step of a turn; if it is refused as too long, something smaller.
+
+    ``record``: what is kept of it, from which it can be told later what was sent.
+    """
+
+    def __init__(self, context: StepContext, limit: Limit | None) -> None:
+        self._context, self._limit = context, limit
+        self._refused: list[int] = []
+        self._make()
+
+    def _make(self) -> None:
+        context, limit = self._context, self._limit
+        self._room = _room_for_messages(context, limit)
+        self.request, self.estimated = build(context, limit)
+        self.record = _record(
+            self.request,
+            room=self._room,
+            limit=limit,
+            refused=self._refused,
+            agent_version=context.claim.agent.version,
+            memory_version=context.memory_version,
+            notes=context.notes,
+            today=context.today,
+            first_seq=context.snapshot.first_seq,
+            last_seq=context.snapshot.last_seq,
+            summary_seq=context.snapshot.summary_seq,
+            pinned=context.snapshot.pinned,
+            # Also where none is offered: the system prompt tells how to use them.
+            tools=[tool["function"]["name"] for tool in context.tools],
+        )
+
+    def make_smaller(self) -> bool:
+        """After it was refused as too long: dense text has more tokens than were estimated. Whether it is smaller now;
+        what cannot be made smaller is refused for good."""
+        tokens.correction.refused(self.request.model)
+        before = self.estimated
+        self._refused = [*self._refused, self._room]
+        self._make()
+        return self.estimated < before
+
+
 # --- keeping a record --------------------------------------------------------------------------------------------
 
 
-def record(
+def _record(
     request: ModelRequest,
     *,
     room: int,
@@ -187,7 +291,7 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) ->
         doubts.append("a pinned message is gone")
     told: dict[str, Any] = {"memory": memory, "notes": notes, "summary": summary, "pinned": pinned}
     background = background_of(profile, key=conversation.key, tools=names, **told)
-    said = claims.said_between(conversation.pk, kept["first"], kept["last"])
+    said = said_between(conversation.pk, kept["first"], kept["last"])
     messages = prompt_of(background, said, room=kept["room"], result_chars=kept["results"], limit=limit)
     if _digest(messages) != kept["sum"]:
         doubts.append("the messages differ: another release or other settings made them")

@@ -1,0 +1,167 @@
+"""A worker's lease on a turn: the claim that starts it, and the fence that every write passes.
+
+A claim raises the turn's ``fence``; each write passes the fence (``… WHERE fence = mine``) in its own transaction, or
+changes nothing. What is stored under a lease stands in :mod:`conversations.engine.steps`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    OuterRef,
+    Subquery,
+    When,
+)
+from django.db.models.functions import Coalesce, Least
+
+from agent.models import Agent
+from conversations.engine import transcript
+from conversations.errors import FenceLost, NotClaimed
+from conversations.models import (
+    Conversation,
+    Message,
+    Turn,
+    TurnQuerySet,
+    TurnStatus,
+)
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.lease import lease_length
+from nanohost.lib.statements import Given, Rows, Update
+from tools.models import ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A held turn. ``deadline`` is on this process's monotonic clock, set by the database's."""
+
+    turn_id: UUID
+    conversation_id: UUID
+    owner_id: int
+    key: str
+    agent: Agent
+    model: str
+    request_id: str
+    fence: int
+    attempts: int
+    deadline: float = field(compare=False)
+
+    @property
+    def max_rounds(self) -> int:
+        """Rounds of tool calls that may run."""
+        return settings.AGENT_MAX_TOOL_ROUNDS if self.agent.max_tool_rounds is None else self.agent.max_tool_rounds
+
+    def seconds_left(self) -> float:
+        """Until the turn's deadline; below 0 past it."""
+        return self.deadline - time.monotonic()
+
+
+_inbox = Rows(
+    lambda: (
+        Message.objects.filter(turn_id=Given("turn_id"), seq=None).order_by("pk").values_list("pk", "conversation_id")
+    )
+)
+_claim = Update(
+    lambda: Turn.objects.claimable().filter(pk=Given("turn_id")),
+    lambda: {
+        **Turn.claimed(worker=Given("worker"), lease=Given("lease", DurationField())),
+        "waiting_for": "",
+        "attempts": Case(
+            When(status=TurnStatus.RUNNING, then=F("attempts") + 1), default=F("attempts"), output_field=IntegerField()
+        ),
+        "deadline": Coalesce("deadline", from_now(Given("timeout", DurationField()))),
+        "started_at": Coalesce("started_at", Now()),
+        "stepped_at": Now(),
+        "run_after": None,
+        "agent_version": Subquery(
+            Conversation.objects.filter(pk=OuterRef("conversation_id")).values("agent__version"),
+        ),
+    },
+)
+_give_seq = Update(
+    lambda: Message.objects.filter(pk=Given("message_id"), seq=None), lambda: {"seq": Given("seq", BigIntegerField())}
+)
+# An UPDATE that waited for another's commit looks at the turn as it then is, but at its calls as they were before. If
+# the turn's former worker has stored calls meanwhile, they are open.
+_claimed = Rows(
+    lambda: (
+        Turn.objects.select_related("conversation__agent")
+        .annotate(
+            time_left=ExpressionWrapper(F("deadline") - Now(), output_field=DurationField()),
+            open_call=Exists(ToolCall.objects.open().filter(turn_id=Given("turn_id"))),
+        )
+        .filter(pk=Given("turn_id"))
+    )
+)
+
+
+def claim(turn_id: UUID, *, worker: str) -> Claim | None:
+    """Take a turn: one short transaction, and None if it is not to be had.
+
+    It is to be had if it is due, no earlier turn of its conversation is open, no call of it is open, and no other
+    turn of the conversation is active (a unique index). A fresh turn's messages get their place in the transcript.
+    """
+    inbox = _inbox(turn_id=turn_id)
+    try:
+        with transaction.atomic():
+            seq = transcript.take_seqs(inbox[0][1], len(inbox)) if inbox else 0
+            timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
+            if _claim(turn_id=turn_id, worker=worker, lease=lease_length(), timeout=timeout) != 1:
+                raise NotClaimed
+            for offset, (message_id, _) in enumerate(inbox):
+                if _give_seq(message_id=message_id, seq=seq + offset) != 1:
+                    raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
+            (turn,) = _claimed(turn_id=turn_id)
+            if turn.open_call:  # type: ignore[attr-defined]  # annotated above
+                raise NotClaimed
+    except (NotClaimed, IntegrityError, FenceLost):
+        return None
+    return Claim(
+        turn_id=turn.pk,
+        conversation_id=turn.conversation_id,
+        owner_id=turn.owner_id,
+        key=turn.conversation.key,
+        agent=turn.conversation.agent,
+        model=turn.model,
+        request_id=turn.request_id,
+        fence=turn.fence,
+        attempts=turn.attempts,
+        deadline=time.monotonic() + turn.time_left.total_seconds(),  # type: ignore[attr-defined]  # annotated above
+    )
+
+
+def renew(held: Sequence[Claim], *, worker: str) -> None:
+    """Renew the leases of held turns, up to their deadlines and never past them."""
+    Turn.objects.of_worker(worker).filter(pk__in=[claim.turn_id for claim in held]).update(
+        lease_until=Least(from_now(settings.TURN_LEASE_SECONDS), F("deadline"))
+    )
+
+
+def still_held(held: Sequence[Claim]) -> dict[UUID, bool]:
+    """For each turn that is still ours: whether somebody asked to cancel it. Others are missing."""
+    rows = Turn.objects.filter(pk__in=[claim.turn_id for claim in held], status=TurnStatus.RUNNING)
+    fences = {claim.turn_id: claim.fence for claim in held}
+    flags = rows.values_list("pk", "fence", "cancel_requested")
+    return {pk: cancel_requested for pk, fence, cancel_requested in flags if fence == fences[pk]}
+
+
+def mine(*, unless_cancelled: bool) -> TurnQuerySet:
+    held = Turn.objects.held(Given("turn_id"), Given("fence"))
+    return held.filter(cancel_requested=False) if unless_cancelled else held
+
+
+def held_turn(changes: dict[str, Any], *, unless_cancelled: bool = True, returning: Sequence[str] = ()) -> Update:
+    """An update of a held turn, which passes its fence."""
+    return Update(lambda: mine(unless_cancelled=unless_cancelled), lambda: changes, returning=returning)

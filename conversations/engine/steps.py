@@ -1,0 +1,347 @@
+"""Storing a turn's steps: every write of whoever holds it.
+
+A transaction that appends to the transcript takes its numbers from the conversation first, since locks are taken in the
+order conversation, turn, call; the fence decides all the same, for it is rolled back whole.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import (
+    Case,
+    DurationField,
+    F,
+    IntegerField,
+    JSONField,
+    Q,
+    When,
+)
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import Exact
+
+from agent.history import INTERRUPTED
+from agent.llm.base import Completion, with_unique_ids
+from agent.loop import ChatMessage, Limit, unanswered_calls
+from conversations import events
+from conversations.engine import compaction, doorbell, transcript
+from conversations.engine.lease import Claim, held_turn
+from conversations.engine.snapshot import Snapshot
+from conversations.errors import FenceLost
+from conversations.events import Success, tool_events
+from conversations.kinds import TOOLS, TURNS
+from conversations.models import (
+    MOST_REASON,
+    Message,
+    Turn,
+    TurnStatus,
+    WaitingFor,
+)
+from nanohost.lib.clock import Now
+from nanohost.lib.ids import new_id
+from nanohost.lib.lease import RELEASED, rescheduled
+from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
+from nanohost.lib.statements import Given, Rows, Update
+from tools import calls, gate
+from tools.models import ToolCall
+
+# A stored step ends the count of what went wrong before it.
+_PROGRESS: dict[str, Any] = {
+    "attempts": 0,
+    "retries": 0,
+    "retry_code": "",
+    "retry_detail": "",
+    "retrying_since": None,
+    "stepped_at": Now(),
+}
+_SPENDING: dict[str, Any] = {
+    **_PROGRESS,
+    "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens", IntegerField()),
+    "completion_tokens": F("completion_tokens") + Given("completion_tokens", IntegerField()),
+    "model_calls": F("model_calls") + Given("model_calls", IntegerField()),
+    "model_ms": F("model_ms") + Given("model_ms", IntegerField()),
+}
+_WAITING: dict[str, Any] = {"status": TurnStatus.WAITING, "lease_until": None}
+_LATER: dict[str, Any] = _WAITING | {"waiting_for": WaitingFor.RETRY} | rescheduled(Given("wait", DurationField()))
+
+_goes_on = held_turn(_PROGRESS)
+_goes_on_with_refusals = held_turn(_SPENDING)
+_waits_for_tools = held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.TOOLS, "notified_at": Now()})
+_succeeds = held_turn(
+    _SPENDING | {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()},
+    returning=("prompt_tokens", "completion_tokens"),
+)
+_is_rescheduled = held_turn(_LATER)
+_waits_for_retry = held_turn(
+    _LATER
+    | {
+        "retries": Given("retries", IntegerField()),
+        "retry_code": Given("code"),
+        "retry_detail": Given("detail"),
+        "retrying_since": Case(
+            When(Q(Exact(Given("retries", IntegerField()), 1)), then=Now()), default=Coalesce("retrying_since", Now())
+        ),
+        "sent": Given("sent", JSONField()),
+    },
+)
+_is_released = held_turn(
+    _WAITING | RELEASED | {"waiting_for": WaitingFor.RETRY, "run_after": Now()}, unless_cancelled=False
+)
+
+
+def store_calls(
+    claim: Claim, completion: Completion, *, limit: Limit | None, before: int = 0, sent: dict[str, Any] | None = None
+) -> bool:
+    """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
+
+    Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are rung for. Those of
+    tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is rung for.
+    ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
+    to its commit was lost. ``sent``: the record of what the model was sent.
+    """
+    refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
+    taken = {call_id for call_id, _ in _results(turn_id=claim.turn_id)}
+    asked = [_with_plain_name(call) for call in completion.tool_calls]
+    wanted = with_unique_ids(asked, taken=taken, fresh=lambda: f"call_{new_id().hex}")
+    rows = [
+        gate.request(
+            conversation_id=claim.conversation_id,
+            turn_id=claim.turn_id,
+            owner_id=claim.owner_id,
+            agent=claim.agent.name,
+            agent_tools=claim.agent.allowed_tools(),
+            request_id=claim.request_id,
+            call_id=call["id"],
+            position=before + index,
+            tool_name=call["function"]["name"],
+            arguments=call["function"]["arguments"],
+            refusal=refusal,
+        )
+        for index, call in enumerate(wanted)
+    ]
+    queued = [row for row in rows if not row.ended]
+    change = _waits_for_tools if queued else _goes_on_with_refusals
+    try:
+        with _writing(claim, change, messages=1, **_used(completion)) as seq:
+            asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
+            _append(claim, seq, [asks], sent=sent)
+            gate.record(rows)
+            for row in rows:
+                if not row.ended:
+                    doorbell.notify(TOOLS, row.pk)
+                for kind, data in tool_events(row):  # of those that are refused
+                    events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
+            if queued and all(row.ended for row in queued):
+                # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
+                doorbell.notify(TURNS, claim.turn_id)
+    except IntegrityError:
+        if ToolCall.objects.filter(turn_id=claim.turn_id).count() == before:
+            raise
+        # Stored already; had calls been queued by it, the fence would have said so.
+        return False
+    return bool(queued)
+
+
+def store_results(claim: Claim, snapshot: Snapshot) -> None:
+    """Answer the calls of the last round with their outcomes, in the order in which they were asked for."""
+    unanswered = unanswered_calls(snapshot.own)
+    with _writing(claim, _goes_on, messages=len(unanswered)) as seq:
+        _append(claim, seq, _results_of(claim.turn_id, unanswered))
+
+
+def finish(
+    claim: Claim,
+    completion: Completion,
+    *,
+    reply: str,
+    has_called: bool = True,
+    compact_to: int | None = None,
+    kind: str = Message.Kind.SAID,
+    also: Callable[[int], None] | None = None,
+    sent: dict[str, Any] | None = None,
+) -> None:
+    """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
+
+    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``compact_to``: how many
+    tokens of the conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``:
+    what else is done in the transaction; it is given the reply's number. ``sent``: the record of what the model was
+    sent.
+    """
+    with transaction.atomic():
+        seq = transcript.take_seqs(claim.conversation_id, 1)
+        spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion))
+        if not spent:
+            raise FenceLost
+        _append(claim, seq, [{"role": "assistant", "content": reply}], kind, sent)
+        if also:
+            also(seq)
+        prompt_tokens, completion_tokens = spent[0]
+        success = Success(
+            conversation_id=str(claim.conversation_id),
+            turn_id=str(claim.turn_id),
+            reply=reply,
+            calls=calls.outcomes(claim.turn_id) if has_called else [],
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+        )
+        events.publish_end_after_commit(claim.turn_id, success)
+        notify_next(claim.conversation_id)
+        if compact_to is not None:
+            compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
+
+
+def fail(claim: Claim, *, code: str, detail: str = "", sent: dict[str, Any] | None = None) -> None:
+    """End the turn without an answer: the stable code for programs, the detail for people. ``sent``: the record of what
+    the model was sent that did not answer."""
+    unanswered = {"sent": sent} if sent else {}
+    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact_head(detail, MOST_REASON), **unanswered)
+
+
+def cancel_if_asked(claim: Claim) -> bool:
+    """End a held turn that somebody asked to cancel; False if it is not ours, or nobody did."""
+    try:
+        _end(claim, status=TurnStatus.CANCELLED, error_code="turn_cancelled")
+    except FenceLost:
+        return False
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """How a step has failed that is tried again: so many ``times`` in a row, last with this ``code``."""
+
+    times: int = 1
+    code: str = ""
+    detail: str = ""
+
+
+def wait_for_retry(
+    claim: Claim, *, seconds: float, failed: Failed = Failed(), sent: dict[str, Any] | None = None
+) -> None:
+    """Let go of the turn for a while; it stays active, so that nothing of its conversation overtakes it. ``sent``: as
+    in :func:`fail`."""
+    why: dict[str, Any] = {"retries": failed.times, "code": failed.code, "detail": redact_head(failed.detail, 200)}
+    with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent, **why):
+        pass
+
+
+def reschedule(claim: Claim, *, seconds: float) -> None:
+    """Let go of the turn for a while, before anything was done for it."""
+    with _writing(claim, _is_rescheduled, wait=timedelta(seconds=seconds)):
+        pass
+
+
+def release(claim: Claim) -> None:
+    """Let go of the turn at a shutdown: whoever comes next takes it, at no cost in attempts."""
+    with _writing(claim, _is_released):
+        doorbell.notify(TURNS, claim.turn_id)
+
+
+# --- ending a turn -----------------------------------------------------------------------------------------------
+
+
+_next = Rows(
+    lambda: (
+        Turn.objects.filter(conversation_id=Given("conversation_id"), status=TurnStatus.QUEUED)
+        .order_by("number")
+        .values_list("pk", flat=True)[:1]
+    )
+)
+
+
+def notify_next(conversation_id: UUID) -> None:
+    """Ring for the conversation's next queued turn, once the current transaction has committed."""
+    for next_turn in _next(conversation_id=conversation_id):
+        doorbell.notify(TURNS, next_turn)
+
+
+def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str) -> None:
+    """End what a turn leaves open, inside the transaction that ends it: its calls, and their answers in the transcript.
+
+    The next turn's model thereby learns what became of the calls, above all of those that are UNKNOWN.
+    """
+    gate.end_open([turn_id], rule=rule, reason=reason)
+    own = Message.objects.filter(turn_id=turn_id, seq__isnull=False).order_by("seq")
+    if unanswered := unanswered_calls([message.as_chat() for message in own]):
+        seq = transcript.take_seqs(conversation_id, len(unanswered))
+        transcript.append(conversation_id, turn_id, seq, _results_of(turn_id, unanswered))
+
+
+def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
+    with transaction.atomic():
+        # The conversation is locked first: closing the round may append to it.
+        transcript.take_seqs(claim.conversation_id, 0)
+        # Whoever was told that a turn is being cancelled finds it cancelled.
+        mine = Turn.objects.held(claim.turn_id, claim.fence)
+        mine = mine.filter(cancel_requested=status == TurnStatus.CANCELLED)
+        if mine.update(status=status, waiting_for="", lease_until=None, ended_at=Now(), **fields) != 1:
+            raise FenceLost
+        close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")
+        events.publish_end_after_commit(claim.turn_id)
+        notify_next(claim.conversation_id)
+
+
+# --- the pieces --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _writing(claim: Claim, change: Update, *, messages: int = 0, **given: Any) -> Iterator[int]:
+    """A transaction of a held turn: takes numbers for ``messages``, passes the fence, and yields the first number."""
+    with transaction.atomic():
+        seq = transcript.take_seqs(claim.conversation_id, messages) if messages else 0
+        if change(turn_id=claim.turn_id, fence=claim.fence, **given) != 1:
+            raise FenceLost
+        yield seq
+
+
+def _used(completion: Completion) -> dict[str, int]:
+    usage = completion.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "model_calls": int(completion.took_ms > 0),
+        "model_ms": completion.took_ms,
+    }
+
+
+def _with_plain_name(call: dict[str, Any]) -> dict[str, Any]:
+    """The name of a tool is stored and told as it was asked for, except for a secret in it, which no tool's has."""
+    function = call["function"]
+    # Without the brackets, which providers refuse in a name.
+    return call | {"function": function | {"name": redact(function["name"]).replace(MASK, MASK.strip("[]"))}}
+
+
+def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
+    """For the transcript; the call itself is run with its arguments whole."""
+    function = call["function"]
+    return call | {"function": function | {"arguments": redact_json(function["arguments"])}}
+
+
+def _append(
+    claim: Claim,
+    seq: int,
+    messages: Sequence[ChatMessage],
+    kind: str = Message.Kind.SAID,
+    sent: dict[str, Any] | None = None,
+) -> None:
+    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent)
+
+
+_results = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list("call_id", "result"))
+
+
+def _results_of(turn_id: UUID, unanswered: Sequence[dict[str, Any]]) -> list[ChatMessage]:
+    results = dict(_results(turn_id=turn_id))
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "name": call["function"]["name"][:128],
+            "content": results.get(call["id"], INTERRUPTED),
+        }
+        for call in unanswered
+    ]
