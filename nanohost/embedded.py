@@ -15,7 +15,8 @@ from celery.worker import state as worker_state
 
 from conversations.engine import doorbell
 from conversations.engine.worker import Runtime, start_runtime
-from conversations.models import COMPACTION, TOOLS, TURNS, Turn, TurnStatus
+from conversations.models import COMPACTION, TOOLS, TURNS, Turn
+from conversations.statuses import TurnStatus
 from nanohost.celery import app, make_app
 from nanohost.lib.clock import from_now
 from scheduler.beat import HouseScheduler

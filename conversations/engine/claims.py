@@ -44,16 +44,8 @@ from conversations import events, pins
 from conversations.engine import compaction, doorbell, transcript
 from conversations.errors import FenceLost, NotClaimed
 from conversations.events import answers, tool_events
-from conversations.models import (
-    MOST_REASON,
-    Conversation,
-    Message,
-    Turn,
-    TurnQuerySet,
-    TurnStatus,
-    WaitingFor,
-    as_chat,
-)
+from conversations.models import MOST_REASON, Conversation, Message, Turn, TurnQuerySet, as_chat
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import MASK, redact, redact_head, redact_json

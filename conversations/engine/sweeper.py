@@ -16,7 +16,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from conversations.engine import doorbell
-from conversations.models import Compaction, CompactionStatus, Turn, TurnStatus, WaitingFor
+from conversations.models import Compaction, CompactionStatus, Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from tools import calls, gate
 from tools.models import CallStatus, ToolCall

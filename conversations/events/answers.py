@@ -6,7 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from conversations.errors import BY_OPERATOR, PASSING, TurnProblem
-from conversations.models import Message, Turn, TurnStatus
+from conversations.models import Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.rest import PROBLEM_TYPE, problem
 from nanohost.lib.statements import Given, Rows

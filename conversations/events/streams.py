@@ -15,7 +15,8 @@ from conversations.events import place_of, tool_events
 from conversations.events.answers import chat_answer
 from conversations.events.hub import Followed, Hub, as_sse
 from conversations.events.kinds import DELTAS, EventKind
-from conversations.models import Message, Turn, TurnStatus
+from conversations.models import Message, Turn
+from conversations.statuses import TurnStatus
 from tools.models import ToolCall
 
 PING_SECONDS = 15.0

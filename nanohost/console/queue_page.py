@@ -26,16 +26,15 @@ from conversations.errors import TurnProblem
 from conversations.models import (
     COMPACTION,
     MOST_REASON,
-    OPEN,
     TOOLS,
     TURNS,
     Compaction,
     CompactionStatus,
     IntakePause,
     Turn,
-    TurnStatus,
     Worker,
 )
+from conversations.statuses import OPEN, TurnStatus
 from nanohost.console import broker, standing
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head
