@@ -10,6 +10,7 @@ from django.db.models import Exists, ExpressionWrapper, OuterRef, Q
 
 from agent.models import Agent
 from conversations.kinds import TOOLS, TURNS, Kind
+from conversations.statuses import ACTIVE, FINAL, OPEN, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
@@ -92,31 +93,6 @@ class Conversation(models.Model):
         """The state: by key, what is kept and since when, if that is known."""
         times = {key: datetime.fromisoformat(at) for key, at in self.state_times.items()}
         return {key: (value, times.get(key)) for key, value in self.state.items()}
-
-
-class TurnStatus(models.TextChoices):
-    """Where a turn stands; the last three are final."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    WAITING = "waiting"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class WaitingFor(models.TextChoices):
-    """What a waiting turn waits for."""
-
-    TOOLS = "tools"
-    RETRY = "retry"
-    # Of a queued one, which was stored while the intake was paused; it is taken away at the resume.
-    INTAKE = "intake"
-
-
-ACTIVE = (TurnStatus.RUNNING, TurnStatus.WAITING)
-OPEN = (TurnStatus.QUEUED, *ACTIVE)
-FINAL = (TurnStatus.SUCCEEDED, TurnStatus.FAILED, TurnStatus.CANCELLED)
 
 
 class TurnQuerySet(LeaseQuerySet["Turn"]):

@@ -1,4 +1,4 @@
-"""What a turn waits for at its model, in plain words: an answer, or the next try after a failure."""
+"""What an open turn waits for, in plain words; above all at its model: an answer, or the next try after a failure."""
 
 from collections import Counter
 from datetime import datetime
@@ -6,7 +6,8 @@ from datetime import datetime
 from django.utils import timezone
 
 from conversations.errors import PASSING
-from conversations.models import Turn, TurnStatus, WaitingFor
+from conversations.models import Turn
+from conversations.statuses import TurnStatus, WaitingFor, describe
 from nanohost.lib.text import duration
 
 # The latest turns of the host tell how long a model usually takes; of fewer answers than these, nothing is told.
@@ -29,7 +30,7 @@ def usual_seconds() -> dict[str, float]:
 def for_model(turn: Turn, usual: dict[str, float], now: datetime) -> tuple[bool, str]:
     """Of a running turn: whether its model is far past its usual time, and for how long it has been asked."""
     if turn.stepped_at is None:
-        return False, "Its worker works on it, and renews its lease."
+        return False, f"{describe(turn.status, turn.waiting_for).words}."
     seconds = max(0.0, (now - turn.stepped_at).total_seconds())
     words = f"Waiting for model {turn.model} for {duration(seconds)}"
     takes = usual.get(turn.model)
@@ -55,13 +56,13 @@ def for_retry(turn: Turn, now: datetime) -> str:
 
 
 def stands(turn: Turn, now: datetime) -> str:
-    """What an open turn waits for at its model; "" for what is neither."""
+    """What an open turn waits for."""
     if turn.status == TurnStatus.RUNNING:
         _, words = for_model(turn, usual_seconds(), now)
         return f"{words} {for_retry(turn, now)}" if turn.retries else words
     if turn.status == TurnStatus.WAITING and turn.waiting_for == WaitingFor.RETRY and turn.retries:
         return for_retry(turn, now)
-    return ""
+    return f"{describe(turn.status, turn.waiting_for).words}."
 
 
 def _clock(moment: datetime) -> str:

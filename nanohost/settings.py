@@ -379,7 +379,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
-        "TurnStatus": "conversations.models.TurnStatus",
+        "TurnStatus": "conversations.statuses.CHOICES",
         "CallStatus": "tools.models.CallStatus",
         "MessageType": "conversations.models.Message.Type",
     },

@@ -20,7 +20,8 @@ from django.utils import timezone
 from agent.heartbeat import has_nothing_to_tell, has_something_to_do, question
 from agent.models import HEARTBEAT, Agent
 from conversations.engine import inbox
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.ids import new_id
 from scheduler.models import Heartbeat, HeartbeatState
 from scheduler.runs import BY_HEARTBEAT, MANY

@@ -15,7 +15,8 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 
 from conversations.engine import inbox
 from conversations.errors import RESTORED
-from conversations.models import FINAL, Conversation, Turn, TurnStatus
+from conversations.models import Conversation, Turn
+from conversations.statuses import FINAL, TurnStatus
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import new_id

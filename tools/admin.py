@@ -220,7 +220,7 @@ class ToolSettingAdmin(ModelAdmin):
     @admin.display(description="defined in")
     def defined_in(self, setting: ToolSetting) -> str:
         tool = _registered(setting)
-        return f"{tool.module}.{tool.qualname}" if tool else "–"
+        return tool.defined_in if tool else "–"
 
     @admin.action(description="Enable the selected tools", permissions=[TOGGLE])
     def enable(self, request: HttpRequest, chosen: QuerySet[ToolSetting]) -> None:

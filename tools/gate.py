@@ -12,13 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, OperationalError, close_old_connections, transaction
+from django.db import DatabaseError, OperationalError, transaction
 
 from nanohost.lib.database import Tries, borrowed_connection, store_again
 from nanohost.lib.ids import new_id
@@ -28,14 +28,12 @@ from nanohost.lib.text import clip, storable
 from tools import calls, limits, registry
 from tools.arguments import Misfit, read_arguments
 from tools.calls import Outcome
-from tools.errors import CallLost, UnknownTool
-from tools.inline import run_inline
+from tools.errors import CallLost, Interrupted, UnknownTool
 from tools.limits import Limit
 from tools.models import CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
-from tools.registry import REPEATABLE, Caller, RegisteredTool
-from tools.sandbox.children import Interrupted, Task, place_of, pool
-from tools.sandbox.modes import in_force
+from tools.registry import RegisteredTool
+from tools.runners import KINDS, AdmittedCall
 
 T = TypeVar("T")
 
@@ -348,61 +346,16 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
     except DatabaseError as error:  # it has not been started: it may be again, whatever its effects
         logger.warning("the gate could not decide (%s); the call goes back into the queue", type(error).__name__)
         raise Interrupted from None
-    if tool.inline:
-        return _run_inline(call, tool, setting, arguments)
-    task = Task(
-        module=tool.module,
-        qualname=tool.qualname,
-        arguments=arguments,
-        timeout=setting.timeout(tool),
-        output_bytes=setting.output_bytes(),
-        secrets=tool.secrets,
-        repeatable=tool.effects in REPEATABLE,
-        permissions=tool.permissions,
+    return tool.runner.run_admitted(
+        AdmittedCall(
+            call=call,
+            tool=tool,
+            arguments=arguments,
+            timeout=setting.timeout(tool),
+            output_bytes=setting.output_bytes(),
+            still_wanted=partial(_still_wanted, call),
+        )
     )
-    close_old_connections()  # none is kept while the tool runs
-    answer = pool().run(task, still_wanted=lambda: _still_wanted(call))
-    if answer.lost:
-        raise CallLost(call.pk)
-    if answer.ok:
-        return Outcome(status=CallStatus.SUCCESS, result=answer.text)
-    if answer.rule in ("timeout", "crashed", "memory", "interrupted", "output") and tool.effects == "write":
-        return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({answer.text})", rule=answer.rule)
-    return Outcome(status=CallStatus.FAILED, result=f"FAILED: {answer.text}", rule=answer.rule)
-
-
-def _run_inline(call: ToolCall, tool: RegisteredTool, setting: ToolSetting, arguments: dict[str, Any]) -> Outcome:
-    """Run a tool that works on the database. What it changes is committed together with its outcome, or not at all."""
-    assert call.owner_id is not None  # of the version that brought these tools, or a later one
-    caller = Caller(
-        conversation_id=call.conversation_id,
-        turn_id=call.turn_id,
-        owner_id=call.owner_id,
-        agent=call.agent,
-        call_id=call.pk,
-        request_id=call.request_id,
-    )
-    # Nobody renews its lease meanwhile: on SQLite, its transaction keeps everybody else from writing.
-    seconds = min(setting.timeout(tool), settings.TURN_LEASE_SECONDS / 2)
-    run = partial(run_inline, tool, arguments, caller=caller, seconds=seconds, output_bytes=setting.output_bytes())
-    if tool.effects == "read":
-        return run()
-    began = time.perf_counter()
-    try:
-        with transaction.atomic():
-            outcome = run()
-            if outcome.status != CallStatus.SUCCESS:
-                transaction.set_rollback(True)
-                return outcome
-            # Last: whoever ended the call in between has the row, and then nothing of this is kept.
-            calls.end(call, outcome, duration_ms=round((time.perf_counter() - began) * 1000))
-    except OperationalError as error:  # whether or not it was committed, the fence lets it happen once
-        logger.warning("tool %s could not be run (%s); its call goes back into the queue", tool.name, error)
-        raise Interrupted from None
-    except DatabaseError as error:  # what only a commit notices: a row it refers to has gone
-        logger.exception("what the tool %s has changed could not be committed", tool.name)
-        return Outcome(status=CallStatus.FAILED, result=f"FAILED: {type(error).__name__}", rule="raised")
-    return replace(outcome, stored=True)
 
 
 def _still_wanted(call: ToolCall) -> bool:
@@ -435,22 +388,23 @@ def _audit(call: ToolCall, outcome: Outcome, duration_ms: int) -> None:
 
 
 def warm_tools() -> None:
-    """Start the processes of those tools that are enabled, so that the first calls do not wait for them. Raises
+    """Start what the enabled tools run in, so that the first calls do not wait for it. Raises
     :class:`tools.sandbox.modes.SandboxMissing` if they cannot have the sandbox that is demanded."""
     _stopping.clear()
     enabled = set(ToolSetting.objects.filter(enabled=True).values_list("name", flat=True))
-    tools = [tool for tool in registry.registered() if tool.name in enabled and not tool.inline]
-    in_force()
-    pool().start({place_of(tool) for tool in tools})
+    tools = [tool for tool in registry.registered() if tool.name in enabled]
+    for kind in KINDS:
+        kind.start(tools)
 
 
 def stop_tools() -> None:
     """At a shutdown: interrupt what can be run again, and give the rest a few seconds."""
     _stopping.set()
-    pool().stop()
+    for kind in KINDS:
+        kind.stop()
 
 
 def close_tools() -> None:
-    """End the processes tools run in; whoever starts again has new ones."""
-    pool().close()
-    pool.cache_clear()
+    """End what tools run in; whoever starts again has it new."""
+    for kind in KINDS:
+        kind.close()

@@ -1,33 +1,72 @@
 """Runs tools that work on the database: in the worker's own process, on the connection of its thread.
 
 Only nanohost's own are such, so no process of their own guards against them. A time limit ends their statements.
-Only the gate may use this module; a test walks the code to see that nobody else does.
+Only the gate may have a call run here; a test walks the code to see that nobody else does.
 """
 
 import importlib
 import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, OperationalError, transaction
 
 from nanohost.lib.database import TookTooLong, time_limit
 from nanohost.lib.errors import Problem
+from tools import calls
 from tools.calls import Outcome
+from tools.errors import Interrupted
 from tools.models import CallStatus
-from tools.registry import Caller, RegisteredTool
+from tools.registry import Caller
 from tools.results import as_text, binder, cap
+from tools.runners import AdmittedCall, Inline
 
 logger = logging.getLogger(__name__)
 
 
-def run_inline(
-    tool: RegisteredTool, arguments: dict[str, Any], *, caller: Caller, seconds: float, output_bytes: int
-) -> Outcome:
-    """Run a tool once. In the caller's transaction if there is one, which is to be rolled back unless it ends as a
-    SUCCESS; what the tool raises is part of the outcome, a ValueError and a Problem in their own words."""
-    function: Any = importlib.import_module(tool.module)
-    for part in tool.qualname.split("."):
-        function = getattr(function, part)
+def run_inline(runner: Inline, admitted: AdmittedCall) -> Outcome:
+    """Run a call once. What it changes is committed together with its outcome, or not at all."""
+    function = _function_of(runner)
+    if admitted.tool.effects == "read":
+        return _run_function(function, admitted)
+    began = time.perf_counter()
     try:
-        bound = binder(function)(caller=caller, **arguments)
+        with transaction.atomic():
+            outcome = _run_function(function, admitted)
+            if outcome.status != CallStatus.SUCCESS:
+                transaction.set_rollback(True)
+                return outcome
+            # Last: whoever ended the call in between has the row, and then nothing of this is kept.
+            calls.end(admitted.call, outcome, duration_ms=round((time.perf_counter() - began) * 1000))
+    except OperationalError as error:  # whether or not it was committed, the fence lets it happen once
+        logger.warning(
+            "tool %s could not be run (%s); its call goes back into the queue", admitted.call.tool_name, error
+        )
+        raise Interrupted from None
+    except DatabaseError as error:  # what only a commit notices: a row it refers to has gone
+        logger.exception("what the tool %s has changed could not be committed", admitted.call.tool_name)
+        return Outcome(status=CallStatus.FAILED, result=f"FAILED: {type(error).__name__}", rule="raised")
+    return replace(outcome, stored=True)
+
+
+def _function_of(runner: Inline) -> Callable[..., Any]:
+    function: Any = importlib.import_module(runner.module)
+    for part in runner.qualname.split("."):
+        function = getattr(function, part)
+    found: Callable[..., Any] = function
+    return found
+
+
+def _run_function(function: Callable[..., Any], admitted: AdmittedCall) -> Outcome:
+    """In the caller's transaction if there is one, which is to be rolled back unless this ends as a SUCCESS. What the
+    tool raises is part of the outcome, a ValueError and a Problem in their own words."""
+    # Nobody renews its lease meanwhile: on SQLite, its transaction keeps everybody else from writing.
+    seconds = min(admitted.timeout, settings.TURN_LEASE_SECONDS / 2)
+    try:
+        bound = binder(function)(caller=_caller_of(admitted), **admitted.arguments)
     except ValueError as error:
         return _failed("arguments", str(error))
     try:
@@ -38,9 +77,22 @@ def run_inline(
     except (ValueError, Problem) as error:
         return _failed("raised", str(error))
     except Exception as error:
-        logger.exception("tool %s raised", tool.name)
+        logger.exception("tool %s raised", admitted.call.tool_name)
         return _failed("raised", type(error).__name__)
-    return Outcome(status=CallStatus.SUCCESS, result=cap(text, output_bytes))
+    return Outcome(status=CallStatus.SUCCESS, result=cap(text, admitted.output_bytes))
+
+
+def _caller_of(admitted: AdmittedCall) -> Caller:
+    call = admitted.call
+    assert call.owner_id is not None  # of the version that brought these tools, or a later one
+    return Caller(
+        conversation_id=call.conversation_id,
+        turn_id=call.turn_id,
+        owner_id=call.owner_id,
+        agent=call.agent,
+        call_id=call.pk,
+        request_id=call.request_id,
+    )
 
 
 def _failed(rule: str, text: str) -> Outcome:

@@ -28,6 +28,7 @@ from uuid import UUID
 
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
+from tools.runners import InChild, Inline, Runner
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,18 +60,27 @@ class RegisteredTool:
     ``effects``: a "read" tool may be run again after a crash; a "write" tool never is. What a "rows" tool changes are
     rows of this database and nothing else, in one transaction with the outcome of its call, so that it may be run again
     as well. ``timeout``: seconds, or None for ``TOOL_TIMEOUT_SECONDS``. ``secrets``: names of the environment variables
-    its process is given. ``inline``: it has a :class:`Caller`, and no process of its own.
+    its process is given. ``module``: the one that registers it. ``runner``: what runs its calls, for the gate.
     """
 
     name: str
     module: str
-    qualname: str
     description: str
     permissions: tuple[Permission, ...]
     effects: Effects
     timeout: float | None
     secrets: tuple[str, ...]
-    inline: bool
+    runner: Runner
+
+    @property
+    def inline(self) -> bool:
+        """Whether it has a :class:`Caller`, and no process of its own."""
+        return isinstance(self.runner, Inline)
+
+    @property
+    def defined_in(self) -> str:
+        """Where it is defined, for people."""
+        return self.runner.defined_in
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -138,19 +148,20 @@ def tool(
             needed = tuple(Permission(permission) for permission in permissions)
         except ValueError as error:
             raise ToolDefinitionError(f"{tool_name}: {error}; permissions are {', '.join(Permission)}.") from None
+        kind = Inline if inline else InChild
+        runner = kind(module=function.__module__, qualname=function.__qualname__)
         known = _tools.get(tool_name)
-        if known and (known.module, known.qualname) != (function.__module__, function.__qualname__):
+        if known and known.defined_in != runner.defined_in:
             raise ToolDefinitionError(f"{tool_name}: {known.module} already registers a tool of that name.")
         _tools[tool_name] = RegisteredTool(
             name=tool_name,
             module=function.__module__,
-            qualname=function.__qualname__,
             description=description.split("\nArgs:")[0].strip(),
             permissions=needed,
             effects=effects,
             timeout=timeout,
             secrets=tuple(secrets),
-            inline=inline,
+            runner=runner,
         )
         _awaiting_schema[tool_name] = function
         return function
@@ -190,5 +201,5 @@ def registered() -> Iterator[RegisteredTool]:
 
 
 def modules() -> list[str]:
-    """The modules the tools are defined in that run in processes: what one imports before its first call."""
-    return sorted({registered_tool.module for registered_tool in _tools.values() if not registered_tool.inline})
+    """The modules of the tools that run in processes: what one imports before its first call."""
+    return sorted({each.module for each in _tools.values() if isinstance(each.runner, InChild)})

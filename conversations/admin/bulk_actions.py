@@ -12,7 +12,8 @@ from django.template.response import TemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from conversations.engine import inbox, turn_control
-from conversations.models import MOST_REASON, OPEN, Turn, TurnStatus
+from conversations.models import MOST_REASON, Turn
+from conversations.statuses import OPEN, TurnStatus
 from nanohost.lib.admin import CANCEL, FAIL, REQUEUE
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id

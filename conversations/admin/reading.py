@@ -18,7 +18,8 @@ from conversations import pins
 from conversations.engine import inbox
 from conversations.engine.model_request import build_again, calls_of
 from conversations.errors import TurnProblem
-from conversations.models import OPEN, Compaction, Conversation, Message, Turn, calls_in
+from conversations.models import Compaction, Conversation, Message, Turn, calls_in
+from conversations.statuses import OPEN
 from memory.models import MemoryVersion
 from nanohost.lib.admin import excerpt, shown
 from nanohost.lib.text import duration

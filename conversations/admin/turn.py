@@ -17,7 +17,8 @@ from conversations.admin import bulk_actions, reading
 from conversations.admin.pages import MOST_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
 from conversations.errors import TurnProblem
-from conversations.models import OPEN, Message, Turn, WaitingFor
+from conversations.models import Message, Turn
+from conversations.statuses import OPEN, WaitingFor
 from nanohost.lib import clock
 from nanohost.lib.admin import (
     CANCEL,
@@ -150,10 +151,9 @@ class TurnAdmin(GrowingAdmin):
 
     @admin.display(description="what it waits for", empty_value="–")
     def stands(self, turn: Turn) -> str | None:
-        """At its model: an answer, or the next try."""
         if turn.ended:
             return None
-        return _once(turn, "_stands", lambda: shown(waits.stands(turn, clock.read()))) or None
+        return _once(turn, "_stands", lambda: shown(waits.stands(turn, clock.read())))
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         listed = super().get_changelist_instance(request)

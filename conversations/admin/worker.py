@@ -6,7 +6,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from conversations.engine import intake
-from conversations.models import TurnStatus, Worker
+from conversations.models import Worker
+from conversations.statuses import TurnStatus
 from nanohost.lib.admin import ReadOnlyAdmin, link_to_list
 
 

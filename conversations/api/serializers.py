@@ -8,16 +8,8 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
-from conversations.models import (
-    MOST_REASON,
-    CompactionKind,
-    Conversation,
-    LaterMessage,
-    LaterState,
-    Message,
-    TurnStatus,
-    calls_in,
-)
+from conversations.models import MOST_REASON, CompactionKind, Conversation, LaterMessage, LaterState, Message, calls_in
+from conversations.statuses import CHOICES
 from tools.models import CallStatus
 
 # The specification's names.
@@ -205,7 +197,7 @@ class ChatAnswer(serializers.Serializer[Any]):
 class ChatPending(serializers.Serializer[Any]):
     turnId = serializers.UUIDField()
     conversationId = serializers.UUIDField()
-    status = serializers.ChoiceField(TurnStatus.choices)
+    status = serializers.ChoiceField(CHOICES)
 
 
 class TurnErrorView(serializers.Serializer[Any]):
@@ -226,7 +218,7 @@ class RetryView(serializers.Serializer[Any]):
 class TurnView(serializers.Serializer[Any]):
     turnId = serializers.UUIDField()
     conversationId = serializers.UUIDField()
-    status = serializers.ChoiceField(TurnStatus.choices)
+    status = serializers.ChoiceField(CHOICES)
     assistantMessage = serializers.CharField(allow_null=True)
     toolCalls = ToolCallView(many=True)
     usage = UsageView()

@@ -19,7 +19,8 @@ from conversations.engine.compactor import consolidate
 from conversations.engine.lease import Claim
 from conversations.engine.step_context import StepContext
 from conversations.errors import Overtaken
-from conversations.models import Compaction, CompactionKind, CompactionStatus, Conversation, Message, Turn, TurnStatus
+from conversations.models import Compaction, CompactionKind, CompactionStatus, Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from memory.consolidation import Malformed
 from memory.errors import MemoryChanged
 from nanohost.lib.clock import Now

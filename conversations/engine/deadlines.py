@@ -2,7 +2,8 @@
 
 from django.conf import settings
 
-from conversations.models import Turn, TurnStatus, WaitingFor
+from conversations.models import Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
 from tools import gate
 

@@ -13,7 +13,8 @@ from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
 from conversations.engine import inbox, turn_control
 from conversations.errors import RESTORED, IdempotencyConflict
-from conversations.models import OPEN_LATER, Conversation, LaterMessage, LaterState, Turn, TurnStatus
+from conversations.models import OPEN_LATER, Conversation, LaterMessage, LaterState, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
 

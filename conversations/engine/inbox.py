@@ -24,17 +24,8 @@ from conversations.errors import (
     UnknownAgent,
 )
 from conversations.kinds import TURNS
-from conversations.models import (
-    ACTIVE,
-    Conversation,
-    IntakePause,
-    LaterMessage,
-    LaterState,
-    Message,
-    Turn,
-    TurnStatus,
-    WaitingFor,
-)
+from conversations.models import Conversation, IntakePause, LaterMessage, LaterState, Message, Turn
+from conversations.statuses import ACTIVE, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id

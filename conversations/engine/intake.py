@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import Count
 
-from conversations.models import MOST_REASON, IntakePause, Turn, TurnStatus, WaitingFor
+from conversations.models import MOST_REASON, IntakePause, Turn
+from conversations.statuses import TurnStatus, WaitingFor, describe
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head
 
@@ -87,7 +88,7 @@ def left() -> Left:
     numbers: Counter[str] = Counter()
     by_worker: Counter[str] = Counter()
     for status, waiting_for, worker, number in counted:
-        numbers["held" if status == TurnStatus.QUEUED and waiting_for == WaitingFor.INTAKE else status] += number
+        numbers[describe(status, waiting_for).label] += number
         if status == TurnStatus.RUNNING:
             by_worker[worker] += number
     return Left(by_worker=by_worker, **{state: numbers[state] for state in ("running", "waiting", "queued", "held")})

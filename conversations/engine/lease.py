@@ -30,13 +30,8 @@ from django.db.models.functions import Coalesce, Least
 from agent.models import Agent
 from conversations.engine import transcript
 from conversations.errors import FenceLost, NotClaimed
-from conversations.models import (
-    Conversation,
-    Message,
-    Turn,
-    TurnQuerySet,
-    TurnStatus,
-)
+from conversations.models import Conversation, Message, Turn, TurnQuerySet
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import lease_length
 from nanohost.lib.statements import Given, Rows, Update

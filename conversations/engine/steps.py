@@ -34,13 +34,8 @@ from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
 from conversations.events import Success, tool_events
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import (
-    MOST_REASON,
-    Message,
-    Turn,
-    TurnStatus,
-    WaitingFor,
-)
+from conversations.models import MOST_REASON, Message, Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import RELEASED, rescheduled

@@ -12,7 +12,8 @@ from conversations.engine import doorbell
 from conversations.engine.steps import close_round, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import MOST_REASON, OPEN, Conversation, Turn, TurnStatus, WaitingFor
+from conversations.models import MOST_REASON, Conversation, Turn
+from conversations.statuses import AT_REST, OPEN, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
 from tools import gate
@@ -34,7 +35,7 @@ def cancel_turn(turn: Turn, *, by: UUID | None = None) -> bool:
 
 
 def _cancel_at_rest(turn: Turn, whose: Mapping[str, UUID]) -> bool:
-    at_rest = Q(status__in=(TurnStatus.QUEUED, TurnStatus.WAITING))
+    at_rest = Q(status__in=AT_REST)
     at_rest |= Q(status=TurnStatus.RUNNING, lease_until__lt=Now())
     cancelled = {"status": TurnStatus.CANCELLED, "error_code": "turn_cancelled", "cancel_requested": True, **whose}
     return _end(turn, at_rest, cancelled, rule="cancelled", reason="the turn was cancelled")

@@ -29,6 +29,7 @@ from conversations.engine.runner import Runner
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.step_context import StepContext
 from conversations.errors import FenceLost
+from conversations.events.kinds import DELTAS, EventKind
 from conversations.kinds import TURNS
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
@@ -138,7 +139,7 @@ class TurnRunner(Runner):
             await self._stand_back(claim)
             return
         if claim.fence == 1:  # later claims go on with it
-            events.publish(turn_id, "turn.started", fence=claim.fence)
+            events.publish(turn_id, EventKind.TURN_STARTED, fence=claim.fence)
         held = self._held[turn_id] = _Held(claim, task)
         with about(requestId=claim.request_id, turn=turn_id, conversation=claim.conversation_id):
             try:
@@ -385,19 +386,19 @@ class _Telling:
     def __init__(self, claim: Claim, stored: Snapshot) -> None:
         self._claim = claim
         self._message = sum(message["role"] == "assistant" for message in stored.own)
-        self._pieces = {kind: RedactedPieces() for kind in events.DELTAS}
-        self._offsets = dict.fromkeys(events.DELTAS, 0)
+        self._pieces = {kind: RedactedPieces() for kind in DELTAS}
+        self._offsets = dict.fromkeys(DELTAS, 0)
 
     def __call__(self, delta: Delta) -> None:
-        self._tell("reasoning.delta", self._pieces["reasoning.delta"].add(delta.reasoning))
-        self._tell("message.delta", self._pieces["message.delta"].add(delta.content))
+        self._tell(EventKind.REASONING_DELTA, self._pieces[EventKind.REASONING_DELTA].add(delta.reasoning))
+        self._tell(EventKind.MESSAGE_DELTA, self._pieces[EventKind.MESSAGE_DELTA].add(delta.content))
 
     def end(self) -> None:
         """The answer is whole."""
         for kind, pieces in self._pieces.items():
             self._tell(kind, pieces.end())
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _tell(self, kind: EventKind, text: str) -> None:
         if text:
             data = {"message": self._message, "offset": self._offsets[kind], "text": text}
             events.publish(self._claim.turn_id, kind, data, fence=self._claim.fence)

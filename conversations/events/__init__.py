@@ -4,16 +4,7 @@ Workers, toolboxes and web nodes publish; a web node's :class:`~conversations.ev
 there. A transport carries the news: within the process, or over Redis. It may drop some: whoever waits looks at the
 rows as well, and whoever reads is told the whole answer at the end. Publishing never waits and never fails.
 
-The kinds and their data, as readers of a stream see them (docs/api.md):
-
-    turn.queued      {turnId, conversationId}
-    turn.started     {}
-    reasoning.delta  {message, offset, text}     what the model thinks aloud
-    message.delta    {message, offset, text}     a piece of the turn's message of that number, and where in it it stands
-    message.reset    {message}                   its pieces so far are void: a new attempt begins it again
-    tool.started     {callId, toolName}
-    tool.finished    {callId, toolName, status, result}
-    turn.completed | turn.failed | turn.cancelled    what the request is answered with; the last one
+What kinds there are, and their data: :mod:`conversations.events.kinds`.
 """
 
 import re
@@ -27,6 +18,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils.module_loading import import_string
 
+from conversations.events.kinds import DELTAS, EventKind
 from tools.models import ToolCall
 
 
@@ -48,12 +40,11 @@ KEPT_SECONDS = 300
 
 _ID = re.compile("[0-9]{1,20}-[0-9]{1,20}")
 
-DELTAS = ("message.delta", "reasoning.delta")
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of news. ``id`` is ``<n>-<m>``, growing within its turn."""
+    """One piece of news. ``id`` is ``<n>-<m>``, growing within its turn. ``kind``: an :class:`EventKind`, or one that a
+    newer version has published, which is passed on."""
 
     id: str
     kind: str
@@ -89,7 +80,7 @@ class Follower(Protocol):
 class Transport(Protocol):
     """Carries news between processes, or within one."""
 
-    def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
+    def publish(self, turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None) -> None:
         """Tell of an event, from any thread. One with a fence below the latest that the turn was told of is dropped:
         it comes from a worker that has lost the turn. The first piece of a message that another fence had begun is
         preceded by its reset."""
@@ -123,12 +114,12 @@ def transport() -> Transport:
     return made
 
 
-def publish(turn_id: UUID, kind: str, data: dict[str, Any] | None = None, *, fence: int | None = None) -> None:
+def publish(turn_id: UUID, kind: EventKind, data: dict[str, Any] | None = None, *, fence: int | None = None) -> None:
     """Tell of an event at once; ``fence`` is the publisher's hold on the turn, if it has one."""
     transport().publish(turn_id, kind, data or {}, fence=fence)
 
 
-def publish_after_commit(turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None = None) -> None:
+def publish_after_commit(turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None = None) -> None:
     """Tell of an event once the current transaction has committed."""
     transaction.on_commit(partial(publish, turn_id, kind, data, fence=fence))
 
@@ -138,14 +129,14 @@ def publish_end_after_commit(turn_id: UUID, success: Success | None = None) -> N
     transaction.on_commit(lambda: transport().publish_end(turn_id, success))
 
 
-def tool_events(call: ToolCall) -> list[tuple[str, dict[str, Any]]]:
+def tool_events(call: ToolCall) -> list[tuple[EventKind, dict[str, Any]]]:
     """What has happened to a call, as events."""
     named = {"callId": call.call_id, "toolName": call.tool_name}
-    events: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[EventKind, dict[str, Any]]] = []
     if call.started_at:  # those that the gate refused were not
-        events.append(("tool.started", named))
+        events.append((EventKind.TOOL_STARTED, named))
     if call.ended:
-        events.append(("tool.finished", named | {"status": call.status, "result": call.result}))
+        events.append((EventKind.TOOL_FINISHED, named | {"status": call.status, "result": call.result}))
     return events
 
 
@@ -157,7 +148,7 @@ class Attempts:
     def __init__(self, fence: int = 0, message: int = -1) -> None:
         self.fence, self.message = fence, message
 
-    def admit(self, kind: str, data: dict[str, Any], fence: int | None) -> list[tuple[str, dict[str, Any]]]:
+    def admit(self, kind: EventKind, data: dict[str, Any], fence: int | None) -> list[tuple[EventKind, dict[str, Any]]]:
         """What is to be told for an event: itself, maybe a reset before it, or nothing."""
         if fence is None:
             return [(kind, data)]
@@ -166,7 +157,7 @@ class Attempts:
         told = [(kind, data)]
         if kind in DELTAS:
             if fence > self.fence and data["message"] == self.message:
-                told.insert(0, ("message.reset", {"message": self.message}))
+                told.insert(0, (EventKind.MESSAGE_RESET, {"message": self.message}))
             self.message = data["message"]
         self.fence = fence
         return told

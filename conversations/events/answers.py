@@ -7,7 +7,8 @@ from uuid import UUID
 
 from conversations.errors import BY_OPERATOR, PASSING, TurnProblem
 from conversations.events import Success
-from conversations.models import Message, Turn, TurnStatus
+from conversations.models import Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.rest import PROBLEM_TYPE, problem
 from tools import calls

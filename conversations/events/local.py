@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from conversations.events import KEPT_SECONDS, MOST_KEPT, Attempts, Event, Follower, Success
+from conversations.events.kinds import EventKind
 
 # Turns whose news are kept at most.
 MOST_TURNS = 1_000
@@ -40,7 +41,7 @@ class LocalTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last = 0
 
-    def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
+    def publish(self, turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None) -> None:
         with self._lock:
             kept = self._of(turn_id)
             for each_kind, each_data in kept.attempts.admit(kind, data, fence):

@@ -26,7 +26,8 @@ from django.conf import settings
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff, NoBackoff
 
-from conversations.events import DELTAS, KEPT_SECONDS, MOST_KEPT, Event, Follower, Success
+from conversations.events import KEPT_SECONDS, MOST_KEPT, Event, Follower, Success
+from conversations.events.kinds import DELTAS, EventKind
 from nanohost.lib.ids import new_id
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ CONFIRMED_WITHIN = 2.0
 # Seconds between two words to oneself, and without one until one takes oneself for deaf.
 WORD_SECONDS, DEAF_AFTER = 1.0, 5.0
 
-# KEYS: the turn's stream, its hash of attempts. ARGV: kind, data, fence or "", message or "", channel, kept, seconds.
+# KEYS: the turn's stream, its hash of attempts. ARGV: kind, data, fence or "", message or "", channel, kept, seconds,
+# the kind of a reset.
 # The same as conversations.events.Attempts.admit, where Redis alone can decide: between processes.
 _PUBLISH = """
 local fence, message = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -55,7 +57,7 @@ if fence then
   if fence < latest then return 0 end
   if message then
     local begun = tonumber(redis.call('HGET', KEYS[2], 'message') or '-1')
-    if fence > latest and begun == message then tell('message.reset', '{"message":' .. ARGV[4] .. '}') end
+    if fence > latest and begun == message then tell(ARGV[8], '{"message":' .. ARGV[4] .. '}') end
     redis.call('HSET', KEYS[2], 'fence', fence, 'message', message)
   else
     redis.call('HSET', KEYS[2], 'fence', fence)
@@ -70,7 +72,7 @@ return 1
 # A success that is longer is not told along with its turn's end: whoever waits for it reads the rows.
 MOST_TOLD_BYTES = 64 * 1024
 
-_Waiting = tuple[UUID, str, dict[str, Any], int | None]
+_Waiting = tuple[UUID, EventKind, dict[str, Any], int | None]
 _Ended = tuple[UUID, Success | None]
 # To oneself.
 _Word = tuple[str]
@@ -101,7 +103,7 @@ class RedisTransport:
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
-    def publish(self, turn_id: UUID, kind: str, data: dict[str, Any], *, fence: int | None) -> None:
+    def publish(self, turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None) -> None:
         self._send((turn_id, kind, data, fence))
 
     def publish_end(self, turn_id: UUID, success: Success | None) -> None:
@@ -174,6 +176,7 @@ class RedisTransport:
                         key,
                         MOST_KEPT,
                         KEPT_SECONDS,
+                        EventKind.MESSAGE_RESET,
                     ],
                     client=pipeline,
                 )

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from conversations.events import DELTAS, place_of, tool_events
+from conversations.events import place_of, tool_events
 from conversations.events.answers import Renderer
 from conversations.events.hub import Followed, Hub, as_sse
-from conversations.models import Message, Turn, TurnStatus
+from conversations.events.kinds import DELTAS, EventKind
+from conversations.models import Message, Turn
+from conversations.statuses import TurnStatus
 from tools.models import ToolCall
 
 PING_SECONDS = 15.0
@@ -28,14 +30,14 @@ FIRST, LAST = "0-0", "end"
 # What is sent at once, unless one event is longer: a reader that is behind has no more than that under way.
 MOST_SENT_AT_ONCE = 64 * 1024
 
-STARTED: tuple[str, dict[str, Any]] = ("turn.started", {})
+STARTED: tuple[EventKind, dict[str, Any]] = (EventKind.TURN_STARTED, {})
 # The bus is behind the rows by less, unless it is away.
 NEWS_BEHIND_ROWS_SECONDS = 1.0
 
 _FINAL = {
-    TurnStatus.SUCCEEDED: "turn.completed",
-    TurnStatus.FAILED: "turn.failed",
-    TurnStatus.CANCELLED: "turn.cancelled",
+    TurnStatus.SUCCEEDED: EventKind.TURN_COMPLETED,
+    TurnStatus.FAILED: EventKind.TURN_FAILED,
+    TurnStatus.CANCELLED: EventKind.TURN_CANCELLED,
 }
 
 
@@ -43,8 +45,8 @@ _FINAL = {
 class Story:
     """A turn as its rows tell it: what has happened since it was queued, and its last event if it has ended."""
 
-    events: list[tuple[str, dict[str, Any]]]
-    final: tuple[str, dict[str, Any]] | None
+    events: list[tuple[EventKind, dict[str, Any]]]
+    final: tuple[EventKind, dict[str, Any]] | None
 
 
 def read_story(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Story:
@@ -52,20 +54,20 @@ def read_story(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Story:
     turn = Turn.objects.filter(pk=turn_id).first()
     if turn is None:
         gone = renderer.current(turn_id, request_id=request_id).body
-        return Story(events=[], final=("turn.failed", gone))
+        return Story(events=[], final=(EventKind.TURN_FAILED, gone))
     final = None
     if turn.ended:
         final = (_FINAL[TurnStatus(turn.status)], renderer.current(turn_id, request_id=request_id).body)
     return Story(events=_events_of(turn) if turn.started_at else [], final=final)
 
 
-def _events_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
-    events: list[tuple[str, dict[str, Any]]] = [STARTED]
+def _events_of(turn: Turn) -> list[tuple[EventKind, dict[str, Any]]]:
+    events: list[tuple[EventKind, dict[str, Any]]] = [STARTED]
     calls = {call.call_id: call for call in ToolCall.objects.filter(turn_id=turn.pk)}
     spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
     for number, message in enumerate(spoken):
         if message.content:
-            events.append(("message.delta", {"message": number, "offset": 0, "text": message.content}))
+            events.append((EventKind.MESSAGE_DELTA, {"message": number, "offset": 0, "text": message.content}))
         for asked in message.tool_calls or ():
             if call := calls.get(asked["id"]):
                 events += tool_events(call)
@@ -80,24 +82,24 @@ class _Reader:
         self._messages = 0
         self._offsets: dict[tuple[str, int], int] = {}
 
-    def retold(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+    def retold(self, events: list[tuple[EventKind, dict[str, Any]]]) -> None:
         """The rows told these."""
         for kind, data in events:
-            if kind == "message.delta":
+            if kind == EventKind.MESSAGE_DELTA:
                 self._messages = data["message"] + 1
             else:
                 self._told.add((kind, data.get("callId", "")))
 
     def was_told(self, kind: str, data: dict[str, Any]) -> None:
         """It was told this before it was cut off; of what came earlier, not all may be kept."""
-        if kind == "message.reset":
+        if kind == EventKind.MESSAGE_RESET:
             self._offsets = {}
         elif kind in DELTAS:
             self._offsets[kind, data["message"]] = data["offset"] + len(data["text"])
 
     def admits(self, kind: str, data: dict[str, Any]) -> bool:
         """Whether it is to be told this."""
-        if kind == "message.reset":
+        if kind == EventKind.MESSAGE_RESET:
             self._offsets = {}
             return bool(data["message"] >= self._messages)
         if kind in DELTAS:
@@ -134,7 +136,7 @@ async def stream(
     reader = _Reader()
     story = story or await read()
     if not last_id:
-        yield as_sse("turn.queued", queued, FIRST)
+        yield as_sse(EventKind.TURN_QUEUED, queued, FIRST)
     index = _place_after(followed, last_id)
     if index is None and story.events == [STARTED]:
         # It has just started, and the news of it is on its way; otherwise it is lost.
@@ -143,7 +145,7 @@ async def stream(
     if index is None and story.events:
         reader.retold(story.events)
         if last_id not in ("", FIRST):
-            yield as_sse("turn.reset", {}, "0-1")
+            yield as_sse(EventKind.TURN_RESET, {}, "0-1")
         for number, (kind, data) in enumerate(story.events, start=2):
             yield as_sse(kind, data, f"0-{number}")
     for event, _ in followed.events[: index or 0]:
@@ -157,7 +159,7 @@ async def stream(
                 yield part
         if followed.ended and not final:
             if followed.success:
-                final = ("turn.completed", renderer.succeeded(followed.success).body)
+                final = (EventKind.TURN_COMPLETED, renderer.succeeded(followed.success).body)
             else:
                 final = (await read()).final
         if final:
@@ -193,7 +195,7 @@ def _place_after(followed: Followed, last_id: str) -> int | None:
     """The index of the event after the one of that id; None if the turn's events up to there are not all kept."""
     events = followed.events
     if last_id in ("", FIRST):
-        return 0 if events and events[0][0].kind == "turn.started" else None
+        return 0 if events and events[0][0].kind == EventKind.TURN_STARTED else None
     try:
         place = place_of(last_id)
     except ValueError:

@@ -11,9 +11,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from conversations.kinds import KINDS
-from conversations.models import FINAL, TurnStatus, Worker
+from conversations.models import Worker
+from conversations.statuses import FINAL, TURN_STATUSES, TurnStatus, WaitingFor
 from nanohost.console import figures, queue
 from nanohost.console.models import Hour
+from nanohost.console.standing import HELD, QUEUED, RUNNING, WAITING
 from nanohost.lib import clock
 from scheduler import house
 from scheduler.models import LATE, Schedule
@@ -36,11 +38,11 @@ WINDOWS = (
 )
 
 # How the list of turns finds those that are in a state.
-_OPEN = {
-    "queued": {"status__exact": "queued", "waiting_for__exact": ""},
-    "running": {"status__exact": "running"},
-    "waiting": {"status__exact": "waiting"},
-    "held": {"status__exact": "queued", "waiting_for__exact": "intake"},
+_OPEN: dict[str, dict[str, str]] = {
+    QUEUED: {"status__exact": TurnStatus.QUEUED, "waiting_for__exact": ""},
+    RUNNING: {"status__exact": TurnStatus.RUNNING},
+    WAITING: {"status__exact": TurnStatus.WAITING},
+    HELD: {"status__exact": TurnStatus.QUEUED, "waiting_for__exact": WaitingFor.INTAKE},
 }
 
 # Of the chart, in its own units.
@@ -77,6 +79,7 @@ def overview(window: Window) -> dict[str, Any]:
         "outcomes": [
             {
                 "status": status,
+                "label": TURN_STATUSES[status].label,
                 "count": every.get(status, 0),
                 "share": 100 * every.get(status, 0) / ended if ended else None,
                 "link": _turns(begin, status__exact=status),
@@ -103,12 +106,12 @@ def overview(window: Window) -> dict[str, Any]:
             if status in calls or status == CallStatus.SUCCESS
         ],
         "queue": waiting,
-        "queued": waiting.turns["queued"],
-        "queued_link": _list("conversations_turn", **_OPEN["queued"], o=1),
+        "queued": waiting.turns[QUEUED],
+        "queued_link": _list("conversations_turn", **_OPEN[QUEUED], o=1),
         "open": [
             {"status": state, "count": count, "link": _list("conversations_turn", **_OPEN[state])}
             for state, count in waiting.turns.items()
-            if count or state != "held"
+            if count or state != HELD
         ],
         "workers": [
             {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue)} for kind in KINDS
@@ -163,7 +166,8 @@ def _chart(hours: Iterable[Hour], begin: datetime, window: Window) -> dict[str, 
             top = round(top - height, 2)
             if height:
                 parts.append({"status": status, "y": top, "height": height})
-        told = ", ".join(f"{number} {status}" for status, number in count.items() if number) or "none"
+        numbers = (f"{number} {TURN_STATUSES[status].label}" for status, number in count.items() if number)
+        told = ", ".join(numbers) or "none"
         link = _turns(since, created_at__lt=(since + step).isoformat())
         bars.append({"x": round(at * width, 2), "since": since, "parts": parts, "told": told, "link": link})
     chart = {"bars": bars, "most": most, "width": _WIDTH, "height": _HEIGHT}

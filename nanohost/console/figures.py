@@ -16,7 +16,8 @@ from django.db import transaction
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Func, IntegerField, Max, Q, Sum
 from django.utils import timezone
 
-from conversations.models import FINAL, OPEN, Turn, TurnStatus
+from conversations.models import Turn
+from conversations.statuses import FINAL, OPEN, TurnStatus
 from nanohost.console.models import Hour, Total
 from tools.models import OPEN_CALL, ToolCall
 

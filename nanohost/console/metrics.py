@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 import nanohost
 from conversations import events
 from conversations.engine import intake
-from conversations.models import FINAL
+from conversations.statuses import FINAL
 from nanohost.console import figures, queue
 from nanohost.lib.locality import is_of_this_machine
 from tools.models import OPEN_CALL, CallStatus

@@ -6,7 +6,8 @@ from django.db.models import Count, Min
 from django.utils import timezone
 
 from conversations.engine import intake
-from conversations.models import Turn, TurnStatus, WaitingFor
+from conversations.models import Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.console.standing import workers_alive
 from tools.models import OPEN_CALL, ToolCall
 

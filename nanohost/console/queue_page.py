@@ -26,12 +26,11 @@ from conversations.errors import TurnProblem
 from conversations.kinds import KINDS, TURNS, Kind
 from conversations.models import (
     MOST_REASON,
-    OPEN,
     IntakePause,
     Turn,
-    TurnStatus,
     Worker,
 )
+from conversations.statuses import OPEN, TurnStatus
 from nanohost.console import broker, standing
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head

@@ -14,7 +14,8 @@ from conversations import waits
 from conversations.engine.intake import Left
 from conversations.engine.sweeper import OVERLOOKED_AFTER
 from conversations.kinds import KINDS, TOOLS, TURNS, Kind
-from conversations.models import Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import Turn, Worker
+from conversations.statuses import TURN_STATUSES, WAITING_FOR, TurnStatus, WaitingFor, describe
 from nanohost.lib import clock
 from nanohost.lib.text import duration
 from tools.models import CallStatus, ToolCall
@@ -31,9 +32,11 @@ _URGENCY = (STUCK, LATE, FINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """``words``: what it waits for. ``lease``: how long somebody holds it. ``age``: seconds since it was asked for."""
+    """``state``: one of ``STATES``. ``words``: what it waits for. ``lease``: how long somebody holds it. ``age``:
+    seconds since it was asked for."""
 
     turn: Turn
+    state: str
     urgency: str
     words: str
     lease: str
@@ -85,7 +88,12 @@ def most_urgent(states: Iterable[str], workers: Workers) -> list[Standing]:
     return sorted(found, key=lambda each: (_URGENCY.index(each.urgency), -each.age))
 
 
-RUNNING, WAITING, QUEUED, HELD = STATES = ("running", "waiting", "queued", "held")
+# As people see them. Those that are held are queued, and wait for the intake.
+RUNNING = TURN_STATUSES[TurnStatus.RUNNING].label
+WAITING = TURN_STATUSES[TurnStatus.WAITING].label
+QUEUED = TURN_STATUSES[TurnStatus.QUEUED].label
+HELD = WAITING_FOR[WaitingFor.INTAKE].label
+STATES = (RUNNING, WAITING, QUEUED, HELD)
 
 
 def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
@@ -119,7 +127,12 @@ def _standing(turn: Turn, calls: list[ToolCall], workers: Workers, usual: dict[s
         urgency = STUCK
         words += f" Its time ran out {_ago(turn.deadline, now)}: it fails when a worker looks at it."
     return Standing(
-        turn=turn, urgency=urgency, words=words, lease=_lease(turn, now), age=(now - turn.created_at).total_seconds()
+        turn=turn,
+        state=describe(turn.status, turn.waiting_for).label,
+        urgency=urgency,
+        words=words,
+        lease=_lease(turn, now),
+        age=(now - turn.created_at).total_seconds(),
     )
 
 
@@ -140,7 +153,7 @@ def _explain(
         after = _in(turn.run_after, now)
         return FINE, f"Its workers died, so that it is to run apart from others; tried again {after}."
     else:
-        due, words = turn.run_after, "It is to be taken up again"
+        due, words = turn.run_after, describe(turn.status, turn.waiting_for).words
     if _is_late(due, now):
         return LATE, f"{words}, and no worker has come for {_since(due, now)}.{workers.why_nobody_comes}"
     return FINE, f"{words}; a worker goes on with it within seconds."
@@ -166,8 +179,9 @@ def _running(turn: Turn, workers: Workers, usual: dict[str, float], now: datetim
 
 
 def _queued(turn: Any, workers: Workers, now: datetime) -> tuple[str, str]:
+    words = describe(turn.status, turn.waiting_for).words
     if turn.waiting_for == WaitingFor.INTAKE:
-        return FINE, "It was stored while the intake was paused, by the clock or by hand, and waits for the resume."
+        return FINE, f"{words}."
     if turn.before is not None:
         return FINE, f"It waits behind turn {turn.before} of its conversation."
     if _is_late(turn.notified_at or turn.created_at, now):
@@ -175,7 +189,7 @@ def _queued(turn: Any, workers: Workers, now: datetime) -> tuple[str, str]:
         return LATE, f"It {rung}, and no worker has come.{workers.why_nobody_comes}"
     if turn.notified_at is None:
         return FINE, f"Nobody could be rung for it; the sweep finds it within {settings.SWEEP_SECONDS:g} s."
-    return FINE, f"It waits for a worker.{workers.why_nobody_comes}"
+    return FINE, f"{words}.{workers.why_nobody_comes}"
 
 
 def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> tuple[str, str]:

@@ -10,6 +10,8 @@ from drf_spectacular.generators import SchemaGenerator
 
 from agent.errors import LlmError
 from conversations.errors import TurnProblem
+from conversations.events.kinds import EventKind
+from conversations.statuses import TurnStatus
 from memory.errors import MemoryChanged, MemoryTooLong
 from nanohost.console import problems
 from nanohost.lib.errors import Problem
@@ -38,6 +40,17 @@ def test_the_table_has_every_problem_and_no_other():
 
 def test_every_failure_of_a_model_has_its_http_status():
     assert {kind.code for kind in kinds(LlmError)} <= TurnProblem.codes.keys()
+
+
+def test_the_page_tells_of_every_status_of_a_turn():
+    (sentence,) = re.findall(r"A turn is .+? `status` is (.+?);", PAGE, re.S)
+    assert re.findall(r"`(\w+)`", sentence) == list(TurnStatus)
+
+
+def test_the_page_tells_of_every_kind_of_event_and_no_other():
+    (table,) = re.findall(r"^\| event \| data \|\n(?:\|.*\n)+", PAGE, re.M)
+    told = [kind for first in re.findall(r"^\| (`.+?`) \|", table, re.M) for kind in re.findall(r"`([^`]+)`", first)]
+    assert sorted(told) == sorted(EventKind)
 
 
 def examples(**values: str) -> Iterator[tuple[str, str, dict[str, str], str | None]]:

@@ -18,7 +18,8 @@ from conversations import events
 from conversations.engine import turn_control
 from conversations.events import answers, hub
 from conversations.events.streams import MOST_SENT_AT_ONCE
-from conversations.models import Turn, TurnStatus
+from conversations.models import Turn
+from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.http import BoundedHeads

@@ -8,7 +8,8 @@ from django.core.management import CommandError, call_command
 
 from agent.llm.base import Completion, tool_call
 from conversations.engine import deferred, lease, steps
-from conversations.models import LaterMessage, LaterState, Turn, TurnStatus, Worker
+from conversations.models import LaterMessage, LaterState, Turn, Worker
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now
 from scheduler import series
 from scheduler.models import ScheduleRun

@@ -17,7 +17,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from conversations.engine import inbox, intake, lease
-from conversations.models import MOST_REASON, IntakePause, Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import MOST_REASON, IntakePause, Turn, Worker
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
 from nanohost.lib.clock import from_now

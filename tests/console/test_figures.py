@@ -13,7 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.html import escape
 
-from conversations.models import Turn, TurnStatus, Worker
+from conversations.models import Turn, Worker
+from conversations.statuses import TurnStatus
 from nanohost.console import dashboard, figures
 from nanohost.console.figures import HOUR, hour_of, percentile
 from nanohost.console.models import Hour, Total

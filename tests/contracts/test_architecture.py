@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from django.apps import apps
 
+from conversations.events.kinds import EventKind
 from tests.support.sources import ROOT, tracked_files
 
 pytestmark = pytest.mark.shapeless(reason="it reads the source")
@@ -125,6 +126,27 @@ def test_every_module_of_nanohost_stands_in_a_layer():
     parts = {path.stem if path.is_file() else path.name for path in (ROOT / "nanohost").iterdir()}
     parts = {f"nanohost.{part}" for part in parts - {"__init__", "__pycache__"}}
     assert parts - {"nanohost.accounts", "nanohost.lib"} == set(LAYERS[0])
+
+
+def kinds_of_events_in(source: str) -> list[str]:
+    """The kinds of events that a source spells out, instead of taking them from their enumeration."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [kind for kind in EventKind for text in texts if id(text) not in prose and kind in text.value]
+
+
+def test_kinds_of_events_are_spelt_out_in_one_module():
+    modules = {module: kinds_of_events_in(path.read_text()) for module, path in product_modules()}
+    assert sorted(modules.pop("conversations.events.kinds")) == sorted(EventKind)
+    assert {module: found for module, found in modules.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    "planted", ['publish(turn_id, "turn.started")', "_PUBLISH = \"if x then tell('message.reset')\""]
+)
+def test_a_kind_of_event_that_is_spelt_out_elsewhere_is_seen(planted):
+    assert kinds_of_events_in(planted)
 
 
 def test_every_dependency_has_its_reason():

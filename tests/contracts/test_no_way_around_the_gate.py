@@ -1,8 +1,9 @@
 """Nothing but the gate can run a tool: the product's code is walked for every way to what runs one.
 
-What runs tools is :mod:`tools.sandbox.children`, what that uses, and :mod:`tools.inline`; the tools themselves are
-functions in modules named ``agent_tools``. The walk finds whoever names these in an import, an attribute, a pattern or
-a text, whoever loads or runs code by a name that is not written there to be read, and whoever starts another process.
+What runs tools is :mod:`tools.sandbox.children`, what that uses, and :mod:`tools.inline`; the gate reaches them by a
+tool's runner, a value of :mod:`tools.runners`. The tools themselves are functions in modules named ``agent_tools``.
+The walk finds whoever names these in an import, an attribute, a pattern or a text, whoever loads or runs code by a name
+that is not written there to be read, and whoever starts another process.
 
 This is a tripwire against accident and convenience: the shortcut that a hurried change takes does not pass unseen. It
 is no boundary against an author who means to get around it. Whoever may write the product's code can call any function
@@ -25,13 +26,14 @@ pytestmark = pytest.mark.shapeless(reason="it reads the source")
 PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler", "manage.py")
 
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
-LEADS_TO_A_TOOL = {("tools", "inline"), ("gate", "Task")}
+LEADS_TO_A_TOOL = {("tools", "inline"), ("tools", "runners"), ("gate", "KINDS")}
 LEADS_TO_A_TOOL |= {("sandbox", name) for name in ("children", "child", "forkserver")}
 # Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
 # know what an argument or an item is; only where they are at home they are not.
 RUNS_A_TOOL = {"ChildPool", "Child", "ForkServer", "_decide_and_run", "child", "children", "forkserver", "pool"}
-RUNS_A_TOOL |= {"_run_inline", "run_inline"}
-HOMES = {"tools.gate", "tools.inline", "tools.sandbox.children", "tools.sandbox.child", "tools.sandbox.forkserver"}
+RUNS_A_TOOL |= {"AdmittedCall", "InChild", "Inline", "run_admitted", "run_in_child", "run_inline"}
+HOMES = {"tools.gate", "tools.runners", "tools.inline"}
+HOMES |= {"tools.sandbox.children", "tools.sandbox.child", "tools.sandbox.forkserver"}
 # Names by which a tool's function can be had: a way everywhere.
 HAS_TOOLS = {"_awaiting_schema", "_tools", "agent_tools"}
 # Those that, alone in a text, say nothing.
@@ -145,8 +147,14 @@ DUNDERS = {
 
 # (module, what it uses, and all below it): why it may.
 ALLOWED = {
-    ("tools.gate", "tools.sandbox.children"): "The gate itself.",
-    ("tools.gate", "tools.inline"): "The gate itself.",
+    ("tools.gate", "tools.runners"): "The gate itself.",
+    ("tools.registry", "tools.runners"): "Gives each tool its runner, and has none run.",
+    ("tools.registry", "InChild"): "The same.",
+    ("tools.registry", "Inline"): "The same.",
+    ("tools.runners", "tools.sandbox.children"): "Has a call run in a child, for the gate.",
+    ("tools.runners", "tools.inline"): "Has a call run in the worker itself, for the gate.",
+    ("tools.sandbox.children", "tools.runners"): "Is handed what it runs, as a value.",
+    ("tools.inline", "tools.runners"): "The same.",
     ("tools.inline", "importlib.import_module"): "Has a tool's module, which autodiscovery has imported.",
     ("tools.inline", "getattr"): "Finds a tool in its module, for the gate.",
     ("tools.sandbox.children", "tools.sandbox.child.LENGTH"): "The frames' format, which both ends share.",
@@ -401,15 +409,22 @@ def test_what_is_allowed_is_there():
 def test_what_runs_a_tool_is_known_by_its_present_name():
     homes = [
         ast.parse((ROOT / "tools" / file).read_text())
-        for file in ("gate.py", "inline.py", "registry.py", "sandbox/children.py", "sandbox/forkserver.py")
+        for file in (
+            "gate.py",
+            "runners.py",
+            "inline.py",
+            "registry.py",
+            "sandbox/children.py",
+            "sandbox/forkserver.py",
+        )
     ]
     defined = {name for home in homes for name in _defined(home)} | {"agent_tools", "child", "children", "forkserver"}
     assert defined >= RUNS_A_TOOL | HAS_TOOLS, "a name that is no more guards nothing"
 
 
-def test_every_private_step_from_the_gate_to_the_pool_is_known():
+def test_every_private_step_from_the_gate_to_a_runner_is_known():
     functions = [node for node in ast.parse((ROOT / "tools/gate.py").read_text()).body if hasattr(node, "name")]
-    leading = {"pool", "run_inline"}
+    leading = {"run_admitted"}
     for _ in functions:
         leading |= {each.name for each in functions if any(_last(node, {}) in leading for node in ast.walk(each))}
     assert "run" in leading
@@ -417,9 +432,12 @@ def test_every_private_step_from_the_gate_to_the_pool_is_known():
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """The names that stand at the top of a module."""
+    """The names that stand at the top of a module, and those of its classes' methods."""
     annotated = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
-    return annotated | {node.name for node in tree.body if hasattr(node, "name")}
+    methods = {
+        each.name for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body if hasattr(each, "name")
+    }
+    return annotated | methods | {node.name for node in tree.body if hasattr(node, "name")}
 
 
 def test_the_walk_sees_the_product():
@@ -441,7 +459,7 @@ BYPASSES = [
     "from tools import *",
     "from tools.gate import *",
     "from tools.gate import pool",
-    "from tools.gate import Task as Job",
+    "from tools.gate import AdmittedCall as Job",
     "from tools import gate\ngate.pool().run(task, still_wanted=bool)",
     "from tools import gate as door\nrunner = door\nrunner.pool()",
     "import tools.gate\ntools.gate.pool()",
@@ -494,6 +512,18 @@ BYPASSES += [
     "from tools.inline import run_inline",
     "from tools import inline",
     "from tools.gate import run_inline",
+    "from tools.runners import InChild",
+    "from tools import runners as harmless",
+    "import tools.runners",
+    "from tools.gate import KINDS",
+    "from tools.registry import Inline",
+    "from tools import registry\nregistry.InChild(module=name, qualname=name)",
+    "from tools import registry\nregistry.get('time').runner.run_admitted(call)",
+    "run = registry.get('time').runner.run_admitted",
+    "import operator\noperator.methodcaller('run_admitted', call)(runner)",
+    "match tool:\n    case RegisteredTool(runner=Runner(run_admitted=run)):\n        run(call)",
+    "from tools.sandbox.children import run_in_child",
+    "def f(children):\n    children.run_in_child(runner, call)",
     "def f(g):\n    g.run_inline(tool, {}, caller=somebody)",
     "from tools.gate import _decide_and_run",
     "from .gate import _decide_and_run",
@@ -577,6 +607,11 @@ def test_a_planted_bypass_is_found(source):
         ("tools.registry", "import importlib\nimportlib.import_module(name)"),
         ("tools.calls", "from .gate import _decide_and_run"),
         ("tools.calls", "from .inline import run_inline"),
+        ("tools.calls", "from .runners import InChild"),
+        ("tools.registry", "get('time').runner.run_admitted(call)"),
+        ("tools.admin", "registry.get('time').runner.run_admitted(call)"),
+        ("tools.gate", "from tools.sandbox.children import pool"),
+        ("tools.gate", "from tools.inline import run_inline"),
         ("tools.inline", "import subprocess"),
         ("tools.registry", "def f(g):\n    g.pool()"),
         ("tools.gate", "import subprocess"),

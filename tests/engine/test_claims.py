@@ -13,7 +13,8 @@ from agent.llm.base import Completion, tool_call
 from conversations.engine import deferred, inbox, lease, snapshot, steps, turn_control
 from conversations.engine.lease import Claim
 from conversations.errors import FenceLost
-from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
 from tests.support.scripts import script
 from tests.support.wait import wait_until

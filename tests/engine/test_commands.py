@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from conversations.engine import compaction, model_request, step_context, steps, turn_control
 from conversations.engine.commands import command_in
 from conversations.engine.turns import claim_and_load
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory
 from tests.support.compacting import KEEP, rows, run_last, saves
 from tests.support.openai_server import completion, failure

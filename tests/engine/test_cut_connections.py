@@ -8,7 +8,8 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from conversations.engine import snapshot, steps
-from conversations.models import Turn, TurnStatus
+from conversations.models import Turn
+from conversations.statuses import TurnStatus
 from tests.support import servers
 from tests.support.tool_calls import EVERY_TOOL, ask
 from tests.support.wait import wait_until

@@ -8,7 +8,8 @@ from conversations.engine import lease, steps, turn_control
 from conversations.engine.turns import DatabaseThreads, TurnRunner
 from conversations.errors import FenceLost
 from conversations.events import answers
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell as rings
 from tests.support.scripts import script

@@ -19,7 +19,8 @@ from conversations.engine.sweeper import find
 from conversations.engine.worker import Runtime
 from conversations.errors import FenceLost
 from conversations.kinds import TOOLS, TURNS, Kind
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell as broker
 from tests.faults.interleave import coming_between

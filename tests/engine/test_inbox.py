@@ -18,7 +18,8 @@ from conversations.errors import (
     NotFailed,
     UnknownAgent,
 )
-from conversations.models import Conversation, LaterMessage, Message, Turn, TurnStatus
+from conversations.models import Conversation, LaterMessage, Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib import clock
 from nanohost.lib.errors import InvalidRequest, NotFound
 from tests.support.working import settle

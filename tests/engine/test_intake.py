@@ -12,7 +12,8 @@ from conversations.engine import deferred, inbox, intake, lease, steps, turn_con
 from conversations.engine.sweeper import find
 from conversations.errors import IntakePaused
 from conversations.kinds import TURNS
-from conversations.models import IntakePause, LaterMessage, Turn, TurnStatus, WaitingFor
+from conversations.models import IntakePause, LaterMessage, Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound

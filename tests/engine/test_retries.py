@@ -10,7 +10,8 @@ from agent import llm
 from conversations.engine import inbox, turn_control
 from conversations.engine import turns as turns_module
 from conversations.events import answers
-from conversations.models import Turn, TurnStatus, WaitingFor
+from conversations.models import Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib import clock
 from tests.support.openai_server import OpenAIServer, Reply, as_json, completion, failure
 from tests.support.scripts import script

@@ -31,7 +31,8 @@ from conversations.engine.snapshot import Snapshot
 from conversations.engine.sweeper import find
 from conversations.errors import FenceLost, IdempotencyConflict
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import ACTIVE, FINAL, OPEN, Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import ACTIVE, FINAL, OPEN, TurnStatus
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
 from tests.faults import doorbell

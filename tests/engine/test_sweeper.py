@@ -9,7 +9,8 @@ from conversations.engine import inbox, lease
 from conversations.engine.deadlines import end_overdue_calls
 from conversations.engine.sweeper import find, notify_again, overlooked
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import Turn, TurnStatus
+from conversations.models import Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell
 from tests.support.scripts import script

@@ -7,7 +7,8 @@ import pytest
 from agent.models import Agent
 from conversations.engine import inbox
 from conversations.engine.turns import DatabaseThreads, TurnRunner
-from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
 from tests.support.scripts import script
 from tests.support.working import advance, run_call, settle

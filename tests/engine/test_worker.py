@@ -15,7 +15,8 @@ from conversations.engine import worker as worker_module
 from conversations.engine.turns import TurnRunner
 from conversations.engine.worker import Runtime, forget_dead_workers
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import Turn, TurnStatus, WaitingFor, Worker
+from conversations.models import Turn, Worker
+from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from tests.support.scripts import script

@@ -426,7 +426,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a connection is held while a tool runs",
-        edits=(("tools/gate.py", "    close_old_connections()  # none is kept while the tool runs\n", ""),),
+        edits=(("tools/sandbox/children.py", "    close_old_connections()  # none is kept while the tool runs\n", ""),),
         caught_by=("tests/engine/test_guarantees.py::test_no_connection_is_held_while_a_tool_runs",),
         says="('SUCCESS', 1) == ",
         shape=PRODUCTION,

@@ -41,15 +41,8 @@ from conversations.engine import (
 from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, TOOLS, TURNS
-from conversations.models import (
-    Compaction,
-    CompactionStatus,
-    Conversation,
-    LaterMessage,
-    Message,
-    Turn,
-    TurnStatus,
-)
+from conversations.models import Compaction, CompactionStatus, Conversation, LaterMessage, Message, Turn
+from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.admin import GrowingAdmin

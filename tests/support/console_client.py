@@ -18,7 +18,8 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSch
 
 from agent.models import Agent, AgentVersion
 from conversations.engine import inbox, intake
-from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, TurnStatus, Worker
+from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, Worker
+from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import new_id

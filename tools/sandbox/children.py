@@ -20,9 +20,15 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections
 
 from nanohost.lib import env
-from tools import registry
+from tools import calls, registry
+from tools.calls import Outcome
+from tools.errors import CallLost, Interrupted
+from tools.models import CallStatus
+from tools.registry import REPEATABLE
+from tools.runners import AdmittedCall, InChild
 from tools.sandbox import modes
 from tools.sandbox.child import LENGTH
 from tools.sandbox.forkserver import GONE, Child, ForkServer
@@ -102,10 +108,6 @@ class _House:
 
     server: ForkServer
     idle: list[Child] = field(default_factory=list)
-
-
-class Interrupted(Exception):
-    """A shutdown stopped a run that can be repeated, or that had not begun."""
 
 
 class ChildPool:
@@ -329,3 +331,30 @@ def _out_of_memory() -> Answer:
 def pool() -> ChildPool:
     """The process's pool."""
     return ChildPool()
+
+
+def run_in_child(runner: InChild, admitted: AdmittedCall) -> Outcome:
+    """Run a call once, in a child of the process's pool. One with side effects that was stopped on its way is UNKNOWN.
+
+    Raises :class:`Interrupted` if a shutdown stopped it, and :class:`CallLost` if it was no longer wanted.
+    """
+    tool = admitted.tool
+    task = Task(
+        module=runner.module,
+        qualname=runner.qualname,
+        arguments=admitted.arguments,
+        timeout=admitted.timeout,
+        output_bytes=admitted.output_bytes,
+        secrets=tool.secrets,
+        repeatable=tool.effects in REPEATABLE,
+        permissions=tool.permissions,
+    )
+    close_old_connections()  # none is kept while the tool runs
+    answer = pool().run(task, still_wanted=admitted.still_wanted)
+    if answer.lost:
+        raise CallLost(admitted.call.pk)
+    if answer.ok:
+        return Outcome(status=CallStatus.SUCCESS, result=answer.text)
+    if answer.rule in ("timeout", "crashed", "memory", "interrupted", "output") and tool.effects == "write":
+        return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({answer.text})", rule=answer.rule)
+    return Outcome(status=CallStatus.FAILED, result=f"FAILED: {answer.text}", rule=answer.rule)

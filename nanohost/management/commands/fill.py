@@ -16,7 +16,8 @@ from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations.errors import TurnProblem
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from nanohost.lib.ids import new_id
 from tools.models import CallStatus, ToolCall
 

@@ -16,7 +16,8 @@ from agent.llm.base import Completion, ModelRequest, OnDelta, Usage
 from agent.llm.connections import MAX_RESPONSE_BYTES
 from agent.llm.openai import OpenAIClient
 from conversations.engine.turns import DatabaseThreads, TurnRunner
-from conversations.models import Turn, TurnStatus, WaitingFor
+from conversations.models import Turn
+from conversations.statuses import TurnStatus, WaitingFor
 from tests.support.openai_server import OpenAIServer, Reply, as_json, call, completion, endless, failure
 from tests.support.working import advance, run_call
 from tools.models import ToolCall

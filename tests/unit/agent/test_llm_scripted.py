@@ -16,7 +16,8 @@ from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 from agent.loop import Limit
 from agent.prompt import Background, build_prompt, sent_at
-from conversations.models import Message, TurnStatus
+from conversations.models import Message
+from conversations.statuses import TurnStatus
 from nanohost.lib.text import storable
 from tests.support.scripts import script
 from tests.support.working import settle

@@ -13,7 +13,8 @@ from agent import heartbeat as document
 from agent.models import Agent, AgentVersion
 from conversations.engine import model_request
 from conversations.engine.turns import claim_and_load
-from conversations.models import Compaction, Conversation, Message, Turn, TurnStatus
+from conversations.models import Compaction, Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from scheduler import runs
 from scheduler.daily import summarise_day
 from scheduler.heartbeat import beat, settle, tokens_of

@@ -7,7 +7,8 @@ import pytest
 from django.db import connection
 
 from conversations.engine import turn_control
-from conversations.models import Conversation, Message, Turn, TurnStatus
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import TurnStatus
 from scheduler import runs, series
 from scheduler.models import Schedule, ScheduleRun
 from scheduler.ticking import fire, tick

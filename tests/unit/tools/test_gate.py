@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from django.db import OperationalError
@@ -13,9 +14,11 @@ from nanohost.lib.clock import from_now
 from tests.support.tool_calls import EVERY_TOOL, ask, run, run_in_thread
 from tests.support.wait import wait_until
 from tools import calls, gate, registry
+from tools.calls import Outcome
 from tools.gate import AgentTools
 from tools.models import CallStatus, ToolCall, ToolSetting
-from tools.sandbox.children import ChildPool
+from tools.runners import Runner
+from tools.sandbox.children import ChildPool, place_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -76,6 +79,29 @@ def test_what_is_allowed_runs(allowed, effects):
     assert effects.read_text() == "one\n"
     assert call.attempts == 1
     assert call.duration_ms is not None
+
+
+class Elsewhere(Runner):
+    """A tool that is no function of this host."""
+
+    defined_in = "another host"
+
+    def run_admitted(self, admitted):
+        return Outcome(status=CallStatus.SUCCESS, result=f"{admitted.arguments['line']}, {admitted.still_wanted()}")
+
+
+def test_a_runner_of_another_kind_is_asked_for_what_the_gate_admits_and_for_nothing_else(
+    allowed, effects, settings, monkeypatch
+):
+    function = registry.get("append_line")
+    remote = replace(function, runner=Elsewhere())
+    remote.__dict__["schema"] = function.schema
+    monkeypatch.setitem(registry._tools, "append_line", remote)
+    call = run(ask("append_line", path=str(effects), line="one"))
+    assert (call.status, call.result, effects.exists()) == (CallStatus.SUCCESS, "one, True", False)
+    second = ask("append_line", path=str(effects), line="two")
+    not_enabled(settings)
+    assert_rejected(run(second), "not_enabled", effects)
 
 
 # --- the rules ---------------------------------------------------------------------------------------------------
@@ -442,7 +468,7 @@ def test_processes_are_started_for_enabled_tools_that_have_some(db, tool_setting
     started = []
     monkeypatch.setattr(ChildPool, "start", lambda pool, places: started.append(places))
     gate.warm_tools()
-    assert started == [{gate.place_of(registry.get("append_line"))}]
+    assert started == [{place_of(registry.get("append_line"))}]
     ToolSetting.objects.update(enabled=False)
     gate.warm_tools()
     assert started[1:] == [set()]

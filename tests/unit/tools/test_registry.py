@@ -16,6 +16,7 @@ from tools import registry
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
 from tools.registry import Caller, tool
+from tools.runners import InChild, Inline
 from tools.schemas import arguments_schema
 
 pytestmark = pytest.mark.shapeless(reason="tools are registered before there is a database")
@@ -169,7 +170,7 @@ def reachable(*roots: object) -> Iterator[object]:
 def test_a_started_host_keeps_no_tools_function():
     kept = {type(each) for each in reachable(registry._tools, registry._awaiting_schema)}
     assert registry.RegisteredTool in kept
-    assert kept <= PLAIN_DATA | {registry.RegisteredTool, Permission}
+    assert kept <= PLAIN_DATA | {registry.RegisteredTool, InChild, Inline, Permission}
 
 
 def test_a_function_is_let_go_of_when_its_schema_is_made(own_registry):
@@ -280,9 +281,9 @@ def with_a_callers_name(caller: str) -> str:
 def test_an_argument_of_that_name_is_a_models_unless_it_is_a_caller(own_registry):
     tool(effects="read")(with_a_callers_name)
     tool(effects="rows")(with_caller)
-    assert not registry.get("with_a_callers_name").inline
+    assert registry.get("with_a_callers_name").runner == InChild(module=__name__, qualname="with_a_callers_name")
     assert list(registry.get("with_a_callers_name").schema["properties"]) == ["caller"]
-    assert registry.get("with_caller").inline
+    assert registry.get("with_caller").runner == Inline(module=__name__, qualname="with_caller")
     assert list(registry.get("with_caller").schema["properties"]) == ["text"]
     assert registry.get("with_caller").schema["required"] == ["text"]
 

@@ -11,7 +11,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from conversations.models import TurnStatus
+from conversations.statuses import TurnStatus
 from nanohost.lib.clock import from_now
 from nanohost.lib.ids import new_id
 from tests.faults import doorbell

@@ -27,9 +27,10 @@ from tests.support.scripts import script
 from tests.support.stack_process import descendants_of
 from tests.support.tool_calls import ask, run
 from tests.support.wait import wait_until
+from tools.errors import Interrupted
 from tools.models import CallStatus
 from tools.sandbox import child, children
-from tools.sandbox.children import Answer, ChildPool, Interrupted, Task
+from tools.sandbox.children import Answer, ChildPool, Task
 
 pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database; the tests of calls run on both")
 

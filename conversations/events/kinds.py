@@ -1,0 +1,32 @@
+"""The kinds of events, each with its data as readers of a stream see it (docs/api.md)."""
+
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """What can happen in a turn. Readers' streams make the first and the four last; the others are published."""
+
+    # {turnId, conversationId}
+    TURN_QUEUED = "turn.queued"
+    # {}
+    TURN_STARTED = "turn.started"
+    # {message, offset, text}: what the model thinks aloud.
+    REASONING_DELTA = "reasoning.delta"
+    # {message, offset, text}: a piece of the turn's message of that number, and where in it it stands.
+    MESSAGE_DELTA = "message.delta"
+    # {message}: its pieces so far are void: a new attempt begins it again.
+    MESSAGE_RESET = "message.reset"
+    # {callId, toolName}
+    TOOL_STARTED = "tool.started"
+    # {callId, toolName, status, result}
+    TOOL_FINISHED = "tool.finished"
+    # What the chat request is answered with; the last event, as the two below are.
+    TURN_COMPLETED = "turn.completed"
+    TURN_FAILED = "turn.failed"
+    TURN_CANCELLED = "turn.cancelled"
+    # {}: all that was told of the turn is void: it is told again from its rows.
+    TURN_RESET = "turn.reset"
+
+
+# Those that carry a piece of what a model says.
+DELTAS = (EventKind.MESSAGE_DELTA, EventKind.REASONING_DELTA)
