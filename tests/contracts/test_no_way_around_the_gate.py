@@ -184,6 +184,11 @@ ALLOWED = {
     ("scheduler.runs", "getattr"): "The columns of a row, from the tuple that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
     ("conversations.events", "django.utils.module_loading.import_string"): "The transport that the settings name.",
+    (
+        "conversations.engine.worker",
+        "django.utils.module_loading.import_string",
+    ): "The runner that a kind of work names.",
+    ("conversations.kinds", "getattr"): "The setting that a kind of work names.",
     ("nanohost.lib.statements", "vars"): "Fills the fields of a row, whose names are its columns'.",
     ("nanohost.lib.logs", "vars"): "What a line's caller has added to its record.",
     ("nanohost.lib.postgresql.base", "pool"): "PostgreSQL's pool of connections.",
