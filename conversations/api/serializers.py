@@ -3,13 +3,14 @@
 from typing import Any
 
 from django.core.validators import RegexValidator
-from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
 from conversations.models import MOST_REASON, CompactionKind, Conversation, LaterMessage, LaterState, Message, calls_in
 from conversations.statuses import CHOICES
+from nanohost.lib.api import Flag, NullIfEmpty, Strict, Text
 from tools.models import CallStatus
 
 # The specification's names.
@@ -18,57 +19,6 @@ from tools.models import CallStatus
 
 # A chat's id may hold colons itself, as Matrix's do.
 CONVERSATION_KEY = r"^[A-Za-z0-9_.-]{1,64}:[!-9;-~]([!-~]*[!-9;-~])?\Z"
-
-
-class Text(serializers.CharField):
-    """A JSON string, taken as it is: DRF's own field makes one of a number, and trims it."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(trim_whitespace=False, **options)
-
-    def to_internal_value(self, data: Any) -> str:
-        if not isinstance(data, str):
-            self.fail("invalid")
-        value: str = super().to_internal_value(data)
-        return value
-
-
-class Flag(serializers.BooleanField):
-    """A JSON boolean: DRF's own field takes "yes", "f" and 1 as well."""
-
-    def to_internal_value(self, data: Any) -> bool:
-        if not isinstance(data, bool):
-            raise serializers.ValidationError(["Must be true or false."])
-        return data
-
-
-class Strict(serializers.Serializer[Any]):
-    """Refuses keys it does not know: a misspelt option is an error, not a default."""
-
-    def run_validation(self, data: Any = serializers.empty) -> Any:
-        if data is None:  # of which DRF tells by another way than of what else is no object
-            raise serializers.ValidationError({"non_field_errors": ["No data provided"]})
-        return super().run_validation(data)
-
-    def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
-            raise serializers.ValidationError({name: ["There is no such field."] for name in unknown})
-        return super().to_internal_value(data)
-
-
-class StrictInOpenApi(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Tells OpenAPI of it."""
-
-    target_class = Strict
-    match_subclasses = True
-
-    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
-        shape = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
-        return {**shape, "type": "object", "additionalProperties": False}
-
-
-class Nothing(Strict):
-    """Body of a request that has none; an empty object is as good."""
 
 
 class NewConversation(Strict):
@@ -139,13 +89,6 @@ class MessageIn(Strict):
                 {"onWake": ["A note makes no turn, it rides along with the next one: leave trigger out, or false."]}
             )
         return attrs
-
-
-class NullIfEmpty(serializers.CharField):
-    """Stored as an empty text where there is none."""
-
-    def to_representation(self, value: str) -> str | None:  # type: ignore[override]
-        return value or None
 
 
 class StateInWords(serializers.ChoiceField):
@@ -308,49 +251,6 @@ class MessageView(serializers.ModelSerializer[Message]):
         return message.seq in self.context.get("pinned", ())
 
 
-class ToolView(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    description = serializers.CharField()
-    schema = serializers.DictField(help_text="JSON Schema of the arguments.")
-    permissions = serializers.ListField(child=serializers.CharField())
-    allowed = serializers.BooleanField(help_text="Whether the agent may use it now.")
-    forbiddenBy = serializers.CharField(allow_null=True, help_text="The rule that forbids it.")
-
-
-class MemoryIn(Strict):
-    """Body of PUT /agents/{agent}/memory."""
-
-    content = Text(allow_blank=True, help_text="The whole of it, in Markdown.")
-    version = serializers.IntegerField(min_value=0, max_value=2**31 - 1, help_text="The version this was made of.")
-
-
-class MemoryView(serializers.Serializer[Any]):
-    agent = serializers.CharField()
-    version = serializers.IntegerField(help_text="0: nothing is known yet.")
-    content = serializers.CharField()
-    characters = serializers.IntegerField()
-    maxCharacters = serializers.IntegerField(
-        help_text="Past so many, models are asked to shorten it; twice as many are the most."
-    )
-    notes = serializers.CharField(help_text="Today's.")
-
-
-class HistoryEntryView(serializers.Serializer[Any]):
-    kind = serializers.ChoiceField(["entry", "raw", "note"])
-    content = serializers.CharField()
-    conversationId = serializers.UUIDField(source="conversation_id", allow_null=True)
-    fromSeq = serializers.IntegerField(source="first_seq", allow_null=True)
-    throughSeq = serializers.IntegerField(source="last_seq", allow_null=True)
-    happenedAt = serializers.DateTimeField(source="happened_at")
-    happenedUntil = serializers.DateTimeField(source="happened_until", allow_null=True)
-
-
-class HistoryPage(serializers.Serializer[Any]):
-    next = serializers.URLField(allow_null=True)
-    previous = serializers.URLField(allow_null=True)
-    results = HistoryEntryView(many=True)
-
-
 class UndoIn(Strict):
     """Body of POST /conversations/{id}/summaries/{seq}/undo."""
 
@@ -382,19 +282,3 @@ class SummaryPage(serializers.Serializer[Any]):
     next = serializers.URLField(allow_null=True)
     previous = serializers.URLField(allow_null=True)
     results = SummaryView(many=True)
-
-
-class ProblemView(serializers.Serializer[Any]):
-    """RFC 9457, with a stable code and the request's id."""
-
-    type = serializers.CharField()
-    title = serializers.CharField(help_text="What the code means.")
-    status = serializers.IntegerField(help_text="The HTTP status.")
-    code = serializers.CharField(help_text="Stable; programs decide by it.")
-    detail = serializers.CharField(help_text="What is wrong with this request, for people.")
-    requestId = serializers.CharField(help_text="As in X-Request-ID, and in the logs.")
-    errors = serializers.DictField(  # type: ignore[assignment]  # a field, which is taken off the class
-        required=False, help_text="Of a body that does not fit: what is wrong, by field."
-    )
-    turnId = serializers.UUIDField(required=False, help_text="Of a turn that has no answer.")
-    conversationId = serializers.UUIDField(required=False)

@@ -1,7 +1,6 @@
 """The REST API. A view reads HTTP, makes one domain call and answers at once; waiting is the waiting room's."""
 
 import re
-from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -12,36 +11,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from agent.models import DEFAULT_AGENT, Agent
 from conversations import pins
 from conversations.api import serializers as shapes
-from conversations.api.pages import InSeqOrder, NewestFirst, NewestTurnsFirst, parameter_of
+from conversations.api.pages import InSeqOrder, NewestTurnsFirst
 from conversations.engine import deferred, inbox, turn_control
-from conversations.errors import UnknownAgent
 from conversations.events import answers
 from conversations.events.answers import Answer, accepted, turns_as_json
 from conversations.models import OPEN_LATER, Conversation, LaterMessage, Message, Turn
 from conversations.web.gateway import await_turn, new_turn_id
+from nanohost.lib.api import NewestFirst, Nothing, checked, owner_of, parameter_of, problems
 from nanohost.lib.errors import InvalidRequest, NotFound
-from nanohost.lib.rest import PROBLEM_TYPE
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import UNSTORABLE
-from tools import gate
-
-
-def _problems(*statuses: int) -> dict[tuple[int, str], type[shapes.ProblemView]]:
-    """For OpenAPI: the problems a route answers with, beside those that any request may meet."""
-    everywhere = (400, 401, 405, 408, 413, 415, 431, 500, 503)
-    return {(status, PROBLEM_TYPE): shapes.ProblemView for status in sorted({*everywhere, *statuses})}
-
 
 IDEMPOTENCY_KEY = r"[!-~]{1,255}"
-
-
-def _owner_id(request: Request) -> int:
-    owner_id = request.user.pk
-    assert owner_id is not None  # the permission class let nobody else in
-    return owner_id
 
 
 _conversation = Rows(
@@ -50,36 +33,24 @@ _conversation = Rows(
 _turn = Rows(lambda: Turn.objects.filter(pk=Given("id"), owner_id=Given("owner_id")))
 
 
-def _owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
+def owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
     """The caller's conversation; somebody else's is as unknown as none."""
-    for conversation in _conversation(id=conversation_id, owner_id=_owner_id(request)):
+    for conversation in _conversation(id=conversation_id, owner_id=owner_of(request)):
         return conversation
     raise NotFound("There is no conversation of that id, or it is not yours.")
 
 
 def _owned_turn(request: Request, turn_id: UUID) -> Turn:
-    for turn in _turn(id=turn_id, owner_id=_owner_id(request)):
+    for turn in _turn(id=turn_id, owner_id=owner_of(request)):
         return turn
     raise NotFound("There is no turn of that id, or it is not yours.")
 
 
 def _owned_deferred(request: Request, deferred_id: UUID) -> LaterMessage:
-    mine = LaterMessage.objects.filter(pk=deferred_id, conversation__owner=_owner_id(request))
+    mine = LaterMessage.objects.filter(pk=deferred_id, conversation__owner=owner_of(request))
     for message in mine:
         return message
     raise NotFound("There is no message to come of that id, or it is not yours.")
-
-
-@cache
-def _kept(shape: type[shapes.Strict]) -> shapes.Strict:
-    """Made once: a serializer copies its fields anew, half of what it takes to check a body. Checking changes nothing
-    in it, so threads may share it."""
-    return shape()
-
-
-def _checked(shape: type[shapes.Strict], request: Request) -> dict[str, Any]:
-    checked: dict[str, Any] = _kept(shape).run_validation(request.data)
-    return checked
 
 
 class ConversationList(ListAPIView[Conversation]):
@@ -89,7 +60,7 @@ class ConversationList(ListAPIView[Conversation]):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        mine = Conversation.objects.select_related("agent").filter(owner=_owner_id(self.request))
+        mine = Conversation.objects.select_related("agent").filter(owner=owner_of(self.request))
         key = self.request.query_params.get("key")
         if key is None:
             return mine
@@ -100,7 +71,7 @@ class ConversationList(ListAPIView[Conversation]):
     @extend_schema(
         operation_id="listConversations",
         parameters=[OpenApiParameter("key", str, description="The one of this key only.")],
-        responses={200: shapes.ConversationView(many=True), **_problems()},
+        responses={200: shapes.ConversationView(many=True), **problems()},
     )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
@@ -108,11 +79,11 @@ class ConversationList(ListAPIView[Conversation]):
     @extend_schema(
         operation_id="createConversation",
         request=shapes.NewConversation,
-        responses={200: shapes.ConversationCreated, 201: shapes.ConversationCreated, **_problems(409)},
+        responses={200: shapes.ConversationCreated, 201: shapes.ConversationCreated, **problems(409)},
     )
     def post(self, request: Request) -> Response:
         """Start a conversation with an agent. With a ``key`` that there is one of, that one is answered, with 200."""
-        wanted = {"owner_id": _owner_id(request), "metadata": {}, **_checked(shapes.NewConversation, request)}
+        wanted = {"owner_id": owner_of(request), "metadata": {}, **checked(shapes.NewConversation, request)}
         conversation, is_new = (
             inbox.conversation_of(**wanted) if "key" in wanted else (inbox.start_conversation(**wanted), True)
         )
@@ -124,14 +95,14 @@ class ConversationList(ListAPIView[Conversation]):
 class ConversationDetail(APIView):
     """One conversation."""
 
-    @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **_problems(404)})
+    @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **problems(404)})
     def get(self, request: Request, conversation_id: UUID) -> Response:
-        return Response(shapes.ConversationView(_owned_conversation(request, conversation_id)).data)
+        return Response(shapes.ConversationView(owned_conversation(request, conversation_id)).data)
 
-    @extend_schema(operation_id="deleteConversation", responses={204: None, **_problems(404)})
+    @extend_schema(operation_id="deleteConversation", responses={204: None, **problems(404)})
     def delete(self, request: Request, conversation_id: UUID) -> Response:
         """Delete a conversation with its messages and turns; those that run are cancelled. Tool calls stay."""
-        turn_control.delete_conversation(_owned_conversation(request, conversation_id).pk)
+        turn_control.delete_conversation(owned_conversation(request, conversation_id).pk)
         return Response(status=204)
 
 
@@ -172,7 +143,7 @@ class Chat(APIView):
             (200, "application/json"): shapes.ChatAnswer,
             **_EVENTS,
             202: shapes.ChatPending,
-            **_problems(404, 409, 422, 502, 504),
+            **problems(404, 409, 422, 502, 504),
         },
     )
     def post(self, request: Request, conversation_id: UUID) -> JsonResponse:
@@ -180,8 +151,8 @@ class Chat(APIView):
 
         With ``Accept: text/event-stream`` or ``"stream": true`` the answer is the turn's events, as they come.
         """
-        conversation = _owned_conversation(request, conversation_id)
-        said = _checked(shapes.ChatIn, request)
+        conversation = owned_conversation(request, conversation_id)
+        said = checked(shapes.ChatIn, request)
         turn = _received(request, conversation, said)
         if said.get("stream") or "text/event-stream" in request.headers.get("Accept", ""):
             return _streamed(request, turn)
@@ -200,22 +171,22 @@ class TurnList(APIView):
         operation_id="createTurn",
         request=shapes.ChatMessageIn,
         parameters=[_IDEMPOTENCY_KEY],
-        responses={202: shapes.ChatPending, **_problems(404, 409)},
+        responses={202: shapes.ChatPending, **problems(404, 409)},
     )
     def post(self, request: Request, conversation_id: UUID) -> JsonResponse:
         """Store the message, and answer at once with the turn that will answer it, and its Location."""
-        conversation = _owned_conversation(request, conversation_id)
-        said = _checked(shapes.ChatMessageIn, request)
+        conversation = owned_conversation(request, conversation_id)
+        said = checked(shapes.ChatMessageIn, request)
         return _as_response(accepted(_received(request, conversation, said)))
 
     @extend_schema(
         operation_id="listTurns",
         parameters=[parameter_of(each) for each in NewestTurnsFirst().get_schema_operation_parameters(None)],
-        responses={200: shapes.TurnPage, **_problems(404)},
+        responses={200: shapes.TurnPage, **problems(404)},
     )
     def get(self, request: Request, conversation_id: UUID) -> Response:
         """A page of a conversation's turns, the newest first."""
-        conversation = _owned_conversation(request, conversation_id)
+        conversation = owned_conversation(request, conversation_id)
         pages = NewestTurnsFirst()
         turns = pages.paginate_queryset(Turn.objects.filter(conversation=conversation), request, view=self)
         return pages.get_paginated_response(turns_as_json(turns))
@@ -274,7 +245,7 @@ class MessageList(ListAPIView[Message]):
     def get_queryset(self) -> Any:
         if getattr(self, "swagger_fake_view", False):
             return Message.objects.none()
-        self._conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
+        self._conversation = owned_conversation(self.request, self.kwargs["conversation_id"])
         return Message.objects.transcript().filter(conversation=self._conversation)
 
     def get_serializer_context(self) -> dict[str, Any]:
@@ -282,7 +253,7 @@ class MessageList(ListAPIView[Message]):
         pinned = set(pins.seqs_of(conversation.pins)) if conversation else set()
         return {**super().get_serializer_context(), "pinned": pinned}
 
-    @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **_problems(404)})
+    @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **problems(404)})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Messages in ``seq`` order. One that waits for its turn to start has no ``seq`` yet and is not shown."""
         return super().get(request, *args, **kwargs)
@@ -291,15 +262,15 @@ class MessageList(ListAPIView[Message]):
         operation_id="sendMessage",
         request=shapes.MessageIn,
         parameters=[_IDEMPOTENCY_KEY],
-        responses={202: _MESSAGE_OR_TURN, **_problems(404, 409)},
+        responses={202: _MESSAGE_OR_TURN, **problems(404, 409)},
     )
     def post(self, request: Request, conversation_id: UUID) -> HttpResponse:
         """Say something at a time (``runAfter``), or without waking the agent: it then rides along with the next turn.
 
         Without either it makes a turn at once, and the answer is the turn's, as that of POST /turns.
         """
-        conversation = _owned_conversation(request, conversation_id)
-        said = _checked(shapes.MessageIn, request)
+        conversation = owned_conversation(request, conversation_id)
+        said = checked(shapes.MessageIn, request)
         rides_along = not said.get("trigger", True) or said.get("onWake", False)
         if not rides_along and "runAfter" not in said:
             return _as_response(accepted(_received(request, conversation, said)))
@@ -328,10 +299,10 @@ class DeferredList(ListAPIView[LaterMessage]):
     def get_queryset(self) -> Any:
         if getattr(self, "swagger_fake_view", False):
             return LaterMessage.objects.none()
-        conversation = _owned_conversation(self.request, self.kwargs["conversation_id"])
+        conversation = owned_conversation(self.request, self.kwargs["conversation_id"])
         return LaterMessage.objects.filter(conversation=conversation, state__in=OPEN_LATER)
 
-    @extend_schema(operation_id="listDeferred", responses={200: shapes.LaterMessageView(many=True), **_problems(404)})
+    @extend_schema(operation_id="listDeferred", responses={200: shapes.LaterMessageView(many=True), **problems(404)})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Those that wait for their time or for the next turn, and those whose turn may have to be tried again."""
         return super().get(request, *args, **kwargs)
@@ -340,7 +311,7 @@ class DeferredList(ListAPIView[LaterMessage]):
 class DeferredDetail(APIView):
     """One message to come, or what became of it."""
 
-    @extend_schema(operation_id="getDeferred", responses={200: shapes.LaterMessageView, **_problems(404)})
+    @extend_schema(operation_id="getDeferred", responses={200: shapes.LaterMessageView, **problems(404)})
     def get(self, request: Request, deferred_id: UUID) -> Response:
         return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
 
@@ -350,14 +321,14 @@ class DeferredCancel(APIView):
 
     @extend_schema(
         operation_id="cancelDeferred",
-        request=shapes.Nothing,
-        responses={200: shapes.LaterMessageView, **_problems(404)},
+        request=Nothing,
+        responses={200: shapes.LaterMessageView, **problems(404)},
     )
     def post(self, request: Request, deferred_id: UUID) -> Response:
         """Have it said no more: no further turn is made of it, and one that is open is cancelled with it. One that has
         ended, or was answered, stays as it is: its state tells."""
         message = _owned_deferred(request, deferred_id)
-        _checked(shapes.Nothing, request)
+        checked(Nothing, request)
         deferred.cancel(message)
         return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
 
@@ -365,7 +336,7 @@ class DeferredCancel(APIView):
 class TurnDetail(APIView):
     """One turn."""
 
-    @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **_problems(404)})
+    @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **problems(404)})
     def get(self, request: Request, turn_id: UUID) -> Response:
         return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
 
@@ -374,7 +345,7 @@ class TurnEvents(APIView):
     """What happens in a turn."""
 
     @extend_schema(
-        operation_id="followTurn", parameters=_LAST_EVENT_ID, responses={**_EVENTS, 204: None, **_problems(404)}
+        operation_id="followTurn", parameters=_LAST_EVENT_ID, responses={**_EVENTS, 204: None, **problems(404)}
     )
     def get(self, request: Request, turn_id: UUID) -> JsonResponse:
         """The turn's events from its beginning, or from behind the last one that was seen, to its end."""
@@ -384,47 +355,10 @@ class TurnEvents(APIView):
 class TurnCancel(APIView):
     """Cancelling a turn."""
 
-    @extend_schema(
-        operation_id="cancelTurn", request=shapes.Nothing, responses={200: shapes.TurnView, **_problems(404)}
-    )
+    @extend_schema(operation_id="cancelTurn", request=Nothing, responses={200: shapes.TurnView, **problems(404)})
     def post(self, request: Request, turn_id: UUID) -> Response:
         """Cancel a turn. A running one ends within moments: its status tells. One that has ended stays as it is."""
         turn = _owned_turn(request, turn_id)
-        _checked(shapes.Nothing, request)
+        checked(Nothing, request)
         turn_control.cancel_turn(turn)
         return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
-
-
-class ToolList(APIView):
-    """The tools there are."""
-
-    @extend_schema(
-        operation_id="listTools",
-        parameters=[
-            OpenApiParameter(
-                "agent",
-                {"type": "string", "minLength": 1},
-                description="For which agent; the default one if missing.",
-            )
-        ],
-        responses={200: shapes.ToolView(many=True), **_problems()},
-    )
-    def get(self, request: Request) -> Response:
-        """Every registered tool, and whether an agent may use it now, or the rule that forbids it."""
-        name = request.query_params.get("agent", DEFAULT_AGENT)
-        agent = Agent.objects.filter(name=name).first() if "\x00" not in name else None
-        if agent is None:
-            raise UnknownAgent(f"There is no agent named {name!r}.")
-        return Response(
-            [
-                {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "schema": tool.schema,
-                    "permissions": list(tool.permissions),
-                    "allowed": forbidden_by is None,
-                    "forbiddenBy": forbidden_by,
-                }
-                for tool, forbidden_by in gate.survey(agent_tools=agent.allowed_tools())
-            ]
-        )

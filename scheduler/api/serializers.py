@@ -5,7 +5,7 @@ from typing import Any
 from django.core.validators import RegexValidator
 from rest_framework import serializers
 
-from conversations.api.serializers import NullIfEmpty, Strict, Text
+from nanohost.lib.api import NullIfEmpty, Strict, Text
 from scheduler.models import Kind, Missed, RunState, Schedule, ScheduleRun
 from scheduler.series import MOST_MADE_UP_FOR, MOST_RUNS
 from scheduler.times import LONGEST, LONGEST_EXPRESSION, SHORTEST

@@ -9,9 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from conversations.api.pages import NewestFirst, Pages
-from conversations.api.serializers import Nothing
-from conversations.api.views import _checked, _owner_id, _problems
+from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, owner_of, problems
 from nanohost.lib.errors import NotFound
 from scheduler import series
 from scheduler.api import serializers as shapes
@@ -25,7 +23,7 @@ class LastSlotFirst(Pages):
 
 def _owned(request: Request, schedule_id: UUID) -> Schedule:
     """The caller's schedule; somebody else's is as unknown as none, and so is one that was cancelled."""
-    mine = Schedule.objects.kept().filter(pk=schedule_id, owner=_owner_id(request))
+    mine = Schedule.objects.kept().filter(pk=schedule_id, owner=owner_of(request))
     if found := mine.select_related("agent").first():
         return found
     raise NotFound("There is no schedule of that id, or it is not yours.")
@@ -51,20 +49,20 @@ class ScheduleList(ListAPIView[Schedule]):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        return Schedule.objects.kept().select_related("agent").filter(owner=_owner_id(self.request))
+        return Schedule.objects.kept().select_related("agent").filter(owner=owner_of(self.request))
 
-    @extend_schema(operation_id="listSchedules", responses={200: shapes.ScheduleView(many=True), **_problems()})
+    @extend_schema(operation_id="listSchedules", responses={200: shapes.ScheduleView(many=True), **problems()})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
         operation_id="createSchedule",
         request=shapes.NewSchedule,
-        responses={201: shapes.ScheduleView, **_problems()},
+        responses={201: shapes.ScheduleView, **problems()},
     )
     def post(self, request: Request) -> Response:
         """Have an agent spoken to by the clock."""
-        schedule = series.create(owner_id=_owner_id(request), **_checked(shapes.NewSchedule, request))
+        schedule = series.create(owner_id=owner_of(request), **checked(shapes.NewSchedule, request))
         answer = _shown(schedule)
         answer.status_code, answer["Location"] = 201, f"/api/v1/schedules/{schedule.pk}"
         return answer
@@ -73,21 +71,21 @@ class ScheduleList(ListAPIView[Schedule]):
 class ScheduleDetail(APIView):
     """One schedule."""
 
-    @extend_schema(operation_id="getSchedule", responses={200: shapes.ScheduleView, **_problems(404)})
+    @extend_schema(operation_id="getSchedule", responses={200: shapes.ScheduleView, **problems(404)})
     def get(self, request: Request, schedule_id: UUID) -> Response:
         return _shown(_owned(request, schedule_id))
 
     @extend_schema(
         operation_id="changeSchedule",
         request=shapes.ScheduleChanges,
-        responses={200: shapes.ScheduleView, **_problems(404)},
+        responses={200: shapes.ScheduleView, **problems(404)},
     )
     def patch(self, request: Request, schedule_id: UUID) -> Response:
         """Change what is to come; what has fired stays as it is."""
         schedule = _owned(request, schedule_id)
-        return _shown(series.update(schedule, **_checked(shapes.ScheduleChanges, request)))
+        return _shown(series.update(schedule, **checked(shapes.ScheduleChanges, request)))
 
-    @extend_schema(operation_id="cancelSchedule", responses={204: None, **_problems(404)})
+    @extend_schema(operation_id="cancelSchedule", responses={204: None, **problems(404)})
     def delete(self, request: Request, schedule_id: UUID) -> Response:
         """Cancel it for good. The turns that it made stay, and those that are open go on."""
         series.cancel(_owned(request, schedule_id))
@@ -98,17 +96,17 @@ class Preview(APIView):
     """Times that are not kept."""
 
     @extend_schema(
-        operation_id="previewTimes", request=shapes.TimesIn, responses={200: shapes.PreviewView, **_problems()}
+        operation_id="previewTimes", request=shapes.TimesIn, responses={200: shapes.PreviewView, **problems()}
     )
     def post(self, request: Request) -> Response:
         """When a schedule with these times would run next, with notes on changes of the clock. Nothing is stored."""
-        return _previewed(series.draft(**_checked(shapes.TimesIn, request)))
+        return _previewed(series.draft(**checked(shapes.TimesIn, request)))
 
 
 class SchedulePreview(APIView):
     """Times to come."""
 
-    @extend_schema(operation_id="previewSchedule", responses={200: shapes.PreviewView, **_problems(404)})
+    @extend_schema(operation_id="previewSchedule", responses={200: shapes.PreviewView, **problems(404)})
     def get(self, request: Request, schedule_id: UUID) -> Response:
         """When it runs next, if it is left alone; of one that is paused, if it were resumed."""
         return _previewed(_owned(request, schedule_id))
@@ -118,12 +116,12 @@ class SchedulePause(APIView):
     """Pausing a schedule."""
 
     @extend_schema(
-        operation_id="pauseSchedule", request=Nothing, responses={200: shapes.ScheduleView, **_problems(404, 409)}
+        operation_id="pauseSchedule", request=Nothing, responses={200: shapes.ScheduleView, **problems(404, 409)}
     )
     def post(self, request: Request, schedule_id: UUID) -> Response:
         """Have it run no more until it is resumed."""
         schedule = _owned(request, schedule_id)
-        _checked(Nothing, request)
+        checked(Nothing, request)
         return _shown(series.pause(schedule))
 
 
@@ -131,23 +129,23 @@ class ScheduleResume(APIView):
     """Resuming a schedule."""
 
     @extend_schema(
-        operation_id="resumeSchedule", request=Nothing, responses={200: shapes.ScheduleView, **_problems(404, 409)}
+        operation_id="resumeSchedule", request=Nothing, responses={200: shapes.ScheduleView, **problems(404, 409)}
     )
     def post(self, request: Request, schedule_id: UUID) -> Response:
         """Have it run again, from its next time on; times that passed meanwhile are not made up for."""
         schedule = _owned(request, schedule_id)
-        _checked(Nothing, request)
+        checked(Nothing, request)
         return _shown(series.resume(schedule))
 
 
 class ScheduleRunNow(APIView):
     """Running a schedule by hand."""
 
-    @extend_schema(operation_id="runSchedule", request=Nothing, responses={202: shapes.RunView, **_problems(404)})
+    @extend_schema(operation_id="runSchedule", request=Nothing, responses={202: shapes.RunView, **problems(404)})
     def post(self, request: Request, schedule_id: UUID) -> Response:
         """Run it once, now; its times stay as they are."""
         schedule = _owned(request, schedule_id)
-        _checked(Nothing, request)
+        checked(Nothing, request)
         return Response(shapes.RunView(series.run_now(schedule)).data, status=202)
 
 
@@ -162,7 +160,7 @@ class RunList(ListAPIView[ScheduleRun]):
             return ScheduleRun.objects.none()
         return ScheduleRun.objects.filter(schedule=_owned(self.request, self.kwargs["schedule_id"]))
 
-    @extend_schema(operation_id="listRuns", responses={200: shapes.RunView(many=True), **_problems(404)})
+    @extend_schema(operation_id="listRuns", responses={200: shapes.RunView(many=True), **problems(404)})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """What became of each time that has come, the latest first."""
         return super().get(request, *args, **kwargs)
