@@ -1,4 +1,4 @@
-"""All settings, read from the environment. The README's table names each; a test keeps it complete."""
+"""All settings, read from the environment. docs/settings.md names each; a test keeps it complete."""
 
 import secrets
 from datetime import timedelta

@@ -149,6 +149,65 @@ def test_a_kind_of_event_that_is_spelt_out_elsewhere_is_seen(planted):
     assert kinds_of_events_in(planted)
 
 
+# --- docs/architecture.md ----------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def functions_of(path: Path) -> set[str]:
+    """The functions of a module, and the methods of its classes as ``Class.method``."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            found |= {f"{node.name}.{method.name}" for method in methods}
+    return found
+
+
+def missing_from_the_code(page: str) -> list[str]:
+    """The modules a page names that there are not, and the functions that are not in the module named before them."""
+    missing, module = [], ""
+    for path, function in re.findall(r"`(?:([\w/]+/\w+\.py)|([\w.]+)\(\))`", page):
+        if path:
+            module = path
+            if not (ROOT / path).is_file():
+                missing.append(path)
+        elif module in missing or function not in functions_of(ROOT / module):
+            missing.append(f"{module}: {function}()")
+    return missing
+
+
+def test_every_module_and_function_of_the_page_exists():
+    ways = re.findall(r"^## (The way of .+)\n((?:(?!## ).*\n)+)", PAGE, re.MULTILINE)
+    assert [name for name, _ in ways] == ["The way of a message", "The way of a tool call", "The way of a schedule"]
+    for _, way in ways:
+        assert len(re.findall(r"^\d+\. .*`", way, re.MULTILINE)) >= 8
+        assert len(way.splitlines()) <= 40  # a screen
+    assert missing_from_the_code(PAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "missing"),
+    [
+        ("`tools/gat.py`: `run()`", ["tools/gat.py", "tools/gat.py: run()"]),
+        ("`tools/gate.py`: `ran()`", ["tools/gate.py: ran()"]),
+        ("`tools/gate.py`: `run()` and `claim()`", ["tools/gate.py: claim()"]),
+        ("`tools/sandbox/children.py`: `run()`", ["tools/sandbox/children.py: run()"]),  # it is ChildPool's
+    ],
+)
+def test_what_the_page_names_and_there_is_not_is_seen(page, missing):
+    assert missing_from_the_code(page) == missing
+
+
+def test_every_room_of_conversations_is_on_the_page():
+    rooms = re.findall(r"^\| `(\w+)/` \|", PAGE, re.MULTILINE)
+    assert sorted([*rooms, "management", "migrations"]) == sorted(
+        path.parent.name for path in (ROOT / "conversations").glob("*/__init__.py")
+    )
+
+
 def test_every_dependency_has_its_reason():
     reasons = (ROOT / "docs/decisions/dependencies.md").read_text()
     wanted = [PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"].values()]

@@ -7,6 +7,7 @@ import yaml
 from django.db import connection
 
 from conversations.errors import TurnProblem
+from conversations.kinds import KINDS
 from tests.support.sources import ROOT, read_settings, readers, tracked_files
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
@@ -40,6 +41,7 @@ def test_every_log_line_it_explains_is_one_the_code_writes():
 @shapeless
 def test_every_part_of_readiness_is_explained():
     parts = re.findall(r"_passes\(_(\w+)\)", (ROOT / "conversations" / "web" / "health.py").read_text())
+    parts += [kind.check for kind in KINDS if kind.check]
     assert len(parts) == 5
     assert set(first_cells(after="GET /health/ready")) == {*parts, "web"}
 

@@ -1,10 +1,10 @@
-"""The README: every command in it is run, in order, and every setting is in its table.
+"""The README and the pages that go on from it: every command is run, in order. Every setting is in docs/settings.md.
 
 The blocks marked ``bash`` go to one shell, in a copy of the project, as a reader would type them. Replaced are what
 never ends and what would run this suite again: ``[SETTING=…] make run`` is a host that is started with those settings
 on the copy's data (a port of its own stands for 8000, and the key it shows for ``nh_…``), and ``make test`` and ``make
 stack``, which tests/host/test_stack.py runs, are looked up in the Makefile. A block marked ``json`` is what the
-commands before it print; ``…`` stands for anything.
+commands before it print; ``…`` stands for anything. A block marked ``sh`` shows usage and is not run.
 """
 
 import os
@@ -22,12 +22,14 @@ from tests.support.sources import READ_ELSEWHERE, ROOT, read_settings, readers, 
 
 pytestmark = pytest.mark.shapeless(reason="the README is read once; its first command is the embedded host")
 
-README = (ROOT / "README.md").read_text()
+# The README, and the pages that use the host, key and shell of its "Five minutes".
+PAGES = ("README.md", "docs/schedules.md", "docs/import.md")
+SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text()
 DONE = "--- the block is done:"
 
 
 class Reader:
-    """Somebody who follows the README: one shell, one host at a time, in a copy of the project."""
+    """Somebody who follows the pages: one shell, one host at a time, in a copy of the project."""
 
     def __init__(self, copy: Path) -> None:
         self.copy = copy
@@ -106,29 +108,34 @@ def as_pattern(expected: str) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not shutil.which("curl"), reason="the README's commands are for curl; there is none")
-def test_every_command_does_what_the_readme_says(reader):
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert {kind for kind, _ in blocks} == {"bash", "json"}
-    printed = ""
-    for kind, block in blocks:
-        if kind == "bash":
-            printed = reader.follow(block)
-        else:
-            assert re.fullmatch(as_pattern(block), re.sub(r"\s", "", printed)), f"{block}\nbut:\n{printed}"
+def test_every_command_does_what_the_pages_say(reader):
+    for page in PAGES:
+        if page != "README.md":
+            reader.start({})  # the scripted model again
+        blocks = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+        assert {kind for kind, _ in blocks} - {"sh"} == {"bash", "json"}
+        printed = ""
+        for kind, block in blocks:
+            if kind == "bash":
+                printed = reader.follow(block)
+            elif kind == "json":
+                matches = re.fullmatch(as_pattern(block), re.sub(r"\s", "", printed))
+                assert matches, f"{page}:\n{block}\nbut:\n{printed}"
 
 
-# --- the table of settings ----------------------------------------------------------------------------------------
+# --- docs/settings.md ---------------------------------------------------------------------------------------------
 
 
-def table() -> dict[str, str]:
-    """Each setting and its default as the table has them."""
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \| .+ \|$", README, re.MULTILINE)
+def documented() -> dict[str, str]:
+    """Each setting of the page with its default."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \| .+ \|$", SETTINGS_PAGE, re.MULTILINE)
+    assert len(rows) == SETTINGS_PAGE.count("\n| `")
     assert len(rows) == len(dict(rows))
     return {name: default.strip("`") for name, default in rows}
 
 
 def as_text(value: object) -> str:
-    """A default as the table writes it."""
+    """A default as the page writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -138,7 +145,7 @@ def as_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
-def test_every_setting_is_in_the_table_with_its_default(monkeypatch):
+def test_every_setting_is_on_the_page_once_with_its_default_and_nothing_else_is(monkeypatch):
     for reader in readers():
         monkeypatch.delenv(reader.name, raising=False)
     settings = read_settings()
@@ -146,11 +153,11 @@ def test_every_setting_is_in_the_table_with_its_default(monkeypatch):
         READ_ELSEWHERE, "none"
     )
     defaults["SECRET_KEY"] = "none"  # made, not known
-    assert table() == defaults
+    assert documented() == defaults
 
 
 def test_nobody_else_reads_the_environment():
-    """Or a setting would be in no table. What processes inherit is passed on, not read."""
+    """Or a setting would be on no page. What processes inherit is passed on, not read."""
     allowed = {"nanohost/lib/env.py", "nanohost/lib/redaction.py", "tools/sandbox/child.py"}
     allowed |= {"tools/agent_tools.py"}  # TIME_ZONE, in a process that does without Django
     found = set()

@@ -1,5 +1,5 @@
-"""In the running program, on either shape: "Remind me tomorrow at 8" in a chat, seen in the admin, fired, as the README
-shows it; and the heartbeat beside it."""
+"""In the running program, on either shape: "Remind me tomorrow at 8" in a chat, seen in the admin, fired, as
+docs/schedules.md shows it; and the heartbeat beside it."""
 
 import re
 from collections.abc import Iterator

@@ -277,7 +277,7 @@ def agent_with_tools(agent, tool_settings):
 
 
 def test_a_reminder_that_is_asked_for_in_a_chat_comes_there_in_time(agent_with_tools, conversation, say, settings):
-    """As in the README: tomorrow at 8 by the clock of the zone, and not before."""
+    """As in docs/schedules.md: tomorrow at 8 by the clock of the zone, and not before."""
     settings.TIME_ZONE = "Europe/Berlin"
     wanted = {"action": "create", "prompt": "Remind me to call Anna.", "at": "2099-03-29T08:00"}
     (turn,) = settle([say(ask_for(**wanted))])
