@@ -1,24 +1,29 @@
 """A worker's hold on a turn: who gets it, what it allows, and when it is over."""
 
+import asyncio
 import queue
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
+from conversations import events
 from conversations.engine import claims, deferred, inbox, turn_control
 from conversations.engine.claims import Claim
 from conversations.errors import FenceLost
+from conversations.events.hub import Hub
 from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
+from tests.faults import doorbell as broker
 from tests.support.scripts import script
 from tests.support.wait import wait_until
 from tests.support.working import advance, settle
-from tools.models import CallStatus, ToolCall
+from tools.models import CallStatus, ToolCall, ToolSetting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -308,6 +313,19 @@ def test_a_round_is_stored_once_though_the_answer_to_its_commit_was_lost(say, to
     assert Message.objects.filter(turn=turn, role="assistant").count() == 1
 
 
+@pytest.mark.parametrize("before", [0, 1, 300])
+def test_what_the_database_refuses_for_another_reason_is_no_round_that_was_stored(say, before):
+    """As if somebody had taken a number of the transcript without the conversation's lock."""
+    turn = say("Hello")
+    held = claim(turn)
+    ids = {"turn_id": turn.pk, "conversation_id": turn.conversation_id}
+    ToolCall.objects.bulk_create(ToolCall(call_id=f"call_{n}", position=n, **ids) for n in range(before))
+    turn.conversation.messages.create(seq=2, role="user", content="Out of turn")
+    with pytest.raises(IntegrityError):
+        claims.store_calls(held, Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None, before=before)
+    assert ToolCall.objects.count() == before
+
+
 def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     first, second = say("one"), say("two")
     claims.hand_back(claim(first))
@@ -315,6 +333,152 @@ def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     assert (first.status, first.waiting_for, first.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
     assert claims.claim(second.pk, worker="worker-2") is None
     assert claim(first, "worker-2").attempts == 0
+
+
+# --- what a step leaves behind -----------------------------------------------------------------------------------
+
+
+async def nothing_has_ended(turn_ids: list[UUID]) -> set[UUID]:
+    return set(turn_ids)
+
+
+def told_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
+    """The turn's events by now."""
+
+    async def load() -> list[tuple[str, dict[str, Any]]]:
+        hub = Hub(nothing_has_ended)
+        await hub.attach()
+        with hub.following(turn.pk) as followed:
+            await hub.load(turn.pk, followed)
+        await hub.detach()
+        return [(event.kind, event.data) for event, _ in followed.events]
+
+    events.transport().flush(timeout=20)
+    return asyncio.run(load())
+
+
+@pytest.fixture
+def own_transport():
+    events.transport.cache_clear()
+    yield
+    events.transport.cache_clear()
+
+
+def test_a_call_that_waits_is_rung_for_and_a_refused_one_told_of(say, tool_settings, own_transport):
+    tool_settings("time")
+    turn = say("What time is it?")
+    held = claim(turn)
+    broker.purge()
+    calls = (tool_call("c1", "nonsense", "{}"), tool_call("c2", "time", "{}"), tool_call("c3", "nonsense", "{}"))
+    assert claims.store_calls(held, Completion(tool_calls=calls), limit=None) is True
+    rows = list(ToolCall.objects.order_by("position"))
+    assert [(row.position, row.call_id, row.ended) for row in rows] == [
+        (0, "c1", True),
+        (1, "c2", False),
+        (2, "c3", True),
+    ]
+    assert list(broker.rings()) == [("call", rows[1].pk)]
+    assert [(kind, data["callId"], data["status"]) for kind, data in told_of(turn)] == [
+        *(("tool.finished", "c1", CallStatus.REJECTED), ("tool.finished", "c3", CallStatus.REJECTED))
+    ]
+
+
+def test_a_round_that_is_refused_is_not_waited_for_nor_rung_for(say):
+    turn = say("What time is it?")
+    held = claim(turn)
+    broker.purge()
+    assert claims.store_calls(held, Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None) is False
+    assert list(broker.rings()) == []
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for) == (TurnStatus.RUNNING, "")
+
+
+@pytest.mark.parametrize(("left", "rung_for"), [(0, {"turn"}), (1, {"call"})])
+def test_a_turn_whose_calls_a_rate_limit_has_all_refused_is_rung_for(say, tool_settings, left, rung_for):
+    tool_settings("time")
+    ToolSetting.objects.filter(name="time").update(calls_per_minute_conversation=1 + left)
+    turn = say("What time is it?")
+    held = claim(turn)
+    claims.store_calls(held, ASKS_FOR_TIME, limit=None)
+    ToolCall.objects.update(status=CallStatus.SUCCESS)
+    held = claim(turn)
+    broker.purge()
+    twice = Completion(tool_calls=(tool_call("c2", "time", "{}"), tool_call("c3", "time", "{}")))
+    assert claims.store_calls(held, twice, limit=None, before=1) is True
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for) == (TurnStatus.WAITING, WaitingFor.TOOLS)
+    assert {kind for kind, _ in broker.rings()} == rung_for
+
+
+REFUSED = Completion(tool_calls=(tool_call("c1", "nonsense", "{}"), tool_call("c2", "nonsense", "{}")))
+ENDINGS = {
+    "finish": lambda held: claims.finish(held, ANSWER, reply="Hello."),
+    "fail": lambda held: claims.fail(held, code="turn_error"),
+    "fail in a round": lambda held: (
+        claims.store_calls(held, REFUSED, limit=None),
+        claims.fail(held, code="turn_error"),
+    ),
+    "cancel": lambda held: (Turn.objects.update(cancel_requested=True), claims.cancel_if_asked(held)),
+}
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_the_numbers_of_a_transcript_have_no_gap_and_are_all_that_is_taken(say, rounds, end):
+    turn = say("Hello")
+    held = claim(turn)
+    claims.wait_for_retry(held, seconds=-1)
+    held = claim(turn)
+    claims.stand_back(held, seconds=-1)
+    held = claim(turn)
+    for _ in range(rounds):
+        claims.store_calls(held, REFUSED, limit=None, before=claims.read(held).calls)
+        claims.store_results(held, claims.read(held))
+        claims.hand_back(held)
+        held = claim(turn)
+    end(held)
+    seqs = list(turn.messages.order_by("seq").values_list("seq", flat=True))
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert Conversation.objects.get().next_seq == len(seqs) + 1
+
+
+@pytest.mark.parametrize(("took_ms", "counted"), [(0, 0), (1, 1), (1000, 1)])
+def test_an_answer_that_took_no_time_was_not_asked_of_a_model(say, took_ms, counted):
+    turn = say("Hello")
+    claims.finish(claim(turn), replace(ANSWER, took_ms=took_ms), reply="Hello.")
+    turn.refresh_from_db()
+    assert (turn.model_calls, turn.model_ms) == (counted, took_ms)
+
+
+def test_a_failure_that_is_tried_again_is_the_first_unless_told_and_its_detail_has_a_bound(say):
+    turn = say("Hello")
+    claims.wait_for_retry(claim(turn), seconds=-1, failed=claims.Failed(detail="x" * 200))
+    turn.refresh_from_db()
+    assert (turn.retries, turn.retry_detail) == (1, "x" * 200)
+    since = turn.retrying_since
+    claims.wait_for_retry(claim(turn), seconds=-1, failed=claims.Failed(times=2, detail="x" * 201))
+    turn.refresh_from_db()
+    assert (turn.retries, turn.retry_detail, turn.retrying_since) == (2, "x" * 199 + "…", since)
+    claims.wait_for_retry(claim(turn), seconds=-1)
+    turn.refresh_from_db()
+    assert (turn.retries, turn.retrying_since > since) == (1, True)
+
+
+def test_one_turn_is_rung_for_when_another_ends(say):
+    turn, following, _ = say("one"), say("two"), say("three")
+    held = claim(turn)
+    broker.purge()
+    claims.fail(held, code="turn_error")
+    assert list(broker.rings()) == [("turn", following.pk)]
+
+
+@pytest.mark.parametrize("length", [127, 128, 129])
+def test_of_the_name_of_a_tool_so_much_is_told_as_the_row_has_room_for(say, length):
+    turn = say("Hello")
+    held = claim(turn)
+    claims.store_calls(held, Completion(tool_calls=(tool_call("c", "n" * length, "{}"),)), limit=None)
+    claims.store_results(held, claims.read(held))
+    assert turn.messages.get(role="tool").tool_name == "n" * min(length, 128)
 
 
 # --- what a model may send ---------------------------------------------------------------------------------------

@@ -32,7 +32,15 @@ COSMIC_RAY = ROOT / ".venv" / "mutants" / "bin"
 # which are run on what the quick ones do not see.
 TESTS = {
     "conversations/engine/claims.py": (
-        ("test_claims", "test_turns", "test_endings", "test_retries", "test_sent", "test_commands", "test_compaction"),
+        (
+            "test_claims",
+            "test_turns",
+            "test_endings",
+            "test_retries",
+            "test_sent",
+            "test_commands",
+            "engine/test_compaction",
+        ),
         ("test_guarantees",),
     ),
     "conversations/engine/inbox.py": (
