@@ -12,6 +12,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
+from agent.loop import unanswered_calls
 from conversations import events
 from conversations.engine import claims, deferred, inbox, turn_control
 from conversations.engine.claims import Claim
@@ -437,9 +438,26 @@ def test_the_numbers_of_a_transcript_have_no_gap_and_are_all_that_is_taken(say, 
         claims.hand_back(held)
         held = claim(turn)
     end(held)
+    turn.refresh_from_db()
+    assert turn.ended
+    assert not unanswered_calls([message.as_chat() for message in turn.messages.order_by("seq")])
     seqs = list(turn.messages.order_by("seq").values_list("seq", flat=True))
     assert seqs == list(range(1, len(seqs) + 1))
     assert Conversation.objects.get().next_seq == len(seqs) + 1
+
+
+def test_a_held_turn_is_cancelled_if_somebody_asked_and_then_ends_in_no_other_way(say):
+    turn = say("Hello")
+    held = claim(turn)
+    assert claims.cancel_if_asked(held) is False
+    Turn.objects.update(cancel_requested=True)
+    for end in (ENDINGS["finish"], ENDINGS["fail"], ENDINGS["fail in a round"]):
+        with pytest.raises(FenceLost):
+            end(held)
+    assert claims.cancel_if_asked(held) is True
+    turn.refresh_from_db()
+    assert (turn.status, turn.error_code) == (TurnStatus.CANCELLED, "turn_cancelled")
+    assert claims.cancel_if_asked(held) is False
 
 
 @pytest.mark.parametrize(("took_ms", "counted"), [(0, 0), (1, 1), (1000, 1)])
@@ -560,7 +578,7 @@ def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation,
 
 @pytest.mark.parametrize(
     ("summarise_from", "bound", "is_left"),
-    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 11, False), (6, 12, True)],
+    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 8, False), (6, 11, False), (6, 12, True)],
 )
 def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch, summarise_from, bound, is_left):
     settle([say("one"), say("two")])

@@ -395,6 +395,7 @@ NO_SECRETS = [
     *("Authorization: Bearer $TOKEN", "Authorization: Bearer <token>", "api_key: ********", '"password" => $password'),
     # What code does.
     *("password = getpass.getpass()", 'password = os.environ["PASSWORD"]', "password=settings.DB_PASSWORD"),
+    *('password: "{{ db_password }}"', 'password="{password}"', '{"password": "{{ db_password }}"}'),
     *("password := cfg.Password", "password => checkPassword(password)", "token = derive_a_token_from(key)"),
     # A folder.
     *("PWD=/home/x", '{"PWD": "/home/x", "OLDPWD": "/tmp"}', "OLDPWD=/tmp/a"),
@@ -511,7 +512,11 @@ def test_what_is_none_is_left(text):
 
 
 @pytest.mark.parametrize(
-    "secret", ["plainsecret", "with \"quotes\" \\ and 'more'", "schlüssel-wörter", "  blanks around ", "a/b+c&d=e f<g>"]
+    "secret",
+    [
+        *("plainsecret", "with \"quotes\" \\ and 'more'", "schlüssel-wörter", "  blanks around ", "a/b+c&d=e f<g>"),
+        "schlüssel & \"wörter\" <'x'>",
+    ],
 )
 def test_a_secret_is_taken_out_however_it_is_spelt(remember, secret):
     assert redact(f"it is {secret}") == f"it is {secret}"
@@ -526,6 +531,9 @@ def test_a_secret_is_taken_out_however_it_is_spelt(remember, secret):
     ):
         left = redact(f"it is {spelling}, they say")
         assert re.fullmatch(r"it is b?[\"']?\[redacted][\"']?, they say", left)
+    said = f"it is {secret}, they say"
+    for whole in (json.dumps(said), json.dumps(said, ensure_ascii=False), repr(said), repr(said.encode())):
+        assert f"it is {MASK}, they say" in redact(whole)
 
 
 @pytest.mark.parametrize(
@@ -538,9 +546,8 @@ def test_a_secret_is_taken_out_of_base64_wherever_it_stands_in_it(remember, secr
     """What is left of it is less than a character at each end."""
     remember(secret)
     written = encode(f"{before}{secret}{behind}".encode()).decode()
-    left = redact(f"data: {written}")
-    assert left.count(MASK) == 1
-    assert len(left) - len(f"data: {MASK}") <= (len(before.encode()) + len(behind.encode())) * 4 / 3 + 6
+    first, end = -(-len(before) * 8 // 6), len(f"{before}{secret}".encode()) * 8 // 6
+    assert redact(f"data: {written}") == f"data: {written[:first]}{MASK}{written[end:]}"
     unpadded = redact(written.rstrip("="))
     assert unpadded.count(MASK) == 1
 
@@ -548,17 +555,20 @@ def test_a_secret_is_taken_out_of_base64_wherever_it_stands_in_it(remember, secr
 def test_a_secret_that_is_part_of_another_leaves_nothing_of_it(remember):
     remember("secret-value", "a-secret-value-and-more")
     assert redact("it is a-secret-value-and-more.") == f"it is {MASK}."
+    assert redact("secret-value, a-secret-value-and-more.") == f"{MASK}, {MASK}."
 
 
 def test_of_secrets_that_overlap_nothing_is_left(remember):
-    remember("abcdefgh", "efghijkl")
+    remember("abcdefgh", "efghijkl", "zzzzzzzz")
     assert redact("it is abcdefghijkl.") == f"it is {MASK}."
     assert redact("abcdefghabcdefgh") == MASK + MASK
+    assert redact("zzzzzzzz, abcdefghijkl, zzzzzzzzz") == f"{MASK}, {MASK}, {MASK}"
 
 
 def test_a_value_too_short_for_a_secret_is_left(remember):
-    remember("at", "a cat")
+    remember("at", "a cat", "a bat!")
     assert redact("What a cat") == "What a cat"
+    assert redact("What a bat!") == f"What {MASK}"
 
 
 @given(st.text(), st.text())
@@ -707,6 +717,35 @@ def test_known_secrets_are_found_however_many_they_are(secrets, text, size):
     assert held.are_in(text) == bool(marked)
 
 
+def test_of_many_secrets_each_is_found_wherever_it_stands(known):
+    """A text is looked at for every eighth or sixteenth character."""
+    secrets = [f"{length:02}" + "abcdefgh" * 5 for length in range(6, 41)]
+    secrets = [secret[:length] for length, secret in enumerate(secrets, start=6)]
+    for number, secret in enumerate(secrets):
+        known.add(str(number), f"{secret}")
+    for secret in secrets:
+        for place in range(17):
+            begins = "." * place
+            assert redaction.redact_known(f"{begins}{secret}.") == f"{begins}{MASK}."
+            assert known.spellings().are_in(f"{begins}{secret}")
+            assert not known.spellings().are_in(f"{begins}{secret[:-1]}.")
+
+
+def test_what_begins_like_a_secret_and_is_none_is_shown_at_once(remember):
+    remember("zz-secret")
+    for said in ("zz-se", "zz-secre"):
+        assert RedactedPieces().add(said) == ""
+    for said in ("zz-sea", "zz-sey", "zz-secrey"):
+        assert RedactedPieces().add(said) == said
+
+
+def test_the_longest_spelling_is_held_back_until_it_is_whole(remember):
+    remember("zz-secret")
+    longest = max(known_secrets.spellings("zz-secret"), key=len)
+    pieces = RedactedPieces()
+    assert [pieces.add(piece) for piece in (f"it is {longest[:-1]}", longest[-1], ".")] == ["it is ", MASK, "."]
+
+
 def test_a_file_of_a_secret_is_known_from_when_it_is_there_and_as_it_changes(known, monkeypatch, tmp_path):
     monkeypatch.setattr(known_secrets, "LOOK_SECONDS", 0)
     file: Path = tmp_path / "token"
@@ -718,6 +757,24 @@ def test_a_file_of_a_secret_is_known_from_when_it_is_there_and_as_it_changes(kno
     assert redact("first-canary, the-second-canary") == f"{MASK}, {MASK}"
     file.unlink()
     assert redact("the-second-canary") == MASK
+
+
+def test_files_of_secrets_are_looked_at_after_a_while(known, monkeypatch, tmp_path):
+    monkeypatch.setattr(known_secrets, "LOOK_SECONDS", 1000)
+    file: Path = tmp_path / "token"
+    file.write_text("first-canary")
+    redaction.remember_file("TOKEN", file)
+    file.write_text("the-second-canary")
+    assert redact("first-canary, the-second-canary") == f"{MASK}, the-second-canary"
+
+
+def test_a_file_that_is_not_there_hides_no_other_and_another_takes_its_place(known, tmp_path):
+    for number, name in enumerate("bca"):
+        file: Path = tmp_path / name
+        file.write_text(f"canary-{name}")
+        redaction.remember_file("GONE", tmp_path / "gone")
+        redaction.remember_file("TOKEN", file)
+        assert redact(f"canary-{name}") == MASK, number
 
 
 def test_a_file_that_changes_for_years_fills_no_memory(known):
