@@ -467,15 +467,52 @@ def test_a_private_key_is_taken_out_whole_also_when_its_end_is_cut_off(kind, end
         ([["a://b:c@d"]], [[f"a://{MASK}@d"]]),
         ({"sk-0123456789": 1}, {MASK: 1}),
         ({"password": None, "cookies": "many"}, {"password": None, "cookies": "many"}),
+        ({"pwd": "abc123", "PWD": "/home/x"}, {"pwd": MASK, "PWD": "/home/x"}),
+        ({"password": "/home/x"}, {"password": MASK}),
+        ([["Cookie", "sk-0123456789"], ["Accept", "*/*"]], [["Cookie", MASK], ["Accept", "*/*"]]),
+        ([["Cookie", 12345678]], [["Cookie", MASK]]),
+        ([["sk-0123456789 Cookie", "x"]], [[f"{MASK} Cookie", MASK]]),
     ],
 )
 def test_json_stays_json(value, left):
     assert json.loads(redaction.redact_json(json.dumps(value))) == left
 
 
-@pytest.mark.parametrize("text", ['{"a":1,  "b": "x"}', "[]", "1", '"ü"', "no json", '{"a": 1'])
+LARGE_OBJECT = "{" + ",  ".join(f'"key {number}": 1' for number in range(300)) + "}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"a":1,  "b": "x"}', "[]", "1", '"ü"', "no json", '{"a": 1', "[1,2]", LARGE_OBJECT),
+        *('[["cookie"]]', '[["cookie","id","x"]]', '[[1,"cookie"]]'),
+    ],
+)
 def test_json_without_a_secret_is_left_to_the_letter(text):
     assert redaction.redact_json(text) == text
+
+
+def test_json_is_written_as_it_can_be_stored():
+    assert redaction.redact_json('{"pwd": "abc123", "a": "ü"}') == f'{{"pwd": "{MASK}", "a": "ü"}}'
+    assert redaction.redact_json('{"pwd": "abc123", "a": "ü\\ud800"}') == f'{{"pwd": "{MASK}", "a": "\\u00fc\\ud800"}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "names_one"),
+    [
+        *(("password", True), ("githubToken", True), ("secret", True), ("x" * 100 + "_password", True)),
+        *(
+            ("user", False),
+            ("max_token", False),
+            ("", False),
+            (12, False),
+            (None, False),
+            ("password of " + "x" * 64, False),
+        ),
+    ],
+)
+def test_a_name_tells_whether_a_field_may_carry_a_secret(name, names_one):
+    assert redaction.names_a_secret(name) is names_one
 
 
 @pytest.mark.parametrize("text", ['{"a": "sk-0123456789"', "[" * 9000 + '"sk-0123456789"'])
@@ -685,7 +722,7 @@ def test_pieces_in_which_no_secret_begins_are_shown_at_once(remember):
 
 def test_pieces_end_as_the_whole_does(remember):
     """Of secrets that begin alike, or overlap, the longer one may be cut off by the end."""
-    remember("abcdefgh", "abcdefgh-and-more", "ghijklmn", "aaaaaaaa")
+    remember("abcdefgh", "abcdefgh-and-more", "ghijklmn", "aaaaaaaa", "xx-abcdefgh-yy")
     for said in (
         "abcdefgh",
         "abcdefgh-and",
@@ -694,6 +731,7 @@ def test_pieces_end_as_the_whole_does(remember):
         "abcdefghabcdefgh",
         "a" * 30,
         "b" + "a" * 7,
+        *("xx-abcdefgh-yy", "xx-abcdefgh-zz"),
     ):
         for size in range(1, len(said) + 1):
             pieces = RedactedPieces()
@@ -715,6 +753,20 @@ def test_known_secrets_are_found_however_many_they_are(secrets, text, size):
                 marked |= set(range(at, at + len(spelling)))
     assert {at for begin, end in held.spans(text) for at in range(begin, end)} == marked
     assert held.are_in(text) == bool(marked)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('{"a": "{\\"password\\": \\"abc123\\"}"}', f'{{"a": "{{\\"password\\": \\"{MASK}\\"}}"}}'),
+        ("&quot;password&quot;: &quot;abc123&quot;", f"&quot;password&quot;: &quot;{MASK}&quot;"),
+        ("password: |\n  abc123\nuser: me", f"password: |\n  {MASK}\nuser: me"),
+        ("password='abc123' user=me", f"password='{MASK}' user=me"),
+        ("password=abc123", f"password={MASK}"),
+    ],
+)
+def test_what_opens_a_value_is_left(text, left):
+    assert redact(text) == left
 
 
 def test_of_many_secrets_each_is_found_wherever_it_stands(known):
@@ -831,6 +883,25 @@ def test_json_is_read_as_such_unless_it_is_long():
     assert "canary" in redaction.redact_json_head(text(2549), 500)
 
 
+@pytest.mark.parametrize(
+    ("page", "left"),
+    [
+        ("strong words", f"{MASK} words"),
+        ("<strong>word</strong>", None),
+        ("a <strong>word</strong>", None),
+        ("<p>so strong, strong</p>", f"<p>so {MASK}, {MASK}</p>"),
+        ('<b class="strong strong">strong</b>', f'<b class="strong strong">{MASK}</b>'),
+        ('<a title="strong" href="strong">strong<i>strong', f'<a title="{MASK}" href="strong">{MASK}<i>{MASK}'),
+        ('<img alt="so strong, strong" id="strong">', f'<img alt="so {MASK}, {MASK}" id="strong">'),
+        ('<b aria-label="strong" data-title="strong">', f'<b aria-label="{MASK}" data-title="strong">'),
+    ],
+)
+def test_a_page_loses_known_secrets_where_people_read_and_none_of_its_tags(remember, page, left):
+    remember("strong")
+    assert redaction.redact_known_html(page) == (left or page)
+    assert redaction.redact_known_html("<p>weak</p>") == "<p>weak</p>"
+
+
 def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
     def thread_of(length: int) -> int:
         read_in: list[int] = []
@@ -842,7 +913,7 @@ def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
         assert asyncio.run(redaction.redact_known_aside("x" * length)) == "x" * length
         return read_in[0]
 
-    assert thread_of(redaction.LARGE) == threading.get_ident()
+    assert thread_of(1) == thread_of(redaction.LARGE) == threading.get_ident()
     assert thread_of(redaction.LARGE + 1) != threading.get_ident()
 
 
