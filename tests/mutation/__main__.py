@@ -107,7 +107,7 @@ class Survivor:
     def of(cls, file: str, original: str, source: str) -> Self:
         """The mistake by which the source differs from the original."""
         lines = list(difflib.unified_diff(original.splitlines(), source.splitlines(), n=0))[2:]
-        line, becomes = (" ".join(each[1:].strip() for each in lines if each[0] == sign) for sign in "-+")
+        line, becomes = (" ".join(each[1:].strip() for each in lines if each[0] == sign).strip() for sign in "-+")
         return cls(file=file, line=line, becomes=becomes)
 
     def is_listed(self, listed: Sequence[dict[str, Any]]) -> bool:
