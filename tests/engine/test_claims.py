@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from conversations.engine import claims, deferred, inbox, turn_control
 from conversations.engine.claims import Claim
 from conversations.errors import FenceLost
 from conversations.events.hub import Hub
-from conversations.models import Conversation, Message, Turn, TurnStatus, WaitingFor
+from conversations.models import Compaction, Conversation, Message, Turn, TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
 from tests.faults import doorbell as broker
 from tests.support.scripts import script
@@ -278,13 +279,16 @@ def test_a_turn_that_kills_its_workers_fails_at_its_bound_with_the_reason(say, s
     assert "died" in turn.error_detail
 
 
-def test_a_stored_step_resets_attempts(say, tool_settings):
+def test_a_stored_step_resets_what_went_wrong_before(say, tool_settings):
     turn = say("What time is it?")
+    failed = claims.Failed(times=3, code="llm_unavailable", detail="HTTP 503")
+    claims.wait_for_retry(claim(turn), seconds=-1, failed=failed)
     claim(turn)
     expire(turn)
     claims.store_calls(claim(turn, "worker-2"), Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None)
     turn.refresh_from_db()
-    assert turn.attempts == 0
+    assert (turn.attempts, turn.retries, turn.retry_code, turn.retry_detail) == (0, 0, "", "")
+    assert turn.retrying_since is None
 
 
 @pytest.mark.parametrize("asked", ["nonsense", "time"])
@@ -458,6 +462,59 @@ def test_a_held_turn_is_cancelled_if_somebody_asked_and_then_ends_in_no_other_wa
     turn.refresh_from_db()
     assert (turn.status, turn.error_code) == (TurnStatus.CANCELLED, "turn_cancelled")
     assert claims.cancel_if_asked(held) is False
+
+
+def heard_of(turn: Turn, end: Callable[[], None]) -> Any:
+    """The answer that is told with the turn's end."""
+
+    def end_it() -> None:
+        try:
+            end()
+        finally:
+            connections.close_all()
+
+    async def hear() -> Any:
+        hub = Hub(nothing_has_ended)
+        await hub.attach()
+        async with asyncio.timeout(20):
+            while not getattr(events.transport(), "_is_connected", True):  # Redis: until it is connected
+                await asyncio.sleep(0.005)
+            with hub.following(turn.pk) as followed:
+                await asyncio.to_thread(end_it)
+                while not followed.ended:
+                    await followed.change()
+        await hub.detach()
+        return followed.answer
+
+    return asyncio.run(hear())
+
+
+@pytest.mark.parametrize(("given", "told"), [({}, 2), ({"has_called": True}, 2), ({"has_called": False}, 0)])
+def test_with_the_end_of_a_turn_its_answer_and_its_calls_are_told(say, own_transport, given, told):
+    turn = say("Hello")
+    held = claim(turn)
+    claims.store_calls(held, REFUSED, limit=None)
+    claims.store_results(held, claims.read(held))
+    answer = heard_of(turn, lambda: claims.finish(held, ANSWER, reply="Hello.", **given))
+    assert answer["assistantMessage"] == "Hello."
+    assert len(answer["toolCalls"]) == told
+
+
+@pytest.mark.parametrize("keep_tokens", [None, 0, 100])
+def test_a_turn_that_ends_has_its_conversation_compacted_if_told(say, keep_tokens):
+    turn = say("Hello")
+    claims.finish(claim(turn), ANSWER, reply="Hello.", compact_to=keep_tokens)
+    asked = list(Compaction.objects.values_list("turn_id", "keep_tokens"))
+    assert asked == ([] if keep_tokens is None else [(turn.pk, keep_tokens)])
+
+
+@pytest.mark.parametrize(("sent", "kept"), [({"a": 2}, {"a": 2}), (None, {"a": 1})])
+def test_of_what_a_model_was_sent_the_last_record_is_kept(say, sent, kept):
+    turn = say("Hello")
+    claims.wait_for_retry(claim(turn), seconds=-1, sent={"a": 1})
+    claims.fail(claim(turn), code="turn_error", sent=sent)
+    turn.refresh_from_db()
+    assert turn.sent == kept
 
 
 @pytest.mark.parametrize(("took_ms", "counted"), [(0, 0), (1, 1), (1000, 1)])
