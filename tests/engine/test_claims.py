@@ -340,6 +340,15 @@ def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     assert claim(first, "worker-2").attempts == 0
 
 
+def test_a_turn_that_is_to_be_cancelled_is_handed_back_all_the_same(say):
+    turn = say("Hello")
+    held = claim(turn)
+    Turn.objects.update(cancel_requested=True)
+    claims.hand_back(held)
+    turn.refresh_from_db()
+    assert (turn.status, turn.cancel_requested) == (TurnStatus.WAITING, True)
+
+
 # --- what a step leaves behind -----------------------------------------------------------------------------------
 
 
