@@ -1,25 +1,32 @@
 """A worker's hold on a turn: who gets it, what it allows, and when it is over."""
 
+import asyncio
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from agent.llm.base import Completion, tool_call
+from agent.loop import unanswered_calls
+from conversations import events
 from conversations.engine import deferred, inbox, lease, snapshot, steps, turn_control
 from conversations.engine.lease import Claim
 from conversations.errors import FenceLost
-from conversations.models import Conversation, Message, Turn
+from conversations.events.hub import Hub
+from conversations.models import Compaction, Conversation, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import from_now
+from tests.faults import doorbell as broker
 from tests.support.scripts import script
 from tests.support.wait import wait_until
 from tests.support.working import advance, settle
-from tools.models import CallStatus, ToolCall
+from tools.models import CallStatus, ToolCall, ToolSetting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -273,13 +280,16 @@ def test_a_turn_that_kills_its_workers_fails_at_its_bound_with_the_reason(say, s
     assert "died" in turn.error_detail
 
 
-def test_a_stored_step_resets_attempts(say, tool_settings):
+def test_a_stored_step_resets_what_went_wrong_before(say, tool_settings):
     turn = say("What time is it?")
+    failed = steps.Failed(times=3, code="llm_unavailable", detail="HTTP 503")
+    steps.wait_for_retry(claim(turn), seconds=-1, failed=failed)
     claim(turn)
     expire(turn)
     steps.store_calls(claim(turn, "worker-2"), Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None)
     turn.refresh_from_db()
-    assert turn.attempts == 0
+    assert (turn.attempts, turn.retries, turn.retry_code, turn.retry_detail) == (0, 0, "", "")
+    assert turn.retrying_since is None
 
 
 @pytest.mark.parametrize("asked", ["nonsense", "time"])
@@ -309,6 +319,19 @@ def test_a_round_is_stored_once_though_the_answer_to_its_commit_was_lost(say, to
     assert Message.objects.filter(turn=turn, role="assistant").count() == 1
 
 
+@pytest.mark.parametrize("before", [0, 1, 300])
+def test_what_the_database_refuses_for_another_reason_is_no_round_that_was_stored(say, before):
+    """As if somebody had taken a number of the transcript without the conversation's lock."""
+    turn = say("Hello")
+    held = claim(turn)
+    ids = {"turn_id": turn.pk, "conversation_id": turn.conversation_id}
+    ToolCall.objects.bulk_create(ToolCall(call_id=f"call_{n}", position=n, **ids) for n in range(before))
+    turn.conversation.messages.create(seq=2, role="user", content="Out of turn")
+    with pytest.raises(IntegrityError):
+        steps.store_calls(held, Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None, before=before)
+    assert ToolCall.objects.count() == before
+
+
 def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     first, second = say("one"), say("two")
     steps.release(claim(first))
@@ -316,6 +339,231 @@ def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     assert (first.status, first.waiting_for, first.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
     assert lease.claim(second.pk, worker="worker-2") is None
     assert claim(first, "worker-2").attempts == 0
+
+
+def test_a_turn_that_is_to_be_cancelled_is_handed_back_all_the_same(say):
+    turn = say("Hello")
+    held = claim(turn)
+    Turn.objects.update(cancel_requested=True)
+    steps.release(held)
+    turn.refresh_from_db()
+    assert (turn.status, turn.cancel_requested) == (TurnStatus.WAITING, True)
+
+
+# --- what a step leaves behind -----------------------------------------------------------------------------------
+
+
+async def nothing_has_ended(turn_ids: list[UUID]) -> set[UUID]:
+    return set(turn_ids)
+
+
+def told_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
+    """The turn's events by now."""
+
+    async def load() -> list[tuple[str, dict[str, Any]]]:
+        hub = Hub(nothing_has_ended)
+        await hub.attach()
+        with hub.following(turn.pk) as followed:
+            await hub.load(turn.pk, followed)
+        await hub.detach()
+        return [(event.kind, event.data) for event, _ in followed.events]
+
+    events.transport().flush(timeout=20)
+    return asyncio.run(load())
+
+
+@pytest.fixture
+def own_transport():
+    events.transport.cache_clear()
+    yield
+    events.transport.cache_clear()
+
+
+def test_a_call_that_waits_is_rung_for_and_a_refused_one_told_of(say, tool_settings, own_transport):
+    tool_settings("time")
+    turn = say("What time is it?")
+    held = claim(turn)
+    broker.purge()
+    calls = (tool_call("c1", "nonsense", "{}"), tool_call("c2", "time", "{}"), tool_call("c3", "nonsense", "{}"))
+    assert steps.store_calls(held, Completion(tool_calls=calls), limit=None) is True
+    rows = list(ToolCall.objects.order_by("position"))
+    assert [(row.position, row.call_id, row.ended) for row in rows] == [
+        (0, "c1", True),
+        (1, "c2", False),
+        (2, "c3", True),
+    ]
+    assert list(broker.rings()) == [("call", rows[1].pk)]
+    assert [(kind, data["callId"], data["status"]) for kind, data in told_of(turn)] == [
+        *(("tool.finished", "c1", CallStatus.REJECTED), ("tool.finished", "c3", CallStatus.REJECTED))
+    ]
+
+
+def test_a_round_that_is_refused_is_not_waited_for_nor_rung_for(say):
+    turn = say("What time is it?")
+    held = claim(turn)
+    broker.purge()
+    assert steps.store_calls(held, Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None) is False
+    assert list(broker.rings()) == []
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for) == (TurnStatus.RUNNING, "")
+
+
+@pytest.mark.parametrize(("left", "rung_for"), [(0, {"turn"}), (1, {"call"})])
+def test_a_turn_whose_calls_a_rate_limit_has_all_refused_is_rung_for(say, tool_settings, left, rung_for):
+    tool_settings("time")
+    ToolSetting.objects.filter(name="time").update(calls_per_minute_conversation=1 + left)
+    turn = say("What time is it?")
+    held = claim(turn)
+    steps.store_calls(held, ASKS_FOR_TIME, limit=None)
+    ToolCall.objects.update(status=CallStatus.SUCCESS)
+    held = claim(turn)
+    broker.purge()
+    twice = Completion(tool_calls=(tool_call("c2", "time", "{}"), tool_call("c3", "time", "{}")))
+    assert steps.store_calls(held, twice, limit=None, before=1) is True
+    turn.refresh_from_db()
+    assert (turn.status, turn.waiting_for) == (TurnStatus.WAITING, WaitingFor.TOOLS)
+    assert {kind for kind, _ in broker.rings()} == rung_for
+
+
+REFUSED = Completion(tool_calls=(tool_call("c1", "nonsense", "{}"), tool_call("c2", "nonsense", "{}")))
+ENDINGS = {
+    "finish": lambda held: steps.finish(held, ANSWER, reply="Hello."),
+    "fail": lambda held: steps.fail(held, code="turn_error"),
+    "fail in a round": lambda held: (
+        steps.store_calls(held, REFUSED, limit=None),
+        steps.fail(held, code="turn_error"),
+    ),
+    "cancel": lambda held: (Turn.objects.update(cancel_requested=True), steps.cancel_if_asked(held)),
+}
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_the_numbers_of_a_transcript_have_no_gap_and_are_all_that_is_taken(say, rounds, end):
+    turn = say("Hello")
+    held = claim(turn)
+    steps.wait_for_retry(held, seconds=-1)
+    held = claim(turn)
+    steps.reschedule(held, seconds=-1)
+    held = claim(turn)
+    for _ in range(rounds):
+        steps.store_calls(held, REFUSED, limit=None, before=snapshot.load(held).calls)
+        steps.store_results(held, snapshot.load(held))
+        steps.release(held)
+        held = claim(turn)
+    end(held)
+    turn.refresh_from_db()
+    assert turn.ended
+    assert not unanswered_calls([message.as_chat() for message in turn.messages.order_by("seq")])
+    seqs = list(turn.messages.order_by("seq").values_list("seq", flat=True))
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert Conversation.objects.get().next_seq == len(seqs) + 1
+
+
+def test_a_held_turn_is_cancelled_if_somebody_asked_and_then_ends_in_no_other_way(say):
+    turn = say("Hello")
+    held = claim(turn)
+    assert steps.cancel_if_asked(held) is False
+    Turn.objects.update(cancel_requested=True)
+    for end in (ENDINGS["finish"], ENDINGS["fail"], ENDINGS["fail in a round"]):
+        with pytest.raises(FenceLost):
+            end(held)
+    assert steps.cancel_if_asked(held) is True
+    turn.refresh_from_db()
+    assert (turn.status, turn.error_code) == (TurnStatus.CANCELLED, "turn_cancelled")
+    assert steps.cancel_if_asked(held) is False
+
+
+def heard_of(turn: Turn, end: Callable[[], None]) -> Any:
+    """The answer that is told with the turn's end."""
+
+    def end_it() -> None:
+        try:
+            end()
+        finally:
+            connections.close_all()
+
+    async def hear() -> Any:
+        hub = Hub(nothing_has_ended)
+        await hub.attach()
+        async with asyncio.timeout(20):
+            while not getattr(events.transport(), "_is_connected", True):  # Redis: until it is connected
+                await asyncio.sleep(0.005)
+            with hub.following(turn.pk) as followed:
+                await asyncio.to_thread(end_it)
+                while not followed.ended:
+                    await followed.change()
+        await hub.detach()
+        return followed.success
+
+    return asyncio.run(hear())
+
+
+@pytest.mark.parametrize(("given", "told"), [({}, 2), ({"has_called": True}, 2), ({"has_called": False}, 0)])
+def test_with_the_end_of_a_turn_its_answer_and_its_calls_are_told(say, own_transport, given, told):
+    turn = say("Hello")
+    held = claim(turn)
+    steps.store_calls(held, REFUSED, limit=None)
+    steps.store_results(held, snapshot.load(held))
+    success = heard_of(turn, lambda: steps.finish(held, ANSWER, reply="Hello.", **given))
+    assert success["reply"] == "Hello."
+    assert len(success["calls"]) == told
+
+
+@pytest.mark.parametrize("keep_tokens", [None, 0, 100])
+def test_a_turn_that_ends_has_its_conversation_compacted_if_told(say, keep_tokens):
+    turn = say("Hello")
+    steps.finish(claim(turn), ANSWER, reply="Hello.", compact_to=keep_tokens)
+    asked = list(Compaction.objects.values_list("turn_id", "keep_tokens"))
+    assert asked == ([] if keep_tokens is None else [(turn.pk, keep_tokens)])
+
+
+@pytest.mark.parametrize(("sent", "kept"), [({"a": 2}, {"a": 2}), (None, {"a": 1})])
+def test_of_what_a_model_was_sent_the_last_record_is_kept(say, sent, kept):
+    turn = say("Hello")
+    steps.wait_for_retry(claim(turn), seconds=-1, sent={"a": 1})
+    steps.fail(claim(turn), code="turn_error", sent=sent)
+    turn.refresh_from_db()
+    assert turn.sent == kept
+
+
+@pytest.mark.parametrize(("took_ms", "counted"), [(0, 0), (1, 1), (1000, 1)])
+def test_an_answer_that_took_no_time_was_not_asked_of_a_model(say, took_ms, counted):
+    turn = say("Hello")
+    steps.finish(claim(turn), replace(ANSWER, took_ms=took_ms), reply="Hello.")
+    turn.refresh_from_db()
+    assert (turn.model_calls, turn.model_ms) == (counted, took_ms)
+
+
+def test_a_failure_that_is_tried_again_is_the_first_unless_told_and_its_detail_has_a_bound(say):
+    turn = say("Hello")
+    steps.wait_for_retry(claim(turn), seconds=-1, failed=steps.Failed(detail="x" * 200))
+    turn.refresh_from_db()
+    assert (turn.retries, turn.retry_detail) == (1, "x" * 200)
+    since = turn.retrying_since
+    steps.wait_for_retry(claim(turn), seconds=-1, failed=steps.Failed(times=2, detail="x" * 201))
+    turn.refresh_from_db()
+    assert (turn.retries, turn.retry_detail, turn.retrying_since) == (2, "x" * 199 + "…", since)
+    steps.wait_for_retry(claim(turn), seconds=-1)
+    turn.refresh_from_db()
+    assert (turn.retries, turn.retrying_since > since) == (1, True)
+
+
+def test_one_turn_is_rung_for_when_another_ends(say):
+    turn, following, _ = say("one"), say("two"), say("three")
+    held = claim(turn)
+    broker.purge()
+    steps.fail(held, code="turn_error")
+    assert list(broker.rings()) == [("turn", following.pk)]
+
+
+@pytest.mark.parametrize("length", [127, 128, 129])
+def test_of_the_name_of_a_tool_so_much_is_told_as_the_row_has_room_for(say, length):
+    turn = say("Hello")
+    held = claim(turn)
+    steps.store_calls(held, Completion(tool_calls=(tool_call("c", "n" * length, "{}"),)), limit=None)
+    steps.store_results(held, snapshot.load(held))
+    assert turn.messages.get(role="tool").tool_name == "n" * min(length, 128)
 
 
 # --- what a model may send ---------------------------------------------------------------------------------------
@@ -397,7 +645,7 @@ def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation,
 
 @pytest.mark.parametrize(
     ("summarise_from", "bound", "is_left"),
-    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 11, False), (6, 12, True)],
+    [(0, 500, False), (5, 500, False), (6, 500, True), (6, 8, False), (6, 11, False), (6, 12, True)],
 )
 def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch, summarise_from, bound, is_left):
     settle([say("one"), say("two")])

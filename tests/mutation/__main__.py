@@ -28,18 +28,25 @@ from tests.support.hosts import ROOT
 # What runs the mistakes has an environment of its own: the suite needs none of it.
 COSMIC_RAY = ROOT / ".venv" / "mutants" / "bin"
 
+# Those that see what is claimed, read and stored of turns.
+OF_TURNS = ("test_claims", "test_turns", "test_endings", "test_retries", "test_sent", "test_commands")
+OF_TURNS += ("engine/test_compaction",)
+
 # The modules that are always tried, and the tests that see them best: those that are quick, and those that start hosts,
 # which are run on what the quick ones do not see.
 TESTS = {
-    "conversations/engine/claims.py": (
-        ("test_claims", "test_turns", "test_endings", "test_retries", "test_sent", "test_commands", "test_compaction"),
-        ("test_guarantees",),
-    ),
+    "conversations/engine/lease.py": (OF_TURNS, ("test_guarantees",)),
+    "conversations/engine/snapshot.py": (OF_TURNS, ("test_guarantees",)),
+    "conversations/engine/steps.py": (OF_TURNS, ("test_guarantees",)),
     "conversations/engine/inbox.py": (
         ("test_inbox", "test_intake", "test_commands", "test_ticking", "test_heartbeat"),
         ("test_conversation_keys", "test_api_chat", "test_api_idempotency"),
     ),
     "nanohost/lib/known_secrets.py": (("test_redaction",), ()),
+    "nanohost/lib/lease.py": (
+        ("test_sweeper", "test_calls", "test_claims", "engine/test_compaction"),
+        ("test_worker",),
+    ),
     "nanohost/lib/redaction.py": (("test_redaction",), ()),
     "nanohost/lib/secret_shapes.py": (("test_redaction",), ()),
     "tools/outbound/addresses.py": (("test_addresses",), ("test_http_client",)),
@@ -99,7 +106,7 @@ class Survivor:
     def of(cls, file: str, original: str, source: str) -> Self:
         """The mistake by which the source differs from the original."""
         lines = list(difflib.unified_diff(original.splitlines(), source.splitlines(), n=0))[2:]
-        line, becomes = (" ".join(each[1:].strip() for each in lines if each[0] == sign) for sign in "-+")
+        line, becomes = (" ".join(each[1:].strip() for each in lines if each[0] == sign).strip() for sign in "-+")
         return cls(file=file, line=line, becomes=becomes)
 
     def is_listed(self, listed: Sequence[dict[str, Any]]) -> bool:

@@ -395,6 +395,7 @@ NO_SECRETS = [
     *("Authorization: Bearer $TOKEN", "Authorization: Bearer <token>", "api_key: ********", '"password" => $password'),
     # What code does.
     *("password = getpass.getpass()", 'password = os.environ["PASSWORD"]', "password=settings.DB_PASSWORD"),
+    *('password: "{{ db_password }}"', 'password="{password}"', '{"password": "{{ db_password }}"}'),
     *("password := cfg.Password", "password => checkPassword(password)", "token = derive_a_token_from(key)"),
     # A folder.
     *("PWD=/home/x", '{"PWD": "/home/x", "OLDPWD": "/tmp"}', "OLDPWD=/tmp/a"),
@@ -466,15 +467,52 @@ def test_a_private_key_is_taken_out_whole_also_when_its_end_is_cut_off(kind, end
         ([["a://b:c@d"]], [[f"a://{MASK}@d"]]),
         ({"sk-0123456789": 1}, {MASK: 1}),
         ({"password": None, "cookies": "many"}, {"password": None, "cookies": "many"}),
+        ({"pwd": "abc123", "PWD": "/home/x"}, {"pwd": MASK, "PWD": "/home/x"}),
+        ({"password": "/home/x"}, {"password": MASK}),
+        ([["Cookie", "sk-0123456789"], ["Accept", "*/*"]], [["Cookie", MASK], ["Accept", "*/*"]]),
+        ([["Cookie", 12345678]], [["Cookie", MASK]]),
+        ([["sk-0123456789 Cookie", "x"]], [[f"{MASK} Cookie", MASK]]),
     ],
 )
 def test_json_stays_json(value, left):
     assert json.loads(redaction.redact_json(json.dumps(value))) == left
 
 
-@pytest.mark.parametrize("text", ['{"a":1,  "b": "x"}', "[]", "1", '"ü"', "no json", '{"a": 1'])
+LARGE_OBJECT = "{" + ",  ".join(f'"key {number}": 1' for number in range(300)) + "}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"a":1,  "b": "x"}', "[]", "1", '"ü"', "no json", '{"a": 1', "[1,2]", LARGE_OBJECT),
+        *('[["cookie"]]', '[["cookie","id","x"]]', '[[1,"cookie"]]'),
+    ],
+)
 def test_json_without_a_secret_is_left_to_the_letter(text):
     assert redaction.redact_json(text) == text
+
+
+def test_json_is_written_as_it_can_be_stored():
+    assert redaction.redact_json('{"pwd": "abc123", "a": "ü"}') == f'{{"pwd": "{MASK}", "a": "ü"}}'
+    assert redaction.redact_json('{"pwd": "abc123", "a": "ü\\ud800"}') == f'{{"pwd": "{MASK}", "a": "\\u00fc\\ud800"}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "names_one"),
+    [
+        *(("password", True), ("githubToken", True), ("secret", True), ("x" * 100 + "_password", True)),
+        *(
+            ("user", False),
+            ("max_token", False),
+            ("", False),
+            (12, False),
+            (None, False),
+            ("password of " + "x" * 64, False),
+        ),
+    ],
+)
+def test_a_name_tells_whether_a_field_may_carry_a_secret(name, names_one):
+    assert redaction.names_a_secret(name) is names_one
 
 
 @pytest.mark.parametrize("text", ['{"a": "sk-0123456789"', "[" * 9000 + '"sk-0123456789"'])
@@ -511,7 +549,11 @@ def test_what_is_none_is_left(text):
 
 
 @pytest.mark.parametrize(
-    "secret", ["plainsecret", "with \"quotes\" \\ and 'more'", "schlüssel-wörter", "  blanks around ", "a/b+c&d=e f<g>"]
+    "secret",
+    [
+        *("plainsecret", "with \"quotes\" \\ and 'more'", "schlüssel-wörter", "  blanks around ", "a/b+c&d=e f<g>"),
+        "schlüssel & \"wörter\" <'x'>",
+    ],
 )
 def test_a_secret_is_taken_out_however_it_is_spelt(remember, secret):
     assert redact(f"it is {secret}") == f"it is {secret}"
@@ -526,6 +568,9 @@ def test_a_secret_is_taken_out_however_it_is_spelt(remember, secret):
     ):
         left = redact(f"it is {spelling}, they say")
         assert re.fullmatch(r"it is b?[\"']?\[redacted][\"']?, they say", left)
+    said = f"it is {secret}, they say"
+    for whole in (json.dumps(said), json.dumps(said, ensure_ascii=False), repr(said), repr(said.encode())):
+        assert f"it is {MASK}, they say" in redact(whole)
 
 
 @pytest.mark.parametrize(
@@ -538,9 +583,8 @@ def test_a_secret_is_taken_out_of_base64_wherever_it_stands_in_it(remember, secr
     """What is left of it is less than a character at each end."""
     remember(secret)
     written = encode(f"{before}{secret}{behind}".encode()).decode()
-    left = redact(f"data: {written}")
-    assert left.count(MASK) == 1
-    assert len(left) - len(f"data: {MASK}") <= (len(before.encode()) + len(behind.encode())) * 4 / 3 + 6
+    first, end = -(-len(before) * 8 // 6), len(f"{before}{secret}".encode()) * 8 // 6
+    assert redact(f"data: {written}") == f"data: {written[:first]}{MASK}{written[end:]}"
     unpadded = redact(written.rstrip("="))
     assert unpadded.count(MASK) == 1
 
@@ -548,17 +592,20 @@ def test_a_secret_is_taken_out_of_base64_wherever_it_stands_in_it(remember, secr
 def test_a_secret_that_is_part_of_another_leaves_nothing_of_it(remember):
     remember("secret-value", "a-secret-value-and-more")
     assert redact("it is a-secret-value-and-more.") == f"it is {MASK}."
+    assert redact("secret-value, a-secret-value-and-more.") == f"{MASK}, {MASK}."
 
 
 def test_of_secrets_that_overlap_nothing_is_left(remember):
-    remember("abcdefgh", "efghijkl")
+    remember("abcdefgh", "efghijkl", "zzzzzzzz")
     assert redact("it is abcdefghijkl.") == f"it is {MASK}."
     assert redact("abcdefghabcdefgh") == MASK + MASK
+    assert redact("zzzzzzzz, abcdefghijkl, zzzzzzzzz") == f"{MASK}, {MASK}, {MASK}"
 
 
 def test_a_value_too_short_for_a_secret_is_left(remember):
-    remember("at", "a cat")
+    remember("at", "a cat", "a bat!")
     assert redact("What a cat") == "What a cat"
+    assert redact("What a bat!") == f"What {MASK}"
 
 
 @given(st.text(), st.text())
@@ -675,7 +722,7 @@ def test_pieces_in_which_no_secret_begins_are_shown_at_once(remember):
 
 def test_pieces_end_as_the_whole_does(remember):
     """Of secrets that begin alike, or overlap, the longer one may be cut off by the end."""
-    remember("abcdefgh", "abcdefgh-and-more", "ghijklmn", "aaaaaaaa")
+    remember("abcdefgh", "abcdefgh-and-more", "ghijklmn", "aaaaaaaa", "xx-abcdefgh-yy")
     for said in (
         "abcdefgh",
         "abcdefgh-and",
@@ -684,6 +731,7 @@ def test_pieces_end_as_the_whole_does(remember):
         "abcdefghabcdefgh",
         "a" * 30,
         "b" + "a" * 7,
+        *("xx-abcdefgh-yy", "xx-abcdefgh-zz"),
     ):
         for size in range(1, len(said) + 1):
             pieces = RedactedPieces()
@@ -707,6 +755,49 @@ def test_known_secrets_are_found_however_many_they_are(secrets, text, size):
     assert held.are_in(text) == bool(marked)
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('{"a": "{\\"password\\": \\"abc123\\"}"}', f'{{"a": "{{\\"password\\": \\"{MASK}\\"}}"}}'),
+        ("&quot;password&quot;: &quot;abc123&quot;", f"&quot;password&quot;: &quot;{MASK}&quot;"),
+        ("password: |\n  abc123\nuser: me", f"password: |\n  {MASK}\nuser: me"),
+        ("password='abc123' user=me", f"password='{MASK}' user=me"),
+        ("password=abc123", f"password={MASK}"),
+    ],
+)
+def test_what_opens_a_value_is_left(text, left):
+    assert redact(text) == left
+
+
+def test_of_many_secrets_each_is_found_wherever_it_stands(known):
+    """A text is looked at for every eighth or sixteenth character."""
+    secrets = [f"{length:02}" + "abcdefgh" * 5 for length in range(6, 41)]
+    secrets = [secret[:length] for length, secret in enumerate(secrets, start=6)]
+    for number, secret in enumerate(secrets):
+        known.add(str(number), f"{secret}")
+    for secret in secrets:
+        for place in range(17):
+            begins = "." * place
+            assert redaction.redact_known(f"{begins}{secret}.") == f"{begins}{MASK}."
+            assert known.spellings().are_in(f"{begins}{secret}")
+            assert not known.spellings().are_in(f"{begins}{secret[:-1]}.")
+
+
+def test_what_begins_like_a_secret_and_is_none_is_shown_at_once(remember):
+    remember("zz-secret")
+    for said in ("zz-se", "zz-secre"):
+        assert RedactedPieces().add(said) == ""
+    for said in ("zz-sea", "zz-sey", "zz-secrey"):
+        assert RedactedPieces().add(said) == said
+
+
+def test_the_longest_spelling_is_held_back_until_it_is_whole(remember):
+    remember("zz-secret")
+    longest = max(known_secrets.spellings("zz-secret"), key=len)
+    pieces = RedactedPieces()
+    assert [pieces.add(piece) for piece in (f"it is {longest[:-1]}", longest[-1], ".")] == ["it is ", MASK, "."]
+
+
 def test_a_file_of_a_secret_is_known_from_when_it_is_there_and_as_it_changes(known, monkeypatch, tmp_path):
     monkeypatch.setattr(known_secrets, "LOOK_SECONDS", 0)
     file: Path = tmp_path / "token"
@@ -718,6 +809,24 @@ def test_a_file_of_a_secret_is_known_from_when_it_is_there_and_as_it_changes(kno
     assert redact("first-canary, the-second-canary") == f"{MASK}, {MASK}"
     file.unlink()
     assert redact("the-second-canary") == MASK
+
+
+def test_files_of_secrets_are_looked_at_after_a_while(known, monkeypatch, tmp_path):
+    monkeypatch.setattr(known_secrets, "LOOK_SECONDS", 1000)
+    file: Path = tmp_path / "token"
+    file.write_text("first-canary")
+    redaction.remember_file("TOKEN", file)
+    file.write_text("the-second-canary")
+    assert redact("first-canary, the-second-canary") == f"{MASK}, the-second-canary"
+
+
+def test_a_file_that_is_not_there_hides_no_other_and_another_takes_its_place(known, tmp_path):
+    for number, name in enumerate("bca"):
+        file: Path = tmp_path / name
+        file.write_text(f"canary-{name}")
+        redaction.remember_file("GONE", tmp_path / "gone")
+        redaction.remember_file("TOKEN", file)
+        assert redact(f"canary-{name}") == MASK, number
 
 
 def test_a_file_that_changes_for_years_fills_no_memory(known):
@@ -774,6 +883,25 @@ def test_json_is_read_as_such_unless_it_is_long():
     assert "canary" in redaction.redact_json_head(text(2549), 500)
 
 
+@pytest.mark.parametrize(
+    ("page", "left"),
+    [
+        ("strong words", f"{MASK} words"),
+        ("<strong>word</strong>", None),
+        ("a <strong>word</strong>", None),
+        ("<p>so strong, strong</p>", f"<p>so {MASK}, {MASK}</p>"),
+        ('<b class="strong strong">strong</b>', f'<b class="strong strong">{MASK}</b>'),
+        ('<a title="strong" href="strong">strong<i>strong', f'<a title="{MASK}" href="strong">{MASK}<i>{MASK}'),
+        ('<img alt="so strong, strong" id="strong">', f'<img alt="so {MASK}, {MASK}" id="strong">'),
+        ('<b aria-label="strong" data-title="strong">', f'<b aria-label="{MASK}" data-title="strong">'),
+    ],
+)
+def test_a_page_loses_known_secrets_where_people_read_and_none_of_its_tags(remember, page, left):
+    remember("strong")
+    assert redaction.redact_known_html(page) == (left or page)
+    assert redaction.redact_known_html("<p>weak</p>") == "<p>weak</p>"
+
+
 def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
     def thread_of(length: int) -> int:
         read_in: list[int] = []
@@ -785,7 +913,7 @@ def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
         assert asyncio.run(redaction.redact_known_aside("x" * length)) == "x" * length
         return read_in[0]
 
-    assert thread_of(redaction.LARGE) == threading.get_ident()
+    assert thread_of(1) == thread_of(redaction.LARGE) == threading.get_ident()
     assert thread_of(redaction.LARGE + 1) != threading.get_ident()
 
 
