@@ -116,7 +116,7 @@ class TurnRunner:
 
     async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]") -> None:
         tries = Tries("a claim", seconds=settings.TURN_LEASE_SECONDS)
-        taken = await self._database.store(tries, _take, turn_id, worker=self.worker)
+        taken = await self._database.store(tries, claim_and_load, turn_id, worker=self.worker)
         if taken is None:
             return
         claim, outlook = taken
@@ -351,7 +351,7 @@ class TurnRunner:
             await asyncio.wait(set(self._advancing))
 
 
-def _take(turn_id: UUID, *, worker: str) -> tuple[Claim, Outlook | None] | None:
+def claim_and_load(turn_id: UUID, *, worker: str) -> tuple[Claim, Outlook | None] | None:
     """Claim a turn, and look at it while we are at the database."""
     claim = claims.claim(turn_id, worker=worker)
     if claim is None:

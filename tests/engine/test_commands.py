@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 
 from conversations.engine import claims, compaction, turn_control
 from conversations.engine.commands import command_in
-from conversations.engine.step_context import look
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn, TurnStatus
 from memory.models import HistoryEntry, Memory
 from tests.support.compacting import KEEP, rows, run_last, saves
 from tests.support.openai_server import completion, failure
-from tests.support.working import settle
+from tests.support.working import prompt_of, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,14 +20,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def reply(turn) -> str:
     """What the turn answered."""
     return turn.messages.get(role="assistant").content
-
-
-def prompt_of(turn) -> list[str]:
-    """What its model would be sent, without the system prompt; each text's first line."""
-    claim, outlook = _take(turn.pk, worker="worker-1")
-    request, _ = outlook.request(None)
-    assert look(claim).view == outlook.view
-    return [message["content"].split("\n")[0] for message in request.messages[1:]]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +82,7 @@ def test_new_after_a_compaction_drops_its_summary_from_the_prompt(conversation, 
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     run_last()
     settle([say("/new")])
-    _, outlook = _take(say("Hello").pk, worker="worker-1")
+    _, outlook = claim_and_load(say("Hello").pk, worker="worker-1")
     assert outlook.view.summary == ""
     assert [entry.first_seq for entry in HistoryEntry.objects.order_by("first_seq")] == [1, 25]
 
@@ -158,7 +149,7 @@ def test_clear_forgets_the_state_too(conversation, say):
 
 def test_stop_cancels_what_is_under_way_at_once(say):
     running, waiting = say("one"), say("two")
-    _take(running.pk, worker="other")
+    claim_and_load(running.pk, worker="other")
     stop = say("/stop")
     running.refresh_from_db()
     waiting.refresh_from_db()
@@ -176,7 +167,7 @@ def test_stop_says_how_much_it_has_cancelled(say):
     (stop,) = settle([say("/stop")])
     assert reply(stop) == "Stopped: one turn was cancelled."
     running, _ = say("two"), say("three")
-    _take(running.pk, worker="other")
+    claim_and_load(running.pk, worker="other")
     stop = say("/stop")
     assert stop.status == TurnStatus.QUEUED
     Turn.objects.filter(pk=running.pk).update(status=TurnStatus.CANCELLED)  # as its worker does in a moment
@@ -186,7 +177,7 @@ def test_stop_says_how_much_it_has_cancelled(say):
 
 def test_stop_does_not_claim_what_ended_by_itself(say):
     running = say("one")
-    _take(running.pk, worker="other")
+    claim_and_load(running.pk, worker="other")
     stop = say("/stop")
     Turn.objects.filter(pk=running.pk).update(status=TurnStatus.FAILED)
     settle([stop])

@@ -11,7 +11,7 @@ from django.db import connection
 from conversations.engine import compaction
 from conversations.engine.compaction import Hold
 from conversations.engine.step_context import look
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory.models import HistoryEntry, Memory, MemoryVersion
@@ -90,7 +90,7 @@ def test_the_next_prompt_has_the_summary_and_what_it_does_not_cover(conversation
     fill(44)
     compact(conversation)
     turn = say("And now?")
-    claim, outlook = _take(turn.pk, worker="worker-1")
+    claim, outlook = claim_and_load(turn.pk, worker="worker-1")
     request, _ = outlook.request(None)
     assert "## Summary of the conversation so far\n\nThe user said" in request.messages[0]["content"]
     assert "## Long-term Memory\n\n- Remember word 1" in request.messages[0]["content"]
@@ -106,7 +106,7 @@ def test_the_last_messages_are_in_the_prompt_also_where_a_summary_covers_them(co
     """As after an import, or when the window was widened."""
     fill(44)
     Conversation.objects.filter(pk=conversation.pk).update(consolidated_through=43)
-    _, outlook = _take(say("And now?").pk, worker="worker-1")
+    _, outlook = claim_and_load(say("And now?").pk, worker="worker-1")
     assert len(outlook.view.transcript) == 20
     assert outlook.view.unconsolidated == 2
 
@@ -114,7 +114,7 @@ def test_the_last_messages_are_in_the_prompt_also_where_a_summary_covers_them(co
 def test_nothing_from_before_the_conversations_start_is_in_the_prompt(conversation, fill, say):
     fill(44)
     Conversation.objects.filter(pk=conversation.pk).update(consolidated_through=40, starts_at_seq=41)
-    _, outlook = _take(say("And now?").pk, worker="worker-1")
+    _, outlook = claim_and_load(say("And now?").pk, worker="worker-1")
     assert len(outlook.view.transcript) == 5
 
 

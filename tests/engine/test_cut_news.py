@@ -15,9 +15,9 @@ from conversations.events import redis as transport_module
 from conversations.events.redis import RedisTransport
 from conversations.web import health
 from nanohost.lib.ids import new_id
-from tests.engine.test_events import Listener, until
 from tests.faults.servers import Redis, missing_binaries
-from tests.host.test_metrics import scrape
+from tests.support.listening import Listener, until
+from tests.support.scraping import scrape
 
 pytestmark = [
     pytest.mark.production(reason="the embedded bus is the process's own"),

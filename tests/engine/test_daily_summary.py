@@ -7,7 +7,7 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
 from conversations.engine import daily, inbox
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import first_id_at, new_id
@@ -15,8 +15,8 @@ from scheduler.daily import summarise_day
 from scheduler.house import sync_house_jobs
 from tests.support.compacting import compact, rows, run
 from tests.support.openai_server import call, completion
+from tests.support.stepping import runs_of
 from tests.support.working import settle
-from tests.unit.scheduler.test_scheduler import runs_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -84,7 +84,7 @@ def test_it_is_never_taken_for_the_rolling_summary(yesterday):
     first = Conversation.objects.get(pk=yesterday[0].pk)
     assert (first.summary_seq, first.consolidated_through) == (None, 0)
     turn = inbox.receive(conversation=first, content="And now?", request_id="r")
-    _, outlook = _take(turn.pk, worker="worker-1")
+    _, outlook = claim_and_load(turn.pk, worker="worker-1")
     assert outlook.view.summary == ""
     assert len(outlook.view.transcript) == 3
 

@@ -14,23 +14,7 @@ from conversations.events import Event, Transport
 from conversations.events.hub import Followed, Hub
 from conversations.events.redis import MOST_TOLD_BYTES, _as_end, _joined
 from nanohost.lib.ids import new_id
-
-
-class Listener:
-    """A follower that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[Event] = []
-        self.over: dict[UUID, object] = {}
-
-    def happened(self, turn_id: UUID, event: Event) -> None:
-        self.heard.append(event)
-
-    def ended(self, turn_id: UUID, answer: object) -> None:
-        self.over[turn_id] = answer
-
-    def missed_some(self) -> None:
-        pass
+from tests.support.listening import Listener, until
 
 
 def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None]]) -> Listener:
@@ -46,12 +30,6 @@ def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None
 
     asyncio.run(main())
     return listener
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def piece(text: str, offset: int = 0, message: int = 0) -> dict[str, Any]:

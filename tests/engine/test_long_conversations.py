@@ -11,7 +11,7 @@ from django.utils import timezone
 from agent import llm, tokens
 from agent.llm.base import ModelRequest
 from agent.tokens import Correction, estimated_message, estimated_tools
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, Conversation, Message, Turn
 from memory import log
 from tests.support.compacting import run
@@ -86,7 +86,7 @@ def test_an_estimate_comes_within_15_percent_of_what_a_provider_counts(say, mode
     errors = []
     for number in range(8):
         turn = say(f"Tell me about the roses of the year {number}, at some length, please.")
-        _, outlook = _take(turn.pk, worker="worker-0")
+        _, outlook = claim_and_load(turn.pk, worker="worker-0")
         request, estimate = outlook.request(None)
         Turn.objects.filter(pk=turn.pk).update(status="queued", lease_until=None)
         counted = sum(len(str(message["content"])) for message in request.messages) * 2 // 5

@@ -10,7 +10,7 @@ from agent.tokens import Correction, estimated_message, estimated_tools
 from conversations import pins
 from conversations.engine import sent
 from conversations.engine.step_context import look
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.errors import CannotBePinned, TooManyPins
 from conversations.models import Compaction, Conversation, Message, Turn
 from nanohost.lib.errors import NotFound
@@ -38,7 +38,7 @@ def pin(conversation: Conversation, *seqs: int) -> None:
 
 
 def prompt(turn: Turn) -> list[dict[str, str]]:
-    claim, outlook = _take(turn.pk, worker="worker-1")
+    claim, outlook = claim_and_load(turn.pk, worker="worker-1")
     assert claim
     Turn.objects.filter(pk=turn.pk).update(status="queued", lease_until=None)
     request, _ = (outlook or look(claim)).request(None)

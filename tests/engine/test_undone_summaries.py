@@ -7,7 +7,7 @@ from django.db import connection
 
 from conversations import summaries
 from conversations.engine import compaction, inbox
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost, Overtaken, SummaryStays
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory.models import HistoryEntry, Memory
@@ -49,7 +49,7 @@ def test_the_prompt_has_again_what_the_summary_covered(conversation, fill, say):
     fill(44)
     compact(conversation)
     undo(conversation)
-    _, outlook = _take(say("And now?").pk, worker="worker-1")
+    _, outlook = claim_and_load(say("And now?").pk, worker="worker-1")
     assert len(outlook.view.transcript) == 45
     assert outlook.view.summary == ""
 

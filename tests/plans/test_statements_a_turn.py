@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
 from conversations.engine import claims
-from conversations.engine.turns import _answer_calls, _take
+from conversations.engine.turns import _answer_calls, claim_and_load
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts.models import ApiKey
 from tests.support.hosts import KEY
@@ -49,7 +49,7 @@ def echo(chat: Callable[[], Turn]) -> dict[str, int]:
     made: list[Turn] = []
     spent = {"receive": len(statements(lambda: made.append(chat()))) - 1}  # the last one is this test's own
     taken = []
-    spent["take"] = len(statements(lambda: taken.append(_take(made[0].pk, worker="worker"))))
+    spent["take"] = len(statements(lambda: taken.append(claim_and_load(made[0].pk, worker="worker"))))
     claim, _ = taken[0]
     finish = lambda: claims.finish(claim, Completion(content="Hi"), reply="Hi", has_called=False)  # noqa: E731 -- shorter than a function
     return spent | {"finish": len(statements(finish))}
@@ -58,7 +58,7 @@ def echo(chat: Callable[[], Turn]) -> dict[str, int]:
 def with_tool(chat: Callable[[], Turn]) -> dict[str, int]:
     """Statements of each part of a turn that calls a tool."""
     turn = chat()
-    claim, _ = _take(turn.pk, worker="worker")
+    claim, _ = claim_and_load(turn.pk, worker="worker")
     asks = Completion(tool_calls=(tool_call("call", "time", "{}"),))
     spent = {"store_calls": len(statements(lambda: claims.store_calls(claim, asks, limit=None)))}
     call = ToolCall.objects.get(turn_id=turn.pk)
@@ -72,7 +72,7 @@ def with_tool(chat: Callable[[], Turn]) -> dict[str, int]:
     spent["run"] = len(statements(run))
     call.refresh_from_db()
     assert call.status == "SUCCESS"
-    claim, outlook = _take(turn.pk, worker="worker")
+    claim, outlook = claim_and_load(turn.pk, worker="worker")
     spent["answer"] = len(statements(lambda: _answer_calls(claim, outlook.view)))
     finish = lambda: claims.finish(claim, Completion(content="Noon"), reply="Noon")  # noqa: E731 -- shorter than a function
     return spent | {"finish": len(statements(finish))}

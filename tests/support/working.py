@@ -9,7 +9,8 @@ from django.conf import settings
 from agent import llm
 from conversations.engine import doorbell
 from conversations.engine import worker as worker_module
-from conversations.engine.turns import DatabaseThreads, TurnRunner
+from conversations.engine.step_context import look
+from conversations.engine.turns import DatabaseThreads, TurnRunner, claim_and_load
 from conversations.models import Turn
 from tools import gate
 from tools.models import CallStatus, ToolCall
@@ -57,3 +58,11 @@ def settle(turns: Iterable[Turn], *, rounds: int = 30) -> list[Turn]:
         if not Turn.objects.filter(pk__in=ids).open().exists():
             return [Turn.objects.get(pk=turn_id) for turn_id in ids]
     raise AssertionError(f"not settled: {list(Turn.objects.filter(pk__in=ids).open().values())}")
+
+
+def prompt_of(turn: Turn) -> list[str]:
+    """What its model would be sent, without the system prompt; each text's first line."""
+    claim, outlook = claim_and_load(turn.pk, worker="worker-1")
+    request, _ = outlook.request(None)
+    assert look(claim).view == outlook.view
+    return [message["content"].split("\n")[0] for message in request.messages[1:]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent import heartbeat as document
 from agent.models import Agent, AgentVersion
-from conversations.engine.turns import _take
+from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, Conversation, Message, Turn, TurnStatus
 from scheduler import runs
 from scheduler.daily import summarise_day
@@ -216,7 +216,7 @@ def test_each_begins_anew_and_sends_nothing_of_those_before(watch):
     live_through(3)
     beat(now=NOW + 3 * HALF_HOUR)
     turn = Turn.objects.open().get()
-    _, outlook = _take(turn.pk, worker="worker-1")
+    _, outlook = claim_and_load(turn.pk, worker="worker-1")
     request, _ = outlook.request(None)
     assert [message["role"] for message in request.messages] == ["system", "user"]
     assert "Water the plants" not in request.messages[0]["content"]
@@ -228,7 +228,7 @@ def test_a_user_who_speaks_there_is_not_cut_off(watch, say):
     live_through(1)
     where = Conversation.objects.select_related("agent").get(key="heartbeat:default:asked")
     turn = say("What is this?", conversation=where)
-    _take(turn.pk, worker="worker-1")
+    claim_and_load(turn.pk, worker="worker-1")
     started_at = Conversation.objects.get(pk=where.pk).starts_at_seq
     assert beat(now=NOW + HALF_HOUR) == 1
     assert Conversation.objects.get(pk=where.pk).starts_at_seq == started_at
@@ -378,7 +378,7 @@ def test_the_document_is_edited_in_the_admin_versioned_and_in_no_other_prompt(ad
     version = AgentVersion.objects.latest("number")
     assert {"HEARTBEAT", "heartbeat_owner"} <= set(version.changed.split(", "))
     assert version.profile["documents"]["HEARTBEAT"].split() == TASK.split()
-    _, outlook = _take(say("Hello").pk, worker="worker-1")
+    _, outlook = claim_and_load(say("Hello").pk, worker="worker-1")
     request, _ = outlook.request(None)
     system = request.messages[0]["content"]
     assert "Be patient." in system

@@ -20,8 +20,8 @@ import pytest
 from tests.shapes import note_sandbox
 from tests.support.hosts import ROOT
 from tests.support.stack_process import descendants_of
+from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
-from tests.unit.tools.test_tool_processes import alive, do, held
 from tools.sandbox import landlock, modes
 from tools.sandbox.box import BUBBLEWRAP, LANDLOCK, MODES, NONE
 from tools.sandbox.children import ChildPool, Place, Task

@@ -4,7 +4,6 @@ Those that tests look at from outside are in no sandbox, where supervisors and f
 in each sandbox is tried in test_sandbox.py. Calls that pass the gate run in the one that is in force.
 """
 
-import fcntl
 import json
 import os
 import resource
@@ -26,10 +25,11 @@ from tests.support.hosts import Host
 from tests.support.scripts import script
 from tests.support.stack_process import descendants_of
 from tests.support.tool_calls import ask, run
+from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
 from tools.models import CallStatus
 from tools.sandbox import child, children
-from tools.sandbox.children import Answer, ChildPool, Interrupted, Task
+from tools.sandbox.children import Answer, ChildPool, Interrupted
 
 pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database; the tests of calls run on both")
 
@@ -50,56 +50,9 @@ def warm_pool():
     made.close()
 
 
-def do(
-    pool,
-    name,
-    *,
-    module="tests.toolbox.agent_tools",
-    permissions=("FS_WRITE",),
-    timeout=20.0,
-    output_bytes=65536,
-    secrets=(),
-    effects="read",
-    wanted=lambda: True,
-    **arguments,
-):
-    task = Task(
-        module=module,
-        qualname=name,
-        arguments=arguments,
-        timeout=timeout,
-        output_bytes=output_bytes,
-        secrets=secrets,
-        repeatable=effects == "read",
-        permissions=permissions,
-    )
-    return pool.run(task, still_wanted=wanted)
-
-
 def whereabouts(pool):
     """Of a child: its ``pid``, its ``supervisor``, their ``fork server``, and its ``environment``."""
     return json.loads(do(pool, "whereabouts").text)
-
-
-def alive(pid):
-    """Whether a process runs; a zombie, which nobody has reaped yet, does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def held(path):
-    """Whether some process has a file open that took a lock on it, as ``misbehave`` does, or was forked by one that
-    did."""
-    if not path.exists():
-        return False
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 @contextmanager
