@@ -183,7 +183,7 @@ class Runtime:
         with borrowed_connection():
             gate.run(
                 call_id,
-                agent_tools=_tools_of_its_agent,
+                agent_tools=tools_of_its_agent,
                 worker=self.name,
                 on_start=_tell,
                 then=_go_on,
@@ -306,7 +306,7 @@ def _go_on(call: ToolCall) -> None:
 _agent = Rows(lambda: Agent.objects.filter(name=Given("name")))
 
 
-def _tools_of_its_agent(call: ToolCall) -> AgentTools:
+def tools_of_its_agent(call: ToolCall) -> AgentTools:
     """What the call's agent may use now; an agent that is gone may use nothing."""
     agent = next(iter(_agent(name=call.agent)), None)
     return agent.allowed_tools() if agent else AgentTools(names=frozenset())

@@ -10,7 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
 from conversations.engine import claims
-from conversations.engine.turns import _answer_calls, claim_and_load
+from conversations.engine.step_context import look
+from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts.models import ApiKey
 from tests.support.hosts import KEY
@@ -73,7 +74,7 @@ def with_tool(chat: Callable[[], Turn]) -> dict[str, int]:
     call.refresh_from_db()
     assert call.status == "SUCCESS"
     claim, outlook = claim_and_load(turn.pk, worker="worker")
-    spent["answer"] = len(statements(lambda: _answer_calls(claim, outlook.view)))
+    spent["answer"] = len(statements(lambda: (claims.store_results(claim, outlook.view), look(claim))))
     finish = lambda: claims.finish(claim, Completion(content="Noon"), reply="Noon")  # noqa: E731 -- shorter than a function
     return spent | {"finish": len(statements(finish))}
 

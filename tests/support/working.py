@@ -39,7 +39,7 @@ def run_call(call: ToolCall, *, worker: str = "worker-1") -> ToolCall:
     """Look at a tool call once; returns the row as it then is."""
     gate.run(
         call.pk,
-        agent_tools=worker_module._tools_of_its_agent,
+        agent_tools=worker_module.tools_of_its_agent,
         worker=worker,
         on_start=lambda claimed: None,
         then=lambda ended: doorbell.ring_for_turn(ended.turn_id),

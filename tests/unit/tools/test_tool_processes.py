@@ -87,7 +87,7 @@ def test_a_tool_that_hangs_is_ended_at_its_deadline(warm_pool, name):
 
 def test_the_time_a_fork_server_takes_to_start_is_not_the_tools(pool, monkeypatch):
     """And it may take longer than what it is asked afterwards."""
-    monkeypatch.setattr("tools.sandbox.forkserver._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("tools.sandbox.forkserver.ANSWER_SECONDS", 0.3)
     assert do(pool, "echo", timeout=0.2, value=1).ok
 
 
@@ -109,7 +109,7 @@ def test_a_run_nobody_wants_any_more_is_stopped(warm_pool, marks):
 
 
 def test_an_answer_that_came_in_time_is_read_though_the_database_let_us_wait(warm_pool, marks, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.children._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("tools.sandbox.children.ASK_SECONDS", 0.0)
     go, come, deadlines = marks / "go", marks / "come", []
 
     def waits_for_the_database() -> bool:
@@ -124,13 +124,13 @@ def test_an_answer_that_came_in_time_is_read_though_the_database_let_us_wait(war
 
 
 def test_what_is_not_wanted_after_a_long_wait_for_a_process_is_not_begun(warm_pool, effects, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.children._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("tools.sandbox.children.ASK_SECONDS", 0.0)
     assert do(warm_pool, "append_line", path=str(effects), line="one", wanted=lambda: False).lost
     assert not effects.exists()
 
 
 def test_there_is_a_second_for_the_end_of_what_is_hard_to_end():
-    assert children._END_SECONDS + child._REAP_SECONDS < 1
+    assert children.END_SECONDS + child.REAP_SECONDS < 1
 
 
 # --- whatever a tool does, it ends, and nobody else does ---------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_tool_that_asks_to_exit_ends_its_call_and_no_more(warm_pool, marks, wa
 
 
 def test_what_a_supervisor_is_given_no_time_to_end_the_fork_server_ends(pool, marks, monkeypatch):
-    monkeypatch.setattr(children, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(children, "END_SECONDS", 0.0)
     mark = marks / "mark"
     assert do(pool, "misbehave", way="run_away", path=str(mark), timeout=0.5).rule == "timeout"
     wait_until(lambda: not held(mark))
@@ -340,7 +340,7 @@ def test_a_fork_server_that_was_killed_is_replaced_and_leaves_no_process(pool, e
 
 
 def test_a_fork_server_that_is_stuck_is_replaced(pool, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.forkserver._ANSWER_SECONDS", 6.0)
+    monkeypatch.setattr("tools.sandbox.forkserver.ANSWER_SECONDS", 6.0)
     before = whereabouts(pool)
     os.kill(before["pid"], signal.SIGKILL)
     wait_until(lambda: not alive(before["pid"]))
