@@ -38,6 +38,7 @@ from conversations.models import (
 )
 from nanohost.console import broker, standing
 from nanohost.lib import clock
+from nanohost.lib.admin import reason_in
 from nanohost.lib.redaction import redact_head
 from tools.models import CallStatus, ToolCall
 
@@ -256,7 +257,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             _log(request, IntakePause, "intake", "Resumed")
         messages.success(request, "New turns are taken in again.")
         return HttpResponseRedirect(reverse("queue"))
-    reason = redact_head(request.POST.get("reason", "").replace("\x00", "").strip(), MOST_REASON)
+    reason = redact_head(reason_in(request), MOST_REASON)
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
             _log(request, IntakePause, "intake", f"Paused: {reason}")
