@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -22,15 +21,6 @@ pytestmark = [
     pytest.mark.production(reason="the embedded bus is the process's own"),
     pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server"),
 ]
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """One's own: everybody's connections to it are cut."""
-    server = Redis(tmp_path_factory.mktemp("news") / "redis")
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture
