@@ -308,5 +308,5 @@ def effects(marks: Path) -> Path:
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> KnownSecrets:
     """The secrets that redaction knows in a test: at first none, and afterwards what was known before."""
     known = KnownSecrets()
-    monkeypatch.setattr(redaction, "_known", known)
+    monkeypatch.setattr(redaction, "known_secrets", known)
     return known

@@ -14,7 +14,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from conversations.engine import inbox, turn_control
 from conversations.models import MOST_REASON, Turn
 from conversations.statuses import OPEN, TurnStatus
-from nanohost.lib.admin import CANCEL, FAIL, REQUEUE
+from nanohost.lib.admin import CANCEL, FAIL, REQUEUE, reason_in
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id
 from nanohost.lib.redaction import redact_head
@@ -131,7 +131,7 @@ def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str, c
     if len(chosen) > MOST_AT_ONCE:
         messages.error(request, f"Nothing was done: choose {MOST_AT_ONCE} turns at most at a time.")
         return HttpResponseRedirect(back)
-    reason = request.POST.get("reason", "").replace("\x00", "").strip()
+    reason = reason_in(request)
     if request.POST.get("confirmed") != "yes" or not reason:
         return _ask(request, act, chosen, back, confirm_at, is_missing="confirmed" in request.POST)
     # Of what is cut in two, no secret would be known.

@@ -26,7 +26,7 @@ from conversations.admin.pages import check_readers, number, page_link
 from conversations.engine import inbox, turn_control
 from conversations.models import MOST_REASON, MOST_SEQ, Conversation, Message, Turn
 from conversations.web.gateway import PARTS_HEADER
-from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, link_to_list, shown, table
+from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, link_to_list, reason_in, shown, table
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id
 
@@ -154,7 +154,7 @@ class ConversationAdmin(GrowingAdmin):
     def undo_view(self, request: HttpRequest, pk: UUID, seq: int) -> HttpResponse:
         """Ask whether a summary is to be undone, and why; or do it, once that is answered."""
         message = self._message(request, pk, seq, UNDO)
-        reason = request.POST.get("reason", "").replace("\x00", "").strip()
+        reason = reason_in(request)
         if request.POST.get("confirmed") != "yes" or not reason:
             is_missing = "confirmed" in request.POST
             told: dict[str, Any] = {"seq": seq, "text": reading.cut(message.content), "opts": self.opts}

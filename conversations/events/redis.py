@@ -98,7 +98,7 @@ class RedisTransport:
         self._subscribed: set[UUID] = set()
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._wanted_changed = asyncio.Event()
-        self._is_connected = False
+        self.is_connected = False
         self._heard_at: float | None = None
 
     # --- publishing ----------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class RedisTransport:
         batch: list[_News] = []
         for _ in range(len(self._waiting)):
             news = self._waiting.popleft()
-            if batch and (joined := _joined(batch[-1], news)):
+            if batch and (joined := joined_pieces(batch[-1], news)):
                 batch[-1] = joined
             else:
                 batch.append(news)
@@ -161,7 +161,7 @@ class RedisTransport:
                     pipeline.publish(self._own_channel, news[0])
                     continue
                 if len(news) == 2:
-                    pipeline.publish(f"{self._prefix}ended", _as_end(*news))
+                    pipeline.publish(f"{self._prefix}ended", as_end(*news))
                     continue
                 turn_id, kind, data, fence = news
                 key = self._key(turn_id)
@@ -203,7 +203,7 @@ class RedisTransport:
         self._subscribed.add(turn_id)
         self._wanted_changed.set()
         try:
-            if self._is_connected:
+            if self.is_connected:
                 # What is kept is read once the subscription is confirmed: between the two, nothing gets lost.
                 await asyncio.wait_for(asyncio.shield(self._confirmation(key)), CONFIRMED_WITHIN)
             kept = await self._async.xrange(key)
@@ -251,7 +251,7 @@ class RedisTransport:
                     logger.warning("news of turns cannot be heard (%s); whoever waits looks at the rows", error)
                 failed = True
             finally:
-                self._is_connected, self._confirmed = False, {}
+                self.is_connected, self._confirmed = False, {}
             await asyncio.sleep(wait)
             wait = min(2 * wait, HEAR_AGAIN_MOST)
 
@@ -328,7 +328,7 @@ class RedisTransport:
         if not (confirmation := self._confirmation(channel)).done():
             confirmation.set_result(None)
         if channel == f"{self._prefix}ended":
-            self._is_connected = True
+            self.is_connected = True
             logger.info("news of turns are heard")
             if self._follower:
                 self._follower.missed_some()
@@ -344,12 +344,12 @@ async def _ended(*tasks: "asyncio.Task[Any]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _as_end(turn_id: UUID, success: Success | None) -> str:
+def as_end(turn_id: UUID, success: Success | None) -> str:
     told = json.dumps(success, ensure_ascii=False, separators=(",", ":")) if success else ""
     return f"{turn_id.hex} {told}" if told and len(told.encode()) <= MOST_TOLD_BYTES else turn_id.hex
 
 
-def _joined(before: _News, after: _News) -> _Waiting | None:
+def joined_pieces(before: _News, after: _News) -> _Waiting | None:
     """Two pieces of one message as one, or None if they are not."""
     if len(before) != 4 or len(after) != 4:
         return None

@@ -130,7 +130,7 @@ class WaitingRoom:
     def __init__(self, django: Callable[..., Any]) -> None:
         self.django = django
         self.draining = False
-        self.hub = Hub(still_open=lambda turn_ids: self.in_thread(_open_turns, turn_ids))
+        self.hub = Hub(still_open=lambda turn_ids: self.in_thread(still_open, turn_ids))
         self._threads = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -474,5 +474,5 @@ def _reply(answer: Answer, text: str, *, close: bool = False) -> _Reply:
     )
 
 
-def _open_turns(turn_ids: list[UUID]) -> set[UUID]:
+def still_open(turn_ids: list[UUID]) -> set[UUID]:
     return set(Turn.objects.open().filter(pk__in=turn_ids).values_list("pk", flat=True))

@@ -69,7 +69,7 @@ def _but_for(jobs: Iterable[PeriodicTask], deleted: Any) -> Any:
 
 
 # Somebody waits for the page that long; what is left is erased by the next click.
-_ERASE_SECONDS = 15
+ERASE_SECONDS = 15
 
 
 class _Chosen(ModelAdmin):
@@ -145,7 +145,7 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
 
     def _erase(self, request: HttpRequest, user: User) -> HttpResponse:
         number = user.pk
-        if not people.erase(user, seconds=_ERASE_SECONDS):
+        if not people.erase(user, seconds=ERASE_SECONDS):
             self.message_user(request, "Not everything has been erased yet. Erase again to continue.", messages.WARNING)
             return redirect("admin:auth_user_delete", number)
         assert request.user.pk is not None

@@ -33,6 +33,7 @@ from conversations.models import (
 from conversations.statuses import OPEN, TurnStatus
 from nanohost.console import broker, standing
 from nanohost.lib import clock
+from nanohost.lib.admin import reason_in
 from nanohost.lib.redaction import redact_head
 
 # So many rows a table; its list has the others.
@@ -241,7 +242,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             _log(request, IntakePause, "intake", "Resumed")
         messages.success(request, "New turns are taken in again.")
         return HttpResponseRedirect(reverse("queue"))
-    reason = redact_head(request.POST.get("reason", "").replace("\x00", "").strip(), MOST_REASON)
+    reason = redact_head(reason_in(request), MOST_REASON)
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
             _log(request, IntakePause, "intake", f"Paused: {reason}")

@@ -233,6 +233,11 @@ def diff(before: str, after: str) -> str:
     return format_html('<pre class="diff">{}</pre>', mark_safe("\n".join(marked)))  # noqa: S308 -- each is escaped
 
 
+def reason_in(request: HttpRequest) -> str:
+    """Why somebody does what a form asks to be explained; empty if it was not said. PostgreSQL stores no NUL."""
+    return request.POST.get("reason", "").replace("\x00", "").strip()
+
+
 def excerpt(text: str, limit: int = 80) -> str:
     """The beginning of a text, in one line."""
     # Of a secret that is cut in two, the first half would be left.

@@ -34,17 +34,17 @@ _Found = re.Match[str]
 # What people read of a tag.
 _READ_ATTRIBUTES = tuple(f' {name}="' for name in ("title", "alt", "aria-label"))
 
-_known = KnownSecrets()
+known_secrets = KnownSecrets()
 
 
 def remember(name: str, secret: str) -> None:
     """Have :func:`redact` take this value out from now on. Of one name, the latest values are known."""
-    _known.add(name, secret)
+    known_secrets.add(name, secret)
 
 
 def remember_file(name: str, path: Path) -> None:
     """Have :func:`redact` take out what the file holds, also when that changes; a file that is not there may come."""
-    _known.add_file(name, path)
+    known_secrets.add_file(name, path)
 
 
 def redact(text: str) -> str:
@@ -62,7 +62,7 @@ def redact(text: str) -> str:
 
 def redact_head(text: str, limit: int) -> str:
     """``limit`` characters of the text without secrets, at most, at a price that the rest of it does not raise."""
-    behind = max(_BEHIND, _known.spellings().longest)
+    behind = max(_BEHIND, known_secrets.spellings().longest)
     head = redact(text[: limit + behind])
     if len(text) > limit + behind:
         # Masks are shorter than secrets: what was cut at the end may have come within the limit.
@@ -83,7 +83,7 @@ def is_plain(text: str) -> bool:
         any(map(lower.__contains__, shapes.NAMED_AT))
         or any(map(text.__contains__, shapes.WORDS))
         or any(map(lower.__contains__, shapes.OTHERS))
-        or _known.spellings().are_in(text)
+        or known_secrets.spellings().are_in(text)
     )
 
 
@@ -101,7 +101,7 @@ def _without_named(text: str, lower: str) -> str:
     """``shapes.NAMED.sub``, but fast: each match has one of a few words in it, and is looked for around these only."""
     parts: list[str] = []
     done = 0
-    for begin in sorted(_places(lower)):
+    for begin in sorted(likely_places(lower)):
         if begin < done or not (found := shapes.NAMED.match(text, begin)):
             continue
         if not found["pair"] or _is_in_pairs(text, begin):
@@ -110,7 +110,7 @@ def _without_named(text: str, lower: str) -> str:
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _places(lower: str) -> Iterator[int]:
+def likely_places(lower: str) -> Iterator[int]:
     """Where matches of ``shapes.NAMED`` may begin."""
     for mark, before in shapes.NAMED_AT.items():
         is_name, leads = "" in before, tuple(filter(None, before))
@@ -139,7 +139,7 @@ def _with_name(found: _Found) -> str:
 
 def redact_known(text: str) -> str:
     """The text with every known secret replaced by ``[redacted]``."""
-    spans = _known.spellings().spans(text)
+    spans = known_secrets.spellings().spans(text)
     return _without(text, spans) if spans else text
 
 
@@ -148,7 +148,7 @@ def redact_known_html(page: str) -> str:
     stay: a password that is an ordinary word would break them."""
     spans: list[tuple[int, int]] = []
     done, tag = 0, -1
-    for begin, end in _known.spellings().spans(page):
+    for begin, end in known_secrets.spellings().spans(page):
         opened, closed = page.rfind("<", done, begin), page.rfind(">", done, begin)
         if opened != closed:
             tag = opened if opened > closed else -1
@@ -184,7 +184,7 @@ class RedactedPieces:
     def add(self, piece: str) -> str:
         """Take a piece; returns what can be shown by now."""
         text = self._held + piece
-        return self._shown(text, _known.spellings().begun(text))
+        return self._shown(text, known_secrets.spellings().begun(text))
 
     def end(self) -> str:
         """What was held back, when nothing follows."""
@@ -194,7 +194,7 @@ class RedactedPieces:
         """What stands before ``until``, without secrets; the rest is held."""
         parts: list[str] = []
         done = self._told
-        for begin, end in _known.spellings().spans(text):
+        for begin, end in known_secrets.spellings().spans(text):
             if begin >= until:
                 break
             if begin >= done:

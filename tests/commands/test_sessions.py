@@ -45,12 +45,11 @@ from conversations.transfer.files import (
 from memory import documents, log
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
-from tests.engine.test_commands import prompt_of
 from tests.support.compacting import run_last
 from tests.support.factories import AgentFactory
 from tests.support.hosts import ROOT
 from tests.support.scripts import script
-from tests.support.working import settle
+from tests.support.working import prompt_of, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 shapeless = pytest.mark.shapeless(reason="pure functions")

@@ -16,11 +16,10 @@ from django.urls import reverse
 
 from agent.models import Agent
 from nanohost.accounts.models import ApiKey
-from nanohost.console.roles import VIEWER
+from nanohost.console.roles import VIEWER, sync_roles
 from nanohost.lib import redaction
-from tests.console.test_roles import client_of, sync_roles
 from tests.support import console_client
-from tests.support.console_client import make_rows, page
+from tests.support.console_client import client_of, make_rows, page
 from tests.support.factories import OwnerFactory
 
 pytestmark = pytest.mark.django_db

@@ -113,7 +113,7 @@ def test_an_erasure_that_was_cut_short_goes_on(admin_client, monkeypatch):
     user = USERS.get(username__startswith="owner<")
     _, key = ApiKey.objects.issue(owner=user)
     before = rows_of(user)
-    monkeypatch.setattr("nanohost.console.admin._ERASE_SECONDS", -1)
+    monkeypatch.setattr("nanohost.console.admin.ERASE_SECONDS", -1)
     assert "Erase again to continue" in erase(admin_client, user)
     assert ApiKey.objects.recognise(key) is None
     assert rows_of(user) == before

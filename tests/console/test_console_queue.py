@@ -23,9 +23,9 @@ from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
 from nanohost.lib.clock import from_now
 from tests import shapes
-from tests.engine.test_doorbell import mute  # noqa: F401 -- a fixture
 from tests.faults import doorbell
 from tests.faults.servers import free_port
+from tests.support.brokers import SilentBroker
 from tests.support.console_client import HOSTILE
 from tests.support.factories import OwnerFactory
 from tests.support.scripts import script
@@ -559,17 +559,18 @@ def broker_at(settings):
     return point
 
 
-def test_a_broker_that_is_away_is_told_at_once_and_the_page_works(operator, say, broker_at, request):
+def test_a_broker_that_is_away_is_told_at_once_and_the_page_works(operator, say, broker_at):
     say("Hello")
-    for port in (free_port(), request.getfixturevalue("mute").port):
-        broker_at(port)
-        began = time.monotonic()
-        with pytest.raises(broker.BrokerAway):
-            broker.waiting_rings()
-        assert time.monotonic() - began < 1
-        shown = look(operator)
-        assert "The broker does not answer" in shown.content.decode()
-        assert len(shown.context["found"]) == 1
+    with SilentBroker() as silent:
+        for port in (free_port(), silent.port):
+            broker_at(port)
+            began = time.monotonic()
+            with pytest.raises(broker.BrokerAway):
+                broker.waiting_rings()
+            assert time.monotonic() - began < 1
+            shown = look(operator)
+            assert "The broker does not answer" in shown.content.decode()
+            assert len(shown.context["found"]) == 1
 
 
 @pytest.mark.production(reason="it has a broker")

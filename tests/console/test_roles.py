@@ -4,19 +4,29 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.db import transaction
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
 from nanohost.lib.admin import ACTIONS
-from tests.support.console_client import Page, get, make_a_row_of_each, page, pages
+from tests.support.console_client import (
+    ANONYMOUS,
+    NOBODY,
+    STRANGER,
+    Page,
+    client_of,
+    get,
+    make_a_row_of_each,
+    member,
+    page,
+    pages,
+)
 from tests.support.factories import OwnerFactory
 from tools.models import ToolCall, ToolSetting
 
 # Of these rows some are deleted, but not the one that is tried.
 KEPT = {"django_celery_beat.periodictask delete"}
 
-ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"
 # Walks over all pages, which test_console_pages.py opens on both.
 embedded = pytest.mark.embedded(reason="who may see a page is decided before a row is read")
 
@@ -24,20 +34,6 @@ EVERYBODY = (ANONYMOUS, STRANGER, NOBODY, *ROLES)
 
 # Pages that belong to no rows: to whoever is staff.
 OF_STAFF = {"index", "password_change", "jsi18n", "search"}
-
-
-def member(role):
-    user = OwnerFactory(username=f"of {role}", is_staff=role != STRANGER)
-    if role in ROLES:
-        user.groups.add(Group.objects.get(name=role))
-    return user
-
-
-def client_of(role):
-    client = Client()
-    if role != ANONYMOUS:
-        client.force_login(member(role))
-    return client
 
 
 @pytest.fixture(scope="module")

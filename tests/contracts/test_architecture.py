@@ -2,19 +2,16 @@
 
 import ast
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from django.apps import apps
 
 from conversations.events.kinds import EventKind
-from tests.support.sources import ROOT, tracked_files
+from tests.support.sources import PACKAGES, PROJECT, ROOT, product_modules, tracked_files
 
 pytestmark = pytest.mark.shapeless(reason="it reads the source")
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
 # From the top to the bottom, as import-linter has them; a line may hold several modules of one height.
 LAYERS = [line.split(" : ") for line in PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]]
 HEIGHT = {module: -depth for depth, line in enumerate(LAYERS) for module in line}
@@ -69,11 +66,6 @@ def upward(module: str, source: str) -> list[str]:
         if here and there and HEIGHT[there] > HEIGHT[here]:
             found.append(f"{module}, line {line}: {name!r} is above {here}")
     return found
-
-
-def product_modules() -> list[tuple[str, Path]]:
-    paths = (path.relative_to(ROOT) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
-    return [(".".join(path.with_suffix("").parts).removesuffix(".__init__"), ROOT / path) for path in paths]
 
 
 def test_nothing_points_upward_in_a_string():

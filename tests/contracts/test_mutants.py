@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import shapes
-from tests.faults.mutants import MUTANTS, Mutant, copy_of_the_code, mutate, run_tests
+from tests.faults.mutants import MUTANTS, Mutant, copy_of_the_code, file_of, mutate, run_tests
 from tests.support.hosts import ROOT
 
 pytestmark = [
@@ -64,11 +64,11 @@ def test_a_lost_fence_turns_its_test_red(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_edit_fits_the_code_and_every_test_is_there(mutant: Mutant, tmp_path: Path) -> None:
-    for name in {name for name, _, _ in mutant.edits}:
+    for name in {file_of(place) for place, _, _ in mutant.edits}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     mutate(tmp_path, mutant)
-    for name in {name for name, _, _ in mutant.edits}:
+    for name in {file_of(place) for place, _, _ in mutant.edits}:
         compile((tmp_path / name).read_text(), name, "exec")
     for test in mutant.caught_by:
         file, _, function = test.partition("[")[0].partition("::")

@@ -22,14 +22,6 @@ NOWHERE = "7d1b3e0e-0000-0000-0000-000000000000"
 
 
 @pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    server = Redis(tmp_path_factory.mktemp("broker") / "redis")
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
 def own(redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     made = Host(tmp_path_factory.mktemp("host"), REDIS_URL=redis.url, SWEEP_SECONDS="0.5")
     yield made.start()

@@ -5,7 +5,7 @@ from django.db import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conversations.engine import compaction, model_request, step_context, steps, turn_control
+from conversations.engine import compaction, steps, turn_control
 from conversations.engine.commands import command_in
 from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn
@@ -13,7 +13,7 @@ from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory
 from tests.support.compacting import KEEP, rows, run_last, saves
 from tests.support.openai_server import completion, failure
-from tests.support.working import settle
+from tests.support.working import prompt_of, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,14 +21,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def reply(turn) -> str:
     """What the turn answered."""
     return turn.messages.get(role="assistant").content
-
-
-def prompt_of(turn) -> list[str]:
-    """What its model would be sent, without the system prompt; each text's first line."""
-    claim, context = claim_and_load(turn.pk, worker="worker-1")
-    request, _ = model_request.build(context, None)
-    assert step_context.load(claim).snapshot == context.snapshot
-    return [message["content"].split("\n")[0] for message in request.messages[1:]]
 
 
 @pytest.mark.parametrize(

@@ -2,36 +2,25 @@
 
 import asyncio
 import random
-import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.test import Client
 from redis.asyncio import Redis as AsyncRedis
 
 from conversations import events
 from conversations.events import redis as transport_module
 from conversations.events.redis import RedisTransport
-from conversations.web import health
 from nanohost.lib.ids import new_id
-from tests.engine.test_events import Listener, until
 from tests.faults.servers import Redis, missing_binaries
-from tests.host.test_metrics import scrape
+from tests.support.listening import Listener, until
+from tests.support.scraping import scrape
 
 pytestmark = [
     pytest.mark.production(reason="the embedded bus is the process's own"),
     pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server"),
 ]
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """One's own: everybody's connections to it are cut."""
-    server = Redis(tmp_path_factory.mktemp("news") / "redis")
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -88,7 +77,7 @@ def test_after_a_storm_of_cuts_news_are_heard_at_once(at_it, seed):
         assert [task.exception() for task in busy if task.done()] == []
         for task in busy:
             task.cancel()
-        await until(lambda: transport._is_connected)
+        await until(lambda: transport.is_connected)
         assert await hears_of(transport, listener) <= 2  # the publisher's connection may be a dead one, once
         assert await hears_of(transport, listener) == 1
         assert not transport.is_deaf()
@@ -100,26 +89,26 @@ def test_after_a_storm_of_cuts_news_are_heard_at_once(at_it, seed):
 @pytest.mark.parametrize(
     "error", [RuntimeError("read() called while another coroutine is waiting"), ValueError("junk")]
 )
-def test_whatever_ends_a_connection_another_is_made(at_it, monkeypatch, error):
-    listener, heard, raised = Listener(), RedisTransport._heard, []
+def test_whatever_ends_a_connection_another_is_made(at_it, error):
+    class Stumbling(Listener):
+        subscribed = 0
 
-    def stumble(self: RedisTransport, *args: Any) -> None:
-        if len(raised) < 3:
-            raised.append(1)
-            raise error
-        heard(self, *args)
+        def missed_some(self) -> None:
+            self.subscribed += 1
+            if self.subscribed <= 3:
+                raise error
 
-    monkeypatch.setattr(RedisTransport, "_heard", stumble)
+    listener = Stumbling()
 
     async def main() -> None:
         transport = RedisTransport()
         await transport.attach(listener)
-        await until(lambda: transport._is_connected)
+        await until(lambda: listener.subscribed == 4)
         assert await hears_of(transport, listener) == 1
         await transport.detach()
 
     asyncio.run(main())
-    assert len(raised) == 3
+    assert listener.subscribed == 4
 
 
 def test_who_hears_nothing_of_itself_says_that_it_is_deaf_until_it_does(at_it, redis, monkeypatch):
@@ -130,7 +119,7 @@ def test_who_hears_nothing_of_itself_says_that_it_is_deaf_until_it_does(at_it, r
         transport = RedisTransport()
         assert not transport.is_deaf()  # nobody listens
         await transport.attach(Listener())
-        await until(lambda: transport._is_connected)
+        await until(lambda: transport.is_connected)
         assert not transport.is_deaf()
         redis.hang()
         try:
@@ -152,10 +141,10 @@ def test_a_way_that_swallows_everything_is_left_for_another(at_it, monkeypatch):
     async def main() -> None:
         transport = RedisTransport()
         await transport.attach(listener)
-        await until(lambda: transport._is_connected)
+        await until(lambda: transport.is_connected)
         transport._own_channel = "elsewhere"  # to which this connection is not subscribed
-        await until(lambda: not transport._is_connected)
-        await until(lambda: transport._is_connected and not transport.is_deaf())
+        await until(lambda: not transport.is_connected)
+        await until(lambda: transport.is_connected and not transport.is_deaf())
         assert await hears_of(transport, listener) == 1
         await transport.detach()
 
@@ -169,7 +158,7 @@ def test_a_publisher_stumbles_over_nothing(at_it):
     async def main() -> None:
         transport = RedisTransport()
         await transport.attach(listener)
-        await until(lambda: transport._is_connected)
+        await until(lambda: transport.is_connected)
         transport.publish(new_id(), "turn.started", {"not": {1, 2, 3}}, fence=1)
         await asyncio.to_thread(transport.flush, timeout=10)
         assert await hears_of(transport, listener) == 1
@@ -180,10 +169,18 @@ def test_a_publisher_stumbles_over_nothing(at_it):
 
 @pytest.mark.django_db(transaction=True)
 def test_readiness_and_the_metrics_tell_of_a_deaf_node(at_it, monkeypatch):
-    deaf = RedisTransport()
-    monkeypatch.setattr(events, "transport", lambda: deaf)
+    transport = RedisTransport()
+    monkeypatch.setattr(events, "transport", lambda: transport)
+
+    async def hear_a_word() -> None:
+        await transport.attach(Listener())
+        await until(transport.is_deaf)  # by the limit below: it has heard one
+        await transport.detach()
+
+    monkeypatch.setattr(transport_module, "DEAF_AFTER", -1.0)
+    asyncio.run(hear_a_word())
     told = []
-    for heard_ago in (0.0, transport_module.DEAF_AFTER + 1):
-        deaf._heard_at = time.monotonic() - heard_ago
-        told.append((health._news(), scrape()["nanohost_news_deaf",]))
-    assert told == [(True, 0.0), (False, 1.0)]
+    for deaf_after in (3600.0, -1.0):
+        monkeypatch.setattr(transport_module, "DEAF_AFTER", deaf_after)
+        told.append((Client().get("/health/ready").json()["checks"]["news"], scrape()["nanohost_news_deaf",]))
+    assert told == [("ok", 0.0), ("unavailable", 1.0)]

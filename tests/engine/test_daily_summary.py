@@ -15,8 +15,8 @@ from scheduler.daily import summarise_day
 from scheduler.house import sync_house_jobs
 from tests.support.compacting import compact, rows, run
 from tests.support.openai_server import call, completion
+from tests.support.stepping import runs_of
 from tests.support.working import settle
-from tests.unit.scheduler.test_scheduler import runs_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

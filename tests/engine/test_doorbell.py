@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 from celery import Celery
+from django.test import Client
 
 from conversations.engine import doorbell
 from conversations.engine.doorbell import LEFT_ALONE_SECONDS
@@ -18,6 +19,7 @@ from conversations.engine.sweeper import find
 from conversations.kinds import TURNS
 from conversations.web import health
 from tests.faults.servers import Redis, free_port, missing_binaries
+from tests.support.brokers import SilentBroker
 from tests.support.sources import read_settings
 
 # An API call answers within so many seconds whatever the broker does, and one ring is the least part of it.
@@ -26,34 +28,10 @@ pytestmark = pytest.mark.shapeless(reason="brokers of its own")
 needs_redis = pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server")
 
 
-class Listener:
-    """A broker that accepts connections, counts them, and never says a word."""
-
-    def __init__(self) -> None:
-        self.accepted: list[socket.socket] = []
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=200)
-        self.port = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                self.accepted.append(self._socket.accept()[0])
-
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join()
-        for connection in self.accepted:
-            connection.close()
-
-
 @pytest.fixture
-def mute() -> Iterator[Listener]:
-    listener = Listener()
-    yield listener
-    listener.close()
+def mute() -> Iterator[SilentBroker]:
+    with SilentBroker() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -165,10 +143,11 @@ def test_a_message_is_taken_in_while_the_broker_is_silent_and_found_by_the_next_
     assert find(TURNS) == [turn.pk], "by the very next sweep: nobody was told"
 
 
+@pytest.mark.django_db
 def test_readiness_is_told_soon_though_the_broker_is_silent(bell_at, mute):
     bell_at(mute.port)
     began = time.monotonic()
-    assert not health._passes(health._doorbell)
+    assert Client().get("/health/ready").json()["checks"]["doorbell"] == "unavailable"
     assert time.monotonic() - began < SOON / 2
 
 

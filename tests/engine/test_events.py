@@ -12,25 +12,9 @@ from django.utils.module_loading import import_string
 from conversations import events
 from conversations.events import Event, Transport
 from conversations.events.hub import Followed, Hub
-from conversations.events.redis import MOST_TOLD_BYTES, _as_end, _joined
+from conversations.events.redis import MOST_TOLD_BYTES, as_end, joined_pieces
 from nanohost.lib.ids import new_id
-
-
-class Listener:
-    """A follower that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[Event] = []
-        self.over: dict[UUID, object] = {}
-
-    def happened(self, turn_id: UUID, event: Event) -> None:
-        self.heard.append(event)
-
-    def ended(self, turn_id: UUID, answer: object) -> None:
-        self.over[turn_id] = answer
-
-    def missed_some(self) -> None:
-        pass
+from tests.support.listening import Listener, until
 
 
 def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None]]) -> Listener:
@@ -40,18 +24,12 @@ def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None
 
     async def main() -> None:
         await transport.attach(listener)
-        await until(lambda: getattr(transport, "_is_connected", True))
+        await until(lambda: getattr(transport, "is_connected", True))
         await do(transport, listener, turn_id)
         await transport.detach()
 
     asyncio.run(main())
     return listener
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def piece(text: str, offset: int = 0, message: int = 0) -> dict[str, Any]:
@@ -141,7 +119,7 @@ def test_no_more_is_kept_than_is_bounded(monkeypatch):
 def test_pieces_that_wait_for_redis_become_one():
     turn_id, other = new_id(), new_id()
     first = (turn_id, "message.delta", piece("Hel"), 1)
-    assert _joined(first, (turn_id, "message.delta", piece("lo", 3), 1)) == (
+    assert joined_pieces(first, (turn_id, "message.delta", piece("lo", 3), 1)) == (
         turn_id,
         "message.delta",
         piece("Hello"),
@@ -155,14 +133,14 @@ def test_pieces_that_wait_for_redis_become_one():
         (turn_id, "message.delta", piece("lo", 4), 1),
         (turn_id, None),
     ):
-        assert _joined(first, apart) is None
+        assert joined_pieces(first, apart) is None
 
 
 @pytest.mark.shapeless(reason="pure")
 def test_a_long_answer_is_not_told_along_with_the_end():
     turn_id = new_id()
-    assert _as_end(turn_id, {"assistantMessage": "x" * MOST_TOLD_BYTES}) == turn_id.hex
-    assert _as_end(turn_id, {"assistantMessage": "x"}) == f'{turn_id.hex} {{"assistantMessage":"x"}}'
+    assert as_end(turn_id, {"assistantMessage": "x" * MOST_TOLD_BYTES}) == turn_id.hex
+    assert as_end(turn_id, {"assistantMessage": "x"}) == f'{turn_id.hex} {{"assistantMessage":"x"}}'
 
 
 @pytest.mark.shapeless(reason="pure")

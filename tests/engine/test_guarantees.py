@@ -281,7 +281,7 @@ def connections_in_use() -> int:
 
 @pytest.mark.production(reason="SQLite has no pool")
 def test_no_connection_is_held_while_a_tool_runs(say, tool_settings, effects, monkeypatch):
-    monkeypatch.setattr(children, "_ASK_SECONDS", 60)
+    monkeypatch.setattr(children, "ASK_SECONDS", 60)
     tool_settings("look_around")
     arguments = {"path": str(effects), "seconds": 2}
     advance(say(script({"call": [{"name": "look_around", "arguments": arguments}]}, {"say": "seen"})))

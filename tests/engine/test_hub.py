@@ -33,7 +33,7 @@ def with_hub(do: Callable[[Hub, UUID], Coroutine[Any, Any, None]]) -> None:
         hub = Hub(nothing_has_ended)
         await hub.attach()
         async with asyncio.timeout(20):
-            while not getattr(events.transport(), "_is_connected", True):  # Redis: until it is connected
+            while not getattr(events.transport(), "is_connected", True):  # Redis: until it is connected
                 await asyncio.sleep(0.005)
             await do(hub, new_id())
         await hub.detach()

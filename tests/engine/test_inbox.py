@@ -79,17 +79,13 @@ def test_concurrent_duplicates_make_one_turn(say, monkeypatch):
     """Each of them looks for an earlier one before any of them is stored."""
     turns: list[Turn] = []
     # As many as have a connection each: all of them hold theirs at once.
-    together, has_looked, look = threading.Barrier(8), threading.local(), inbox._earlier_turn
+    together, read_command = threading.Barrier(8), inbox.command_in
 
-    def look_together(*args: object) -> Turn | None:
-        found = look(*args)
-        if not hasattr(has_looked, "once"):
-            has_looked.once = True
-            assert found is None
-            together.wait(20)
-        return found
+    def wait_for_all(content: str) -> str:
+        together.wait(20)
+        return read_command(content)
 
-    monkeypatch.setattr(inbox, "_earlier_turn", look_together)
+    monkeypatch.setattr(inbox, "command_in", wait_for_all)  # read after the look, before anything is stored
 
     def speak() -> None:
         turns.append(say("Hello", idempotency_key="k"))

@@ -19,8 +19,8 @@ from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
 from scheduler import series, ticking
 from scheduler.models import RunState, ScheduleRun
-from tests.host.test_metrics import scrape
 from tests.support.hosts import KEY
+from tests.support.scraping import scrape
 from tests.support.working import advance, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,5 +1,6 @@
 """Guarantees, each taken out of a copy of the code: the tests named here must then fail, and say why."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -16,7 +17,9 @@ NOT_COPIED = (".venv", ".git", "var", "__pycache__", ".*_cache", ".hypothesis")
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """``edits``: file, what stands there exactly once, and what takes its place. ``says``: part of the failure.
+    """``edits``: a place (``module:qualname``, or a module), what stands there exactly once, and what takes its place.
+
+    ``says``: part of the failure.
 
     ``shape``: the one on which the loss shows.
     """
@@ -33,7 +36,7 @@ MUTANTS = (
         name="a compaction is stored bit by bit",
         edits=(
             (
-                "conversations/engine/compaction.py",
+                "conversations.engine.compaction:store",
                 "    with transaction.atomic():\n        # Conversation, then what belongs to it",
                 "    if True:\n        # Conversation, then what belongs to it",
             ),
@@ -45,7 +48,7 @@ MUTANTS = (
         name="a compaction moves a pointer that was moved meanwhile",
         edits=(
             (
-                "conversations/engine/compaction.py",
+                "conversations.engine.compaction:_pass_on",
                 "pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at",
                 "pk=part.conversation_id",
             ),
@@ -57,7 +60,7 @@ MUTANTS = (
         name="the memory is rewritten whoever was first",
         edits=(
             (
-                "memory/documents.py",
+                "memory.documents:rewrite",
                 "head = Memory.objects.filter(owner_id=owner_id, agent=agent, version=base)",
                 "head = Memory.objects.filter(owner_id=owner_id, agent=agent)",
             ),
@@ -69,7 +72,7 @@ MUTANTS = (
         name="the window leaves a gap",
         edits=(
             (
-                "conversations/engine/compaction.py",
+                "conversations.engine.compaction:_pass_on",
                 "update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)",
                 "update(summarise_from_seq=0, consolidated_through=part.through + 4, summary_seq=summary_seq)",
             ),
@@ -84,12 +87,12 @@ MUTANTS = (
         name="no fence check",
         edits=(
             (
-                "conversations/engine/lease.py",
+                "conversations.engine.lease:mine",
                 'held = Turn.objects.held(Given("turn_id"), Given("fence"))',
                 'held = Turn.objects.filter(pk=Given("turn_id"))',
             ),
             (
-                "conversations/engine/steps.py",
+                "conversations.engine.steps:_end",
                 "mine = Turn.objects.held(claim.turn_id, claim.fence)",
                 "mine = Turn.objects.filter(pk=claim.turn_id)",
             ),
@@ -101,7 +104,7 @@ MUTANTS = (
         name="a call's outcome is stored without its fence",
         edits=(
             (
-                "tools/calls.py",
+                "tools.calls:_held",
                 'ToolCall.objects.held(Given("id"), Given("fence"))',
                 'ToolCall.objects.filter(pk=Given("id"))',
             ),
@@ -113,7 +116,7 @@ MUTANTS = (
         name="no unique index",
         edits=(
             (
-                "conversations/migrations/0003_growth.py",
+                "conversations.migrations.0003_growth:Migration",
                 """fields=("conversation",),
                 name="one_active_turn_a_conversation",""",
                 """fields=("id",),
@@ -128,7 +131,13 @@ MUTANTS = (
     ),
     Mutant(
         name="a turn overtakes the one before it",
-        edits=(("conversations/models.py", "self.due().filter(~Exists(earlier), ", "self.due().filter("),),
+        edits=(
+            (
+                "conversations.models:TurnQuerySet.claimable",
+                "self.due().filter(~Exists(earlier), ",
+                "self.due().filter(",
+            ),
+        ),
         caught_by=("tests/engine/test_claims.py::test_a_turn_is_not_claimed_while_an_earlier_one_is_open",),
         says="is None",
     ),
@@ -136,7 +145,7 @@ MUTANTS = (
         name="ring before commit",
         edits=(
             (
-                "conversations/engine/doorbell.py",
+                "conversations.engine.doorbell:notify",
                 "transaction.on_commit(lambda: _publish(kind, row_id))",
                 "_publish(kind, row_id)",
             ),
@@ -150,8 +159,12 @@ MUTANTS = (
     Mutant(
         name="ack late",
         edits=(
-            ("conversations/tasks.py", "        message.ack_log_error(logger, consumer.connection_errors)\n", ""),
-            ("nanohost/settings.py", '"ack_emulation": False,', '"ack_emulation": True,'),
+            (
+                "conversations.tasks:pass_on.hear",
+                "        message.ack_log_error(logger, consumer.connection_errors)\n",
+                "",
+            ),
+            ("nanohost.settings", '"ack_emulation": False,', '"ack_emulation": True,'),
         ),
         caught_by=(
             "tests/engine/test_guarantees.py::test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
@@ -163,7 +176,7 @@ MUTANTS = (
         name="no sweeper",
         edits=(
             (
-                "conversations/engine/worker.py",
+                "conversations.engine.worker:Runtime._serve",
                 "            asyncio.create_task(self._every(settings.SWEEP_SECONDS, self._sweep)),\n",
                 "",
             ),
@@ -179,7 +192,7 @@ MUTANTS = (
         name="sweepers wait for one another",
         edits=(
             (
-                "nanohost/lib/lease.py",
+                "nanohost.lib.lease:LeaseQuerySet.find",
                 'rows.order_by("notified_at").select_for_update(skip_locked=True)',
                 'rows.order_by("notified_at").select_for_update()',
             ),
@@ -192,12 +205,12 @@ MUTANTS = (
         name="lease by local clock",
         edits=(
             (
-                "nanohost/lib/clock.py",
+                "nanohost.lib.clock:from_now",
                 "return ExpressionWrapper(Now() + after, output_field=DateTimeField())",
                 "return ExpressionWrapper(Here() + after, output_field=DateTimeField())",
             ),
             (
-                "nanohost/lib/clock.py",
+                "nanohost.lib.clock",
                 "\n\ndef from_now(",
                 "\n\nclass Here(Now):\n"
                 "    def as_sqlite(self, compiler, connection, **extra):\n"
@@ -205,7 +218,7 @@ MUTANTS = (
                 "def from_now(",
             ),
             (
-                "nanohost/lib/clock.py",
+                "nanohost.lib.clock",
                 "from django.db.models.functions import Now\n",
                 "from django.db.models.functions import Now\nfrom django.utils import timezone\n",
             ),
@@ -217,9 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no heartbeat",
-        edits=(
-            ("conversations/engine/worker.py", "            await runner.renew(self._heart)\n", "            pass\n"),
-        ),
+        edits=(("conversations.engine.worker:Runtime._beat", "await runner.renew(self._heart)", "pass"),),
         caught_by=("tests/engine/test_worker.py::test_the_heartbeat_renews_leases_and_reports_its_pool",),
         says="did not come about in time",
     ),
@@ -228,14 +239,14 @@ MUTANTS = (
         name="siblings counted, and only the last call rings",
         edits=(
             (
-                "tools/gate.py",
+                "tools.gate:run",
                 "            if not outcome.stored:\n",
                 "            siblings = ToolCall.objects.open().filter(turn_id=call.turn_id).exclude(pk=call.pk)\n"
                 "            siblings = siblings.count()\n"
                 "            if not outcome.stored:\n",
             ),
             (
-                "tools/gate.py",
+                "tools.gate:run",
                 "        _audit(call, outcome, duration_ms)\n        then(call)\n",
                 "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
             ),
@@ -247,7 +258,7 @@ MUTANTS = (
         name="siblings counted in the transaction that ends the call",
         edits=(
             (
-                "tools/gate.py",
+                "tools.gate:run",
                 "            if not outcome.stored:\n"
                 '                _stored("an outcome", partial(calls.end, call, outcome, duration_ms=duration_ms))\n',
                 "            with transaction.atomic():\n"
@@ -255,7 +266,7 @@ MUTANTS = (
                 "                siblings = ToolCall.objects.open().filter(turn_id=call.turn_id).count()\n",
             ),
             (
-                "tools/gate.py",
+                "tools.gate:run",
                 "        _audit(call, outcome, duration_ms)\n        then(call)\n",
                 "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
             ),
@@ -268,7 +279,7 @@ MUTANTS = (
         name="the intake is not looked at with each message",
         edits=(
             (
-                "conversations/engine/inbox.py",
+                "conversations.engine.inbox:_take_unless_paused",
                 "_taking(lambda: _place().filter(~Exists(IntakePause.objects.current())))",
                 "_taking(_place)",
             ),
@@ -280,7 +291,7 @@ MUTANTS = (
         name="what is held is not let in by itself",
         edits=(
             (
-                "conversations/models.py",
+                "conversations.models:TurnQuerySet.due",
                 "~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())",
                 "~Q(waiting_for=WaitingFor.INTAKE)",
             ),
@@ -294,7 +305,7 @@ MUTANTS = (
         name="what is held is worked on",
         edits=(
             (
-                "conversations/models.py",
+                "conversations.models:TurnQuerySet.due",
                 "Q(status=TurnStatus.QUEUED) & on_time & is_let_in",
                 "Q(status=TurnStatus.QUEUED) & on_time",
             ),
@@ -306,7 +317,7 @@ MUTANTS = (
         name="a requeued turn stays with its worker",
         edits=(
             (
-                "conversations/engine/turn_control.py",
+                "conversations.engine.turn_control:_take_away",
                 """            status=TurnStatus.WAITING,
             waiting_for=WaitingFor.RETRY,
             fence=F("fence") + 1,
@@ -323,7 +334,7 @@ MUTANTS = (
         name="a requeued turn has its calls run again",
         edits=(
             (
-                "conversations/engine/turn_control.py",
+                "conversations.engine.turn_control:_hurry",
                 "            for call_id in ToolCall.objects.open()",
                 """            ToolCall.objects.open().filter(turn_id=turn.pk).update(status="QUEUED")
             for call_id in ToolCall.objects.open()""",
@@ -336,7 +347,7 @@ MUTANTS = (
         name="whoever sees the queue may act on it",
         edits=(
             (
-                "nanohost/console/queue_page.py",
+                "nanohost.console.queue_page:steer",
                 "if act is None or not _may(request, act):",
                 "if act is None:",
             ),
@@ -346,7 +357,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what people do to turns is not logged",
-        edits=(("conversations/admin/bulk_actions.py", "    if done:\n", "    if not done:\n"),),
+        edits=(("conversations.admin.bulk_actions:steer", "    if done:\n", "    if not done:\n"),),
         caught_by=(
             "tests/console/test_console_queue.py::test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason",
         ),
@@ -356,7 +367,7 @@ MUTANTS = (
         name="numbers read before they are taken",
         edits=(
             (
-                "conversations/engine/inbox.py",
+                "conversations.engine.inbox:_take_number",
                 "    taken = _take_unless_paused(conversation_id=conversation_id)\n",
                 """    mine = Conversation.objects.filter(pk=conversation_id)
     if (number := mine.values_list("next_turn", flat=True).first()) is None:
@@ -375,7 +386,7 @@ MUTANTS = (
         name="the gate decides only once",
         edits=(
             (
-                "tools/gate.py",
+                "tools.gate:_decide_and_run",
                 "        tool, setting = admit(call.tool_name, agent_tools=agent_tools(call))\n        arguments",
                 "        tool, setting = registry.get(call.tool_name), ToolSetting()\n        arguments",
             ),
@@ -387,7 +398,7 @@ MUTANTS = (
         name="what a dead worker started is run again",
         edits=(
             (
-                "tools/calls.py",
+                "tools.calls:_may_run",
                 'again = Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))',
                 'again = Q(attempts__lt=Given("most_attempts"))',
             ),
@@ -401,7 +412,7 @@ MUTANTS = (
         name="an answer is stored once or lost",
         edits=(
             (
-                "conversations/engine/turns.py",
+                "conversations.engine.turns:TurnRunner._stored",
                 'self.database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)',
                 "self.database(store, claim, *args, **kwargs)",
             ),
@@ -413,7 +424,7 @@ MUTANTS = (
         name="an outcome is stored again over the connection that was cut",
         edits=(
             (
-                "nanohost/lib/database.py",
+                "nanohost.lib.database:store_again",
                 "            with borrowed_connection():\n                return store()\n",
                 "            return store()\n",
             ),
@@ -426,7 +437,13 @@ MUTANTS = (
     ),
     Mutant(
         name="a connection is held while a tool runs",
-        edits=(("tools/sandbox/children.py", "    close_old_connections()  # none is kept while the tool runs\n", ""),),
+        edits=(
+            (
+                "tools.sandbox.children:run_in_child",
+                "    close_old_connections()  # none is kept while the tool runs\n",
+                "",
+            ),
+        ),
         caught_by=("tests/engine/test_guarantees.py::test_no_connection_is_held_while_a_tool_runs",),
         says="('SUCCESS', 1) == ",
         shape=PRODUCTION,
@@ -435,7 +452,7 @@ MUTANTS = (
         name="connections are held while a model is silent",
         edits=(
             (
-                "nanohost/lib/database_threads.py",
+                "nanohost.lib.database_threads:DatabaseThreads.__call__.call",
                 "            with borrowed_connection():\n                return context.run(",
                 "            if True:\n                return context.run(",
             ),
@@ -448,7 +465,7 @@ MUTANTS = (
         name="a silent broker is tried again and again",
         edits=(
             (
-                "conversations/engine/doorbell.py",
+                "conversations.engine.doorbell:_Broker.ring",
                 "if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying",
                 "if not self._trying",
             ),
@@ -481,33 +498,33 @@ MUTANTS += (
         name="lease by local clock, on trial",
         edits=(
             (
-                "conversations/engine/lease.py",
+                "conversations.engine.lease:_claim",
                 'lease=Given("lease", DurationField())),',
                 'lease=Given("lease", DurationField())) | {"lease_until": Given("lease")},',
             ),
             (
-                "conversations/engine/lease.py",
+                "conversations.engine.lease:claim",
                 "lease=lease_length()",
                 "lease=timezone.now() + lease_length()",
             ),
             (
-                "conversations/engine/lease.py",
+                "conversations.engine.lease:renew",
                 "Least(from_now(settings.TURN_LEASE_SECONDS), ",
                 "Least(timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
             ),
             (
-                "nanohost/lib/lease.py",
+                "nanohost.lib.lease:Leased.expired",
                 "Q(status=cls.LEASED, lease_until__lt=Now())",
                 "Q(status=cls.LEASED, lease_until__lt=timezone.now())",
             ),
-            ("nanohost/lib/lease.py", _CLOCK, f"from django.utils import timezone\n{_CLOCK}"),
+            ("nanohost.lib.lease", _CLOCK, f"from django.utils import timezone\n{_CLOCK}"),
         ),
         caught_by=(f"{_TRIALS}test_clocks_ten_minutes_apart_steal_no_lease[1]",),
         says="two models at once",
     ),
     Mutant(
         name="whoever rings waits for a silent broker, on trial",
-        edits=(("nanohost/settings.py", '        "socket_timeout": 1,\n', ""),),
+        edits=(("nanohost.settings", '        "socket_timeout": 1,\n', ""),),
         caught_by=(f"{_TRIALS}test_redis_is_lost[once-hang]",),
         says="an answer waited for Redis",
     ),
@@ -515,7 +532,7 @@ MUTANTS += (
         name="a stop waits for no tool, on trial",
         edits=(
             (
-                "tools/sandbox/children.py",
+                "tools.sandbox.children:ChildPool.stop",
                 "def stop(self, *, grace: float = 4.0)",
                 "def stop(self, *, grace: float = 0.0)",
             ),
@@ -527,7 +544,7 @@ MUTANTS += (
         name="a schedule is fired whoever was first",
         edits=(
             (
-                "scheduler/ticking.py",
+                "scheduler.ticking:_take",
                 'active=True, next_at=Given("next_at"), revision=Given("revision")',
                 'active=True, revision=Given("revision")',
             ),
@@ -539,7 +556,7 @@ MUTANTS += (
         name="a schedule is fired as it was before it was changed",
         edits=(
             (
-                "scheduler/ticking.py",
+                "scheduler.ticking:_take",
                 'next_at=Given("next_at"), revision=Given("revision")',
                 'next_at=Given("next_at")',
             ),
@@ -553,7 +570,7 @@ MUTANTS += (
         name="a schedule moves on in one transaction and speaks in another",
         edits=(
             (
-                "scheduler/ticking.py",
+                "scheduler.ticking:fire",
                 "    with transaction.atomic():\n        try:\n            planned",
                 "    if True:\n        try:\n            planned",
             ),
@@ -563,7 +580,7 @@ MUTANTS += (
     ),
     Mutant(
         name="a scheduled run does not wait for the one before it",
-        edits=(("scheduler/ticking.py", " - runs.count_open(schedule)", ""),),
+        edits=(("scheduler.ticking:plan", " - runs.count_open(schedule)", ""),),
         caught_by=("tests/unit/scheduler/test_ticking.py::test_a_run_that_has_not_ended_lets_the_next_pass",),
         says="skipped",
     ),
@@ -571,7 +588,7 @@ MUTANTS += (
         name="the hour that comes twice",
         edits=(
             (
-                "scheduler/times.py",
+                "scheduler.times:Cron._fixed",
                 "if (at := _first_instant(wall, self.zone)) > last:",
                 "if at := _first_instant(wall, self.zone):",
             ),
@@ -583,7 +600,7 @@ MUTANTS += (
         name="the last run of a schedule is tried once",
         edits=(
             (
-                "scheduler/runs.py",
+                "scheduler.runs:_may_be_tried_again",
                 'return not schedule.cancelled_at and (schedule.state != "paused" or run.by_hand)',
                 "return schedule.active or run.by_hand",
             ),
@@ -596,7 +613,7 @@ MUTANTS += (
     ),
     Mutant(
         name="an agent has the schedules of all owners",
-        edits=(("scheduler/agent_tools.py", "filter(owner=caller.owner_id, agent__name", "filter(agent__name"),),
+        edits=(("scheduler.agent_tools:_own", "filter(owner=caller.owner_id, agent__name", "filter(agent__name"),),
         caught_by=(
             "tests/unit/scheduler/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
             "tests/unit/scheduler/test_schedule_tool.py::test_a_list_has_its_own_owners_and_agents_alone",
@@ -606,7 +623,7 @@ MUTANTS += (
     Mutant(
         name="an agent has the schedules of its owner's other agents",
         edits=(
-            ("scheduler/agent_tools.py", "owner=caller.owner_id, agent__name=caller.agent", "owner=caller.owner_id"),
+            ("scheduler.agent_tools:_own", "owner=caller.owner_id, agent__name=caller.agent", "owner=caller.owner_id"),
         ),
         caught_by=(
             "tests/unit/scheduler/test_schedule_tool.py::test_what_is_not_its_own_answers_as_if_it_did_not_exist",
@@ -618,7 +635,7 @@ MUTANTS += (
         name="an outage is waited for by count, and not by time",
         edits=(
             (
-                "conversations/engine/turns.py",
+                "conversations.engine.turns:_next_try",
                 "(code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS)",
                 "before >= settings.TURN_MAX_ATTEMPTS",
             ),
@@ -629,8 +646,12 @@ MUTANTS += (
     Mutant(
         name="a wait that a provider asks for is taken at its word, however short",
         edits=(
-            ("agent/llm/openai.py", "seconds if seconds >= 1 and math", "seconds if math"),
-            ("conversations/engine/turns.py", "seconds = max(seconds, wait * random", "seconds = wait * (random"),
+            ("agent.llm.openai:_retry_after", "seconds if seconds >= 1 and math", "seconds if math"),
+            (
+                "conversations.engine.turns:_next_try",
+                "seconds = max(seconds, wait * random",
+                "seconds = wait * (random",
+            ),
         ),
         caught_by=(
             "tests/engine/test_retries.py::test_an_outage_of_five_minutes_loses_no_answer"
@@ -640,7 +661,13 @@ MUTANTS += (
     ),
     Mutant(
         name="a beat waits until its clock has caught up",
-        edits=(("scheduler/beat.py", "        if not ahead:\n", "        if True:\n"),),
+        edits=(
+            (
+                "scheduler.beat:HouseScheduler._come_back_from_the_future",
+                "        if not ahead:\n",
+                "        if True:\n",
+            ),
+        ),
         caught_by=(
             "tests/unit/scheduler/test_beat.py::test_a_job_that_last_ran_in_the_future_is_due_by_the_clock_as_it_is",
         ),
@@ -648,13 +675,13 @@ MUTANTS += (
     ),
     Mutant(
         name="schedules are made by schedules",
-        edits=(("scheduler/agent_tools.py", "if is_scheduled(caller.turn_id) and", "if False and"),),
+        edits=(("scheduler.agent_tools:schedule", "if is_scheduled(caller.turn_id) and", "if False and"),),
         caught_by=("tests/unit/scheduler/test_schedule_tool.py::test_a_turn_of_the_clock_may_not_use_it",),
         says="A turn that was begun by the clock",
     ),
     Mutant(
         name="schedules are counted without a lock",
-        edits=(("scheduler/agent_tools.py", "objects.select_for_update(no_key=True).get", "objects.get"),),
+        edits=(("scheduler.agent_tools:schedule", "objects.select_for_update(no_key=True).get", "objects.get"),),
         caught_by=(
             "tests/unit/scheduler/test_schedule_tool.py::test_calls_side_by_side_do_not_both_get_the_last_place",
         ),
@@ -663,7 +690,7 @@ MUTANTS += (
     ),
     Mutant(
         name="an agent has several open heartbeats",
-        edits=(("scheduler/migrations/0002_heartbeat.py", 'fields=("agent",)', 'fields=("id",)'),),
+        edits=(("scheduler.migrations.0002_heartbeat:Migration", 'fields=("agent",)', 'fields=("id",)'),),
         caught_by=(
             "tests/unit/scheduler/test_heartbeat.py::test_one_that_has_not_ended_lets_the_next_pass",
             "tests/unit/scheduler/test_heartbeat.py::test_many_beats_at_once_ask_once",
@@ -672,13 +699,15 @@ MUTANTS += (
     ),
     Mutant(
         name="a heartbeat without anything to do",
-        edits=(("scheduler/heartbeat.py", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),),
+        edits=(
+            ("scheduler.heartbeat:_look_after", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),
+        ),
         caught_by=("tests/unit/scheduler/test_heartbeat.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
         says="assert [1, 0, 0] == [0, 0, 0]",
     ),
     Mutant(
         name="heartbeats without a cap",
-        edits=(("scheduler/heartbeat.py", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
+        edits=(("scheduler.heartbeat:_look_after", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
         caught_by=(
             "tests/unit/scheduler/test_heartbeat.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",
         ),
@@ -686,7 +715,7 @@ MUTANTS += (
     ),
     Mutant(
         name="what a heartbeat has to tell is told twice",
-        edits=(("scheduler/heartbeat.py", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
+        edits=(("scheduler.heartbeat:_settle", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
         caught_by=("tests/unit/scheduler/test_heartbeat.py::test_many_who_see_the_answer_deliver_it_once",),
         says="assert",
     ),
@@ -694,7 +723,7 @@ MUTANTS += (
         name="the host speaks into the middle of a turn",
         edits=(
             (
-                "conversations/engine/inbox.py",
+                "conversations.engine.inbox:note",
                 "if Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():",
                 "if False:",
             ),
@@ -713,12 +742,44 @@ def copy_of_the_code(to: Path) -> Path:
     return to
 
 
+def file_of(place: str) -> str:
+    """The file of an edit's place, below the root."""
+    return f"{place.partition(':')[0].replace('.', '/')}.py"
+
+
 def mutate(root: Path, mutant: Mutant) -> None:
     """Apply the edits; fails if the code no longer reads as they expect."""
-    for name, old, new in mutant.edits:
-        text = (root / name).read_text()
-        assert text.count(old) == 1, f"{name} has changed: {text.count(old)} places read {old!r}"
-        (root / name).write_text(text.replace(old, new))
+    for place, old, new in mutant.edits:
+        file = root / file_of(place)
+        text = file.read_text()
+        start, end = _span(text, place.partition(":")[2])
+        found = text[start:end].count(old)
+        assert found == 1, f"{place} has changed: {found} places read {old!r}"
+        file.write_text(text[:start] + text[start:end].replace(old, new) + text[end:])
+
+
+def _span(source: str, qualname: str) -> tuple[int, int]:
+    """Where the lines of a function, class or assigned name begin and end; those of the module without a name."""
+    found: ast.AST = ast.parse(source)
+    for name in filter(None, qualname.split(".")):
+        defined = [node for node in ast.walk(found) if node is not found and name in _names(node)]
+        assert defined, f"there is no {qualname}"
+        found = defined[0]
+    if isinstance(found, ast.Module):
+        return 0, len(source)
+    lines = source.splitlines(keepends=True)
+    first = min(node.lineno for node in (found, *getattr(found, "decorator_list", ())))
+    return len("".join(lines[: first - 1])), len("".join(lines[: found.end_lineno]))
+
+
+def _names(node: ast.AST) -> list[str]:
+    """What a statement defines."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []
 
 
 def run_tests(root: Path, tests: tuple[str, ...], *, shape: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
+import pytest
 import redis
 
 # Seconds a server may take to start: this machine may have other work, and PostgreSQL may have to recover.
@@ -208,3 +209,9 @@ def _binary(name: str) -> Path | None:
 
 def _children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def need_servers(*, wanted: bool) -> None:
+    """On a machine without the servers' programs these tests are skipped; where they are wanted, that is a failure."""
+    if missing := missing_binaries():
+        (pytest.fail if wanted else pytest.skip)(f"not installed: {', '.join(missing)}")

@@ -21,9 +21,8 @@ import pytest
 from tests.faults import conditions
 from tests.faults.client import judge, wait_until_ended
 from tests.faults.cluster import LEASE_SECONDS, Cluster
-from tests.faults.servers import binary
-from tests.faults.test_production import SEED, need_servers
-from tests.faults.trials import Trial, background, glances, strikes, thinks
+from tests.faults.servers import binary, need_servers
+from tests.faults.trials import SEED, Trial, background, glances, strikes, thinks
 from tests.support.hosts import KEY
 from tests.support.wait import wait_until
 

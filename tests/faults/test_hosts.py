@@ -3,7 +3,6 @@
 A small dose each. What was accepted ends in an answer or in a failure with its code; the next question is answered.
 """
 
-import os
 import random
 import shutil
 import subprocess
@@ -18,8 +17,10 @@ import pytest
 
 from conversations.errors import TurnProblem
 from tests import shapes
+from tests.faults.trials import SEED
 from tests.support.api_client import start
 from tests.support.hosts import Host
+from tests.support.openai_answers import NO_COMPLETIONS, STATUSES
 from tests.support.openai_server import (
     EVENT_STREAM,
     OpenAIServer,
@@ -33,9 +34,6 @@ from tests.support.openai_server import (
     failure,
 )
 from tests.support.wait import wait_until
-from tests.unit.agent.test_llm_openai import NO_COMPLETIONS, STATUSES
-
-SEED = int(os.environ.get("FAULTS_SEED", "") or random.SystemRandom().randrange(10**6))
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

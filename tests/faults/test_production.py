@@ -15,10 +15,8 @@ import pytest
 
 from tests.faults.client import judge, judge_models, percentile, percentiles, recoveries
 from tests.faults.cluster import LEASE_SECONDS, SWEEP_SECONDS, Cluster
-from tests.faults.servers import missing_binaries
-from tests.faults.trials import POINTS, Trial, in_threads
-
-SEED = int(os.environ.get("FAULTS_SEED", "") or random.SystemRandom().randrange(10**6))
+from tests.faults.servers import need_servers
+from tests.faults.trials import POINTS, SEED, Trial, in_threads
 
 # Seconds from a death to the end of the turns it hit.
 RECOVERY = LEASE_SECONDS + SWEEP_SECONDS + 5
@@ -60,12 +58,6 @@ def trial(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) ->
     with capsys.disabled():
         figures = f"{len(trial.turns)} turns; all so far: {dict(ended)}; answers: {dict(trial.clients.answers)}"
         print(f"{'; '.join(trial.figures)}; {figures}")  # noqa: T201 -- how much was tried
-
-
-def need_servers(*, wanted: bool) -> None:
-    """On a machine without the servers' programs these tests are skipped; where they are wanted, that is a failure."""
-    if missing := missing_binaries():
-        (pytest.fail if wanted else pytest.skip)(f"not installed: {', '.join(missing)}")
 
 
 def judge_recovery(trial: Trial, *, least: int) -> None:

@@ -1,6 +1,7 @@
 """What is done to a cluster under work, fault by fault, until all that was asked for has ended."""
 
 import json
+import os
 import random
 import signal
 import threading
@@ -13,6 +14,9 @@ from typing import Any
 
 from tests.faults.client import Clients, Rows, Turn, all_ended, wait_until_ended
 from tests.faults.cluster import LEASE_SECONDS, PATIENCE, Cluster, Node
+
+# Printed with each trial, and given again to repeat it.
+SEED = int(os.environ.get("FAULTS_SEED", "") or random.SystemRandom().randrange(10**6))
 
 # A toolbox dies before the effect, beside it, after it, and once the answer is stored and nobody was told.
 POINTS = ("before", "beside", "after", "stored")

@@ -1,11 +1,9 @@
 """While the database cannot be reached, whoever asks is told so, soon, and told to try again; then all goes on."""
 
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx2
@@ -17,56 +15,14 @@ from tests.support import servers
 from tests.support.api_client import chat, eventually, problem, start, turns_of
 from tests.support.hosts import PLAIN, Host
 from tests.support.scripts import script
+from tests.support.ways import Way
 
 pytestmark = pytest.mark.production(reason="no file goes away; what a locked one does is in test_serve.py")
 
 
-class Way:
-    """The way to a server, which can be cut and mended: a loopback port that passes everything on."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._server = (host, port)
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._accept()
-
-    def cut(self) -> None:
-        """Nobody listens any more, and every connection ends."""
-        for one in (self._listener, *self._open):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._open.clear()
-
-    def mend(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self._accept()
-
-    def _accept(self) -> None:
-        threading.Thread(target=self._pass_on, args=(self._listener,), daemon=True).start()
-
-    def _pass_on(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                ends = [listener.accept()[0], socket.create_connection(self._server)]
-                self._open += ends
-                for source, target in (ends, ends[::-1]):
-                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while part := source.recv(65536):
-                target.sendall(part)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.fixture(scope="module")
 def way() -> Iterator[Way]:
-    server = urlsplit(servers.url_of("any"))
-    made = Way(server.hostname or "127.0.0.1", server.port or 5432)
+    made = Way(servers.url_of("any"))
     yield made
     made.cut()
 

@@ -5,34 +5,17 @@ import re
 
 import pytest
 import yaml
-from django.test import Client, override_settings
+from django.test import Client
 from django.utils import timezone
-from prometheus_client.parser import text_string_to_metric_families
 
 from conversations.models import Worker
-from nanohost.console.models import Total
 from tests import shapes
+from tests.support.scraping import TOKEN, scrape
 from tests.support.scripts import script
 from tests.support.sources import ROOT
 from tests.support.working import advance, settle
 
 MONITORING = ROOT / "docs" / "monitoring"
-
-
-TOKEN = "scrape-0123456789"
-
-
-def scrape(**headers):
-    """Every sample, by its name and labels, counted anew."""
-    Total.objects.update(counted_at=None)
-    with override_settings(METRICS_TOKEN=TOKEN):
-        answer = Client(headers={"Authorization": f"Bearer {TOKEN}", **headers}).get("/metrics")
-    assert answer.status_code == 200
-    assert answer["Content-Type"].startswith("text/plain; version=0.0.4")
-    families = list(text_string_to_metric_families(answer.content.decode()))
-    return {
-        (sample.name, *sorted(sample.labels.items())): sample.value for family in families for sample in family.samples
-    }
 
 
 @pytest.mark.django_db(transaction=True)

@@ -636,7 +636,7 @@ def forget_dead_workers() -> Callable[[], object]:
 @operation("the waiting room looks")
 def waiting_room() -> Callable[[], object]:
     waited_for = list(Turn.objects.order_by("-created_at").values_list("pk", flat=True)[:20])
-    return lambda: gateway._open_turns(waited_for)
+    return lambda: gateway.still_open(waited_for)
 
 
 # --- the API -----------------------------------------------------------------------------------------------------

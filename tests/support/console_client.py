@@ -22,12 +22,15 @@ from conversations.models import Compaction, Conversation, LaterMessage, Message
 from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
+from nanohost.console.roles import ROLES
 from nanohost.lib.ids import new_id
 from scheduler import series
 from scheduler.house import sync_house_jobs
 from scheduler.models import Heartbeat, JobRun, Schedule, ScheduleRun
 from tests.support.factories import OwnerFactory
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
+
+ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"
 
 HOSTILE = "<script>alert('1')</script>"
 
@@ -169,3 +172,18 @@ def pages() -> Iterator[Page]:
             yield Page(f"read {view}", model, reverse(f"admin:{view}"))
         if name == "admin:auth_user":
             yield Page("password", model, reverse("admin:auth_user_password_change", args=[row.pk]))
+
+
+def member(role: str) -> User:
+    """A new user of a role, or one of those who have none."""
+    user = OwnerFactory(username=f"of {role}", is_staff=role != STRANGER)
+    if role in ROLES:
+        user.groups.add(Group.objects.get(name=role))
+    return user
+
+
+def client_of(role: str) -> Client:
+    client = Client()
+    if role != ANONYMOUS:
+        client.force_login(member(role))
+    return client

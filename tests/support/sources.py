@@ -3,12 +3,15 @@
 import ast
 import runpy
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "nanohost" / "settings.py"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
 
 # Read where they are needed and kept nowhere, since they are secrets.
 READ_ELSEWHERE = ("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY")
@@ -48,3 +51,9 @@ def tracked_files() -> list[Path]:
         check=True,
     ).stdout.split("\n")
     return [ROOT / name for name in listed if name and not name.endswith(".png") and (ROOT / name).is_file()]
+
+
+def product_modules() -> list[tuple[str, Path]]:
+    """Every module of the product, by its dotted name, and its file."""
+    paths = (path.relative_to(ROOT) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return [(".".join(path.with_suffix("").parts).removesuffix(".__init__"), ROOT / path) for path in paths]

@@ -7,8 +7,8 @@ from uuid import UUID
 from django.conf import settings
 
 from agent import llm
-from conversations.engine import tool_calls
-from conversations.engine.turns import DatabaseThreads, TurnRunner
+from conversations.engine import model_request, step_context, tool_calls
+from conversations.engine.turns import DatabaseThreads, TurnRunner, claim_and_load
 from conversations.models import Turn
 from tools.models import CallStatus, ToolCall
 
@@ -49,3 +49,11 @@ def settle(turns: Iterable[Turn], *, rounds: int = 30) -> list[Turn]:
         if not Turn.objects.filter(pk__in=ids).open().exists():
             return [Turn.objects.get(pk=turn_id) for turn_id in ids]
     raise AssertionError(f"not settled: {list(Turn.objects.filter(pk__in=ids).open().values())}")
+
+
+def prompt_of(turn: Turn) -> list[str]:
+    """What its model would be sent, without the system prompt; each text's first line."""
+    claim, context = claim_and_load(turn.pk, worker="worker-1")
+    request, _ = model_request.build(context, None)
+    assert step_context.load(claim).snapshot == context.snapshot
+    return [message["content"].split("\n")[0] for message in request.messages[1:]]

@@ -89,7 +89,7 @@ _HANDLED = (
 # What a call is run and answered by. This module is run as a program.
 _RUN_BY = ("__main__", "builtins", "json", "os", "tools.results")
 # How long the host waits at most while the fork server ends what a supervisor left; it goes on with the rest meanwhile.
-_REAP_SECONDS = 0.4
+REAP_SECONDS = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ def _obey(control: socket.socket, box: Box, limits: Limits, children: set[int]) 
             _signal(int(pid), signal.SIGKILL)
             answer = int(os.waitstatus_to_exitcode(os.waitpid(int(pid), 0)[1]) == _OUT_OF_MEMORY)
             children.discard(int(pid))
-            all_ended = end_descendants(spared=children, seconds=_REAP_SECONDS)
+            all_ended = end_descendants(spared=children, seconds=REAP_SECONDS)
         control.sendall(b"%d\n" % answer)
 
 
@@ -206,7 +206,7 @@ def _end_all(children: set[int]) -> None:
     themselves: if we were killed then, nobody would make them go on."""
     for pid in children:
         _signal(pid, _END)
-    until = time.monotonic() + _REAP_SECONDS
+    until = time.monotonic() + REAP_SECONDS
     while (left := children & children_of(os.getpid())) and time.monotonic() < until:
         time.sleep(0.001)
         _reap(left)

@@ -36,13 +36,13 @@ from tools.sandbox.forkserver import GONE, Child, ForkServer
 logger = logging.getLogger(__name__)
 
 # How often a running call asks whether it is still wanted, and renews its lease.
-_ASK_SECONDS = 1.0
+ASK_SECONDS = 1.0
 
 # How long it may take to end its children at a stop, before it is killed itself, which ends them as well.
 _CLOSE_SECONDS = 2.0
 
 # How long a child's supervisor may take to end all that a call has started, before the fork server does it.
-_END_SECONDS = 0.5
+END_SECONDS = 0.5
 
 # A child whose run ended so is not used again.
 _ENDED_BY = ("timeout", "crashed", "memory", "interrupted", "output", "unavailable")
@@ -193,7 +193,7 @@ class ChildPool:
         pending = memoryview(LENGTH.pack(len(payload)) + payload)
         child.connection.setblocking(False)
         # The time that starting a fork server took is not the tool's; but meanwhile its call may have been taken over.
-        deadline, ask_at = time.monotonic() + task.timeout, began + _ASK_SECONDS
+        deadline, ask_at = time.monotonic() + task.timeout, began + ASK_SECONDS
         poll = select.poll()
         poll.register(child.liveness, select.POLLIN)
         while True:
@@ -205,7 +205,7 @@ class ChildPool:
             if self._stopping.is_set() and now >= self._stop_at:
                 return Answer(ok=False, rule="interrupted", text="stopped by a shutdown")
             if now >= ask_at:
-                ask_at = now + _ASK_SECONDS
+                ask_at = now + ASK_SECONDS
                 if not still_wanted():
                     return Answer(ok=False, text="", lost=True)
             poll.register(child.connection, select.POLLIN | (select.POLLOUT if pending else 0))
@@ -272,14 +272,14 @@ class ChildPool:
         try:
             child.server.end(child.supervisor)
             # Meanwhile others may ask the fork server: this takes a while if there is much to end.
-            child.has_ended(within=_END_SECONDS)
+            child.has_ended(within=END_SECONDS)
             return child.server.reap(child.supervisor)
         except OSError:
             with self._lock:
                 gone = [house for house in self._houses.values() if house.server is child.server]
             for house in gone:
                 self._drop(house)
-            child.has_ended(within=_END_SECONDS)  # its supervisor has noticed
+            child.has_ended(within=END_SECONDS)  # its supervisor has noticed
             return False
         finally:
             child.close()

@@ -35,7 +35,7 @@ PASSED_ON = (
 _START_SECONDS = 30.0
 
 # How long it may then take for anything it is asked.
-_ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
 
 # How often it is looked at: whoever has stopped it keeps its children's calls waiting no longer than twice this.
 _WATCH_SECONDS = 0.4
@@ -80,7 +80,7 @@ class ForkServer:
             with theirs, their_end:
                 pid = self._ask(b"fork", theirs.fileno(), their_end.fileno())
             if pid:
-                ours.settimeout(_ANSWER_SECONDS)
+                ours.settimeout(ANSWER_SECONDS)
                 if ours.recv(LENGTH.size) == LENGTH.pack(0):
                     return Child(self, pid, ours, liveness)
                 self.reap(pid)
@@ -129,7 +129,7 @@ class ForkServer:
                 if not self.pid and credentials:
                     self.pid = int.from_bytes(credentials[0][2][:4], sys.byteorder)
                 line += part
-            self._control.settimeout(_ANSWER_SECONDS)  # it has started
+            self._control.settimeout(ANSWER_SECONDS)  # it has started
             return int(line)
 
     # --- the thread that starts it and stays ---
@@ -205,7 +205,7 @@ class ForkServer:
             # Its guardian ends all that it can find, and itself. One that was stopped ends with what it has.
             self._liveness.close()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_ANSWER_SECONDS if not _stands_still(self._process.pid) else 0)
+                self._process.wait(timeout=ANSWER_SECONDS if not _stands_still(self._process.pid) else 0)
         self._process.kill()
 
     def _shut(self) -> None:

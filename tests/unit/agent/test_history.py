@@ -1,36 +1,25 @@
 """History, cleaned on a copy: whatever was stored, what is sent is a history that the chat format allows."""
 
 import copy
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agent import history
 from agent.history import INTERRUPTED, clean
 from tests.support.openai_server import Broken, check_messages
+from tests.support.transcripts import (
+    calls,
+    result,
+    says,
+    transcripts,
+    user,
+    windows,
+)
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
 
 ROOMY = 100
-
-
-def user(content: str = "Hello") -> dict[str, Any]:
-    return {"role": "user", "content": content}
-
-
-def says(content: str = "Hi.") -> dict[str, Any]:
-    return {"role": "assistant", "content": content}
-
-
-def calls(*ids: str, name: str = "time", arguments: str = "{}") -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments}
-    return says("") | {"tool_calls": [{"id": each, "type": "function", "function": function} for each in ids]}
-
-
-def result(call_id: str, content: str = "noon") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 # --- each step ---------------------------------------------------------------------------------------------------
@@ -112,23 +101,6 @@ def test_the_newest_user_message_stays_however_long_its_turn():
 
 
 # --- whatever is stored ------------------------------------------------------------------------------------------
-
-few = st.sampled_from(["a", "b", "c"])
-texts = st.sampled_from(["", " ", "words"]) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-functions = st.fixed_dictionaries(
-    {
-        "name": st.sampled_from(["time", "my tool!", "", "x" * 99]) | texts,
-        "arguments": st.sampled_from(["{}", '{"a": 1}', "", "no JSON", "[]", "null"]),
-    }
-)
-a_call = st.fixed_dictionaries({"id": few, "type": st.just("function"), "function": functions})
-users = st.builds(user, texts)
-assistants = st.builds(says, texts)
-callers = st.builds(lambda text, made: says(text) | {"tool_calls": made}, texts, st.lists(a_call, max_size=4))
-results = st.builds(result, few, texts)
-# Results and calls often, so that groups are broken in every way.
-transcripts = st.lists(st.one_of(users, assistants, callers, results, results), max_size=30)
-windows = st.integers(1, 12)
 
 
 @settings(max_examples=500)

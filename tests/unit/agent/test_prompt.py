@@ -28,7 +28,7 @@ from agent.prompt import (
 )
 from agent.tokens import estimated_message
 from tests.support.openai_server import check_messages
-from tests.unit.agent.test_history import calls, result, says, transcripts, user, windows
+from tests.support.transcripts import calls, result, says, transcripts, user, windows
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
 

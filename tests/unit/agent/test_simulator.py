@@ -13,8 +13,8 @@ from agent.simulator import QUESTIONS, question
 from conversations.engine import inbox
 from nanohost.lib.ids import new_id
 from tests.support.factories import OwnerFactory
+from tests.support.prohibitions import PROHIBITIONS
 from tests.support.tool_calls import EVERY_TOOL, ask
-from tests.unit.tools.test_gate import PROHIBITIONS
 from tools import gate, registry
 from tools.admin import RuleFilter
 from tools.gate import AgentTools

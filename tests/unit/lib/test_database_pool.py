@@ -1,12 +1,9 @@
 """PostgreSQL's pool: what is dead is dropped at once, what lives is asked nothing."""
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection
@@ -15,6 +12,7 @@ from nanohost.lib.database import PoolUse, pool_use
 from nanohost.lib.postgresql.base import DatabaseWrapper
 from tests.support import servers
 from tests.support.wait import wait_until
+from tests.support.ways import Way
 
 pytestmark = [
     pytest.mark.production(reason="SQLite has no pool"),
@@ -63,42 +61,9 @@ def test_after_a_servers_restart_the_first_who_asks_gets_a_connection(backends: 
     assert backend_of(threading.Barrier(1)) not in backends
 
 
-class Doorkeeper:
-    """A port before the server that turns the first few away, and passes on the others."""
-
-    def __init__(self, turned_away: int) -> None:
-        self.turned_away, self.came = turned_away, 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._keep, daemon=True).start()
-
-    def _keep(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                self.came += 1
-                if self.came <= self.turned_away:
-                    client.close()
-                    continue
-                server = urlsplit(servers.url_of("any"))
-                ends = [client, socket.create_connection((server.hostname or "127.0.0.1", server.port or 5432))]
-                for source, target in (ends, ends[::-1]):
-                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while part := source.recv(65536):
-                target.sendall(part)
-            target.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-
-
 def test_who_waits_while_the_server_comes_back_is_served_soon_after() -> None:
     """psycopg's own pool comes again after one second, and after another, and then no more."""
-    door = Doorkeeper(turned_away=8)
+    door = Way(servers.url_of("any"), turned_away=8)
     database = connection.settings_dict | {"HOST": "127.0.0.1", "PORT": str(door.port)}
     elsewhere = DatabaseWrapper(database, alias="through_the_door")
     try:
@@ -108,7 +73,7 @@ def test_who_waits_while_the_server_comes_back_is_served_soon_after() -> None:
     finally:
         elsewhere.close()
         elsewhere.close_pool()
-        door.close()
+        door.cut()
 
 
 def test_its_use_is_told_while_threads_hold_and_await_connections(backends: set[int]) -> None:

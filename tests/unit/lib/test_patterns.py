@@ -186,7 +186,7 @@ BY_HAND: list[Attack] = [
 @pytest.fixture
 def remember(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Have so many secrets known, and one that repeats itself."""
-    monkeypatch.setattr(redaction, "_known", KnownSecrets())
+    monkeypatch.setattr(redaction, "known_secrets", KnownSecrets())
 
     def add(count: int) -> None:
         for number in range(count):

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.shapeless(reason="pure functions")
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> KnownSecrets:
     """The secrets that are known here: none of other tests'."""
-    monkeypatch.setattr(redaction, "_known", KnownSecrets())
-    return redaction._known
+    monkeypatch.setattr(redaction, "known_secrets", KnownSecrets())
+    return redaction.known_secrets
 
 
 @pytest.fixture
@@ -433,7 +433,7 @@ def test_what_is_found_fast_is_what_would_be_found_everywhere():
         *(f"{a}{SECRET}{b}" for a, b in EVERYWHERE.values()),
     ):
         everywhere = [each.start() for each in secret_shapes.NAMED.finditer(text)]
-        assert {*everywhere} <= {*redaction._places(text.lower())}
+        assert {*everywhere} <= {*redaction.likely_places(text.lower())}
 
 
 @pytest.mark.parametrize("more", ["default", "example", "const", "enum"])
@@ -611,7 +611,7 @@ def test_a_value_too_short_for_a_secret_is_left(remember):
 @given(st.text(), st.text())
 def test_a_secret_is_taken_out_wherever_it_stands(before, after):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(redaction, "_known", KnownSecrets())
+        patched.setattr(redaction, "known_secrets", KnownSecrets())
         redaction.remember("KEY", "the-secret-value")
         assert "the-secret-value" not in redact(f"{before}the-secret-value{after}")
 
@@ -909,7 +909,7 @@ def test_a_large_text_is_read_in_a_thread_and_a_small_one_at_once(monkeypatch):
         monkeypatch.setattr(
             known, "spellings", lambda: read_in.append(threading.get_ident()) or KnownSecrets.spellings(known)
         )
-        monkeypatch.setattr(redaction, "_known", known)
+        monkeypatch.setattr(redaction, "known_secrets", known)
         assert asyncio.run(redaction.redact_known_aside("x" * length)) == "x" * length
         return read_in[0]
 

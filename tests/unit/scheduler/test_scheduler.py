@@ -23,6 +23,7 @@ from scheduler.job_runs import recorded
 from scheduler.models import JobRun
 from tests.support.api_client import chat, start
 from tests.support.hosts import Host
+from tests.support.stepping import runs_of
 from tests.support.wait import wait_until
 
 
@@ -224,18 +225,6 @@ def test_one_whose_worker_died_is_told_as_such():
 
 
 # --- the daily summary ---------------------------------------------------------------------------------------------
-
-
-def runs_of(job: PeriodicTask, began: datetime, *, hours: int) -> list[datetime]:
-    """When beat's scheduler runs a job while its clock is stepped, minute by minute."""
-    schedule, last, found = job.schedule, began, []
-    for minute in range(hours * 60):
-        now = began + timedelta(minutes=minute)
-        schedule.nowfun = lambda now=now: now
-        if job.enabled and schedule.is_due(last)[0]:
-            found.append(now)
-            last = now
-    return found
 
 
 @pytest.mark.django_db

@@ -11,6 +11,10 @@ import pytest
 from django.db import OperationalError
 
 from nanohost.lib.clock import from_now
+from tests.support.prohibitions import (
+    PROHIBITIONS,
+    not_enabled,
+)
 from tests.support.tool_calls import EVERY_TOOL, ask, run, run_in_thread
 from tests.support.wait import wait_until
 from tools import calls, gate, registry
@@ -21,40 +25,6 @@ from tools.runners import Runner
 from tools.sandbox.children import ChildPool, place_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def outside_the_ceiling(settings):
-    settings.TOOLS_ALLOWED = ["time"]
-
-
-def not_enabled(settings):
-    ToolSetting.objects.filter(name="append_line").update(enabled=False)
-
-
-def setting_deleted(settings):
-    ToolSetting.objects.filter(name="append_line").delete()
-
-
-def outside_the_permissions_ceiling(settings):
-    settings.PERMISSIONS_GRANTED = ["NET_HTTP"]
-
-
-def not_granted(settings):
-    ToolSetting.objects.filter(name="append_line").update(grants=["FS_READ"])
-
-
-def too_large(settings):
-    settings.TOOL_MAX_INPUT_BYTES = 10
-
-
-PROHIBITIONS = [
-    (outside_the_ceiling, "not_in_ceiling"),
-    (not_enabled, "not_enabled"),
-    (setting_deleted, "not_enabled"),
-    (outside_the_permissions_ceiling, "permission_ceiling:FS_WRITE"),
-    (not_granted, "permission:FS_WRITE"),
-    (too_large, "input_size"),
-]
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ import pytest
 from tests.shapes import note_sandbox
 from tests.support.hosts import ROOT
 from tests.support.stack_process import descendants_of
+from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
-from tests.unit.tools.test_tool_processes import alive, do, held
 from tools.sandbox import landlock, modes
 from tools.sandbox.box import BUBBLEWRAP, LANDLOCK, MODES, NONE
 from tools.sandbox.children import ChildPool, Place, Task
@@ -350,7 +350,7 @@ def test_a_fork_bomb_is_ended_before_its_deadline(own_pool):
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 def test_a_fork_server_that_is_stopped_is_replaced_and_others_do_not_wait(pool, number, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.forkserver._ANSWER_SECONDS", 100.0)
+    monkeypatch.setattr("tools.sandbox.forkserver.ANSWER_SECONDS", 100.0)
     do(pool, "echo", value=1)
     assert do(pool, "time", module="tools.agent_tools", permissions=()).ok
     house = pool._houses[Place(app="tests.toolbox", permissions=frozenset({"FS_WRITE"}))]

@@ -4,7 +4,6 @@ Those that tests look at from outside are in no sandbox, where supervisors and f
 in each sandbox is tried in test_sandbox.py. Calls that pass the gate run in the one that is in force.
 """
 
-import fcntl
 import json
 import os
 import resource
@@ -26,11 +25,12 @@ from tests.support.hosts import Host
 from tests.support.scripts import script
 from tests.support.stack_process import descendants_of
 from tests.support.tool_calls import ask, run
+from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
 from tools.errors import Interrupted
 from tools.models import CallStatus
 from tools.sandbox import child, children
-from tools.sandbox.children import Answer, ChildPool, Task
+from tools.sandbox.children import Answer, ChildPool
 
 pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database; the tests of calls run on both")
 
@@ -51,56 +51,9 @@ def warm_pool():
     made.close()
 
 
-def do(
-    pool,
-    name,
-    *,
-    module="tests.toolbox.agent_tools",
-    permissions=("FS_WRITE",),
-    timeout=20.0,
-    output_bytes=65536,
-    secrets=(),
-    effects="read",
-    wanted=lambda: True,
-    **arguments,
-):
-    task = Task(
-        module=module,
-        qualname=name,
-        arguments=arguments,
-        timeout=timeout,
-        output_bytes=output_bytes,
-        secrets=secrets,
-        repeatable=effects == "read",
-        permissions=permissions,
-    )
-    return pool.run(task, still_wanted=wanted)
-
-
 def whereabouts(pool):
     """Of a child: its ``pid``, its ``supervisor``, their ``fork server``, and its ``environment``."""
     return json.loads(do(pool, "whereabouts").text)
-
-
-def alive(pid):
-    """Whether a process runs; a zombie, which nobody has reaped yet, does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def held(path):
-    """Whether some process has a file open that took a lock on it, as ``misbehave`` does, or was forked by one that
-    did."""
-    if not path.exists():
-        return False
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 @contextmanager
@@ -135,7 +88,7 @@ def test_a_tool_that_hangs_is_ended_at_its_deadline(warm_pool, name):
 
 def test_the_time_a_fork_server_takes_to_start_is_not_the_tools(pool, monkeypatch):
     """And it may take longer than what it is asked afterwards."""
-    monkeypatch.setattr("tools.sandbox.forkserver._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("tools.sandbox.forkserver.ANSWER_SECONDS", 0.3)
     assert do(pool, "echo", timeout=0.2, value=1).ok
 
 
@@ -157,7 +110,7 @@ def test_a_run_nobody_wants_any_more_is_stopped(warm_pool, marks):
 
 
 def test_an_answer_that_came_in_time_is_read_though_the_database_let_us_wait(warm_pool, marks, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.children._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("tools.sandbox.children.ASK_SECONDS", 0.0)
     go, come, deadlines = marks / "go", marks / "come", []
 
     def waits_for_the_database() -> bool:
@@ -172,13 +125,13 @@ def test_an_answer_that_came_in_time_is_read_though_the_database_let_us_wait(war
 
 
 def test_what_is_not_wanted_after_a_long_wait_for_a_process_is_not_begun(warm_pool, effects, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.children._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("tools.sandbox.children.ASK_SECONDS", 0.0)
     assert do(warm_pool, "append_line", path=str(effects), line="one", wanted=lambda: False).lost
     assert not effects.exists()
 
 
 def test_there_is_a_second_for_the_end_of_what_is_hard_to_end():
-    assert children._END_SECONDS + child._REAP_SECONDS < 1
+    assert children.END_SECONDS + child.REAP_SECONDS < 1
 
 
 # --- whatever a tool does, it ends, and nobody else does ---------------------------------------------------------
@@ -241,7 +194,7 @@ def test_a_tool_that_asks_to_exit_ends_its_call_and_no_more(warm_pool, marks, wa
 
 
 def test_what_a_supervisor_is_given_no_time_to_end_the_fork_server_ends(pool, marks, monkeypatch):
-    monkeypatch.setattr(children, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(children, "END_SECONDS", 0.0)
     mark = marks / "mark"
     assert do(pool, "misbehave", way="run_away", path=str(mark), timeout=0.5).rule == "timeout"
     wait_until(lambda: not held(mark))
@@ -388,7 +341,7 @@ def test_a_fork_server_that_was_killed_is_replaced_and_leaves_no_process(pool, e
 
 
 def test_a_fork_server_that_is_stuck_is_replaced(pool, monkeypatch):
-    monkeypatch.setattr("tools.sandbox.forkserver._ANSWER_SECONDS", 6.0)
+    monkeypatch.setattr("tools.sandbox.forkserver.ANSWER_SECONDS", 6.0)
     before = whereabouts(pool)
     os.kill(before["pid"], signal.SIGKILL)
     wait_until(lambda: not alive(before["pid"]))
