@@ -6,6 +6,10 @@ values is written at its first use, and later only executed, through Django's ow
 
     by_name = Rows(lambda: Agent.objects.filter(name=Given("name")))
     by_name(name="default")      # a list of Agents
+
+A statement must not freeze what has another value each time it is written, such as a time or a new id: it is refused at
+its first use. What a setting says is given as well; a test writes every statement there is under two sets of settings.
+Which modules may have statements of their own is a contract in ``pyproject.toml``.
 """
 
 import threading
@@ -36,15 +40,20 @@ class Given(Expression):
         return "%s", [self]
 
 
-class _Statement:
+class Statement:
     """The SQL of each kind of database, written at its first use there."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[str, list[Any], Any]] = {}
         self._writing = threading.Lock()
 
+    def written(self) -> tuple[str, list[Any]]:
+        """The SQL as it would be written now, and its parameters with :class:`Given` among them."""
+        sql, parameters, _ = self._write()
+        return sql, parameters
+
     def _write(self) -> tuple[str, list[Any], Any]:
-        """The SQL, its parameters with :class:`Given` among them, and what its rows are read with."""
+        """The same, and what its rows are read with."""
         raise NotImplementedError
 
     def _execute(self, cursor: Any, given: dict[str, Any]) -> Any:
@@ -56,11 +65,14 @@ class _Statement:
         written = self._written.get(connection.vendor)
         if written is None:
             with self._writing:
-                written = self._written[connection.vendor] = self._write()
+                written = self._write()
+                if self.written() != written[:2]:
+                    raise TypeError(f"the statement has another value each time it is written: give it ({written[0]})")
+                self._written[connection.vendor] = written
         return written
 
 
-class Rows(_Statement, Generic[T]):
+class Rows(Statement, Generic[T]):
     """A query. Calling it with its values returns the rows: model instances, or what ``values_list`` makes of them."""
 
     def __init__(self, query: Callable[[], "models.QuerySet[Any, T]"]) -> None:
@@ -87,7 +99,7 @@ class Rows(_Statement, Generic[T]):
         return sql, list(parameters), read
 
 
-class Update(_Statement):
+class Update(Statement):
     """An update of rows. Calling it with its values returns how many it has changed; with ``returning``, the names of
     fields, it returns those of each row instead, as they then are."""
 
@@ -120,7 +132,7 @@ class Update(_Statement):
         return sql, list(parameters), lambda found: _values(compiler.apply_converters(found, converters))
 
 
-class Insert(_Statement):
+class Insert(Statement):
     """A row. ``constant`` are values that never change; every other field of the model that has no constant default is
     given at each call, by the name of its attribute."""
 

@@ -1,8 +1,11 @@
 """Statements that are written once do what the ORM does, in either database, with other values each time."""
 
+import importlib
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django import conf
 from django.db import IntegrityError, connection
 from django.db.models import DurationField, F, IntegerField
 from django.test.utils import CaptureQueriesContext
@@ -12,7 +15,8 @@ from agent.models import Agent
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
-from nanohost.lib.statements import Given, Insert, Rows, Update
+from nanohost.lib.statements import Given, Insert, Rows, Statement, Update
+from tests.support.sources import product_modules
 
 pytestmark = pytest.mark.django_db
 
@@ -131,4 +135,64 @@ def test_the_orm_writes_a_statement_once(say, monkeypatch):
     rows = Rows(lambda: written.append(1) or Turn.objects.filter(pk=Given("id")))
     for _ in range(3):
         assert rows(id=turn.pk) == [turn]
-    assert written == [1]
+    assert written == [1, 1], "and once more at the first use, to see whether it is the same each time"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        Rows(lambda: Turn.objects.filter(created_at__lte=timezone.now())),
+        Rows(lambda: Turn.objects.filter(pk=new_id())),
+        Update(lambda: Turn.objects.filter(pk=Given("id")), lambda: {"deadline": timezone.now()}),
+    ],
+    ids=["a time", "an id", "a time that is stored"],
+)
+def test_what_has_another_value_each_time_is_refused(statement):
+    for _ in range(2):
+        with pytest.raises(TypeError, match="give it"):
+            statement(id=new_id())
+
+
+# --- every statement there is ------------------------------------------------------------------------------------
+
+
+def statements_of_the_product() -> dict[str, Statement]:
+    """Those that modules have, by module and name."""
+    return {
+        f"{module}.{name}": value
+        for module, _ in product_modules()
+        for name, value in vars(importlib.import_module(module)).items()
+        if isinstance(value, Statement)
+    }
+
+
+def change_every_setting(settings: Any) -> None:
+    for name in filter(str.isupper, dir(conf.settings)):
+        value = getattr(conf.settings, name, None)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(settings, name, value + 7)
+    settings.TIME_ZONE = "Asia/Kathmandu"
+
+
+def test_no_statement_depends_on_when_and_by_which_settings_it_is_written(settings, monkeypatch):
+    there_are = statements_of_the_product()
+    assert len(there_are) > 40
+    before = {name: statement.written() for name, statement in there_are.items()}
+    later = timezone.now() + timedelta(days=400, seconds=1)
+    monkeypatch.setattr(timezone, "now", lambda: later)
+    change_every_setting(settings)
+    assert {name: statement.written() for name, statement in there_are.items()} == before
+
+
+@pytest.mark.parametrize(
+    "freezes",
+    [lambda settings: timezone.localdate(), lambda settings: timedelta(seconds=settings.TURN_LEASE_SECONDS)],
+    ids=["the day", "a setting"],
+)
+def test_one_that_depends_on_them_would_be_seen(settings, monkeypatch, freezes):
+    statement = Rows(lambda: Turn.objects.filter(created_at__lte=Now() - F("model_ms") + str(freezes(settings))))
+    before = statement.written()
+    later = timezone.now() + timedelta(days=400)
+    monkeypatch.setattr(timezone, "now", lambda: later)
+    change_every_setting(settings)
+    assert statement.written() != before
