@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextareaWidget
 
 from agent import simulator
-from agent.models import DEFAULT_AGENT, DOCUMENTS, MOST_DOCUMENT_CHARS, PROMPT_DOCUMENTS, Agent, AgentVersion
+from agent.models import DEFAULT_AGENT, DOCUMENTS, MAX_DOCUMENT_CHARS, PROMPT_DOCUMENTS, Agent, AgentVersion
 from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to, link_to_list
 from tools import registry
 from tools.admin import ToolSettingAdmin
@@ -24,7 +24,7 @@ from tools.models import ToolSetting
 def _document(name: str, help_text: str) -> forms.CharField:
     box = UnfoldAdminTextareaWidget(attrs={"rows": 8})
     return forms.CharField(
-        label=name, required=False, strip=False, max_length=MOST_DOCUMENT_CHARS, widget=box, help_text=help_text
+        label=name, required=False, strip=False, max_length=MAX_DOCUMENT_CHARS, widget=box, help_text=help_text
     )
 
 

@@ -18,7 +18,7 @@ HEARTBEAT = "HEARTBEAT"
 DOCUMENTS = (*PROMPT_DOCUMENTS, HEARTBEAT)
 
 # Characters of one document: some 10,000 tokens, which every call of the model pays for.
-MOST_DOCUMENT_CHARS = 40_000
+MAX_DOCUMENT_CHARS = 40_000
 
 
 def validate_tool_names(names: Any) -> None:
@@ -34,8 +34,8 @@ def validate_documents(documents: Any) -> None:
     if unknown := sorted(set(documents) - set(DOCUMENTS)):
         raise ValidationError(f"There is no document {unknown[0]}; there are {', '.join(DOCUMENTS)}.")
     for name, text in documents.items():
-        if len(text) > MOST_DOCUMENT_CHARS:
-            raise ValidationError(f"{name} has {len(text)} characters; {MOST_DOCUMENT_CHARS} are allowed.")
+        if len(text) > MAX_DOCUMENT_CHARS:
+            raise ValidationError(f"{name} has {len(text)} characters; {MAX_DOCUMENT_CHARS} are allowed.")
 
 
 class Agent(models.Model):

@@ -9,8 +9,8 @@ from nanohost.lib import clock
 from nanohost.lib.text import storable
 from tools.registry import Caller, tool
 
-MOST_KEYS = 50
-MOST_CHARS = 8000
+MAX_KEYS = 50
+MAX_CHARS = 8000
 
 
 @tool(effects="rows")
@@ -37,9 +37,9 @@ def session_state(caller: Caller, key: str = "", value: str | None = None) -> st
     else:
         state[key] = storable(value)
         times[key] = clock.read().isoformat()
-    if len(state) > MOST_KEYS or len(json.dumps(state, ensure_ascii=False)) > MOST_CHARS:
+    if len(state) > MAX_KEYS or len(json.dumps(state, ensure_ascii=False)) > MAX_CHARS:
         raise ValueError(
-            f"A conversation keeps {MOST_KEYS} keys and {MOST_CHARS} characters at most. Forget something first."
+            f"A conversation keeps {MAX_KEYS} keys and {MAX_CHARS} characters at most. Forget something first."
         )
     row.update(state=state, state_times=times)
     return f"Kept as {key}." if value else f"Nothing is kept as {key} any more."

@@ -17,10 +17,10 @@ from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools.models import ToolCall
 
 # As large a number of a message as every database has room for.
-MOST_SEQ = 2**63 - 1
+MAX_SEQ = 2**63 - 1
 
 # Characters of a reason, given by people or told to them.
-MOST_REASON = 500
+MAX_REASON = 500
 
 
 class Conversation(models.Model):
@@ -188,7 +188,7 @@ class Turn(Leased):
     )
     error_code = models.CharField(max_length=64, blank=True)
     error_detail = models.CharField(
-        max_length=MOST_REASON, blank=True, help_text="For people; never a provider's raw words."
+        max_length=MAX_REASON, blank=True, help_text="For people; never a provider's raw words."
     )
 
     created_at = models.DateTimeField(auto_now_add=True)
@@ -467,7 +467,7 @@ class Compaction(Leased):
         null=True, blank=True, help_text="When people undid it: the summary before it counts again."
     )
     undone_by = models.CharField(max_length=150, default="", db_default="", blank=True, help_text="Who undid it.")
-    undone_because = models.CharField(max_length=MOST_REASON, default="", db_default="", blank=True, help_text="Why.")
+    undone_because = models.CharField(max_length=MAX_REASON, default="", db_default="", blank=True, help_text="Why.")
     made_so_far = models.JSONField(
         null=True, blank=True, help_text="What was made of its first chunks, while others are still to come."
     )
@@ -516,7 +516,7 @@ class IntakePause(models.Model):
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     paused_at = models.DateTimeField(help_text="Since when.")
     paused_by = models.CharField(max_length=150, help_text="Who paused it.")
-    because = models.CharField(max_length=MOST_REASON, help_text="Why.")
+    because = models.CharField(max_length=MAX_REASON, help_text="Why.")
 
     objects = IntakePauseQuerySet.as_manager()
 

@@ -18,7 +18,7 @@ from conversations.models import Conversation, Message
 from nanohost.lib.errors import NotFound
 
 # Together they are in each prompt, and paid for with each call of a model.
-MOST_PINS, MOST_PINNED_CHARS = 20, 8000
+MAX_PINS, MAX_PINNED_CHARS = 20, 8000
 
 
 def pin(conversation_id: UUID, message_id: UUID, *, by: str) -> Message:
@@ -71,12 +71,12 @@ def _store(conversation: Conversation, pins: list[dict[str, Any]]) -> None:
 
 
 def _check(conversation: Conversation, seqs: Sequence[int]) -> None:
-    if len(seqs) > MOST_PINS:
-        raise TooManyPins(f"{MOST_PINS} messages are the most; take another's pin off first.")
+    if len(seqs) > MAX_PINS:
+        raise TooManyPins(f"{MAX_PINS} messages are the most; take another's pin off first.")
     texts = Message.objects.filter(conversation=conversation, seq__in=seqs).values_list("content", flat=True)
     chars, tokens = sum(map(len, texts)), sum(map(estimated, texts))
-    if chars > MOST_PINNED_CHARS:
-        raise TooManyPins(f"Together they would have {chars} characters; {MOST_PINNED_CHARS} are the most.")
+    if chars > MAX_PINNED_CHARS:
+        raise TooManyPins(f"Together they would have {chars} characters; {MAX_PINNED_CHARS} are the most.")
     room = int(PINNED_SHARE * conversation.agent.prompt_tokens())
     if tokens > room:
         raise TooManyPins(

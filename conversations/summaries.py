@@ -9,7 +9,7 @@ from django.db.models import F
 
 from conversations.errors import SummaryStays
 from conversations.models import (
-    MOST_REASON,
+    MAX_REASON,
     OPEN_COMPACTION,
     Compaction,
     CompactionKind,
@@ -53,7 +53,7 @@ def undo(conversation_id: UUID, seq: int, *, by: str, reason: str = "") -> Compa
         under_way.filter(status__in=OPEN_COMPACTION).update(
             status=CompactionStatus.DROPPED, fence=F("fence") + 1, lease_until=None, ended_at=Now()
         )
-        why = redact_head(reason, MOST_REASON)
+        why = redact_head(reason, MAX_REASON)
         rows.filter(pk=row.pk).update(undone_at=Now(), undone_by=by[:150], undone_because=why)
     with about(conversation=conversation_id):
         logger.info("summary %s was undone by %s; what counts reaches to message %s", seq, by, through)

@@ -30,7 +30,7 @@ def pass_on(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
             arguments, *_ = message.decode()
             task.run(*arguments)
         except Exception:
-            logger.exception("a ring for %s could not be followed", task.name)
+            logger.exception("a notification of %s could not be followed", task.name)
 
     return hear
 

@@ -22,7 +22,7 @@ from memory.words import words_of
 from nanohost.lib.admin import GrowingAdmin, diff, excerpt, link_to, link_to_list
 
 # Entries that a search shows.
-MOST_FOUND = 100
+MAX_FOUND = 100
 
 
 class MemoryForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
@@ -218,7 +218,7 @@ class HistoryEntryAdmin(GrowingAdmin):
         if not (whose := _whose(request)) or not (words := words_of(search_term)):
             return super().get_search_results(request, queryset, search_term)
         owner_id, agent = whose
-        found = index.find(words, agent=agent, owner_id=owner_id, notes_after=date.min, limit=MOST_FOUND)
+        found = index.find(words, agent=agent, owner_id=owner_id, notes_after=date.min, limit=MAX_FOUND)
         return queryset.filter(pk__in=found), False
 
     @admin.display(description="content")

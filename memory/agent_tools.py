@@ -10,7 +10,7 @@ from memory import documents, log
 from tools.registry import Caller, tool
 
 # Of each entry that is found, in characters.
-MOST_SHOWN = 3000
+MAX_SHOWN = 3000
 
 
 @tool(effects="rows")
@@ -92,8 +92,8 @@ def _shown(found: log.Found) -> str:
         when += f", conversation {found.conversation_id}"
     if found.first_seq is not None:
         when += f", messages {found.first_seq} to {found.last_seq}"
-    cut = "…" if len(found.content) > MOST_SHOWN else ""
-    return f"[{when}]\n{found.content[:MOST_SHOWN]}{cut}"
+    cut = "…" if len(found.content) > MAX_SHOWN else ""
+    return f"[{when}]\n{found.content[:MAX_SHOWN]}{cut}"
 
 
 @tool(effects="rows")

@@ -75,8 +75,8 @@ _ADD = (
 )
 
 # Texts longer than these are none: a model has copied the conversation instead of summarising it.
-MOST_SUMMARY_CHARS = 20_000
-MOST_ENTRY_CHARS = 3_000
+MAX_SUMMARY_CHARS = 20_000
+MAX_ENTRY_CHARS = 3_000
 
 # Of the parts in which a raw range goes into the history log: what is found is shown whole.
 RAW_ENTRY_CHARS = 3_000
@@ -219,14 +219,14 @@ def parse(tool_calls: Sequence[dict[str, Any]], content: str, *, summary_so_far:
 def _gone_on(summary: str, entry: str) -> str:
     """A summary, and what came then. Of one that grows too long, its oldest paragraphs go: the log has them."""
     paragraphs = f"{summary}\n\n{entry}".strip().split("\n\n")
-    while len(paragraphs) > 1 and sum(len(each) + 2 for each in paragraphs) > MOST_SUMMARY_CHARS:
+    while len(paragraphs) > 1 and sum(len(each) + 2 for each in paragraphs) > MAX_SUMMARY_CHARS:
         del paragraphs[0]
-    return "\n\n".join(paragraphs)[:MOST_SUMMARY_CHARS]
+    return "\n\n".join(paragraphs)[:MAX_SUMMARY_CHARS]
 
 
 def in_parts(entry: str) -> list[str]:
     """An entry in as many parts as the log is to have of it."""
-    return [entry[start : start + MOST_ENTRY_CHARS] for start in range(0, len(entry), MOST_ENTRY_CHARS)]
+    return [entry[start : start + MAX_ENTRY_CHARS] for start in range(0, len(entry), MAX_ENTRY_CHARS)]
 
 
 _STAMP = re.compile(r"(?:\[\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?\]\s*)+")
@@ -269,8 +269,8 @@ def _summary(given: Any) -> str:
     summary = _text(given)
     if not summary:
         raise Malformed("it gave no summary")
-    if len(summary) > MOST_SUMMARY_CHARS:
-        raise Malformed(f"its summary has {len(summary)} characters; {MOST_SUMMARY_CHARS} are allowed")
+    if len(summary) > MAX_SUMMARY_CHARS:
+        raise Malformed(f"its summary has {len(summary)} characters; {MAX_SUMMARY_CHARS} are allowed")
     return summary
 
 
@@ -330,4 +330,4 @@ def stub(summary: str, lines: Sequence[Line]) -> str:
         f"Messages {first.seq} to {last.seq} ({first.at:%Y-%m-%d %H:%M} to {last.at:%Y-%m-%d %H:%M}) could not be"
         " summarised. The history log has them as they were said."
     )
-    return f"{summary}\n\n{lacks}".strip()[-MOST_SUMMARY_CHARS:]
+    return f"{summary}\n\n{lacks}".strip()[-MAX_SUMMARY_CHARS:]

@@ -18,7 +18,7 @@ from memory.models import HistoryEntry
 from memory.words import words_of
 
 # Different words of one entry that are found; as many as are surely within PostgreSQL's 1 MB of a tsvector.
-MOST_WORDS = 4000
+MAX_WORDS = 4000
 
 # So many of the latest are looked through before the index is asked. Of a word that is in everything the index would
 # give all there is, to be sorted; here the first few are found at once.
@@ -55,7 +55,7 @@ def marked(words: Sequence[str], *, agent: str, owner_id: int) -> list[str]:
 
 def indexed(text: str, *, agent: str, owner_id: int) -> str:
     """What is indexed of an entry."""
-    return " ".join(marked(words_of(text)[:MOST_WORDS], agent=agent, owner_id=owner_id))
+    return " ".join(marked(words_of(text)[:MAX_WORDS], agent=agent, owner_id=owner_id))
 
 
 def find(words: Sequence[str], *, agent: str, owner_id: int, notes_after: date, limit: int) -> list[int]:

@@ -20,13 +20,13 @@ Kind = HistoryEntry.Kind
 NOTES_DAYS = 7
 
 # Of a question, in characters and in words; of one that nothing answers whole, words that are looked for one by one.
-MOST_ASKED, MOST_WORDS_ASKED, MOST_WORDS_APART = 4000, 16, 8
+MAX_ASKED, MAX_WORDS_ASKED, MAX_WORDS_APART = 4000, 16, 8
 
 # Entries that one search finds.
-MOST_FOUND = 50
+MAX_FOUND = 50
 
 # What a prompt has of a day's notes, in characters: the latest. The log has all.
-MOST_NOTES = 4000
+MAX_NOTES = 4000
 
 
 def append(
@@ -107,9 +107,9 @@ def _with_line(lines: list[str], content: str) -> str:
 
 def _latest(lines: list[str]) -> str:
     """The last of the lines that fit, together; of one that is too long by itself, its beginning."""
-    while len(lines) > 1 and sum(len(line) + 1 for line in lines) > MOST_NOTES + 1:
+    while len(lines) > 1 and sum(len(line) + 1 for line in lines) > MAX_NOTES + 1:
         del lines[0]
-    return "\n".join(lines)[:MOST_NOTES]
+    return "\n".join(lines)[:MAX_NOTES]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +128,8 @@ class Found:
 def recall(*, agent: str, owner_id: int, query: str, today: date, limit: int = 10) -> list[Found]:
     """The newest entries that have all words of the query, or words that begin with them. If none has, those that have
     most of its words: of each word, the newest few are looked at. The query is words, and nothing in it is syntax."""
-    words = words_of(query[:MOST_ASKED])[:MOST_WORDS_ASKED]
-    limit = max(1, min(limit, MOST_FOUND))
+    words = words_of(query[:MAX_ASKED])[:MAX_WORDS_ASKED]
+    limit = max(1, min(limit, MAX_FOUND))
 
     def find(wanted: list[str]) -> list[int]:
         notes_after = today - timedelta(days=NOTES_DAYS)
@@ -138,7 +138,7 @@ def recall(*, agent: str, owner_id: int, query: str, today: date, limit: int = 1
     if not words:
         return []
     ids = find(words)
-    telling = sorted(words, key=len, reverse=True)[:MOST_WORDS_APART]
+    telling = sorted(words, key=len, reverse=True)[:MAX_WORDS_APART]
     if not ids and len(words) > 1:
         ids = [pk for word in telling for pk in find([word])]
     held = index.marked(telling, agent=agent, owner_id=owner_id)

@@ -1,4 +1,4 @@
-"""The ASGI application: the lifespan, and the waiting room around Django."""
+"""The ASGI application: the lifespan, and the gateway around Django."""
 
 import asyncio
 import os
@@ -12,16 +12,16 @@ django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402 -- Django first
 
-from conversations.web.gateway import Receive, Scope, Send, WaitingRoom  # noqa: E402 -- Django first
+from conversations.web.gateway import Receive, ResponseGateway, Scope, Send  # noqa: E402 -- Django first
 from nanohost.lib.debugging import Handler  # noqa: E402 -- Django first
 
-waiting_room = WaitingRoom(Handler())
+gateway = ResponseGateway(Handler())
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """HTTP goes to the waiting room; the lifespan starts and stops the embedded workers, where there are any."""
+    """HTTP goes to the gateway; the lifespan starts and stops the embedded workers, where there are any."""
     if scope["type"] == "http":
-        await waiting_room(scope, receive, send)
+        await gateway(scope, receive, send)
     elif scope["type"] == "lifespan":
         await _live(receive, send)
     elif scope["type"] == "websocket":
@@ -38,7 +38,7 @@ async def _live(receive: Receive, send: Send) -> None:
         await asyncio.to_thread(embedded.start)
     await send({"type": "lifespan.startup.complete"})
     await receive()
-    await waiting_room.close()
+    await gateway.close()
     if embedded:
         await asyncio.to_thread(embedded.stop)
     await send({"type": "lifespan.shutdown.complete"})

@@ -17,7 +17,7 @@ from conversations.engine import doorbell
 from conversations.engine.worker import Runtime, start_runtime
 from conversations.kinds import KINDS
 from nanohost.celery import app, make_app
-from scheduler.beat import HouseScheduler
+from scheduler.beat import SystemScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS = 6.0
 
 
-class _WakefulScheduler(HouseScheduler):
+class _WakefulScheduler(SystemScheduler):
     """Waits until its next look by itself: Celery's beat would sleep through a stop."""
 
     def __init__(self, *args: Any, stopping: threading.Event, **kwargs: Any) -> None:

@@ -32,7 +32,7 @@ from nanohost.console import tasks
 from nanohost.console.roles import sync_roles
 from nanohost.lib import env
 from nanohost.lib.redaction import redact
-from scheduler.house import HOUSE_JOBS, sync_house_jobs
+from scheduler.system_jobs import SYSTEM_JOBS, sync_system_jobs
 from tools import registry
 from tools.changes import follow_setting
 from tools.models import sync_settings
@@ -97,7 +97,7 @@ def prepare_database() -> Prepared:
             call_command("migrate", verbosity=0, interactive=False)
             sync_settings()
             follow_setting()
-            sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
+            sync_system_jobs((*SYSTEM_JOBS, *tasks.SYSTEM_JOBS))
             sync_roles()
             with transaction.atomic():  # a secret is kept only if it can be shown
                 password, told = make_admin(), configure_key()

@@ -58,10 +58,10 @@ class _Server(uvicorn.Server):
     _drains = False
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        from nanohost.asgi import waiting_room
+        from nanohost.asgi import gateway
 
         if self.config.loaded:
-            waiting_room.drain()
+            gateway.drain()
         if self._drains or not self.started or not settings.WEB_DRAIN_SECONDS:
             return super().handle_exit(sig, frame)
         self._drains = True

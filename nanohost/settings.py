@@ -17,7 +17,7 @@ from tools.outbound import addresses
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 # More threads than this is a slip of the hand.
-MOST_THREADS = 1000
+MAX_THREADS = 1000
 
 # --- where and how it runs ---------------------------------------------------------------------------------------
 HOST = env.string("HOST", "127.0.0.1")
@@ -25,7 +25,7 @@ PORT = env.integer("PORT", 8000, minimum=0)
 DATA_DIR = env.path("DATA_DIR", BASE_DIR / "var")
 # `manage.py serve` sets it: web, worker and beat live in one process, started and stopped by the ASGI lifespan.
 EMBEDDED = False
-WEB_THREADS = env.integer("WEB_THREADS", 8, maximum=MOST_THREADS)
+WEB_THREADS = env.integer("WEB_THREADS", 8, maximum=MAX_THREADS)
 # Asked to stop, a web node says so many seconds that it is not ready, and still serves, before it closes its door.
 WEB_DRAIN_SECONDS = env.integer("WEB_DRAIN_SECONDS", 0, minimum=0, maximum=600)
 WORKER_ALIVE_FILE = env.string("WORKER_ALIVE_FILE")
@@ -72,7 +72,7 @@ TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
 TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
 TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
 TOOL_RESULT_PROMPT_CHARS = env.integer("TOOL_RESULT_PROMPT_CHARS", 16_000, minimum=100)
-TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MOST_THREADS)
+TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MAX_THREADS)
 # Of each process a tool runs in or starts. Less than the minimum would not hold what is imported.
 TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20)
 
@@ -121,8 +121,8 @@ TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 5)
 TURN_LEASE_SECONDS = env.seconds("TURN_LEASE_SECONDS", 30)
 SWEEP_SECONDS = env.seconds("SWEEP_SECONDS", 5)
 WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200, maximum=100_000)
-WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4, maximum=MOST_THREADS)
-DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 10, maximum=MOST_THREADS)
+WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4, maximum=MAX_THREADS)
+DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 10, maximum=MAX_THREADS)
 
 # --- schedules ---------------------------------------------------------------------------------------------------
 SCHEDULE_GRACE_SECONDS = env.seconds("SCHEDULE_GRACE_SECONDS", 300)
@@ -201,7 +201,7 @@ if HTTPS:
 TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", 1 if HTTPS else 0, minimum=0, maximum=10)
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
-# The waiting room bounds the body before Django sees it; this bound is for what does not come through it.
+# The gateway bounds the body before Django sees it; this bound is for what does not come through it.
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
 INSTALLED_APPS = [
@@ -435,7 +435,7 @@ WORKER_EVENTS = env.boolean("WORKER_EVENTS", False)
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = CELERY_WORKER_SEND_TASK_EVENTS = WORKER_EVENTS
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False
-CELERY_BEAT_SCHEDULER = "scheduler.beat:HouseScheduler"
+CELERY_BEAT_SCHEDULER = "scheduler.beat:SystemScheduler"
 CELERY_TIMEZONE = TIME_ZONE
 
 # --- events: what happens in turns, told to those who wait and read ----------------------------------------------

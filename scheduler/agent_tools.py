@@ -17,7 +17,7 @@ from scheduler.runs import is_scheduled
 from tools.registry import Caller, tool
 
 # Of one schedule's next times, and of the schedules in a list.
-TIMES_SHOWN, MOST_LISTED = 3, 50
+TIMES_SHOWN, MAX_LISTED = 3, 50
 
 _UNKNOWN = "There is no schedule of that id, or it is not yours. The action list shows those there are."
 
@@ -151,10 +151,10 @@ def _check_count(caller: Caller) -> None:
 
 
 def _listed(caller: Caller) -> str:
-    found = list(_not_ended(caller).order_by("-created_at")[: MOST_LISTED + 1])
-    lines = [_told(each) for each in found[:MOST_LISTED]]
-    if len(found) > MOST_LISTED:
-        lines.append(f"And older ones: these are the newest {MOST_LISTED}.")
+    found = list(_not_ended(caller).order_by("-created_at")[: MAX_LISTED + 1])
+    lines = [_told(each) for each in found[:MAX_LISTED]]
+    if len(found) > MAX_LISTED:
+        lines.append(f"And older ones: these are the newest {MAX_LISTED}.")
     return "\n".join(lines) or "There are no schedules."
 
 

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 _SLIGHTLY = timedelta(seconds=1)
 
 
-class HouseScheduler(DatabaseScheduler):
+class SystemScheduler(DatabaseScheduler):
     """Reads the jobs from the database; touches ``WORKER_ALIVE_FILE`` each time it has looked, every 5 s at least.
 
     A job that last ran in the future did so by a clock that was ahead, this process's own or a former one's. Celery

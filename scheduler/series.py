@@ -19,10 +19,10 @@ from scheduler import runs, times
 from scheduler.errors import BadSchedule, ScheduleEnded
 from scheduler.models import Kind, Missed, RunState, Schedule, ScheduleRun
 
-MOST_MADE_UP_FOR, MOST_RUNS = 100, 1_000_000
+MAX_MADE_UP_FOR, MAX_RUNS = 100, 1_000_000
 
 
-class Wishes(TypedDict, total=False):
+class ScheduleInput(TypedDict, total=False):
     """What can be wished of a schedule, as people and models write it. Exactly one of ``at``, ``every_seconds`` and
     ``cron`` makes its times; ``at`` and ``ends_at`` are ISO 8601, in ``zone`` unless they name an offset."""
 
@@ -43,7 +43,7 @@ class Wishes(TypedDict, total=False):
 _OF_TIME = {"at", "every_seconds", "cron", "zone", "ends_at", "max_runs"}
 
 
-def draft(*, now: datetime | None = None, **wishes: Unpack[Wishes]) -> Schedule:
+def draft(*, now: datetime | None = None, **wishes: Unpack[ScheduleInput]) -> Schedule:
     """A schedule that is not stored, without owner and agent; raises :class:`BadSchedule` as :func:`create` does."""
     now = now or clock.read()
     schedule = Schedule(zone=settings.TIME_ZONE, phase=now)
@@ -59,7 +59,7 @@ def create(
     agent: str = "",
     conversation_id: UUID | None = None,
     now: datetime | None = None,
-    **wishes: Unpack[Wishes],
+    **wishes: Unpack[ScheduleInput],
 ) -> Schedule:
     """A new schedule. It speaks in a conversation of its owner's, to whose agent it then speaks, or in a new one each
     time. Raises :class:`BadSchedule` with a sentence for whoever wished it."""
@@ -87,7 +87,7 @@ def _agent(owner_id: int, name: str, conversation_id: UUID | None) -> Agent:
     return agent
 
 
-def update(schedule: Schedule, *, now: datetime | None = None, **wishes: Unpack[Wishes]) -> Schedule:
+def update(schedule: Schedule, *, now: datetime | None = None, **wishes: Unpack[ScheduleInput]) -> Schedule:
     """Change what is wished otherwise, and nothing else. One that has ended goes on if it has a time to come again."""
     with transaction.atomic():
         row, now = _locked(schedule), now or clock.read()
@@ -187,7 +187,7 @@ def _drop_what_is_due(row: Schedule, *, because: str, now: datetime) -> None:
         runs.pass_over(row, [row.next_at], state=RunState.SKIPPED, because=because, now=now)
 
 
-def _apply(schedule: Schedule, wishes: Wishes, *, now: datetime) -> None:
+def _apply(schedule: Schedule, wishes: ScheduleInput, *, now: datetime) -> None:
     """Put wishes into a row, and see when it runs next."""
     try:
         _apply_texts(schedule, wishes)
@@ -197,7 +197,7 @@ def _apply(schedule: Schedule, wishes: Wishes, *, now: datetime) -> None:
     _plan(schedule, now=now)
 
 
-def _apply_texts(schedule: Schedule, wishes: Wishes) -> None:
+def _apply_texts(schedule: Schedule, wishes: ScheduleInput) -> None:
     schedule.description = wishes.get("description", schedule.description)
     schedule.prompt = wishes.get("prompt", schedule.prompt)
     schedule.deliver_to = wishes.get("deliver_to", schedule.deliver_to)
@@ -211,16 +211,16 @@ def _apply_texts(schedule: Schedule, wishes: Wishes) -> None:
         raise BadSchedule("A schedule needs a prompt: what is said to the agent.")
     if schedule.missed not in Missed.values:
         raise BadSchedule(f"Times that were missed are made up for by one of {', '.join(Missed.values)}.")
-    if not 1 <= schedule.missed_most <= MOST_MADE_UP_FOR:
-        raise BadSchedule(f"From 1 to {MOST_MADE_UP_FOR} times that were missed can be made up for.")
+    if not 1 <= schedule.missed_most <= MAX_MADE_UP_FOR:
+        raise BadSchedule(f"From 1 to {MAX_MADE_UP_FOR} times that were missed can be made up for.")
 
 
-def _chosen(wishes: Wishes) -> dict[Kind, Any]:
+def _chosen(wishes: ScheduleInput) -> dict[Kind, Any]:
     given = {Kind.AT: wishes.get("at"), Kind.EVERY: wishes.get("every_seconds"), Kind.CRON: wishes.get("cron")}
     return {kind: value for kind, value in given.items() if value not in (None, "")}
 
 
-def _apply_times(schedule: Schedule, wishes: Wishes, *, now: datetime) -> None:
+def _apply_times(schedule: Schedule, wishes: ScheduleInput, *, now: datetime) -> None:
     schedule.zone = wishes.get("zone") or schedule.zone
     zone = times.zone_of(schedule.zone)
     if len(chosen := _chosen(wishes)) > 1:
@@ -243,8 +243,8 @@ def _apply_times(schedule: Schedule, wishes: Wishes, *, now: datetime) -> None:
 
 def _plan(schedule: Schedule, *, now: datetime) -> None:
     """Set when it runs next; raises :class:`BadSchedule` if it never would."""
-    if schedule.max_runs is not None and not 1 <= schedule.max_runs <= MOST_RUNS:
-        raise BadSchedule(f"A schedule runs once at least, and {MOST_RUNS} times at most, or without an end.")
+    if schedule.max_runs is not None and not 1 <= schedule.max_runs <= MAX_RUNS:
+        raise BadSchedule(f"A schedule runs once at least, and {MAX_RUNS} times at most, or without an end.")
     if schedule.used_up:
         raise BadSchedule(f"It has run {schedule.runs} times already, and is to run {schedule.max_runs} times.")
     try:

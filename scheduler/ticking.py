@@ -27,7 +27,7 @@ TICK_SECONDS = 3.0
 # Schedules that are read at a time.
 BATCH = 50
 # Of times that nobody looked at, the ledger gets so many rows a schedule at most: the last ones.
-MOST_PASSED_OVER = 20
+MAX_PASSED_OVER = 20
 
 
 def tick(*, now: datetime | None = None, seconds: float = TICK_SECONDS) -> int:
@@ -79,7 +79,7 @@ def plan(schedule: Schedule, *, now: datetime) -> Plan:
     assert schedule.next_at
     made_up_for = {Missed.SKIP: 0, Missed.ONCE: 1, Missed.ALL: schedule.missed_most}[Missed(schedule.missed)]
     until = min(now, schedule.ends_at or now)
-    slots = times.latest(schedule.timing, since=schedule.next_at, until=until, most=made_up_for + MOST_PASSED_OVER)
+    slots = times.latest(schedule.timing, since=schedule.next_at, until=until, most=made_up_for + MAX_PASSED_OVER)
     grace = timedelta(seconds=settings.SCHEDULE_GRACE_SECONDS)
     late = sum(now - slot > grace for slot in slots)
     missed = max(0, late - made_up_for)

@@ -27,7 +27,7 @@ from tools.models import SettingChange, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE, Permission
 
 # The latest changes that a tool's own page shows.
-MOST_CHANGES = 10
+MAX_CHANGES = 10
 
 EFFECTS = {
     "read": "reads only",
@@ -212,7 +212,7 @@ class ToolSettingAdmin(ModelAdmin):
 
     @admin.display(description="change log")
     def log(self, setting: ToolSetting) -> str:
-        latest = SettingChange.objects.filter(tool_name=setting.name).order_by("-id")[:MOST_CHANGES]
+        latest = SettingChange.objects.filter(tool_name=setting.name).order_by("-id")[:MAX_CHANGES]
         cells = ((f"{each.changed_at:%Y-%m-%d %H:%M}", each.changed_by, what_changed(each)) for each in latest)
         every = link_to_list("tools_settingchange", "all changes", tool_name=setting.name)
         return format_html("{} {}", table(("when (UTC)", "who", "what"), cells), every)

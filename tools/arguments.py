@@ -31,30 +31,30 @@ _MOST_STEPS = 10_000
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
-class Misfit(Exception):
+class InvalidArguments(Exception):
     """Arguments that are not what the tool's schema says; the text tells a model what to change."""
 
 
 def read_arguments(schema: dict[str, Any], raw: str) -> dict[str, Any]:
-    """The arguments as the tool takes them; raises :class:`Misfit`.
+    """The arguments as the tool takes them; raises :class:`InvalidArguments`.
 
     ``schema``: JSON Schema (2020-12) of an object. ``raw``: JSON as the model wrote it; an empty text is ``{}``.
     """
     try:
         arguments = _parse(raw or "{}")
     except (ValueError, RecursionError) as error:
-        raise Misfit(f"The arguments are not valid JSON: {error}.") from None
+        raise InvalidArguments(f"The arguments are not valid JSON: {error}.") from None
     schema_text = json.dumps(schema)
     try:
         if not _too_deep(arguments):
             arguments = _Casting(schema_text).cast(schema, arguments)
         if _too_deep(arguments):
-            raise Misfit(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
+            raise InvalidArguments(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
         errors = list(islice(_leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS))
     except OverflowError:  # of multipleOf, which divides
-        raise Misfit("The arguments do not fit the tool's schema: a number is too large.") from None
+        raise InvalidArguments("The arguments do not fit the tool's schema: a number is too large.") from None
     if wrong := dict.fromkeys(_explained(error) for error in errors):
-        raise Misfit(f"The arguments do not fit the tool's schema: {'; '.join(wrong)}.")
+        raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(wrong)}.")
     return arguments  # type: ignore[no-any-return]  # the schema is an object's
 
 

@@ -26,7 +26,7 @@ from nanohost.lib.logs import about
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import clip, storable
 from tools import calls, limits, registry
-from tools.arguments import Misfit, read_arguments
+from tools.arguments import InvalidArguments, read_arguments
 from tools.calls import Outcome
 from tools.errors import CallLost, Interrupted, UnknownTool
 from tools.limits import Limit
@@ -139,8 +139,8 @@ def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[
     yield "input_size"
     try:
         arguments = read_arguments(tool.schema, raw)
-    except Misfit as misfit:
-        raise Refused("arguments", str(misfit)) from None
+    except InvalidArguments as invalid:
+        raise Refused("arguments", str(invalid)) from None
     yield "arguments"
     return arguments
 

@@ -15,10 +15,10 @@ from tools import registry
 from tools.permissions import GRANTABLE
 
 # The longest timeout an admin may set, in seconds. A turn has TURN_TIMEOUT_SECONDS, 600 unless set, for all it does.
-MOST_TIMEOUT_SECONDS = 600
+MAX_TIMEOUT_SECONDS = 600
 
 # The highest rate limit: so many entries of an index are read to see that it is reached.
-MOST_CALLS_PER_MINUTE = 10_000
+MAX_CALLS_PER_MINUTE = 10_000
 
 
 def validate_grants(grants: Any) -> None:
@@ -42,8 +42,8 @@ class ToolSetting(models.Model):
         "timeout",
         null=True,
         blank=True,
-        validators=[MinValueValidator(0.1), MaxValueValidator(MOST_TIMEOUT_SECONDS)],
-        help_text=f"In seconds, 0.1 to {MOST_TIMEOUT_SECONDS}; a run that takes longer is stopped. "
+        validators=[MinValueValidator(0.1), MaxValueValidator(MAX_TIMEOUT_SECONDS)],
+        help_text=f"In seconds, 0.1 to {MAX_TIMEOUT_SECONDS}; a run that takes longer is stopped. "
         "Empty: the tool's own, or TOOL_TIMEOUT_SECONDS.",
     )
     max_input_bytes = models.PositiveIntegerField(
@@ -64,14 +64,14 @@ class ToolSetting(models.Model):
         "rate limit of a conversation",
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS_PER_MINUTE)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_CALLS_PER_MINUTE)],
         help_text="Calls in any 60 seconds; further ones are refused, and do not count. Empty: no limit.",
     )
     calls_per_minute_owner = models.PositiveIntegerField(
         "rate limit of an owner",
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS_PER_MINUTE)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_CALLS_PER_MINUTE)],
         help_text="The same, in all conversations of an owner together. Empty: no limit.",
     )
     updated_at = models.DateTimeField(auto_now=True)

@@ -20,7 +20,7 @@ MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 MAX_RESPONSE_HEAD_BYTES = 128 * 1024
 
 # Who reads slowly is not sent more than about this at a time.
-MOST_UNREAD_BYTES = 256 * 1024
+MAX_UNREAD_BYTES = 256 * 1024
 
 # As httpx2 has it: shorter than servers keep a connection on which nothing happens.
 KEPT_SECONDS = 5.0
@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
         while not self._parts and not self._ended:
             await self._news(seconds)
         parts, self._parts = self._parts, []
-        if self._unread > MOST_UNREAD_BYTES and not self.is_lost:
+        if self._unread > MAX_UNREAD_BYTES and not self.is_lost:
             self._transport.resume_reading()
         self._unread = 0
         return b"".join(parts)
@@ -200,7 +200,7 @@ class _Connection(asyncio.Protocol):
             self._tell(httpx2.RemoteProtocolError("the head is too long"))
         elif self._received > MAX_RESPONSE_BYTES:
             self._tell(errors.LlmBadResponse(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes"))
-        if self._unread > MOST_UNREAD_BYTES:
+        if self._unread > MAX_UNREAD_BYTES:
             self._transport.pause_reading()
         self._tell()
 

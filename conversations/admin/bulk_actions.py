@@ -12,7 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from conversations.engine import inbox, turn_control
-from conversations.models import MOST_REASON, Turn
+from conversations.models import MAX_REASON, Turn
 from conversations.statuses import OPEN, TurnStatus
 from nanohost.lib.admin import CANCEL, FAIL, REQUEUE, reason_in
 from nanohost.lib.errors import Problem
@@ -20,7 +20,7 @@ from nanohost.lib.ids import request_id
 from nanohost.lib.redaction import redact_head
 
 # So many at a time: each is a transaction or two of its own, and somebody waits for the page.
-MOST_AT_ONCE = 200
+MAX_AT_ONCE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,19 +123,19 @@ def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str, c
     """
     # In the order in which they were asked: so they are asked again.
     among = turns.filter(status__in=act.among.statuses).select_related("conversation__agent")
-    chosen = list(among.order_by("pk")[: MOST_AT_ONCE + 1])
+    chosen = list(among.order_by("pk")[: MAX_AT_ONCE + 1])
     back = _back(request) or page
     if not chosen:
         messages.warning(request, f"Nothing was done: {act.among.none}.")
         return HttpResponseRedirect(back)
-    if len(chosen) > MOST_AT_ONCE:
-        messages.error(request, f"Nothing was done: choose {MOST_AT_ONCE} turns at most at a time.")
+    if len(chosen) > MAX_AT_ONCE:
+        messages.error(request, f"Nothing was done: choose {MAX_AT_ONCE} turns at most at a time.")
         return HttpResponseRedirect(back)
     reason = reason_in(request)
     if request.POST.get("confirmed") != "yes" or not reason:
         return _ask(request, act, chosen, back, confirm_at, is_missing="confirmed" in request.POST)
     # Of what is cut in two, no secret would be known.
-    reason = redact_head(reason, MOST_REASON)
+    reason = redact_head(reason, MAX_REASON)
     done = [turn for turn in chosen if act.do(turn, reason)]
     if done:
         assert request.user.pk is not None
@@ -160,7 +160,7 @@ def _ask(
         "confirm_at": confirm_at,
         "is_missing": is_missing,
         "checkbox": ACTION_CHECKBOX_NAME,
-        "most_reason": MOST_REASON,
+        "most_reason": MAX_REASON,
     }
     return TemplateResponse(request, "admin/conversations/steer.html", context, status=400 if is_missing else 200)
 

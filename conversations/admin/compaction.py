@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.utils.html import format_html_join
 
-from conversations.admin.pages import MOST_CALLS
+from conversations.admin.pages import MAX_CALLS
 from conversations.models import Compaction, Message
 from memory.models import HistoryEntry, MemoryVersion
 from nanohost.lib.admin import GrowingAdmin, link_to
@@ -52,7 +52,7 @@ class CompactionAdmin(GrowingAdmin):
         of_conversation = HistoryEntry.objects.filter(
             owner_id=compaction.conversation.owner_id, agent=compaction.conversation.agent.name
         ).filter(conversation_id=compaction.conversation_id, first_seq__gte=compaction.first_seq or 0)
-        made = of_conversation.filter(last_seq__lte=compaction.through_seq or 0).order_by("first_seq")[:MOST_CALLS]
+        made = of_conversation.filter(last_seq__lte=compaction.through_seq or 0).order_by("first_seq")[:MAX_CALLS]
         return format_html_join("", "<p>{}</p>", ((entry.content,) for entry in made)) or "–"
 
     @admin.display(description="long-term memory")

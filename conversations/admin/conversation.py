@@ -24,7 +24,7 @@ from conversations import pins, summaries
 from conversations.admin import bulk_actions, export, reading
 from conversations.admin.pages import check_readers, number, page_link
 from conversations.engine import inbox, turn_control
-from conversations.models import MOST_REASON, MOST_SEQ, Conversation, Message, Turn
+from conversations.models import MAX_REASON, MAX_SEQ, Conversation, Message, Turn
 from conversations.web.gateway import PARTS_HEADER
 from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, link_to_list, reason_in, shown, table
 from nanohost.lib.errors import Problem
@@ -158,7 +158,7 @@ class ConversationAdmin(GrowingAdmin):
         if request.POST.get("confirmed") != "yes" or not reason:
             is_missing = "confirmed" in request.POST
             told: dict[str, Any] = {"seq": seq, "text": reading.cut(message.content), "opts": self.opts}
-            told |= {"title": "Undo a summary?", "is_missing": is_missing, "most_reason": MOST_REASON}
+            told |= {"title": "Undo a summary?", "is_missing": is_missing, "most_reason": MAX_REASON}
             told |= {"back": reverse("admin:conversations_conversation_transcript", args=[pk])}
             context = self.admin_site.each_context(request) | told
             status = 400 if is_missing else 200
@@ -178,7 +178,7 @@ class ConversationAdmin(GrowingAdmin):
             raise PermissionDenied
         self._readable(request, pk)
         found = Message.objects.select_related("conversation")
-        message = found.filter(conversation=pk, seq=min(seq, MOST_SEQ)).first()
+        message = found.filter(conversation=pk, seq=min(seq, MAX_SEQ)).first()
         if message is None:
             raise Http404("There is no such message; perhaps its conversation was deleted.")
         return message

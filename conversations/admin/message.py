@@ -5,7 +5,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from conversations.models import Compaction, Message
-from nanohost.lib.admin import MOST_LISTED, GrowingAdmin, excerpt, link_to
+from nanohost.lib.admin import MAX_LISTED, GrowingAdmin, excerpt, link_to
 from nanohost.lib.redaction import redact_known
 
 
@@ -35,7 +35,7 @@ class MessageAdmin(GrowingAdmin):
         if not words:
             return queryset, False
         # No page shows the secrets that stand in a message, and none is found by them, or by parts of them.
-        latest = queryset.order_by("-pk").values_list("pk", "content")[:MOST_LISTED]
+        latest = queryset.order_by("-pk").values_list("pk", "content")[:MAX_LISTED]
         found = [
             pk
             for pk, content in latest.iterator(chunk_size=20)

@@ -13,7 +13,7 @@ READERS = [
 ]
 
 # A page shows so many of a turn's tool calls; the list of tool calls has the rest.
-MOST_CALLS = 200
+MAX_CALLS = 200
 
 
 def check_readers(request: HttpRequest) -> None:

@@ -26,10 +26,10 @@ from nanohost.lib.text import duration
 from tools.models import ToolCall
 
 # Messages of a page, and of the inbox that are shown below the last one, of either kind.
-A_PAGE, MOST_WAITING = 100, 50
+A_PAGE, MAX_WAITING = 100, 50
 
 # Characters of one text; its own page has the rest.
-MOST_CHARS = 20_000
+MAX_CHARS = 20_000
 
 _KINDS = {
     Message.Kind.ROLLING: "Summary, for the prompts from here on",
@@ -164,8 +164,8 @@ def read(conversation: Conversation, *, before: int | None = None, after: int | 
     never_begun: list[Any] = []
     if not more_after:
         inbox = _cut(Message.objects.filter(conversation=conversation, seq=None).order_by("pk"))
-        waiting = list(inbox.filter(turn__status__in=OPEN)[:MOST_WAITING])
-        never_begun = list(inbox.exclude(turn__status__in=OPEN).order_by("-pk")[:MOST_WAITING])[::-1]
+        waiting = list(inbox.filter(turn__status__in=OPEN)[:MAX_WAITING])
+        never_begun = list(inbox.exclude(turn__status__in=OPEN).order_by("-pk")[:MAX_WAITING])[::-1]
     look_up = _LookUp(conversation, [*messages, *waiting, *never_begun])
     return Page(
         parts=list(look_up.parts(messages)),
@@ -178,7 +178,7 @@ def read(conversation: Conversation, *, before: int | None = None, after: int | 
 
 def _cut(rows: Any) -> Any:
     """Messages with the beginnings of their contents: a page of whole ones might have 100 MB."""
-    return rows.defer("content").annotate(begins=Left("content", MOST_CHARS), chars=Length("content"))
+    return rows.defer("content").annotate(begins=Left("content", MAX_CHARS), chars=Length("content"))
 
 
 class _LookUp:
@@ -190,7 +190,7 @@ class _LookUp:
         asked = {call_id for message in messages for call_id, _, _ in calls_in(message.tool_calls)}
         calls = ToolCall.objects.filter(turn_id__in=turns, call_id__in=asked)
         calls = calls.defer("arguments", "private_arguments", "result").annotate(
-            begins=Left("result", MOST_CHARS), chars=Length("result")
+            begins=Left("result", MAX_CHARS), chars=Length("result")
         )
         self._calls = {(call.turn_id, call.call_id): call for call in calls}
         # An import has no record of its calls: their results are messages.
@@ -258,12 +258,12 @@ def _label(message: Any) -> str:
 
 def _text(row: Any) -> Text:
     """What a row's text begins with."""
-    return Text(html=shown(row.begins), missing=max(row.chars - MOST_CHARS, 0))
+    return Text(html=shown(row.begins), missing=max(row.chars - MAX_CHARS, 0))
 
 
 def cut(text: str) -> Text:
     """A text, its end left out if it is long."""
-    return Text(html=shown(text[:MOST_CHARS]), missing=max(len(text) - MOST_CHARS, 0))
+    return Text(html=shown(text[:MAX_CHARS]), missing=max(len(text) - MAX_CHARS, 0))
 
 
 def as_read(text: str) -> str:

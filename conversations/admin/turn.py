@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from agent.models import AgentVersion
 from conversations import waits
 from conversations.admin import bulk_actions, reading
-from conversations.admin.pages import MOST_CALLS, check_readers, number, page_link
+from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
 from conversations.errors import TurnProblem
 from conversations.models import Message, Turn
@@ -211,7 +211,7 @@ class TurnAdmin(GrowingAdmin):
 
     @admin.display(description="tool calls")
     def calls(self, turn: Turn) -> str:
-        rows = ToolCall.objects.filter(turn_id=turn.pk).order_by("position")[:MOST_CALLS]
+        rows = ToolCall.objects.filter(turn_id=turn.pk).order_by("position")[:MAX_CALLS]
         cells = (
             (
                 link_to("tools_toolcall", call.pk, call.tool_name or "(no name)"),

@@ -8,7 +8,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction
 from rest_framework import serializers
 
-from conversations.models import MOST_REASON, CompactionKind, Conversation, LaterMessage, LaterState, Message, calls_in
+from conversations.models import MAX_REASON, CompactionKind, Conversation, LaterMessage, LaterState, Message, calls_in
 from conversations.statuses import CHOICES
 from nanohost.lib.api import Flag, NullIfEmpty, Strict, Text
 from tools.models import CallStatus
@@ -254,7 +254,7 @@ class MessageView(serializers.ModelSerializer[Message]):
 class UndoIn(Strict):
     """Body of POST /conversations/{id}/summaries/{seq}/undo."""
 
-    reason = Text(required=False, allow_blank=True, max_length=MOST_REASON, help_text="Why; kept with it.")
+    reason = Text(required=False, allow_blank=True, max_length=MAX_REASON, help_text="Why; kept with it.")
 
 
 class SummaryView(serializers.Serializer[Any]):

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from conversations import pins, summaries
 from conversations.api import serializers as shapes
 from conversations.api.views import owned_conversation
-from conversations.models import MOST_SEQ, Compaction, Message
+from conversations.models import MAX_SEQ, Compaction, Message
 from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, parameter_of, problems
 
 
@@ -73,7 +73,7 @@ class SummaryUndo(APIView):
         """Have the summary before this one count again, which has to be the one that counts. Nothing is erased."""
         conversation = owned_conversation(request, conversation_id)
         reason = checked(shapes.UndoIn, request).get("reason", "")
-        undone = summaries.undo(conversation.pk, min(seq, MOST_SEQ), by=str(request.user), reason=reason)
+        undone = summaries.undo(conversation.pk, min(seq, MAX_SEQ), by=str(request.user), reason=reason)
         return Response(_summaries([undone])[0])
 
 

@@ -1,4 +1,4 @@
-"""The REST API. A view reads HTTP, makes one domain call and answers at once; waiting is the waiting room's."""
+"""The REST API. A view reads HTTP, makes one domain call and answers at once; waiting is the gateway's."""
 
 import re
 from typing import Any
@@ -215,7 +215,7 @@ def _as_response(answer: Answer, headers: dict[str, str] | None = None) -> JsonR
         status=answer.status,
         content_type=answer.content_type,
         headers={**answer.headers, **(headers or {})},
-        json_dumps_params={"ensure_ascii": False, "separators": (",", ":")},  # as the waiting room writes it
+        json_dumps_params={"ensure_ascii": False, "separators": (",", ":")},  # as the gateway writes it
     )
 
 

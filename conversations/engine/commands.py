@@ -101,7 +101,7 @@ async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> N
     reply = "This is a new beginning. What was said is in memory."
     read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
     changed, problem = "Nothing was changed", "the memory keeps changing"
-    for _ in range(compaction.MOST_CLASHES):
+    for _ in range(compaction.MAX_CLASHES):
         try:
             part = await database(read)
             result = await consolidate(part, agent=claim.agent, model=claim.model) if part else None

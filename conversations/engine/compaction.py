@@ -45,23 +45,23 @@ from nanohost.lib.lease import RELEASED, backoff, rescheduled
 from nanohost.lib.redaction import redact
 
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 
 # How often what was made is made again, because the conversation or the memory was changed meanwhile.
-MOST_CLASHES = 5
+MAX_CLASHES = 5
 
 # Seconds before another try: after an answer of no use, doubled each time; and while the provider cannot answer.
 RETRY_FIRST, RETRY_LONGEST, RETRY_WHILE_AWAY = 10.0, 60.0, 30.0
 
 # Messages that are taken in at once. What is left over is compacted next.
-MOST_LINES = 2000
+MAX_LINES = 2000
 
 # Of a tool's result, and of the arguments of a call.
-MOST_RESULT_CHARS, MOST_ARGUMENT_CHARS = 2000, 500
+MAX_RESULT_CHARS, MAX_ARGUMENT_CHARS = 2000, 500
 
 # Bytes of the conversation that one call of the model is given, at least and at most; in between, half of what its
 # context has room for, since estimates are not exact, or USUAL of them if there is room for no more.
-LEAST_CHUNK, USUAL_CHUNK, MOST_CHUNK = 300, 2000, 200_000
+LEAST_CHUNK, USUAL_CHUNK, MAX_CHUNK = 300, 2000, 200_000
 
 # An estimate is never exact: so much of what fits is used.
 USED_SHARE = 0.95
@@ -229,7 +229,7 @@ def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Par
 
 def _older(conversation: Conversation, keep_tokens: int) -> Sequence[Line]:
     """What is older than the window; of a turn that is longer than what is read at once, all of it."""
-    most = MOST_LINES
+    most = MAX_LINES
     while True:
         lines = _lines(conversation, most=most)
         part = older_part(lines, window=settings.MEMORY_WINDOW, keep_tokens=keep_tokens)
@@ -251,11 +251,11 @@ def line_of(message: Message, *, whole: bool = False) -> Line:
     ``whole``."""
     content, role = message.content, message.role
     if message.role == Message.Role.TOOL:
-        content = content if whole else shorten(content, MOST_RESULT_CHARS)
+        content = content if whole else shorten(content, MAX_RESULT_CHARS)
         role = f"tool {message.tool_name}".strip()
     for call in message.tool_calls or ():
         arguments = call["function"]["arguments"]
-        arguments = arguments if whole else shorten(arguments, MOST_ARGUMENT_CHARS)
+        arguments = arguments if whole else shorten(arguments, MAX_ARGUMENT_CHARS)
         content = f"{content}\n(calls {call['function']['name']} with {arguments})".strip()
     assert message.seq is not None  # it is part of the transcript
     return Line(
@@ -418,7 +418,7 @@ def next_chunk(
     is_part = tokens.estimated(memory) * tokens.BYTES_A_TOKEN > MEMORY_SHARE * room
     shown = _within(memory, int(PART_SHARE * room)) if is_part else memory
     left = room - (tokens.estimated(shown) + tokens.estimated(summary)) * tokens.BYTES_A_TOKEN
-    most = min(max(left // 2, min(left, USUAL_CHUNK), LEAST_CHUNK), MOST_CHUNK)
+    most = min(max(left // 2, min(left, USUAL_CHUNK), LEAST_CHUNK), MAX_CHUNK)
     return Asking(lines=next(chunks(lines, most_bytes=most)), summary=summary, memory=shown, is_part=is_part)
 
 
@@ -476,7 +476,7 @@ def store(hold: Hold, part: Part, result: Result) -> None:
         memory_version = apply(part, result, turn_id=hold.turn_id)
         before = {"before_through": part.consolidated_through, "before_summary": part.summary_seq}
         end(hold, part.lines, result, seq=seq, kind=Message.Kind.ROLLING, memory_version=memory_version, **before)
-        if len(part.lines) >= MOST_LINES - settings.MEMORY_WINDOW:
+        if len(part.lines) >= MAX_LINES - settings.MEMORY_WINDOW:
             request(part.conversation_id, hold.turn_id, keep_tokens=hold.keep_tokens)
 
 

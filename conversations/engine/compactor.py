@@ -17,7 +17,7 @@ from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
 from agent.models import Agent
 from conversations.engine import compaction, daily
-from conversations.engine.compaction import MOST_FAILURES, Asking, Hold, Part, Result
+from conversations.engine.compaction import MAX_FAILURES, Asking, Hold, Part, Result
 from conversations.engine.runner import Runner
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
@@ -125,7 +125,7 @@ class Compactor(Runner):
         if hold.kind == CompactionKind.DAILY:
             await self._summarise_day(hold)
             return
-        for _ in range(compaction.MOST_CLASHES):
+        for _ in range(compaction.MAX_CLASHES):
             part = await self.database(
                 compaction.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens
             )
@@ -133,7 +133,7 @@ class Compactor(Runner):
                 await self._stored(compaction.drop, hold)
                 return
             made = compaction.made_so_far(part, hold.made_so_far, model=hold.model)
-            if hold.failures >= MOST_FAILURES:
+            if hold.failures >= MAX_FAILURES:
                 result = await self.database(compaction.stub_of, part, made)
             else:
                 result = await self._consolidate(hold, part, made)
@@ -165,7 +165,7 @@ class Compactor(Runner):
             raise
 
     async def _summarise_day(self, hold: Hold) -> None:
-        if hold.failures >= MOST_FAILURES:
+        if hold.failures >= MAX_FAILURES:
             await self._stored(compaction.fail, hold)
         elif lines := await self.database(daily.read, hold):
             result = Result(summary="", model=hold.model)

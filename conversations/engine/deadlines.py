@@ -8,7 +8,7 @@ from nanohost.lib.clock import from_now
 from tools import gate
 
 # Turns whose calls are ended at a time.
-MOST_OVERDUE = 200
+MAX_OVERDUE = 200
 
 
 def time_for_last_answer() -> float:
@@ -21,5 +21,5 @@ def end_overdue_calls() -> None:
     waiting = Turn.objects.filter(
         status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS, deadline__lt=from_now(time_for_last_answer())
     )
-    for turn_id in list(waiting.values_list("pk", flat=True)[:MOST_OVERDUE]):
+    for turn_id in list(waiting.values_list("pk", flat=True)[:MAX_OVERDUE]):
         gate.end_open([turn_id], rule="turn_time", reason="the turn's time was up")

@@ -21,10 +21,10 @@ from nanohost.lib.errors import NotFound, Problem
 logger = logging.getLogger(__name__)
 
 # Seconds until another try, doubled each time, and how many there are.
-RETRY_FIRST, MOST_TRIES = 5.0, 5
+RETRY_FIRST, MAX_TRIES = 5.0, 5
 
 # Found by one sweep.
-MOST_FOUND = 100
+MAX_FOUND = 100
 
 Kind = LaterMessage.Kind
 
@@ -74,7 +74,7 @@ def fire_due() -> None:
     """Make the turns of messages whose time has come, and see what became of those that were made."""
     _settle()
     due = LaterMessage.objects.filter(kind=Kind.WAKE, state=LaterState.WAITING, run_after__lte=Now())
-    for message in due.select_related("conversation__agent").order_by("run_after")[:MOST_FOUND]:
+    for message in due.select_related("conversation__agent").order_by("run_after")[:MAX_FOUND]:
         try:
             _fire(message)
         except Problem as problem:  # such as a model that is no longer offered
@@ -133,11 +133,11 @@ def _settle() -> None:
     fired = LaterMessage.objects.filter(state=LaterState.FIRED).annotate(
         outcome=Subquery(turn.values("status")), code=Subquery(turn.values("error_code"))
     )
-    for message in fired.exclude(outcome=None)[:MOST_FOUND]:
+    for message in fired.exclude(outcome=None)[:MAX_FOUND]:
         mine = LaterMessage.objects.filter(pk=message.pk, state=LaterState.FIRED, turn_id=message.turn_id)
         if message.outcome != TurnStatus.FAILED:
             mine.update(state=LaterState.DONE)
-        elif message.tries < MOST_TRIES and message.code != RESTORED:
+        elif message.tries < MAX_TRIES and message.code != RESTORED:
             mine.update(state=LaterState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))
         else:
             mine.update(state=LaterState.FAILED)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import Count
 
-from conversations.models import MOST_REASON, IntakePause, Turn
+from conversations.models import MAX_REASON, IntakePause, Turn
 from conversations.statuses import TurnStatus, WaitingFor, describe
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head
@@ -55,7 +55,7 @@ def pause(*, by: str, because: str) -> bool:
     """Take no new turns in, from the commit on; False if it is paused already: that pause stays as it is."""
     _, paused = IntakePause.objects.get_or_create(
         pk=IntakePause.ONLY,
-        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact_head(because, MOST_REASON)},
+        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact_head(because, MAX_REASON)},
     )
     if paused:
         logger.warning("the intake of new turns is paused", extra={"by": by})

@@ -23,7 +23,7 @@ from agent.prompt import Background, Pinned, build_prompt
 from conversations import pins
 from conversations.engine.compaction import USED_SHARE
 from conversations.engine.lease import Claim
-from conversations.engine.snapshot import MOST_MESSAGES, said_between
+from conversations.engine.snapshot import MAX_MESSAGES, said_between
 from conversations.engine.step_context import StepContext
 from conversations.models import Conversation, Message, Turn
 from memory import log
@@ -77,7 +77,7 @@ def prompt_of(
         background=background,
         transcript=transcript,
         result_chars=result_chars,
-        most=MOST_MESSAGES,
+        most=MAX_MESSAGES,
         tokens=room,
         limit=limit,
     )

@@ -83,7 +83,7 @@ _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
 _FOR_SNAPSHOT = ("seq", "own", "kind", "created_at", *_FOR_CHAT)
 
 # However few of them are consolidated: an older summary of what comes before these is worth more than their beginning.
-MOST_MESSAGES = 500
+MAX_MESSAGES = 500
 
 
 def _said() -> Any:
@@ -103,7 +103,7 @@ def _latest(window: int) -> Rows[Any]:
         since = _said().filter(seq__gte=Given("starts_at"))
         nth_last = Subquery(since.order_by("-seq").values("seq")[window - 1 : window])
         first = Least(Given("first", BigIntegerField()), Coalesce(nth_last, 0), output_field=BigIntegerField())
-        return since.filter(seq__gte=first).order_by("-seq").values_list(*_FOR_SNAPSHOT)[:MOST_MESSAGES]
+        return since.filter(seq__gte=first).order_by("-seq").values_list(*_FOR_SNAPSHOT)[:MAX_MESSAGES]
 
     return Rows(query)
 
@@ -125,7 +125,7 @@ def load(claim: Claim) -> Snapshot:
     starts_at, consolidated_through, summary_seq, summarise_from, pinned = pointers
     whose = {"conversation_id": claim.conversation_id, "turn_id": claim.turn_id}
     rows = _latest(settings.MEMORY_WINDOW)(**whose, starts_at=starts_at, first=consolidated_through + 1)[::-1]
-    if len(rows) == MOST_MESSAGES and rows[0][1]:
+    if len(rows) == MAX_MESSAGES and rows[0][1]:
         # The turn alone may fill the prompt; all of it is needed to decide what comes next.
         rows = _of_turn(**whose)
     zone = timezone.get_current_timezone()
@@ -147,7 +147,7 @@ def load(claim: Claim) -> Snapshot:
         summary_seq=summary_seq,
         pinned=pins.for_prompt(claim.conversation_id, pins.seqs_of(pinned), first_seq=first_seq),
         # But not so long that the prompt would lack the beginning of what no summary covers.
-        is_left_long=last_seq < summarise_from and unconsolidated < MOST_MESSAGES // 2,
+        is_left_long=last_seq < summarise_from and unconsolidated < MAX_MESSAGES // 2,
     )
 
 

@@ -34,7 +34,7 @@ from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
 from conversations.events import Success, tool_events
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import MOST_REASON, Message, Turn
+from conversations.models import MAX_REASON, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
@@ -193,7 +193,7 @@ def fail(claim: Claim, *, code: str, detail: str = "", sent: dict[str, Any] | No
     """End the turn without an answer: the stable code for programs, the detail for people. ``sent``: the record of what
     the model was sent that did not answer."""
     unanswered = {"sent": sent} if sent else {}
-    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact_head(detail, MOST_REASON), **unanswered)
+    _end(claim, status=TurnStatus.FAILED, error_code=code, error_detail=redact_head(detail, MAX_REASON), **unanswered)
 
 
 def cancel_if_asked(claim: Claim) -> bool:

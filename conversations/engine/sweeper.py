@@ -16,26 +16,26 @@ from conversations.kinds import KINDS, Kind
 from nanohost.lib.clock import Now
 
 # Rows that a sweep finds of a kind, at most.
-MOST_FOUND = 200
+MAX_FOUND = 200
 
 # A sweep notifies of what is due every few seconds: what was notified of before then, nobody had room for.
 OVERLOOKED_AFTER = timedelta(seconds=30)
 
 
-def find(kind: Kind, *, wanted: int = MOST_FOUND, held: Collection[UUID] = ()) -> Sequence[UUID]:
+def find(kind: Kind, *, wanted: int = MAX_FOUND, held: Collection[UUID] = ()) -> Sequence[UUID]:
     """Rows that are due and that nobody was notified of lately, marked as notified; no more than a worker has room for.
 
     While all workers are full, rings wait at the broker, and what is found would only have to wait as well. What the
     asking worker holds, though its lease ran out, is left for others to find.
     """
-    found: list[UUID] = kind.rows.find(limit=min(wanted, MOST_FOUND), leaving_out=held)
+    found: list[UUID] = kind.rows.find(limit=min(wanted, MAX_FOUND), leaving_out=held)
     return found
 
 
 def overlooked() -> Mapping[Kind, Sequence[UUID]]:
-    """What nobody came for within ``OVERLOOKED_AFTER``, ``MOST_FOUND`` of each kind at most."""
+    """What nobody came for within ``OVERLOOKED_AFTER``, ``MAX_FOUND`` of each kind at most."""
     seconds = OVERLOOKED_AFTER.total_seconds()
-    return {kind: kind.rows.overlooked(seconds=seconds, limit=MOST_FOUND) for kind in KINDS}
+    return {kind: kind.rows.overlooked(seconds=seconds, limit=MAX_FOUND) for kind in KINDS}
 
 
 def notify_again() -> int:

@@ -12,7 +12,7 @@ from conversations.engine import doorbell
 from conversations.engine.steps import close_round, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import MOST_REASON, Conversation, Turn
+from conversations.models import MAX_REASON, Conversation, Turn
 from conversations.statuses import AT_REST, OPEN, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
@@ -50,7 +50,7 @@ def fail_turn(turn: Turn, *, reason: str, code: str = BY_OPERATOR) -> bool:
 
     A worker that holds it loses it: nothing of what it still does is stored.
     """
-    failed = {"status": TurnStatus.FAILED, "error_code": code, "error_detail": redact_head(reason, MOST_REASON)}
+    failed = {"status": TurnStatus.FAILED, "error_code": code, "error_detail": redact_head(reason, MAX_REASON)}
     return _end(turn, Q(status__in=OPEN), failed, rule="turn_ended", reason="an operator ended the turn")
 
 

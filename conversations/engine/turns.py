@@ -44,11 +44,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Seconds before the first retry of a provider's error, at most; doubled each time, and never more than the last figure.
-RETRY_FIRST, RETRY_MOST = 1.0, 60.0
+RETRY_FIRST, RETRY_MAX = 1.0, 60.0
 
 # Turns whose workers died twice are suspects: one of them may be what kills workers, and those who are held beside it
 # die with it each time. So few of them are held at once, and later each alone; for as many seconds they stand back.
-SUSPECTS_AT_MOST = 8
+MAX_POISON_TURNS = 8
 STAND_BACK = (1.0, 3.0)
 
 # A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
@@ -165,7 +165,7 @@ class TurnRunner(Runner):
             return True
         suspects = [claim, *(held.claim for held in self._held.values() if held.claim.attempts >= 2)]
         alone = any(each.attempts >= min(3, settings.TURN_MAX_ATTEMPTS) for each in suspects)
-        return len(suspects) <= (1 if alone else SUSPECTS_AT_MOST)
+        return len(suspects) <= (1 if alone else MAX_POISON_TURNS)
 
     async def _stand_back(self, claim: Claim) -> None:
         """Leave a suspect to another worker, or to a later moment."""
@@ -311,7 +311,7 @@ class TurnRunner(Runner):
         try:
             await self.database(doorbell.notify, TURNS, turn_id)
         except OperationalError as error:
-            logger.warning("a turn could not be rung for (%s); a sweep finds it", type(error).__name__)
+            logger.warning("a turn's workers could not be notified (%s); a sweep finds it", type(error).__name__)
 
     async def _store_ending(self, held: _Held) -> None:
         """A task that was stopped stores what it was stopped for."""
@@ -430,7 +430,7 @@ def _next_try(claim: Claim, stored: Snapshot, code: str, before: int, wait: floa
     left = min(claim.seconds_left(), settings.LLM_RETRY_SECONDS - retrying_for)
     if left < RETRY_FIRST or (code not in OUTAGES and before >= settings.TURN_MAX_ATTEMPTS):
         return None
-    seconds = min(backoff(before, first=RETRY_FIRST, longest=RETRY_MOST), left / 2)
+    seconds = min(backoff(before, first=RETRY_FIRST, longest=RETRY_MAX), left / 2)
     if wait is not None:
         # Not earlier than our own: a provider that says "in 0.01 s" each time would be asked without end.
         seconds = max(seconds, wait * random.uniform(1.0, 1.1))  # noqa: S311 -- no secret

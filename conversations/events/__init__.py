@@ -35,7 +35,7 @@ class Success(TypedDict):
 
 
 # A turn's news that are kept for readers who come late or come back; its rows tell what is older.
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 KEPT_SECONDS = 300
 
 _ID = re.compile("[0-9]{1,20}-[0-9]{1,20}")
@@ -64,10 +64,10 @@ def place_of(event_id: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-class Follower(Protocol):
+class Subscriber(Protocol):
     """Who is told: called on the event loop that it was attached on."""
 
-    def happened(self, turn_id: UUID, event: Event) -> None:
+    def on_event(self, turn_id: UUID, event: Event) -> None:
         """Something happened in a turn that was subscribed to."""
 
     def ended(self, turn_id: UUID, success: Success | None) -> None:
@@ -91,20 +91,20 @@ class Transport(Protocol):
     def flush(self, *, timeout: float) -> None:
         """Return once what was published is on its way, or after so many seconds."""
 
-    async def attach(self, follower: Follower) -> None:
-        """Begin to tell a follower, on the running event loop."""
+    async def attach(self, subscriber: Subscriber) -> None:
+        """Begin to tell a subscriber, on the running event loop."""
 
     async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
-        """Tell the follower of this turn's events from now on; returns those that are kept. Raises OSError."""
+        """Tell the subscriber of this turn's events from now on; returns those that are kept. Raises OSError."""
 
     async def unsubscribe(self, turn_id: UUID) -> None:
         """No longer."""
 
     async def detach(self) -> None:
-        """Tell the follower nothing more."""
+        """Tell the subscriber nothing more."""
 
     def is_deaf(self) -> bool:
-        """Whether the follower, if there is one, is told nothing although things may happen. From any thread."""
+        """Whether the subscriber, if there is one, is told nothing although things may happen. From any thread."""
 
 
 @cache

@@ -24,7 +24,7 @@ def as_sse(kind: str, data: object, event_id: str | None = None) -> bytes:
     return f"{head}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-class Followed:
+class Subscription:
     """A turn that somebody waits for, and its events as far as somebody reads them: shared by all its readers."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Followed:
         self.ended = False
         # How it has succeeded, if that was told with its end.
         self.success: Success | None = None
-        self.followers = 0
+        self.subscribers = 0
         self.events: list[tuple[Event, bytes]] = []
         # Has the kept events, and those to come, once it is done.
         self.loading: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class Followed:
         self._early: list[Event] | None = []
         self._wakers: set[asyncio.Future[None]] = set()
 
-    def happened(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take an event; those that have come before the kept ones were loaded wait for them."""
         if self._early is not None:
             self._early.append(event)
@@ -59,7 +59,7 @@ class Followed:
         """Take the kept events, then those that came meanwhile."""
         early, self._early = self._early or [], None
         for event in (*kept, *early):
-            self.happened(event)
+            self.on_event(event)
 
     def wake(self) -> None:
         """Have everybody who waits look again."""
@@ -81,12 +81,12 @@ class Hub:
 
     def __init__(self, still_open: Callable[[list[UUID]], Awaitable[set[UUID]]]) -> None:
         self._still_open = still_open
-        self._followed: dict[UUID, Followed] = {}
+        self._subscriptions: dict[UUID, Subscription] = {}
         self._attached: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         # Unsubscriptions that are on their way.
-        self._farewells: dict[UUID, asyncio.Task[None]] = {}
+        self._unsubscribing: dict[UUID, asyncio.Task[None]] = {}
 
     async def attach(self) -> None:
         """Begin to hear of turns; later calls change nothing."""
@@ -101,37 +101,37 @@ class Hub:
             await transport().detach()
 
     @contextlib.contextmanager
-    def following(self, turn_id: UUID) -> Iterator[Followed]:
+    def subscribed(self, turn_id: UUID) -> Iterator[Subscription]:
         """Hear of the turn's end, which may not even exist yet."""
-        followed = self._followed.setdefault(turn_id, Followed())
-        followed.followers += 1
+        subscription = self._subscriptions.setdefault(turn_id, Subscription())
+        subscription.subscribers += 1
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
-            yield followed
+            yield subscription
         finally:
-            followed.followers -= 1
-            if not followed.followers:
-                del self._followed[turn_id]
-                if followed.loading:
-                    self._farewells[turn_id] = asyncio.create_task(self._take_leave(turn_id, followed.loading))
+            subscription.subscribers -= 1
+            if not subscription.subscribers:
+                del self._subscriptions[turn_id]
+                if subscription.loading:
+                    self._unsubscribing[turn_id] = asyncio.create_task(self._unsubscribe(turn_id, subscription.loading))
 
-    async def _take_leave(self, turn_id: UUID, loading: "asyncio.Task[None]") -> None:
+    async def _unsubscribe(self, turn_id: UUID, loading: "asyncio.Task[None]") -> None:
         """Subscribe no longer. A subscription that is on its way is not cut short, and who comes meanwhile waits for
         this: so the transport is told of one thing after the other."""
         await asyncio.wait((loading,))
         try:
             await transport().unsubscribe(turn_id)
         finally:
-            if self._farewells.get(turn_id) is asyncio.current_task():
-                del self._farewells[turn_id]
+            if self._unsubscribing.get(turn_id) is asyncio.current_task():
+                del self._unsubscribing[turn_id]
 
-    async def load(self, turn_id: UUID, followed: Followed) -> None:
+    async def load(self, turn_id: UUID, subscription: Subscription) -> None:
         """Have the turn's events, those that are kept and those to come."""
-        if followed.loading is None:
-            farewell = self._farewells.get(turn_id)  # of those who followed it before
-            followed.loading = asyncio.create_task(self._load(turn_id, followed, after=farewell))
-        await asyncio.shield(followed.loading)
+        if subscription.loading is None:
+            unsubscribing = self._unsubscribing.get(turn_id)  # of those who were subscribed before
+            subscription.loading = asyncio.create_task(self._load(turn_id, subscription, after=unsubscribing))
+        await asyncio.shield(subscription.loading)
 
     def look(self) -> None:
         """Look at the rows now."""
@@ -139,53 +139,57 @@ class Hub:
 
     def wake_all(self) -> None:
         """Have everybody who waits look again."""
-        for followed in list(self._followed.values()):
-            followed.wake()
+        for subscription in list(self._subscriptions.values()):
+            subscription.wake()
 
     # --- what the transport tells --------------------------------------------------------------------------------
 
-    def happened(self, turn_id: UUID, event: Event) -> None:
-        if followed := self._followed.get(turn_id):
-            followed.happened(event)
+    def on_event(self, turn_id: UUID, event: Event) -> None:
+        if subscription := self._subscriptions.get(turn_id):
+            subscription.on_event(event)
 
     def ended(self, turn_id: UUID, success: Success | None = None) -> None:
-        if followed := self._followed.get(turn_id):
-            followed.ended, followed.success = True, success or followed.success
-            followed.wake()
+        if subscription := self._subscriptions.get(turn_id):
+            subscription.ended, subscription.success = True, success or subscription.success
+            subscription.wake()
 
     def missed_some(self) -> None:
-        for turn_id, followed in self._followed.items():
-            followed.is_stale = True
-            if followed.loading and followed.loading.done():
-                followed.loading = asyncio.create_task(self._load(turn_id, followed))
+        for turn_id, subscription in self._subscriptions.items():
+            subscription.is_stale = True
+            if subscription.loading and subscription.loading.done():
+                subscription.loading = asyncio.create_task(self._load(turn_id, subscription))
         self.look()
 
     # --- looking -------------------------------------------------------------------------------------------------
 
-    async def _load(self, turn_id: UUID, followed: Followed, *, after: "asyncio.Task[None] | None" = None) -> None:
+    async def _load(
+        self, turn_id: UUID, subscription: Subscription, *, after: "asyncio.Task[None] | None" = None
+    ) -> None:
         if after:
             await asyncio.wait((after,))
-        followed.expect_kept()
+        subscription.expect_kept()
         kept: Sequence[Event] = []
         while True:
-            followed.is_stale = False
+            subscription.is_stale = False
             try:
                 kept = await transport().subscribe(turn_id)
             except OSError as error:
                 logger.warning("the kept events of a turn cannot be read (%s)", error)
-            if not followed.is_stale:
+            if not subscription.is_stale:
                 break
-        followed.take_kept(kept)
+        subscription.take_kept(kept)
 
     async def _look(self) -> None:
         """Look at the rows of all turns that are waited for, while there are any."""
-        while self._followed:
+        while self._subscriptions:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), LOOK_SECONDS)
             self._look_now.clear()
             # Who joins while the rows are read is looked at next time.
             looked_at = [
-                turn_id for turn_id, followed in self._followed.items() if followed.exists and not followed.ended
+                turn_id
+                for turn_id, subscription in self._subscriptions.items()
+                if subscription.exists and not subscription.ended
             ]
             if not looked_at:
                 continue

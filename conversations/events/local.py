@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from conversations.events import KEPT_SECONDS, MOST_KEPT, Attempts, Event, Follower, Success
+from conversations.events import KEPT_SECONDS, MAX_KEPT, Attempts, Event, Subscriber, Success
 from conversations.events.kinds import EventKind
 
 # Turns whose news are kept at most.
-MOST_TURNS = 1_000
+MAX_TURNS = 1_000
 
 
-def _tell(turn_id: UUID, event: Event, follower: Follower) -> None:
-    follower.happened(turn_id, event)
+def _tell(turn_id: UUID, event: Event, subscriber: Subscriber) -> None:
+    subscriber.on_event(turn_id, event)
 
 
 class _Kept:
@@ -25,7 +25,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.attempts = Attempts()
-        self.events: deque[Event] = deque(maxlen=MOST_KEPT)
+        self.events: deque[Event] = deque(maxlen=MAX_KEPT)
         self.touched_at = 0.0
 
 
@@ -37,7 +37,7 @@ class LocalTransport:
         # The least lately touched first.
         self._kept: OrderedDict[UUID, _Kept] = OrderedDict()
         self._subscribed: set[UUID] = set()
-        self._follower: Follower | None = None
+        self._subscriber: Subscriber | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last = 0
 
@@ -53,13 +53,13 @@ class LocalTransport:
                     self._soon(partial(_tell, turn_id, event))
 
     def publish_end(self, turn_id: UUID, success: Success | None) -> None:
-        self._soon(lambda follower: follower.ended(turn_id, success))
+        self._soon(lambda subscriber: subscriber.ended(turn_id, success))
 
     def flush(self, *, timeout: float) -> None:
         """Nothing is on its way."""
 
-    async def attach(self, follower: Follower) -> None:
-        self._follower, self._loop = follower, asyncio.get_running_loop()
+    async def attach(self, subscriber: Subscriber) -> None:
+        self._subscriber, self._loop = subscriber, asyncio.get_running_loop()
 
     async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
         with self._lock:
@@ -72,15 +72,15 @@ class LocalTransport:
             self._subscribed.discard(turn_id)
 
     async def detach(self) -> None:
-        self._follower = self._loop = None
+        self._subscriber = self._loop = None
 
     def is_deaf(self) -> bool:
         return False
 
-    def _soon(self, tell: Callable[[Follower], None]) -> None:
-        follower, loop = self._follower, self._loop
-        if follower and loop and not loop.is_closed():
-            loop.call_soon_threadsafe(tell, follower)
+    def _soon(self, tell: Callable[[Subscriber], None]) -> None:
+        subscriber, loop = self._subscriber, self._loop
+        if subscriber and loop and not loop.is_closed():
+            loop.call_soon_threadsafe(tell, subscriber)
 
     def _of(self, turn_id: UUID) -> _Kept:
         now = time.monotonic()
@@ -88,7 +88,7 @@ class LocalTransport:
         kept.touched_at = now
         self._kept.move_to_end(turn_id)
         oldest = next(iter(self._kept.values()))
-        while len(self._kept) > MOST_TURNS or oldest.touched_at < now - KEPT_SECONDS:
+        while len(self._kept) > MAX_TURNS or oldest.touched_at < now - KEPT_SECONDS:
             self._kept.popitem(last=False)
             oldest = next(iter(self._kept.values()))
         return kept

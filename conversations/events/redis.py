@@ -26,14 +26,14 @@ from django.conf import settings
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff, NoBackoff
 
-from conversations.events import KEPT_SECONDS, MOST_KEPT, Event, Follower, Success
+from conversations.events import KEPT_SECONDS, MAX_KEPT, Event, Subscriber, Success
 from conversations.events.kinds import DELTAS, EventKind
 from nanohost.lib.ids import new_id
 
 logger = logging.getLogger(__name__)
 
 # News that wait for the publishing thread at most.
-MOST_WAITING = 20_000
+MAX_WAITING = 20_000
 # Seconds between two tries at a Redis that failed.
 AGAIN_AFTER = 1.0
 # Seconds before another connection is made to follow by, after one that has ended: doubled while none lasts.
@@ -70,13 +70,13 @@ return 1
 """
 
 # A success that is longer is not told along with its turn's end: whoever waits for it reads the rows.
-MOST_TOLD_BYTES = 64 * 1024
+MAX_TOLD_BYTES = 64 * 1024
 
 _Waiting = tuple[UUID, EventKind, dict[str, Any], int | None]
 _Ended = tuple[UUID, Success | None]
 # To oneself.
 _Word = tuple[str]
-_News = _Waiting | _Ended | _Word
+_Outgoing = _Waiting | _Ended | _Word
 
 
 class RedisTransport:
@@ -84,17 +84,17 @@ class RedisTransport:
 
     def __init__(self) -> None:
         self._prefix = settings.EVENTS_PREFIX
-        self._waiting: deque[_News] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[_Outgoing] = deque(maxlen=MAX_WAITING)
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._publisher: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._follower: Follower | None = None
+        self._subscriber: Subscriber | None = None
         self._async: redis.asyncio.Redis | None = None
         self._own_channel = f"{self._prefix}self:{new_id().hex}"
         self._following: list[asyncio.Task[None]] = []
-        # The turns to be followed; and by channel, whether the server has confirmed it.
+        # The turns to be subscribed to; and by channel, whether the server has confirmed it.
         self._subscribed: set[UUID] = set()
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._wanted_changed = asyncio.Event()
@@ -112,7 +112,7 @@ class RedisTransport:
     def flush(self, *, timeout: float) -> None:
         self._idle.wait(timeout)
 
-    def _send(self, news: _News) -> None:
+    def _send(self, news: _Outgoing) -> None:
         self._idle.clear()
         self._waiting.append(news)
         self._wake.set()
@@ -143,9 +143,9 @@ class RedisTransport:
             if not self._waiting:
                 self._idle.set()
 
-    def _gathered(self) -> list[_News]:
+    def _gathered(self) -> list[_Outgoing]:
         """All that waits, with pieces of one message put together."""
-        batch: list[_News] = []
+        batch: list[_Outgoing] = []
         for _ in range(len(self._waiting)):
             news = self._waiting.popleft()
             if batch and (joined := joined_pieces(batch[-1], news)):
@@ -154,7 +154,7 @@ class RedisTransport:
                 batch.append(news)
         return batch
 
-    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_News]) -> None:
+    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_Outgoing]) -> None:
         with client.pipeline(transaction=False) as pipeline:
             for news in batch:
                 if len(news) == 1:
@@ -174,7 +174,7 @@ class RedisTransport:
                         "" if fence is None else fence,
                         message,
                         key,
-                        MOST_KEPT,
+                        MAX_KEPT,
                         KEPT_SECONDS,
                         EventKind.MESSAGE_RESET,
                     ],
@@ -184,8 +184,8 @@ class RedisTransport:
 
     # --- following -----------------------------------------------------------------------------------------------
 
-    async def attach(self, follower: Follower) -> None:
-        self._follower = follower
+    async def attach(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
         self._async = redis.asyncio.Redis.from_url(
             settings.REDIS_URL,
             socket_timeout=2,
@@ -217,7 +217,7 @@ class RedisTransport:
         self._wanted_changed.set()
 
     async def detach(self) -> None:
-        self._follower = None
+        self._subscriber = None
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
@@ -308,7 +308,7 @@ class RedisTransport:
         return wanted
 
     def _heard(self, what: str, channel: str, data: Any) -> None:
-        if self._follower is None:
+        if self._subscriber is None:
             return
         if what == "subscribe":
             self._is_confirmed(channel)
@@ -318,11 +318,11 @@ class RedisTransport:
             self._heard_at = time.monotonic()
         elif channel == f"{self._prefix}ended":
             turn_id, _, success = data.partition(" ")
-            self._follower.ended(UUID(turn_id), json.loads(success) if success else None)
+            self._subscriber.ended(UUID(turn_id), json.loads(success) if success else None)
         else:
             event_id, kind, text = data.split(" ", 2)
             turn_id = UUID(channel.rpartition(":")[2])
-            self._follower.happened(turn_id, Event(event_id, kind, json.loads(text)))
+            self._subscriber.on_event(turn_id, Event(event_id, kind, json.loads(text)))
 
     def _is_confirmed(self, channel: str) -> None:
         if not (confirmation := self._confirmation(channel)).done():
@@ -330,8 +330,8 @@ class RedisTransport:
         if channel == f"{self._prefix}ended":
             self.is_connected = True
             logger.info("news of turns are heard")
-            if self._follower:
-                self._follower.missed_some()
+            if self._subscriber:
+                self._subscriber.missed_some()
 
     def _key(self, turn_id: UUID) -> str:
         return f"{self._prefix}turn:{turn_id.hex}"
@@ -346,10 +346,10 @@ async def _ended(*tasks: "asyncio.Task[Any]") -> None:
 
 def as_end(turn_id: UUID, success: Success | None) -> str:
     told = json.dumps(success, ensure_ascii=False, separators=(",", ":")) if success else ""
-    return f"{turn_id.hex} {told}" if told and len(told.encode()) <= MOST_TOLD_BYTES else turn_id.hex
+    return f"{turn_id.hex} {told}" if told and len(told.encode()) <= MAX_TOLD_BYTES else turn_id.hex
 
 
-def joined_pieces(before: _News, after: _News) -> _Waiting | None:
+def joined_pieces(before: _Outgoing, after: _Outgoing) -> _Waiting | None:
     """Two pieces of one message as one, or None if they are not."""
     if len(before) != 4 or len(after) != 4:
         return None

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from conversations.events import place_of, tool_events
 from conversations.events.answers import Renderer
-from conversations.events.hub import Followed, Hub, as_sse
+from conversations.events.hub import Hub, Subscription, as_sse
 from conversations.events.kinds import DELTAS, EventKind
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
@@ -28,7 +28,7 @@ RETRY = b"retry: 1000\n\n"
 # ids, 0-1 and so on, are never among those kept, so that who is cut off among them is told them all again.
 FIRST, LAST = "0-0", "end"
 # What is sent at once, unless one event is longer: a reader that is behind has no more than that under way.
-MOST_SENT_AT_ONCE = 64 * 1024
+MAX_SENT_AT_ONCE = 64 * 1024
 
 STARTED: tuple[EventKind, dict[str, Any]] = (EventKind.TURN_STARTED, {})
 # The bus is behind the rows by less, unless it is away.
@@ -42,23 +42,23 @@ _FINAL = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class Replay:
     """A turn as its rows tell it: what has happened since it was queued, and its last event if it has ended."""
 
     events: list[tuple[EventKind, dict[str, Any]]]
     final: tuple[EventKind, dict[str, Any]] | None
 
 
-def read_story(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Story:
+def read_replay(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Replay:
     """Read a turn's rows; a turn that was deleted has failed."""
     turn = Turn.objects.filter(pk=turn_id).first()
     if turn is None:
         gone = renderer.current(turn_id, request_id=request_id).body
-        return Story(events=[], final=(EventKind.TURN_FAILED, gone))
+        return Replay(events=[], final=(EventKind.TURN_FAILED, gone))
     final = None
     if turn.ended:
         final = (_FINAL[TurnStatus(turn.status)], renderer.current(turn_id, request_id=request_id).body)
-    return Story(events=_events_of(turn) if turn.started_at else [], final=final)
+    return Replay(events=_events_of(turn) if turn.started_at else [], final=final)
 
 
 def _events_of(turn: Turn) -> list[tuple[EventKind, dict[str, Any]]]:
@@ -116,73 +116,73 @@ class _Reader:
 async def stream(
     hub: Hub,
     turn_id: UUID,
-    followed: Followed,
+    subscription: Subscription,
     *,
     last_id: str,
     queued: dict[str, Any],
-    story: Story | None,
-    read: Callable[[], Awaitable[Story]],
+    replay: Replay | None,
+    read: Callable[[], Awaitable[Replay]],
     renderer: Renderer,
     draining: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
     """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when the process
     drains: the reader then comes back, to another.
 
-    ``last_id``: of the last event the reader has seen, or "". ``queued``: the first event's data. ``story``: what the
+    ``last_id``: of the last event the reader has seen, or "". ``queued``: the first event's data. ``replay``: what the
     rows say, if that is known. ``renderer``: of the last event's data.
     """
     yield RETRY
-    await hub.load(turn_id, followed)
+    await hub.load(turn_id, subscription)
     reader = _Reader()
-    story = story or await read()
+    replay = replay or await read()
     if not last_id:
         yield as_sse(EventKind.TURN_QUEUED, queued, FIRST)
-    index = _place_after(followed, last_id)
-    if index is None and story.events == [STARTED]:
+    index = _place_after(subscription, last_id)
+    if index is None and replay.events == [STARTED]:
         # It has just started, and the news of it is on its way; otherwise it is lost.
-        await asyncio.wait((followed.change(),), timeout=NEWS_BEHIND_ROWS_SECONDS)
-        index = _place_after(followed, last_id)
-    if index is None and story.events:
-        reader.retold(story.events)
+        await asyncio.wait((subscription.change(),), timeout=NEWS_BEHIND_ROWS_SECONDS)
+        index = _place_after(subscription, last_id)
+    if index is None and replay.events:
+        reader.retold(replay.events)
         if last_id not in ("", FIRST):
             yield as_sse(EventKind.TURN_RESET, {}, "0-1")
-        for number, (kind, data) in enumerate(story.events, start=2):
+        for number, (kind, data) in enumerate(replay.events, start=2):
             yield as_sse(kind, data, f"0-{number}")
-    for event, _ in followed.events[: index or 0]:
+    for event, _ in subscription.events[: index or 0]:
         reader.was_told(event.kind, event.data)
-    index, final = index or 0, story.final
-    del story  # it may be large, and the stream long
+    index, final = index or 0, replay.final
+    del replay  # it may be large, and the stream long
     while True:
-        while index < len(followed.events):
-            part, index = _part(followed, index, reader)
+        while index < len(subscription.events):
+            part, index = _part(subscription, index, reader)
             if part:
                 yield part
-        if followed.ended and not final:
-            if followed.success:
-                final = (EventKind.TURN_COMPLETED, renderer.succeeded(followed.success).body)
+        if subscription.ended and not final:
+            if subscription.success:
+                final = (EventKind.TURN_COMPLETED, renderer.succeeded(subscription.success).body)
             else:
                 final = (await read()).final
         if final:
-            if index < len(followed.events):
+            if index < len(subscription.events):
                 continue
             yield as_sse(*final, LAST)
             return
         if draining():
             return
-        change = followed.change()
+        change = subscription.change()
         await asyncio.wait((change,), timeout=PING_SECONDS)
         if not change.done():
             change.cancel()
             yield PING
 
 
-def _part(followed: Followed, index: int, reader: _Reader) -> tuple[bytes, int]:
+def _part(subscription: Subscription, index: int, reader: _Reader) -> tuple[bytes, int]:
     """What the reader is to be sent next of the events from that index on, and the index after it."""
     lines: list[bytes] = []
     length = 0
-    while index < len(followed.events):
-        event, line = followed.events[index]
-        if lines and length + len(line) > MOST_SENT_AT_ONCE:
+    while index < len(subscription.events):
+        event, line = subscription.events[index]
+        if lines and length + len(line) > MAX_SENT_AT_ONCE:
             break
         index += 1
         if reader.admits(event.kind, event.data):
@@ -191,9 +191,9 @@ def _part(followed: Followed, index: int, reader: _Reader) -> tuple[bytes, int]:
     return b"".join(lines), index
 
 
-def _place_after(followed: Followed, last_id: str) -> int | None:
+def _place_after(subscription: Subscription, last_id: str) -> int | None:
     """The index of the event after the one of that id; None if the turn's events up to there are not all kept."""
-    events = followed.events
+    events = subscription.events
     if last_id in ("", FIRST):
         return 0 if events and events[0][0].kind == EventKind.TURN_STARTED else None
     try:

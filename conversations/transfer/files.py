@@ -108,7 +108,7 @@ def _in_order(value: Any) -> Any:
 # --- lines as they came ------------------------------------------------------------------------------------------
 
 # Bytes that are kept of one line, with what was passed over before it: what is larger is written anew.
-MOST_KEPT = 1_000_000
+MAX_KEPT = 1_000_000
 
 # Where a message's metadata has its line, if it is another than would be written.
 LINE = "line"
@@ -123,7 +123,7 @@ class Passed:
     def add(self, line: bytes) -> None:
         """One more line, whatever it is."""
         if self._bytes is not None:
-            self._bytes = None if len(self._bytes) + len(line) > MOST_KEPT else self._bytes + line
+            self._bytes = None if len(self._bytes) + len(line) > MAX_KEPT else self._bytes + line
 
     def take(self) -> bytes | None:
         """What has gone by, and begin anew; None if it is too much to be kept."""

@@ -1,4 +1,4 @@
-"""The waiting room: a small pure-ASGI application around Django, which never waits.
+"""The gateway: a small pure-ASGI application around Django, which never waits.
 
 Django's views store and answer at once, as WSGI in a small pool of threads with kept connections. This application
 
@@ -36,7 +36,7 @@ from rest_framework.request import Request
 
 from conversations.events import streams
 from conversations.events.answers import Answer, Renderer, problem_answer
-from conversations.events.hub import Followed, Hub
+from conversations.events.hub import Hub, Subscription
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.errors import (
@@ -124,7 +124,7 @@ class _Reply:
     parts: Any = None
 
 
-class WaitingRoom:
+class ResponseGateway:
     """The ASGI application; ``django`` is the WSGI one it stands around."""
 
     def __init__(self, django: Callable[..., Any]) -> None:
@@ -140,7 +140,7 @@ class WaitingRoom:
         identity = request_id(given)
         await self.hub.attach()
         with about(requestId=identity, **_subjects(scope["path"])):
-            status = await _Visit(self, scope, receive, send, identity).serve()
+            status = await _RequestHandler(self, scope, receive, send, identity).serve()
             access_log.info(
                 "request",
                 extra={
@@ -172,11 +172,11 @@ class WaitingRoom:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-class _Visit:
+class _RequestHandler:
     """One request, from its first byte to the last of its answer."""
 
-    def __init__(self, room: WaitingRoom, scope: Scope, receive: Receive, send: Send, identity: str) -> None:
-        self._room, self._scope, self._receive, self._send = room, scope, receive, send
+    def __init__(self, gateway: ResponseGateway, scope: Scope, receive: Receive, send: Send, identity: str) -> None:
+        self._gateway, self._scope, self._receive, self._send = gateway, scope, receive, send
         self._identity = identity
         self._gone: asyncio.Task[None] | None = None
         self._sent_status: int | None = None
@@ -199,7 +199,7 @@ class _Visit:
     async def _serve(self) -> int:
         # The end of a turn that this request makes is listened for before there is the turn: it cannot be missed.
         turn_id = new_id()
-        with self._room.hub.following(turn_id) if self._scope["method"] == "POST" else nullcontext() as made:
+        with self._gateway.hub.subscribed(turn_id) if self._scope["method"] == "POST" else nullcontext() as made:
             reply = await self._from_django(turn_id)
             if reply is None:
                 return CLIENT_GONE
@@ -210,8 +210,8 @@ class _Visit:
             also_about(turn=reply.awaits.turn_id)
             if made and reply.awaits.turn_id == turn_id:
                 return await self._keep(reply, reply.awaits, made, is_new=True)
-        with self._room.hub.following(reply.awaits.turn_id) as followed:
-            return await self._keep(reply, reply.awaits, followed, is_new=False)
+        with self._gateway.hub.subscribed(reply.awaits.turn_id) as subscription:
+            return await self._keep(reply, reply.awaits, subscription, is_new=False)
 
     async def _from_django(self, turn_id: UUID) -> _Reply | None:
         """What Django answers, or what needs no Django; None if the client went away."""
@@ -224,7 +224,7 @@ class _Visit:
         if scope["path"] == "/health/live" and scope["method"] in ("GET", "HEAD"):
             # Answered without a thread: they may all be waiting for the database, and the process is alive.
             return _as_reply(Answer(status=200, body={"status": "ok"}))
-        if scope["path"] == "/health/ready" and self._room.draining:
+        if scope["path"] == "/health/ready" and self._gateway.draining:
             return _as_reply(Answer(status=503, body={"status": "unavailable", "checks": {"web": "draining"}}))
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -233,31 +233,31 @@ class _Visit:
             raise BodyTooSlow(f"The body did not arrive within {BODY_SECONDS} s.") from None
         if body is None:
             return None
-        return await self._room.in_thread(_call_wsgi, self._room.django, scope, body, self._identity, turn_id)
+        return await self._gateway.in_thread(_call_wsgi, self._gateway.django, scope, body, self._identity, turn_id)
 
-    async def _keep(self, reply: _Reply, awaited: Awaited, followed: Followed, *, is_new: bool) -> int:
+    async def _keep(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
         """Keep the client until its turn has ended, or, for a stream, while it reads."""
         self._gone = asyncio.ensure_future(_disconnected(self._receive))
-        followed.exists = True
+        subscription.exists = True
         if not is_new:
-            self._room.hub.look()  # it may have ended before it was listened for
+            self._gateway.hub.look()  # it may have ended before it was listened for
         if awaited.streams:
-            return await self._stream(reply, awaited, followed, is_new=is_new)
+            return await self._stream(reply, awaited, subscription, is_new=is_new)
         until = time.monotonic() + settings.CHAT_WAIT_SECONDS
-        while not (followed.ended or self._room.draining or self._gone.done()):
+        while not (subscription.ended or self._gateway.draining or self._gone.done()):
             if (left := until - time.monotonic()) <= 0:
                 break
-            await asyncio.wait((followed.change(), self._gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((subscription.change(), self._gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if self._gone.done():
             return CLIENT_GONE
-        if self._room.draining and not followed.ended:
+        if self._gateway.draining and not subscription.ended:
             return await self._answer(reply)  # it still holds, and asks nothing of a database that may hang
-        if followed.success:  # it came with the end: what the rows would tell
-            return await self._answer(await _as_reply_aside(awaited.renderer.succeeded(followed.success)))
-        answer = await self._room.in_thread(awaited.renderer.current, awaited.turn_id, request_id=self._identity)
+        if subscription.success:  # it came with the end: what the rows would tell
+            return await self._answer(await _as_reply_aside(awaited.renderer.succeeded(subscription.success)))
+        answer = await self._gateway.in_thread(awaited.renderer.current, awaited.turn_id, request_id=self._identity)
         return await self._answer(await _as_reply_aside(answer))
 
-    async def _stream(self, reply: _Reply, awaited: Awaited, followed: Followed, *, is_new: bool) -> int:
+    async def _stream(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
         assert self._gone
         last_id = "" if is_new else _last_event_id(self._scope)
@@ -265,17 +265,17 @@ class _Visit:
             return await self._answer(_Reply(status=204, headers=[], body=b""))
         told = json.loads(reply.body)
         events = streams.stream(
-            self._room.hub,
+            self._gateway.hub,
             awaited.turn_id,
-            followed,
+            subscription,
             last_id=last_id,
             queued={name: told[name] for name in ("turnId", "conversationId")},
-            story=streams.Story(events=[], final=None) if is_new else None,
-            read=lambda: self._room.in_thread(
-                streams.read_story, awaited.turn_id, renderer=awaited.renderer, request_id=self._identity
+            replay=streams.Replay(events=[], final=None) if is_new else None,
+            read=lambda: self._gateway.in_thread(
+                streams.read_replay, awaited.turn_id, renderer=awaited.renderer, request_id=self._identity
             ),
             renderer=awaited.renderer,
-            draining=lambda: self._room.draining,
+            draining=lambda: self._gateway.draining,
         )
         await self._send_head(200, _STREAM_HEADERS)
         try:
@@ -299,13 +299,13 @@ class _Visit:
         parts = iter(reply.parts)
         try:
             await self._send_head(reply.status, reply.headers)
-            while (chunk := await self._room.in_thread(next, parts, None)) is not None:
+            while (chunk := await self._gateway.in_thread(next, parts, None)) is not None:
                 if self._gone.done() or not await self._is_taken(chunk):
                     self._scope.get(HANG_UP, lambda: None)()
                     await asyncio.wait((self._gone,), timeout=1)
                     return CLIENT_GONE
         finally:
-            await self._room.in_thread(reply.parts.close)
+            await self._gateway.in_thread(reply.parts.close)
         await self._send({"type": "http.response.body", "body": b""})
         return reply.status
 

@@ -17,7 +17,7 @@ from memory.models import HistoryEntry
 from nanohost.lib.api import NewestFirst, checked, owner_of, parameter_of, problems
 from nanohost.lib.errors import InvalidRequest, NotFound
 
-MOST_FOUND = 50
+MAX_FOUND = 50
 
 
 def _memory(agent: str, owner_id: int) -> dict[str, Any]:
@@ -114,4 +114,4 @@ def _limit(request: Request) -> int:
     limit = request.query_params.get("limit", "10")
     if not (limit.isascii() and limit.isdigit() and int(limit[:9]) >= 1):
         raise InvalidRequest("limit is a whole number of at least 1.")
-    return min(int(limit[:9]), MOST_FOUND)
+    return min(int(limit[:9]), MAX_FOUND)

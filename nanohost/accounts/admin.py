@@ -16,7 +16,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from nanohost.accounts.models import MOST_DAYS, ApiKey
+from nanohost.accounts.models import MAX_DAYS, ApiKey
 from nanohost.lib.admin import REVOKE, ReadOnlyAdmin
 
 
@@ -27,7 +27,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not
         label="Expires after so many days",
         required=False,
         min_value=1,
-        max_value=MOST_DAYS,
+        max_value=MAX_DAYS,
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="From then on it is refused; empty: never. It can be revoked at any time.",
     )

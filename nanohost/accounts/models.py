@@ -17,7 +17,7 @@ from nanohost.lib.clock import Now, from_now
 from nanohost.lib.statements import Given, Rows
 
 # Until it expires, if it does.
-MOST_DAYS = 36_500
+MAX_DAYS = 36_500
 
 KEY_PATTERN = r"nh_[a-z0-9]{4,16}_[A-Za-z0-9_-]{16,128}"
 

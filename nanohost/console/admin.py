@@ -35,8 +35,8 @@ from nanohost.console import (
 )
 from nanohost.lib.admin import TOGGLE, BoundedPaginator, ModelAdmin
 from nanohost.lib.text import duration
-from scheduler import house
-from scheduler.beat import HouseScheduler
+from scheduler import system_jobs
+from scheduler.beat import SystemScheduler
 from scheduler.models import JobRun, JobState
 
 admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedule, IntervalSchedule, SolarSchedule])
@@ -45,8 +45,8 @@ admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedu
 # Untyped, as all of django_celery_beat.
 _JobsAdmin: Any = beat.PeriodicTaskAdmin
 
-# Past its time by so much, a job is late: beat stores every HouseScheduler.sync_every when it last ran.
-_LATE = timedelta(seconds=60) + timedelta(seconds=HouseScheduler.sync_every)
+# Past its time by so much, a job is late: beat stores every SystemScheduler.sync_every when it last ran.
+_LATE = timedelta(seconds=60) + timedelta(seconds=SystemScheduler.sync_every)
 
 # Where it is written what a house job did, time by time.
 _LEDGERS = {
@@ -57,14 +57,14 @@ _LEDGERS = {
 
 
 # Jobs that are made again by each release, and that something would stand still without.
-_OF_THE_HOUSE = {job.name for job in (*house.HOUSE_JOBS, *tasks.HOUSE_JOBS)}
+_SYSTEM_JOBS = {job.name for job in (*system_jobs.SYSTEM_JOBS, *tasks.SYSTEM_JOBS)}
 _SWITCH_IT_OFF = "This is a job of the house: it can be switched off, but not deleted."
 
 
 def _but_for(jobs: Iterable[PeriodicTask], deleted: Any) -> Any:
     """What Django would delete, with the house's jobs among these in its way."""
     to_delete, counts, needed, protected = deleted
-    ours = [f"{job.name}: {_SWITCH_IT_OFF}" for job in jobs if job.name in _OF_THE_HOUSE]
+    ours = [f"{job.name}: {_SWITCH_IT_OFF}" for job in jobs if job.name in _SYSTEM_JOBS]
     return to_delete, counts, set() if ours else needed, [*protected, *ours]
 
 
@@ -188,14 +188,14 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
 
     def get_readonly_fields(self, request: HttpRequest, obj: PeriodicTask | None = None) -> Any:
         """One of ours under another name would be made anew by the next release, and run twice."""
-        return (*super().get_readonly_fields(request, obj), *(["name"] if obj and obj.name in _OF_THE_HOUSE else ()))
+        return (*super().get_readonly_fields(request, obj), *(["name"] if obj and obj.name in _SYSTEM_JOBS else ()))
 
     def has_delete_permission(self, request: HttpRequest, obj: PeriodicTask | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and not (obj and obj.name in _OF_THE_HOUSE)
+        return super().has_delete_permission(request, obj) and not (obj and obj.name in _SYSTEM_JOBS)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         job = self.get_object(request, unquote(object_id))
-        if job and job.name in _OF_THE_HOUSE:
+        if job and job.name in _SYSTEM_JOBS:
             raise PermissionDenied(_SWITCH_IT_OFF)
         answer: HttpResponse = super().delete_view(request, object_id, extra_context)
         return answer
@@ -205,7 +205,7 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
 
     @admin.display(description="next run")
     def next_run(self, job: PeriodicTask) -> str:
-        due = house.next_run(job)
+        due = system_jobs.next_run(job)
         if due is None:
             return "–"
         shown, late = f"{timezone.localtime(due):%Y-%m-%d %H:%M:%S %z}", timezone.now() - due

@@ -24,7 +24,7 @@ from scheduler.models import Schedule
 from tools import gate, registry
 
 # Of each kind, so many are listed; among the latest turns of all agents, so many are looked at.
-MOST, MOST_VERSIONS, LATEST_TURNS = 20, 50, 500
+MOST, MAX_VERSIONS, LATEST_TURNS = 20, 50, 500
 
 READERS = [
     *("agent.view_agent", "agent.view_agentversion", "memory.view_memory", "tools.view_toolsetting"),
@@ -108,7 +108,7 @@ def _simulator(agent: Agent, tool: str) -> str:
 
 def versions_of(agent: Agent, request: HttpRequest) -> dict[str, Any]:
     """Its versions, and the differences between two of them; between the last two, if no others are asked for."""
-    versions = list(AgentVersion.objects.filter(agent=agent).defer("profile").order_by("-number")[:MOST_VERSIONS])
+    versions = list(AgentVersion.objects.filter(agent=agent).defer("profile").order_by("-number")[:MAX_VERSIONS])
     newer = _number(request, "newer") or agent.version
     older = _number(request, "older") or max(newer - 1, 0)
     asked = AgentVersion.objects.filter(agent=agent, number__in=(older, newer))

@@ -17,7 +17,7 @@ class BrokerAway(Exception):
     """It does not answer, or answers with an error."""
 
 
-def waiting_rings() -> dict[str, int] | None:
+def waiting_notifications() -> dict[str, int] | None:
     """How many rings wait, by queue; None where there is no broker: an embedded host takes its rings itself.
 
     Raises :class:`BrokerAway`.

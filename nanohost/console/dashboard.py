@@ -14,10 +14,10 @@ from conversations.kinds import KINDS
 from conversations.models import Worker
 from conversations.statuses import FINAL, TURN_STATUSES, TurnStatus, WaitingFor
 from nanohost.console import figures, queue
+from nanohost.console.diagnosis import HELD, QUEUED, RUNNING, WAITING
 from nanohost.console.models import Hour
-from nanohost.console.standing import HELD, QUEUED, RUNNING, WAITING
 from nanohost.lib import clock
-from scheduler import house
+from scheduler import system_jobs
 from scheduler.models import LATE, Schedule
 from tools.models import CallStatus
 
@@ -116,7 +116,7 @@ def overview(window: Window) -> dict[str, Any]:
         "workers": [
             {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue)} for kind in KINDS
         ],
-        "late_jobs": house.late_jobs(now=now),
+        "late_jobs": system_jobs.late_jobs(now=now),
         "sandboxes": Worker.objects.sandboxes(),
         "late": Schedule.objects.late(now=now).count(),
         "late_link": _list("scheduler_schedule", active__exact=1, next_at__lt=(now - LATE).isoformat()),

@@ -36,7 +36,7 @@ STEP = 1.1
 LONGEST = "longest"
 
 # A request may name any model, so their names are a stranger's to choose: so many are told apart.
-MOST_MODELS = {"hour": 20, "total": 50}
+MAX_MODELS = {"hour": 20, "total": 50}
 OTHERS = "(others)"
 
 # Whoever looks again within so many seconds is shown the same.
@@ -129,7 +129,7 @@ def _store(hour: datetime, total: Total, now: datetime) -> None:
     row.settled = not is_open and hour + HOUR + _LATE < now
     row.save()
     more = _less(row.turns, before["turns"])
-    total.turns = add(total.turns, _few(more, known=total.turns, most=MOST_MODELS["total"]))
+    total.turns = add(total.turns, _few(more, known=total.turns, most=MAX_MODELS["total"]))
     total.calls = add(total.calls, _less(row.calls, before["calls"]))
     # Nothing between them is left out, wherever counting stops.
     if total.since is None or hour < total.since:
@@ -190,7 +190,7 @@ def _turns_of(hour: datetime) -> Figures:
         if model in found:  # or the first of its model has just ended: it is counted the next time
             found[model]["took"][str(step)] = number
             found[model][LONGEST] = max(found[model][LONGEST], slowest.total_seconds())
-    return _few(found, known={}, most=MOST_MODELS["hour"])
+    return _few(found, known={}, most=MAX_MODELS["hour"])
 
 
 def _calls_of(hour: datetime) -> Figures:

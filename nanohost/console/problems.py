@@ -22,7 +22,7 @@ from nanohost.lib.rest import as_problem, plain_problem
 logger = logging.getLogger(__name__)
 
 # Of a sentence that says what was not found, at most.
-MOST_CHARS = 300
+MAX_CHARS = 300
 
 
 class Forbidden(errors.Problem):
@@ -98,7 +98,7 @@ def _is_of_api(request: HttpRequest) -> bool:
 def _words_of(exception: Exception) -> str:
     """The sentence somebody of ours gave with it; Django's own exceptions carry other things."""
     said = exception.args[0] if exception.args else ""
-    return redact_head(said, MOST_CHARS) if isinstance(said, str) else ""
+    return redact_head(said, MAX_CHARS) if isinstance(said, str) else ""
 
 
 def _page(request: HttpRequest, status: int, title: str, words: str) -> HttpResponse:

@@ -8,7 +8,7 @@ from django.utils import timezone
 from conversations.engine import intake
 from conversations.models import Turn
 from conversations.statuses import TurnStatus, WaitingFor
-from nanohost.console.standing import workers_alive
+from nanohost.console.diagnosis import workers_alive
 from tools.models import OPEN_CALL, ToolCall
 
 

@@ -25,34 +25,34 @@ from conversations.engine import inbox, intake, sweeper
 from conversations.errors import TurnProblem
 from conversations.kinds import KINDS, TURNS, Kind
 from conversations.models import (
-    MOST_REASON,
+    MAX_REASON,
     IntakePause,
     Turn,
     Worker,
 )
 from conversations.statuses import OPEN, TurnStatus
-from nanohost.console import broker, standing
+from nanohost.console import broker, diagnosis
 from nanohost.lib import clock
 from nanohost.lib.admin import reason_in
 from nanohost.lib.redaction import redact_head
 
 # So many rows a table; its list has the others.
-MOST_TURNS, MOST_FAILED, MOST_WORKERS, MOST_ENTRIES = 100, 20, 50, 10
+MAX_TURNS, MAX_FAILED, MAX_WORKERS, MAX_ENTRIES = 100, 20, 50, 10
 
 VIEW = ("conversations.view_turn", "conversations.view_worker")
 PAUSE = "conversations.pause_intakepause"
 RING = "conversations.requeue_turn"
 
 # What may be chosen to be seen.
-CHOICES = {"all": standing.STATES, **{state: (state,) for state in standing.STATES}}
+CHOICES = {"all": diagnosis.STATES, **{state: (state,) for state in diagnosis.STATES}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A queue as the broker and the database have it; ``rings`` is None where nobody can say."""
+    """A queue as the broker and the database have it; ``notifications`` is None where nobody can say."""
 
     kind: Kind
-    rings: int | None
+    notifications: int | None
     rows: int
     workers: int
     overlooked: int
@@ -67,10 +67,10 @@ def show(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perms(VIEW):
         raise PermissionDenied
     chosen = request.GET.get("state", "all")
-    states = CHOICES.get(chosen, standing.STATES)
+    states = CHOICES.get(chosen, diagnosis.STATES)
     now, left = clock.read(), intake.left()
-    workers, counts = standing.workers_alive(left), left.by_state
-    found = standing.most_urgent(states, workers)
+    workers, counts = diagnosis.workers_alive(left), left.by_state
+    found = diagnosis.most_urgent(states, workers)
     context = {
         **admin.site.each_context(request),
         "title": "Queue",
@@ -79,13 +79,13 @@ def show(request: HttpRequest) -> HttpResponse:
         "pause": intake.current_pause(),
         "left": left,
         "may_pause": request.user.has_perm(PAUSE),
-        "may_ring": request.user.has_perm(RING),
+        "may_notify": request.user.has_perm(RING),
         **_broker(left.queued, workers),
         "choices": [{"name": name, "count": sum(counts[each] for each in CHOICES[name])} for name in CHOICES],
         "chosen": chosen if chosen in CHOICES else "all",
-        "found": found[:MOST_TURNS],
-        "urgent": {each: sum(every.urgency == each for every in found) for each in (standing.STUCK, standing.LATE)},
-        "hidden": max(0, sum(counts[each] for each in states) - min(len(found), MOST_TURNS)),
+        "found": found[:MAX_TURNS],
+        "urgent": {each: sum(every.urgency == each for every in found) for each in (diagnosis.STUCK, diagnosis.LATE)},
+        "hidden": max(0, sum(counts[each] for each in states) - min(len(found), MAX_TURNS)),
         "turns_link": f"{reverse('admin:conversations_turn_changelist')}?{urlencode({'status__in': ','.join(OPEN)})}",
         "acts": [act for act in bulk_actions.ACTS.values() if act.among is bulk_actions.OF_OPEN and _may(request, act)],
         "may_ask": _may(request, bulk_actions.ACTS["ask_again"]),
@@ -99,17 +99,17 @@ def show(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "console/queue.html", context)
 
 
-def _broker(queued: int, workers: standing.Workers) -> dict[str, Any]:
+def _broker(queued: int, workers: diagnosis.Workers) -> dict[str, Any]:
     rings, away = None, ""
     try:
-        rings = broker.waiting_rings()
+        rings = broker.waiting_notifications()
     except broker.BrokerAway as error:
         away = str(error)
     late = sweeper.overlooked()
     lines = [
         Line(
             kind=kind,
-            rings=rings[kind.queue] if rings else None,
+            notifications=rings[kind.queue] if rings else None,
             rows=queued if kind == TURNS else kind.rows.filter(status=kind.rows.model.QUEUED).count(),
             workers=workers.by_kind[kind],
             overlooked=len(late[kind]),
@@ -125,41 +125,41 @@ def _broker(queued: int, workers: standing.Workers) -> dict[str, Any]:
     }
 
 
-def _differences(lines: list[Line], away: str, workers: standing.Workers) -> Iterator[str]:
+def _differences(lines: list[Line], away: str, workers: diagnosis.Workers) -> Iterator[str]:
     """Where the two differ, in plain words."""
     if away:
         yield (
-            f"The broker does not answer ({away}): nobody is rung for. Work goes on all the same, since each worker"
-            f" looks for what is due every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
+            f"The broker does not answer ({away}): workers are not notified. Work goes on all the same, since each"
+            f" worker looks for what is due every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
         )
     for line in lines:
         thing = line.kind.noun
         if line.overlooked:
-            number = f"{line.overlooked} or more" if line.overlooked == sweeper.MOST_FOUND else str(line.overlooked)
+            number = f"{line.overlooked} or more" if line.overlooked == sweeper.MAX_FOUND else str(line.overlooked)
             one = line.overlooked == 1
             words = (
-                f"{number} {thing}{'' if one else 's'} {'was' if one else 'were'} rung for more than"
-                f" {standing.LATE_SECONDS:.0f} s ago, and nobody came."
+                f"Workers were notified of {number} {thing}{'' if one else 's'} more than"
+                f" {diagnosis.LATE_SECONDS:.0f} s ago, and none has come."
             )
             if line.kind == TURNS:
                 words += workers.why_nobody_comes
             elif not line.workers:
                 words += f" No worker of {line.kind.queue} is alive: start one."
             yield words
-        elif line.rings and not line.workers:
-            rings = "1 ring waits" if line.rings == 1 else f"{line.rings} rings wait"
+        elif line.notifications and not line.workers:
+            rings = "1 notification waits" if line.notifications == 1 else f"{line.notifications} notifications wait"
             yield f"{rings} for {line.kind.queue}, and no worker listens: start one."
-        elif line.rings and line.rings > 2 * line.rows + 100:
+        elif line.notifications and line.notifications > 2 * line.rows + 100:
             yield (
-                f"Many more rings than rows wait for {line.kind.queue}: its workers are slow to listen. Those for"
-                " what is done already cost nothing."
+                f"Many more notifications than rows wait for {line.kind.queue}: its workers are slow to listen. Those"
+                " for what is done already cost nothing."
             )
 
 
 def _failed(now: Any) -> list[dict[str, Any]]:
     """What failed within the last hour of its asking."""
     rows = Turn.objects.filter(status=TurnStatus.FAILED, created_at__gte=now - timedelta(hours=1))
-    turns = list(rows.prefetch_related("conversation").order_by("-created_at")[:MOST_FAILED])
+    turns = list(rows.prefetch_related("conversation").order_by("-created_at")[:MAX_FAILED])
     again = inbox.asked_again(turns)
     return [
         {
@@ -174,7 +174,7 @@ def _failed(now: Any) -> list[dict[str, Any]]:
 
 def _workers(now: Any, left: intake.Left) -> list[dict[str, Any]]:
     """Those that have not ended by themselves, the ones heard of last first."""
-    rows: Iterable[Any] = Worker.objects.filter(ended_at=None).with_life().order_by("-heartbeat_at")[:MOST_WORKERS]
+    rows: Iterable[Any] = Worker.objects.filter(ended_at=None).with_life().order_by("-heartbeat_at")[:MAX_WORKERS]
     return [
         {
             "worker": worker,
@@ -191,7 +191,7 @@ def _workers(now: Any, left: intake.Left) -> list[dict[str, Any]]:
 def _entries() -> list[LogEntry]:
     """What people have done to turns and to the intake lately."""
     kinds = ContentType.objects.get_for_models(Turn, IntakePause).values()
-    return list(LogEntry.objects.filter(content_type__in=kinds).select_related("user")[:MOST_ENTRIES])
+    return list(LogEntry.objects.filter(content_type__in=kinds).select_related("user")[:MAX_ENTRIES])
 
 
 # --- what is done ------------------------------------------------------------------------------------------------
@@ -222,13 +222,13 @@ def _uuid(text: str) -> UUID | None:
 
 
 @require_POST
-def ring(request: HttpRequest) -> HttpResponse:
-    """Ring again for what nobody came for."""
+def notify(request: HttpRequest) -> HttpResponse:
+    """Notify workers again of what nobody came for."""
     if not request.user.has_perm(RING):
         raise PermissionDenied
-    rung = sweeper.notify_again()
-    _log(request, Turn, "the queue", f"Rung again for {rung}")
-    messages.success(request, f"Rung again for {rung}. If they are still here in a minute, look at the workers.")
+    count = sweeper.notify_again()
+    _log(request, Turn, "the queue", f"Notified again of {count}")
+    messages.success(request, f"Notified again of {count}. If they are still here in a minute, look at the workers.")
     return HttpResponseRedirect(reverse("queue"))
 
 
@@ -242,7 +242,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             _log(request, IntakePause, "intake", "Resumed")
         messages.success(request, "New turns are taken in again.")
         return HttpResponseRedirect(reverse("queue"))
-    reason = redact_head(reason_in(request), MOST_REASON)
+    reason = redact_head(reason_in(request), MAX_REASON)
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
             _log(request, IntakePause, "intake", f"Paused: {reason}")
@@ -252,7 +252,7 @@ def switch(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(reverse("queue"))
     is_missing = request.method == "POST"
     context = {**admin.site.each_context(request), "title": "Pause the intake?", "is_missing": is_missing}
-    context["most_reason"] = MOST_REASON
+    context["most_reason"] = MAX_REASON
     return TemplateResponse(request, "console/pause.html", context, status=400 if is_missing else 200)
 
 
@@ -271,6 +271,6 @@ def _log(request: HttpRequest, model: Any, what: str, message: str) -> None:
 urlpatterns = [
     path("", admin.site.admin_view(show), name="queue"),
     path("turns/", admin.site.admin_view(steer), name="queue_steer"),
-    path("ring/", admin.site.admin_view(ring), name="queue_ring"),
+    path("notify/", admin.site.admin_view(notify), name="queue_notify"),
     path("intake/", admin.site.admin_view(switch), name="queue_intake"),
 ]

@@ -5,8 +5,8 @@ from datetime import timedelta
 from celery import shared_task
 
 from nanohost.console.figures import refresh
-from scheduler.house import HouseJob
 from scheduler.job_runs import recorded, told
+from scheduler.system_jobs import SystemJob
 
 
 @shared_task
@@ -17,8 +17,8 @@ def count() -> None:
         report.did = told(max(0, refresh(seconds=1) - 1), "earlier hour counted", "earlier hours counted")
 
 
-HOUSE_JOBS = (
-    HouseJob(
+SYSTEM_JOBS = (
+    SystemJob(
         name="count",
         task="nanohost.console.tasks.count",
         times=timedelta(minutes=1),

@@ -121,7 +121,7 @@ class ReadOnly:
 
 
 # A list shows so many rows at most; whoever looks for others has filters and the search.
-MOST_LISTED = 500
+MAX_LISTED = 500
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # Django's own is not subscriptable
@@ -131,7 +131,7 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # Django's own is 
     def count(self) -> int:
         """Of rows that are shown."""
         rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]  # an admin's list is nothing else
-        return rows[:MOST_LISTED].count()
+        return rows[:MAX_LISTED].count()
 
 
 class ReadOnlyAdmin(ReadOnly, ModelAdmin):

@@ -39,7 +39,7 @@ class Channel(_Channel):  # type: ignore[misc]
             self._leave_alone(error)
             raise Empty from None
         except Exception as error:  # whatever stood there is gone from the queue
-            logger.warning("a message in a queue is not a ring and was dropped (%s)", type(error).__name__)
+            logger.warning("a message in a queue is no notification and was dropped (%s)", type(error).__name__)
             return True
         self._refused_by = None
         return taken

@@ -6,7 +6,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# Far above what the waiting room answers with a problem of its own; this is for what never gets there.
+# Far above what the gateway answers with a problem of its own; this is for what never gets there.
 MAX_HEAD_BYTES = 128 * 1024
 
 _TOO_LARGE = (

@@ -25,10 +25,10 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # So many characters are written of one text, of a traceback, of all texts of a line, and of a line. Lines come from
 # event loops, too, and what they repeat may be as long as its sender likes: what is left out is not searched.
-MOST_OF_A_TEXT = 32 * 1024
-MOST_OF_A_TRACEBACK = 64 * 1024
-MOST_OF_TEXTS = 128 * 1024
-MOST_OF_A_LINE = 256 * 1024
+MAX_OF_A_TEXT = 32 * 1024
+MAX_OF_A_TRACEBACK = 64 * 1024
+MAX_OF_TEXTS = 128 * 1024
+MAX_OF_A_LINE = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class _Redacting(structlog.stdlib.ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
         try:
             line = super().format(record)
-            if len(line) <= MOST_OF_A_LINE:
+            if len(line) <= MAX_OF_A_LINE:
                 return redact(line)
-            why = {"event": "a line was too long", "said": redact_head(line, MOST_OF_A_TEXT)}
+            why = {"event": "a line was too long", "said": redact_head(line, MAX_OF_A_TEXT)}
         except Exception as error:
             # A caller whose arguments do not fit its message, or an object that cannot be shown. The standard library
             # would write the raw arguments to standard error.
@@ -88,7 +88,7 @@ def _plain_line(record: logging.LogRecord) -> str | None:
     line |= {"level": record.levelname.lower(), "logger": record.name}
     line |= {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
     texts = [value for value in line.values() if type(value) is str]
-    if not all(map(_tells_nothing, line)) or sum(map(len, texts)) > MOST_OF_A_TEXT or not is_plain("\n".join(texts)):
+    if not all(map(_tells_nothing, line)) or sum(map(len, texts)) > MAX_OF_A_TEXT or not is_plain("\n".join(texts)):
         return None
     if not all(type(value) in _PLAIN for value in line.values() if type(value) is not str):
         return None
@@ -131,9 +131,9 @@ def formatter(style: str) -> logging.Formatter:
 
 def _cap(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
     """No more of a text than is written. A secret that is cut is not left by half: where it is, it was whole."""
-    left = MOST_OF_TEXTS
+    left = MAX_OF_TEXTS
 
-    def capped(text: str, most: int = MOST_OF_A_TEXT) -> str:
+    def capped(text: str, most: int = MAX_OF_A_TEXT) -> str:
         nonlocal left
         if len(text) > (most := min(most, left)):
             text = redact_head(text, most) if most else "…"
@@ -141,7 +141,7 @@ def _cap(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
         return text
 
     # As format_exc_info calls it. It is the last to be written, and told of first.
-    traceback = {name: capped(line[name], MOST_OF_A_TRACEBACK) for name in ("exception",) if name in line}
+    traceback = {name: capped(line[name], MAX_OF_A_TRACEBACK) for name in ("exception",) if name in line}
     return {name: _each_text(value, capped) for name, value in line.items() if name not in traceback} | traceback
 
 

@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from nanohost.lib.api import NullIfEmpty, Strict, Text
 from scheduler.models import Kind, Missed, RunState, Schedule, ScheduleRun
-from scheduler.series import MOST_MADE_UP_FOR, MOST_RUNS
+from scheduler.series import MAX_MADE_UP_FOR, MAX_RUNS
 from scheduler.times import LONGEST, LONGEST_EXPRESSION, SHORTEST
 
 # In the style of the specification's names.
@@ -54,7 +54,7 @@ class TimesIn(Strict):
     maxRuns = Whole(
         required=False,
         min_value=1,
-        max_value=MOST_RUNS,
+        max_value=MAX_RUNS,
         allow_null=True,
         source="max_runs",
         help_text="It ends when it has run so often.",
@@ -76,7 +76,7 @@ class ScheduleChanges(TimesIn):
     missedMost = Whole(
         required=False,
         min_value=1,
-        max_value=MOST_MADE_UP_FOR,
+        max_value=MAX_MADE_UP_FOR,
         source="missed_most",
         help_text="How many of them are made up for, with all.",
     )

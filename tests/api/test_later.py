@@ -120,7 +120,7 @@ def test_one_that_stumbles_keeps_no_other_from_it(put, caplog):
 
 
 def test_outcomes_are_seen_however_many_are_still_open(put, monkeypatch):
-    monkeypatch.setattr(deferred, "MOST_FOUND", 1)
+    monkeypatch.setattr(deferred, "MAX_FOUND", 1)
     held, done = put(run_after=PAST), put(run_after=PAST + timedelta(days=1))
     deferred.fire_due()
     deferred.fire_due()

@@ -1,4 +1,4 @@
-"""The waiting room, driven as the ASGI server drives it, with a real turn: readers that are slow, streams that fail,
+"""The gateway, driven as the ASGI server drives it, with a real turn: readers that are slow, streams that fail,
 and news that never come."""
 
 import asyncio
@@ -17,7 +17,7 @@ from django.conf import settings as django_settings
 from conversations import events
 from conversations.engine import turn_control
 from conversations.events import answers, hub
-from conversations.events.streams import MOST_SENT_AT_ONCE
+from conversations.events.streams import MAX_SENT_AT_ONCE
 from conversations.models import Turn
 from conversations.statuses import TurnStatus
 from conversations.web import gateway
@@ -60,7 +60,7 @@ class Reader:
         }
         self._asked = False
 
-    async def read(self, room: gateway.WaitingRoom) -> None:
+    async def read(self, room: gateway.ResponseGateway) -> None:
         await room(self._scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -85,7 +85,9 @@ class Reader:
         return "".join(event.data["text"] for event in self.told() if event.kind == "message.delta")
 
 
-def room_of(turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] = lambda: None) -> gateway.WaitingRoom:
+def gateway_of(
+    turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] = lambda: None
+) -> gateway.ResponseGateway:
     """A room around a Django that has everybody wait for this turn, or read its stream. ``meanwhile`` happens after
     Django has looked at the turn."""
 
@@ -96,7 +98,7 @@ def room_of(turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] 
         start_response("202 Accepted", [])
         return [json.dumps({"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)}).encode()]
 
-    return gateway.WaitingRoom(django)
+    return gateway.ResponseGateway(django)
 
 
 def speak(turn: Any, text: str, *, offset: int = 0) -> None:
@@ -133,7 +135,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(sa
     turn, piece = say("Hello"), "x" * 5000
 
     async def main() -> tuple[Reader, Reader]:
-        room = room_of(turn)
+        room = gateway_of(turn)
         lazy, keen = Reader(turn.pk, takes=2), Reader(turn.pk)
         reading = [asyncio.ensure_future(each.read(room)) for each in (lazy, keen)]
         await until(lambda: len(keen.parts) >= 2)
@@ -152,7 +154,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(sa
     assert lazy.told() == keen.told()
     assert keen.text() == piece * 200
     assert keen.told()[-1].kind == "turn.cancelled"
-    assert max(map(len, lazy.parts)) <= MOST_SENT_AT_ONCE
+    assert max(map(len, lazy.parts)) <= MAX_SENT_AT_ONCE
 
 
 def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, caplog):
@@ -161,7 +163,7 @@ def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, ca
     turn, piece = say("Hello"), "x" * 50_000
 
     async def main() -> None:
-        room = room_of(turn)
+        room = gateway_of(turn)
         config = uvicorn.Config(room, http=BoundedHeads, lifespan="off", log_config=None, port=0)
         server = uvicorn.Server(config)
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -170,11 +172,11 @@ def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, ca
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(listener.getsockname())
             client.sendall(f"GET /api/v1/turns/{turn.pk}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            await until(lambda: room.hub._followed)
+            await until(lambda: room.hub._subscriptions)
             for number in range(400):  # 20 MB: more than any socket's buffers
                 speak(turn, piece, offset=number * len(piece))
             await until(lambda: not server.server_state.connections)
-            await until(lambda: not room.hub._followed)
+            await until(lambda: not room.hub._subscriptions)
             client.settimeout(10)
             assert not read_all(client).endswith(b"\r\n0\r\n\r\n"), "it looks like the whole of it"
             client.close()
@@ -188,11 +190,11 @@ def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, ca
 
 def test_a_reader_of_more_events_than_are_kept_goes_on_where_it_was(say, monkeypatch):
     """What is left of the message then begins in its midst."""
-    monkeypatch.setattr(f"{django_settings.EVENTS_TRANSPORT.rpartition('.')[0]}.MOST_KEPT", 10)
+    monkeypatch.setattr(f"{django_settings.EVENTS_TRANSPORT.rpartition('.')[0]}.MAX_KEPT", 10)
     turn = say("Hello")
 
     async def main() -> tuple[Reader, Reader]:
-        room, first = room_of(turn), Reader(turn.pk)
+        room, first = gateway_of(turn), Reader(turn.pk)
         reading = asyncio.ensure_future(first.read(room))
         await until(lambda: len(first.parts) >= 2)
         events.publish(turn.pk, "turn.started", fence=1)
@@ -205,7 +207,7 @@ def test_a_reader_of_more_events_than_are_kept_goes_on_where_it_was(say, monkeyp
         await end(turn)
         speak(turn, "y", offset=300)
         await asyncio.to_thread(events.transport().flush, timeout=10)
-        await late.read(room := room_of(turn))
+        await late.read(room := gateway_of(turn))
         await room.close()
         return first, late
 
@@ -221,7 +223,7 @@ def test_a_start_that_the_rows_tell_before_the_bus_does_is_told_as_the_bus_tells
     Turn.objects.filter(pk=turn.pk).update(started_at=turn.created_at)
 
     async def main() -> Reader:
-        room, reader = room_of(turn), Reader(turn.pk)
+        room, reader = gateway_of(turn), Reader(turn.pk)
         reading = asyncio.ensure_future(reader.read(room))
         await until(lambda: reader.told())
         events.publish(turn.pk, "turn.started", fence=1)
@@ -254,9 +256,9 @@ def test_the_end_is_told_though_its_news_are_lost(say, monkeypatch, streams):
     turn = say("Hello")
 
     async def main() -> Reader:
-        room, reader = room_of(turn, streams=streams), Reader(turn.pk)
+        room, reader = gateway_of(turn, streams=streams), Reader(turn.pk)
         reading = asyncio.ensure_future(reader.read(room))
-        await until(lambda: turn.pk in room.hub._followed and room.hub._followed[turn.pk].exists)
+        await until(lambda: turn.pk in room.hub._subscriptions and room.hub._subscriptions[turn.pk].exists)
         await asyncio.to_thread(in_a_thread, end_silently, turn)
         await asyncio.wait_for(reading, 10)
         await room.close()
@@ -267,12 +269,12 @@ def test_the_end_is_told_though_its_news_are_lost(say, monkeypatch, streams):
 
 @pytest.mark.parametrize("streams", [False, True], ids=["chat", "stream"])
 def test_a_turn_that_ends_before_it_is_listened_for_is_not_waited_for(say, monkeypatch, streams):
-    """Django saw it open; it ends before the waiting room listens: the rows are looked at without delay."""
+    """Django saw it open; it ends before the gateway listens: the rows are looked at without delay."""
     monkeypatch.setattr(hub, "LOOK_SECONDS", 60)
     turn = say("Hello")
 
     async def main() -> Reader:
-        room, reader = room_of(turn, streams=streams, meanwhile=lambda: end_silently(turn)), Reader(turn.pk)
+        room, reader = gateway_of(turn, streams=streams, meanwhile=lambda: end_silently(turn)), Reader(turn.pk)
         await asyncio.wait_for(reader.read(room), 10)
         await room.close()
         return reader
@@ -284,7 +286,7 @@ def test_a_stream_that_fails_ends_and_is_told_of_once(say, caplog):
     turn = say("Hello")
 
     async def main() -> Reader:
-        room, reader = room_of(turn), Reader(turn.pk)
+        room, reader = gateway_of(turn), Reader(turn.pk)
         reading = asyncio.ensure_future(reader.read(room))
         await until(lambda: len(reader.parts) >= 2)
         room._threads.shutdown()  # the rows, which tell how it ended, cannot be read any more
@@ -316,6 +318,6 @@ def test_an_answer_that_cannot_be_sent_is_not_begun_anew(caplog):
     scope = {"type": "http", "method": "GET", "path": "/health/live", "query_string": b"", "http_version": "1.1"}
     scope["headers"] = [(b"host", b"localhost")]
     with caplog.at_level(logging.ERROR, logger="conversations.web.gateway"):
-        asyncio.run(gateway.WaitingRoom(lambda *_: [])(scope, receive, send))
+        asyncio.run(gateway.ResponseGateway(lambda *_: [])(scope, receive, send))
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert len(caplog.records) == 1

@@ -25,7 +25,7 @@ from conversations.errors import FolderInUse
 from conversations.models import Compaction, Conversation, Message
 from conversations.transfer import sessions
 from conversations.transfer.files import (
-    MOST_KEPT,
+    MAX_KEPT,
     Header,
     Place,
     as_line,
@@ -865,9 +865,9 @@ def test_in_another_zone_times_are_written_anew(folder, take_in, owner, agent, s
 
 
 def test_what_is_larger_than_is_kept_is_written_anew(folder, take_in, owner, agent):
-    line = b'{"content": "%s", "role": "user", "timestamp": "2026-03-15T14:30:00"}\n' % (b"x" * MOST_KEPT)
+    line = b'{"content": "%s", "role": "user", "timestamp": "2026-03-15T14:30:00"}\n' % (b"x" * MAX_KEPT)
     (folder / "sessions" / "telegram_12345.jsonl").write_bytes(
-        _HEAD + b"\n" + line + _SAID + b"\n" + b"y" * MOST_KEPT * 2
+        _HEAD + b"\n" + line + _SAID + b"\n" + b"y" * MAX_KEPT * 2
     )
     take_in()
     _, first, second = records(export(folder, owner, agent))

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from conversations.engine import inbox, intake, lease
-from conversations.models import MOST_REASON, IntakePause, Turn, Worker
+from conversations.models import MAX_REASON, IntakePause, Turn, Worker
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.console import broker
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
@@ -147,10 +147,10 @@ def test_a_queued_turn_is_late_when_nobody_has_come(operator, say, worker, owner
     Worker.objects.update(turns_most=3)
     urgency, words = words_of(operator, turn)
     assert urgency == "late"
-    assert re.fullmatch(r"It was rung for 4\d s ago, and no worker has come\.", words)
+    assert re.fullmatch(r"Workers were notified 4\d s ago, and none has come\.", words)
     assert words_of(operator, behind)[0] == ""
     Turn.objects.update(notified_at=None)
-    assert words_of(operator, turn) == ("", "Nobody could be rung for it; the sweep finds it within 5 s.")
+    assert words_of(operator, turn) == ("", "No worker could be notified of it; the sweep finds it within 5 s.")
 
 
 def test_a_waiting_turn_names_its_calls(operator, say, tool_settings, worker):
@@ -277,7 +277,7 @@ def test_stuck_ones_come_first_then_late_ones(operator, owner, worker):
 
 
 def test_it_shows_a_bounded_number_and_says_how_many_there_are(operator, say, monkeypatch):
-    monkeypatch.setattr("nanohost.console.queue_page.MOST_TURNS", 2)
+    monkeypatch.setattr("nanohost.console.queue_page.MAX_TURNS", 2)
     for number in range(5):
         say(str(number))
     shown = look(operator)
@@ -390,8 +390,8 @@ def test_what_has_ended_is_left_alone(operator, say):
 def test_a_secret_is_taken_out_of_a_reason_wherever_it_is_cut(operator, say):
     secret = "sk-abcdefghijklmnopqrstuvwxyz"
     turn = say("Hello")
-    ask(operator, "fail_turns", turn, confirmed="yes", reason="x" * (MOST_REASON - 8) + " " + secret)
-    operator.post(f"{PAGE}intake/", {"action": "pause", "reason": "x" * (MOST_REASON - 8) + " " + secret})
+    ask(operator, "fail_turns", turn, confirmed="yes", reason="x" * (MAX_REASON - 8) + " " + secret)
+    operator.post(f"{PAGE}intake/", {"action": "pause", "reason": "x" * (MAX_REASON - 8) + " " + secret})
     turn.refresh_from_db()
     kept = (turn.error_detail, LogEntry.objects.latest("pk").change_message, IntakePause.objects.get().because)
     assert not any("sk-" in each for each in kept)
@@ -419,7 +419,7 @@ def test_nothing_chosen_is_nothing_done(operator, chosen):
 
 
 def test_too_many_are_not_done_in_half(operator, say, monkeypatch):
-    monkeypatch.setattr("conversations.admin.bulk_actions.MOST_AT_ONCE", 1)
+    monkeypatch.setattr("conversations.admin.bulk_actions.MAX_AT_ONCE", 1)
     ask(operator, "cancel_turns", say("one"), say("two"), confirmed="yes", reason="x")
     assert set(Turn.objects.values_list("status", flat=True)) == {"queued"}
 
@@ -430,9 +430,9 @@ def test_too_many_are_not_done_in_half(operator, say, monkeypatch):
 def test_a_viewer_sees_it_and_is_offered_nothing(client_of, say):
     Turn.objects.filter(pk=say("Hello").pk).update(notified_at=from_now(-99))
     shown = look(client_of(VIEWER)).content.decode()
-    for offered in ("cancel_turns", "Pause intake", "Ring again", 'type="checkbox" name="_selected_action"'):
+    for offered in ("cancel_turns", "Pause intake", "Notify again", 'type="checkbox" name="_selected_action"'):
         assert offered not in shown
-    assert "Ring again" in look(client_of(OPERATOR)).content.decode()
+    assert "Notify again" in look(client_of(OPERATOR)).content.decode()
 
 
 @pytest.mark.parametrize("role", [VIEWER, "nobody"])
@@ -470,7 +470,7 @@ def test_who_may_requeue_may_not_fail(say):
 def test_actions_are_posted_with_a_token(say):
     client = Client(enforce_csrf_checks=True)
     client.force_login(OwnerFactory(is_staff=True, is_superuser=True))
-    for path in ("turns/", "ring/", "intake/"):
+    for path in ("turns/", "notify/", "intake/"):
         assert client.post(f"{PAGE}{path}", {"action": "resume"}).status_code == 403
         assert client.get(f"{PAGE}{path}").status_code == (200 if path == "intake/" else 405)
 
@@ -531,11 +531,11 @@ def test_rings_are_told_beside_rows(operator, say):
     found = line(operator, "turns")
     assert found.rows == 1
     if shapes.shape() == shapes.EMBEDDED:
-        assert found.rings is None
+        assert found.notifications is None
         assert "Embedded: no broker" in look(operator).content.decode()
     else:
-        assert found.rings == 1
-        assert "1 ring waits for turns, and no worker listens" in look(operator).content.decode()
+        assert found.notifications == 1
+        assert "1 notification waits for turns, and no worker listens" in look(operator).content.decode()
 
 
 def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker):
@@ -544,11 +544,11 @@ def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker)
     turn = say("Hello")
     doorbell.purge()
     Turn.objects.update(notified_at=from_now(-40))
-    assert "1 turn was rung for more than 30 s ago, and nobody came." in look(operator).content.decode()
+    assert "Workers were notified of 1 turn more than 30 s ago, and none has come." in look(operator).content.decode()
     assert operator.post(f"{PAGE}ring/").url == PAGE
     assert list(doorbell.rings()) == [("turn", turn.pk)]
     assert "They agree" in look(operator).content.decode()
-    assert LogEntry.objects.get().get_change_message() == "Rung again for 1"
+    assert LogEntry.objects.get().get_change_message() == "Notified again of 1"
 
 
 @pytest.fixture
@@ -566,7 +566,7 @@ def test_a_broker_that_is_away_is_told_at_once_and_the_page_works(operator, say,
             broker_at(port)
             began = time.monotonic()
             with pytest.raises(broker.BrokerAway):
-                broker.waiting_rings()
+                broker.waiting_notifications()
             assert time.monotonic() - began < 1
             shown = look(operator)
             assert "The broker does not answer" in shown.content.decode()

@@ -16,7 +16,7 @@ from django.urls import reverse
 from conversations.admin import export
 from conversations.engine import inbox, turn_control
 from conversations.models import Conversation, Message, Turn
-from conversations.web.gateway import PARTS_HEADER, WaitingRoom
+from conversations.web.gateway import PARTS_HEADER, ResponseGateway
 from memory import log
 from memory.models import HistoryEntry
 from nanohost.console.roles import ROLES, sync_roles
@@ -163,7 +163,7 @@ def test_parts_are_made_as_they_are_taken_and_closed_at_the_end(taken):
         start_response("200 OK", [("Content-Type", "text/plain"), (PARTS_HEADER, "1")])
         return Answer()
 
-    sent = visit(WaitingRoom(django), taken=taken)
+    sent = visit(ResponseGateway(django), taken=taken)
     assert closed == [True]
     assert PARTS_HEADER.lower().encode() not in dict(sent[0]["headers"])
     if taken is None:

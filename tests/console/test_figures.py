@@ -161,7 +161,7 @@ def test_strangers_names_of_models_are_bounded(ended):
     for number in range(30):
         ended(1, model=f"model-{number}")
     shown = show()
-    assert len(shown["models"]) == figures.MOST_MODELS["hour"] + 1
+    assert len(shown["models"]) == figures.MAX_MODELS["hour"] + 1
     assert sum(each["turns"] for each in shown["models"]) == 30
 
 

@@ -212,7 +212,7 @@ def test_a_page_costs_as_many_statements_however_long_the_conversation_is(admin_
 
 
 def test_of_a_long_text_the_beginning_is_shown(admin_client, conversation):
-    text = "x" * (reading.MOST_CHARS + 7)
+    text = "x" * (reading.MAX_CHARS + 7)
     Message.objects.create(conversation=conversation, seq=1, role="user", content=text)
     count_on(conversation)
     html = look(admin_client, conversation)

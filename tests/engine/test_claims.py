@@ -363,10 +363,10 @@ def told_of(turn: Turn) -> list[tuple[str, dict[str, Any]]]:
     async def load() -> list[tuple[str, dict[str, Any]]]:
         hub = Hub(nothing_has_ended)
         await hub.attach()
-        with hub.following(turn.pk) as followed:
-            await hub.load(turn.pk, followed)
+        with hub.subscribed(turn.pk) as subscription:
+            await hub.load(turn.pk, subscription)
         await hub.detach()
-        return [(event.kind, event.data) for event, _ in followed.events]
+        return [(event.kind, event.data) for event, _ in subscription.events]
 
     events.transport().flush(timeout=20)
     return asyncio.run(load())
@@ -489,12 +489,12 @@ def heard_of(turn: Turn, end: Callable[[], None]) -> Any:
         async with asyncio.timeout(20):
             while not getattr(events.transport(), "_is_connected", True):  # Redis: until it is connected
                 await asyncio.sleep(0.005)
-            with hub.following(turn.pk) as followed:
+            with hub.subscribed(turn.pk) as subscription:
                 await asyncio.to_thread(end_it)
-                while not followed.ended:
-                    await followed.change()
+                while not subscription.ended:
+                    await subscription.change()
         await hub.detach()
-        return followed.success
+        return subscription.success
 
     return asyncio.run(hear())
 
@@ -612,7 +612,7 @@ def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, ef
 
 
 def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, settings):
-    monkeypatch.setattr(snapshot, "MOST_MESSAGES", 4)
+    monkeypatch.setattr(snapshot, "MAX_MESSAGES", 4)
     settings.MEMORY_WINDOW = 37  # a statement of its own, which has this bound
     settle([say("Hello"), say("Hello again")])
     turn = say("Go on")
@@ -651,7 +651,7 @@ def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch,
     settle([say("one"), say("two")])
     Conversation.objects.update(summarise_from_seq=summarise_from)
     turn = say("three")
-    monkeypatch.setattr(snapshot, "MOST_MESSAGES", bound)
+    monkeypatch.setattr(snapshot, "MAX_MESSAGES", bound)
     assert snapshot.load(claim(turn)).is_left_long is is_left
 
 

@@ -244,7 +244,7 @@ def test_a_log_of_a_stub_has_results_whole(conversation, fill, model):
 
 
 def test_a_conversation_that_is_mostly_one_turn_is_compacted_once_it_is_over(conversation, fill, monkeypatch):
-    monkeypatch.setattr(compaction, "MOST_LINES", 30)
+    monkeypatch.setattr(compaction, "MAX_LINES", 30)
     fill(1)
     Message.objects.bulk_create(
         Message(conversation=conversation, seq=seq, role="assistant", content="word") for seq in range(2, 100)

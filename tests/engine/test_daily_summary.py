@@ -12,7 +12,7 @@ from conversations.models import Compaction, CompactionStatus, Conversation, Mes
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import first_id_at, new_id
 from scheduler.daily import summarise_day
-from scheduler.house import sync_house_jobs
+from scheduler.system_jobs import sync_system_jobs
 from tests.support.compacting import compact, rows, run
 from tests.support.openai_server import call, completion
 from tests.support.stepping import runs_of
@@ -67,7 +67,7 @@ def days_of(job):
 
 
 def test_switched_on_there_are_summaries_of_yesterday_at_the_next_nine_o_clock(yesterday):
-    sync_house_jobs()
+    sync_system_jobs()
     job = PeriodicTask.objects.get(name="daily_summary")
     assert (days_of(job), Message.objects.filter(kind="daily").count()) == ([], 0)
     job.enabled = True

@@ -118,7 +118,7 @@ def test_a_broker_that_never_accepts_holds_nobody_up_and_is_then_left_alone(bell
     assert time.monotonic() - began < 0.5, "a try would have taken a second"
 
 
-def test_as_many_as_may_ring_at_once_wait_side_by_side_and_not_for_one_another(bell_at, mute, monkeypatch):
+def test_as_many_as_may_notify_at_once_wait_side_by_side_and_not_for_one_another(bell_at, mute, monkeypatch):
     monkeypatch.setenv("WEB_THREADS", "80")
     assert ring_together(bell_at(mute.port), 80) == [False] * 80
 

@@ -11,14 +11,14 @@ from django.utils.module_loading import import_string
 
 from conversations import events
 from conversations.events import Event, Transport
-from conversations.events.hub import Followed, Hub
-from conversations.events.redis import MOST_TOLD_BYTES, as_end, joined_pieces
+from conversations.events.hub import Hub, Subscription
+from conversations.events.redis import MAX_TOLD_BYTES, as_end, joined_pieces
 from nanohost.lib.ids import new_id
 from tests.support.listening import Listener, until
 
 
 def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None]]) -> Listener:
-    """Do something with a transport of one's own, while a follower listens to a turn of one's own."""
+    """Do something with a transport of one's own, while a subscriber listens to a turn of one's own."""
     transport: Transport = import_string(django_settings.EVENTS_TRANSPORT)()
     listener, turn_id = Listener(), new_id()
 
@@ -102,7 +102,7 @@ def test_the_end_of_every_turn_is_heard_and_events_only_of_those_subscribed_to()
 
 
 def test_no_more_is_kept_than_is_bounded(monkeypatch):
-    monkeypatch.setattr(f"{django_settings.EVENTS_TRANSPORT.rpartition('.')[0]}.MOST_KEPT", 10)
+    monkeypatch.setattr(f"{django_settings.EVENTS_TRANSPORT.rpartition('.')[0]}.MAX_KEPT", 10)
 
     async def do(transport, listener, turn_id):
         await transport.subscribe(turn_id)
@@ -139,7 +139,7 @@ def test_pieces_that_wait_for_redis_become_one():
 @pytest.mark.shapeless(reason="pure")
 def test_a_long_answer_is_not_told_along_with_the_end():
     turn_id = new_id()
-    assert as_end(turn_id, {"assistantMessage": "x" * MOST_TOLD_BYTES}) == turn_id.hex
+    assert as_end(turn_id, {"assistantMessage": "x" * MAX_TOLD_BYTES}) == turn_id.hex
     assert as_end(turn_id, {"assistantMessage": "x"}) == f'{turn_id.hex} {{"assistantMessage":"x"}}'
 
 
@@ -148,13 +148,13 @@ def test_what_comes_while_the_kept_are_read_is_told_after_them_and_once():
     early = [Event(f"{number}-0", "tool.started", {"callId": str(number)}) for number in range(6)]
 
     async def main() -> list[str]:
-        followed = Followed()
+        subscription = Subscription()
         for event in early[3:]:
-            followed.happened(event)
-        assert followed.events == []
-        followed.take_kept(early[:5])
-        followed.happened(early[5])
-        return [event.data["callId"] for event, _ in followed.events]
+            subscription.on_event(event)
+        assert subscription.events == []
+        subscription.take_kept(early[:5])
+        subscription.on_event(early[5])
+        return [event.data["callId"] for event, _ in subscription.events]
 
     assert asyncio.run(main()) == ["0", "1", "2", "3", "4", "5"]
 
@@ -170,10 +170,10 @@ def test_the_rows_are_looked_at_when_news_may_be_lost_and_only_of_turns_that_exi
 
     async def main() -> None:
         hub = Hub(still_open)
-        with hub.following(known) as followed, hub.following(not_yet) as made:
-            followed.exists = True
+        with hub.subscribed(known) as subscription, hub.subscribed(not_yet) as made:
+            subscription.exists = True
             hub.missed_some()
-            await until(lambda: followed.ended)
+            await until(lambda: subscription.ended)
             assert not made.ended
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from conversations import events
-from conversations.events.hub import Followed, Hub
+from conversations.events.hub import Hub, Subscription
 from nanohost.lib.ids import new_id
 
 # So many times the event loop goes round before the next thing happens: among them is each step of a subscription.
@@ -41,9 +41,9 @@ def with_hub(do: Callable[[Hub, UUID], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-async def hears(followed: Followed, *kinds: str) -> None:
-    while [event.kind for event, _ in followed.events] != list(kinds):
-        await followed.change()
+async def hears(subscription: Subscription, *kinds: str) -> None:
+    while [event.kind for event, _ in subscription.events] != list(kinds):
+        await subscription.change()
 
 
 async def go_round(times: int) -> None:
@@ -54,10 +54,10 @@ async def go_round(times: int) -> None:
 @pytest.mark.parametrize("steps", STEPS)
 def test_who_comes_while_the_last_follower_leaves_hears_everything(steps):
     async def do(hub: Hub, turn_id: UUID) -> None:
-        with hub.following(turn_id) as first:
+        with hub.subscribed(turn_id) as first:
             await hub.load(turn_id, first)
         await go_round(steps)
-        with hub.following(turn_id) as second:
+        with hub.subscribed(turn_id) as second:
             await hub.load(turn_id, second)
             events.publish(turn_id, "turn.started", fence=1)
             await hears(second, "turn.started")
@@ -70,11 +70,11 @@ def test_who_comes_while_a_follower_leaves_that_has_heard_nothing_yet_hears_ever
     async def do(hub: Hub, turn_id: UUID) -> None:
         events.publish(turn_id, "turn.started", fence=1)
         await asyncio.to_thread(events.transport().flush, timeout=5)
-        with hub.following(turn_id) as first:
+        with hub.subscribed(turn_id) as first:
             loading = asyncio.ensure_future(hub.load(turn_id, first))
             await go_round(steps)
             loading.cancel()
-        with hub.following(turn_id) as second:
+        with hub.subscribed(turn_id) as second:
             await hub.load(turn_id, second)
             assert [event.kind for event, _ in second.events] == ["turn.started"]
             events.publish(turn_id, "tool.started", {"callId": "1"})
@@ -85,8 +85,8 @@ def test_who_comes_while_a_follower_leaves_that_has_heard_nothing_yet_hears_ever
 
 def test_what_is_followed_by_nobody_is_not_told():
     async def do(hub: Hub, turn_id: UUID) -> None:
-        with hub.following(turn_id) as followed:
-            await hub.load(turn_id, followed)
+        with hub.subscribed(turn_id) as subscription:
+            await hub.load(turn_id, subscription)
             assert turn_id in events.transport()._subscribed
         async with asyncio.timeout(5):
             while turn_id in events.transport()._subscribed:
@@ -99,13 +99,13 @@ def test_what_was_missed_while_the_kept_events_were_read_is_read_again():
     """The transport was connected anew meanwhile, and did not know of the subscription yet."""
 
     async def do(hub: Hub, turn_id: UUID) -> None:
-        with hub.following(turn_id) as followed:
-            loading = asyncio.ensure_future(hub.load(turn_id, followed))
+        with hub.subscribed(turn_id) as subscription:
+            loading = asyncio.ensure_future(hub.load(turn_id, subscription))
             await go_round(3)
             await events.transport().unsubscribe(turn_id)
             hub.missed_some()
             await loading
             events.publish(turn_id, "turn.started", fence=1)
-            await hears(followed, "turn.started")
+            await hears(subscription, "turn.started")
 
     with_hub(do)

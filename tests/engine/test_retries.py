@@ -70,7 +70,7 @@ def test_an_outage_of_five_minutes_loses_no_answer(server, say, outage):
     server.answer(*[outage] * 60)
     waits = tries(turn, until=300)
     assert sum(waits) >= 300, f"it has ended after {sum(waits):.0f} s: {Turn.objects.get().error_code}"
-    assert max(waits) <= turns_module.RETRY_MOST
+    assert max(waits) <= turns_module.RETRY_MAX
     assert len(waits) < 25, "it was asked too often"
     server.forget()
     server.answer(completion("Here I am."))

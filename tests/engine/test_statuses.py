@@ -8,7 +8,7 @@ from conversations.engine import intake
 from conversations.engine.turn_control import cancel_turn
 from conversations.models import Turn
 from conversations.statuses import FINAL, OPEN, TURN_STATUSES, WAITING_FOR, EndedBy, TurnStatus, WaitingFor, describe
-from nanohost.console import standing
+from nanohost.console import diagnosis
 from nanohost.lib import clock
 from nanohost.lib.clock import from_now
 
@@ -60,7 +60,7 @@ def test_an_open_turn_is_counted_shown_and_told_of_as_its_description_says(stand
     left = intake.left()
     assert {state: number for state, number in left.by_state.items() if number} == {described.label: 1}
     assert waits.stands(turn, clock.read()) == f"{described.words}."
-    (found,) = standing.most_urgent((described.label,), standing.workers_alive(left))
+    (found,) = diagnosis.most_urgent((described.label,), diagnosis.workers_alive(left))
     assert (found.turn, found.state) == (turn, described.label)
 
 

@@ -151,7 +151,7 @@ def test_a_sweep_reads_by_index_and_never_scans(db):
 def test_a_sweep_finds_a_bounded_number(say, monkeypatch):
     from conversations.engine import sweeper
 
-    monkeypatch.setattr(sweeper, "MOST_FOUND", 1)
+    monkeypatch.setattr(sweeper, "MAX_FOUND", 1)
 
     for number in range(3):
         conversation = inbox.start_conversation(owner_id=say("x").owner_id, metadata={})

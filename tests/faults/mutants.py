@@ -663,7 +663,7 @@ MUTANTS += (
         name="a beat waits until its clock has caught up",
         edits=(
             (
-                "scheduler.beat:HouseScheduler._come_back_from_the_future",
+                "scheduler.beat:SystemScheduler._come_back_from_the_future",
                 "        if not ahead:\n",
                 "        if True:\n",
             ),

@@ -487,7 +487,7 @@ def fire_due() -> Callable[[], object]:
 @operation("sweeper.find, turns", SWEEP)
 def find_turns() -> Callable[[], object]:
     def sweep() -> None:
-        assert len(sweeper.find(TURNS)) == sweeper.MOST_FOUND
+        assert len(sweeper.find(TURNS)) == sweeper.MAX_FOUND
 
     return sweep
 
@@ -563,7 +563,7 @@ def requeue_waiting() -> Callable[[], object]:
 @operation("sweeper.overlooked", SWEEP)
 def overlooked() -> Callable[[], object]:
     def look() -> None:
-        assert len(sweeper.overlooked()[TURNS]) == sweeper.MOST_FOUND
+        assert len(sweeper.overlooked()[TURNS]) == sweeper.MAX_FOUND
 
     return look
 
@@ -633,7 +633,7 @@ def forget_dead_workers() -> Callable[[], object]:
     return worker.forget_dead_workers
 
 
-@operation("the waiting room looks")
+@operation("the gateway looks")
 def waiting_room() -> Callable[[], object]:
     waited_for = list(Turn.objects.order_by("-created_at").values_list("pk", flat=True)[:20])
     return lambda: gateway.still_open(waited_for)
@@ -726,10 +726,10 @@ on_api(
 on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)
 
 
-@operation("streams.read_story")
-def read_story() -> Callable[[], object]:
+@operation("streams.read_replay")
+def read_replay() -> Callable[[], object]:
     turn = a_turn()
-    return lambda: streams.read_story(turn.pk, renderer=answers, request_id="request")
+    return lambda: streams.read_replay(turn.pk, renderer=answers, request_id="request")
 
 
 on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")

@@ -25,8 +25,8 @@ from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import ROLES
 from nanohost.lib.ids import new_id
 from scheduler import series
-from scheduler.house import sync_house_jobs
 from scheduler.models import Heartbeat, JobRun, Schedule, ScheduleRun
+from scheduler.system_jobs import sync_system_jobs
 from tests.support.factories import OwnerFactory
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
 
@@ -134,7 +134,7 @@ def make_a_row_of_each() -> None:
         change_message=HOSTILE,
     )
     intake.pause(by=HOSTILE, because=HOSTILE)
-    sync_house_jobs()
+    sync_system_jobs()
     Group.objects.create(name="a group")
     ClockedSchedule.objects.create(clocked_time=timezone.now())
     CrontabSchedule.objects.create()

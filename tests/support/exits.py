@@ -9,7 +9,7 @@ import httpx2
 from tests.support.hosts import Host
 
 # Of pages that differ by their row alone, so many are read: of those that show words of models, and of others.
-MOST_TOLD, MOST_OTHERS = 40, 2
+MAX_TOLD, MAX_OTHERS = 40, 2
 
 
 def everything_stored(host: Host) -> str:
@@ -39,7 +39,7 @@ def everything_the_admin_shows(host: Host) -> str:
                 kind = re.sub(r"(/admin/\w+/\w+/)[^/]+/", r"\1*/", link)
                 kinds[kind] += 1
                 told = re.fullmatch(r"/admin/(conversations/\w+|tools/toolcall)/\*/(?!history|delete).*", kind)
-                if kinds[kind] <= (MOST_TOLD if told else MOST_OTHERS):
+                if kinds[kind] <= (MAX_TOLD if told else MAX_OTHERS):
                     pages.append(browser.get(link).text)
         assert [link for link in seen if re.search("/conversations/turn/[0-9a-f-]{36}/", link)]
         return "".join(pages)

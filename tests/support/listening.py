@@ -8,13 +8,13 @@ from conversations.events import Event
 
 
 class Listener:
-    """A follower that keeps what it hears."""
+    """A subscriber that keeps what it hears."""
 
     def __init__(self) -> None:
         self.heard: list[Event] = []
         self.over: dict[UUID, object] = {}
 
-    def happened(self, turn_id: UUID, event: Event) -> None:
+    def on_event(self, turn_id: UUID, event: Event) -> None:
         self.heard.append(event)
 
     def ended(self, turn_id: UUID, answer: object) -> None:

@@ -130,14 +130,14 @@ def port_numbers(words: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def objection(address: Address, *, private: Sequence[Network] = ()) -> str | None:
+def denial_reason(address: Address, *, private: Sequence[Network] = ()) -> str | None:
     """Why nothing may connect to this address, as the end of a sentence; None if it may.
 
     ``private``: networks that may be reached though they are not public. They open an address itself, also where it is
     written as IPv4-mapped IPv6, but none that is hidden in another: who opens an intranet opens no translator to it.
     """
     if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        return objection(address.ipv4_mapped, private=private)
+        return denial_reason(address.ipv4_mapped, private=private)
     for network, meaning in _NEVER:
         if address in network:
             return f"is never reached ({meaning})"
@@ -150,7 +150,7 @@ def objection(address: Address, *, private: Sequence[Network] = ()) -> str | Non
         if address not in _GLOBAL_UNICAST and address not in _NAT64:
             return "is not public (outside 2000::/3)"
         hidden = _hidden(address)
-        if hidden and (why := objection(hidden)):
+        if hidden and (why := denial_reason(hidden)):
             return f"carries {hidden}, which {why}"
     if not address.is_global or address.is_multicast:
         return "is not public"

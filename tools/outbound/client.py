@@ -35,11 +35,11 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import httpcore2
 
 from tools.outbound import urls
-from tools.outbound.addresses import Address, Policy, objection, policy_of
+from tools.outbound.addresses import Address, Policy, denial_reason, policy_of
 from tools.outbound.bodies import decoded
 from tools.outbound.urls import Refusal, Target
 
-MOST_REDIRECTS = 5
+MAX_REDIRECTS = 5
 
 # The caller's headers that another origin gets too. Not a list of those that hold credentials: none would be complete
 # (X-Api-Key, Private-Token, X-Vault-Token, …), and what is missing in it is lost to a stranger.
@@ -125,8 +125,8 @@ def fetch(
                     read, is_cut = _read(response, found, most, cut, clock)
                     return Answer(status=response.status, headers=found.all(), url=asked, body=read, is_cut=is_cut)
             hop, asked = hop + 1, location
-            if hop > MOST_REDIRECTS:
-                raise Refusal("http:redirects", f"it leads on and on; {MOST_REDIRECTS} redirects are followed")
+            if hop > MAX_REDIRECTS:
+                raise Refusal("http:redirects", f"it leads on and on; {MAX_REDIRECTS} redirects are followed")
             following = urls.join(target, location)
             if following.origin != target.origin:
                 given = {name: value for name, value in given.items() if name.lower() in PASSED_ON}
@@ -260,7 +260,7 @@ def _connected(target: Target, policy: Policy, clock: _Clock) -> Iterator[httpco
         raise Refusal("http:port", f"port {target.port} is not allowed; those that are: {allowed}")
     addresses = _resolve(target, clock)
     for address in addresses:
-        if why := objection(address, private=policy.private):
+        if why := denial_reason(address, private=policy.private):
             raise Refusal("http:address", f"{_named(target, address)} {why}, so it is not fetched")
     connection = httpcore2.HTTPConnection(
         _address_of(target).origin,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory.consolidation import (
     LINES_HEAD,
-    MOST_SUMMARY_CHARS,
+    MAX_SUMMARY_CHARS,
     Line,
     Malformed,
     added_to,
@@ -128,7 +128,7 @@ def test_five_sentences_of_a_summary_stand_in_for_a_missing_entry():
 def test_an_entry_that_goes_on_with_a_long_summary_takes_the_place_of_its_oldest_paragraphs():
     before = "\n\n".join(f"Paragraph {number}. {'x' * 80}" for number in range(300))
     summary = parse(answer({"history_entry": "What came then."}), "", summary_so_far=before).summary
-    assert len(summary) <= MOST_SUMMARY_CHARS
+    assert len(summary) <= MAX_SUMMARY_CHARS
     assert summary.endswith("Paragraph 299. " + "x" * 80 + "\n\nWhat came then.")
 
 

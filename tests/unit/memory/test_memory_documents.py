@@ -238,7 +238,7 @@ def test_of_many_notes_a_prompt_has_the_latest(owner):
         note(owner, f"{number}" + 999 * "x")
     assert [line[0] for line in background(owner).notes.splitlines()] == ["2", "3", "4"]
     note(owner, "y" * 5000)
-    assert background(owner).notes == "y" * log.MOST_NOTES
+    assert background(owner).notes == "y" * log.MAX_NOTES
     assert HistoryEntry.objects.count() == 6
 
 

@@ -9,8 +9,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from scheduler.beat import HouseScheduler
-from scheduler.house import sync_house_jobs
+from scheduler.beat import SystemScheduler
+from scheduler.system_jobs import sync_system_jobs
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 AHEAD = timedelta(minutes=10)
 
 
-class Noting(HouseScheduler):
+class Noting(SystemScheduler):
     """Notes what it would ring for."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Noting(HouseScheduler):
 
 @pytest.fixture
 def jobs():
-    sync_house_jobs()
+    sync_system_jobs()
     PeriodicTask.objects.filter(name="tick").update(
         interval=IntervalSchedule.objects.create(every=1, period=IntervalSchedule.SECONDS)
     )

@@ -18,9 +18,9 @@ from nanohost.console import tasks
 from nanohost.lib.clock import from_now
 from scheduler import tasks as house_tasks
 from scheduler.daily import covered
-from scheduler.house import HOUSE_JOBS, HouseJob, sync_house_jobs
 from scheduler.job_runs import recorded
 from scheduler.models import JobRun
+from scheduler.system_jobs import SYSTEM_JOBS, SystemJob, sync_system_jobs
 from tests.support.api_client import chat, start
 from tests.support.hosts import Host
 from tests.support.stepping import runs_of
@@ -29,7 +29,7 @@ from tests.support.wait import wait_until
 
 @pytest.mark.django_db
 def test_the_start_makes_the_house_s_jobs_and_nothing_else():
-    sync_house_jobs()
+    sync_system_jobs()
     jobs = {job.name: (job.task, str(job.interval), job.enabled) for job in PeriodicTask.objects.all()}
     assert jobs == {
         "tick": ("scheduler.tasks.tick", "every 5 seconds", True),
@@ -43,10 +43,10 @@ def test_the_start_makes_the_house_s_jobs_and_nothing_else():
 
 @pytest.mark.django_db
 def test_what_people_set_outlasts_the_next_start():
-    sync_house_jobs()
+    sync_system_jobs()
     daily = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.DAYS)
     PeriodicTask.objects.filter(name="retention").update(enabled=False, interval=daily)
-    sync_house_jobs()
+    sync_system_jobs()
     job = PeriodicTask.objects.get(name="retention")
     assert (job.enabled, job.interval) == (False, daily)
 
@@ -55,7 +55,7 @@ def test_what_people_set_outlasts_the_next_start():
 def test_an_interval_people_made_twice_keeps_nothing_from_starting():
     for _ in range(2):
         IntervalSchedule.objects.create(every=60, period=IntervalSchedule.MINUTES)
-    sync_house_jobs()
+    sync_system_jobs()
     assert PeriodicTask.objects.filter(name="retention").count() == 1
 
 
@@ -63,9 +63,9 @@ def test_an_interval_people_made_twice_keeps_nothing_from_starting():
 @pytest.mark.parametrize("cron", ["30 9 * * 1-5", "0 30 9 * * 1-5"])
 def test_a_job_by_cron_goes_by_the_local_clock_and_may_start_disabled(cron, settings):
     settings.TIME_ZONE = "Europe/Berlin"
-    jobs = [HouseJob(name="daily", task="scheduler.tasks.retention", times=cron, description="x", enabled=False)]
+    jobs = [SystemJob(name="daily", task="scheduler.tasks.retention", times=cron, description="x", enabled=False)]
     for _ in range(2):
-        sync_house_jobs(jobs)
+        sync_system_jobs(jobs)
     job = PeriodicTask.objects.get()
     assert (job.enabled, str(job.crontab.timezone)) == (False, "Europe/Berlin")
     assert (job.crontab.minute, job.crontab.hour, job.crontab.day_of_week) == ("30", "9", "1-5")
@@ -73,9 +73,9 @@ def test_a_job_by_cron_goes_by_the_local_clock_and_may_start_disabled(cron, sett
 
 @pytest.mark.django_db
 def test_a_job_at_some_second_is_refused():
-    jobs = [HouseJob(name="daily", task="scheduler.tasks.retention", times="7 30 9 * * *", description="x")]
+    jobs = [SystemJob(name="daily", task="scheduler.tasks.retention", times="7 30 9 * * *", description="x")]
     with pytest.raises(ValueError, match="knows no seconds but 0"):
-        sync_house_jobs(jobs)
+        sync_system_jobs(jobs)
 
 
 @pytest.mark.django_db
@@ -99,7 +99,7 @@ def line_of(client, name):
 @pytest.mark.django_db
 def test_the_list_shows_when_each_job_runs_next(admin_client, settings):
     settings.TIME_ZONE = "Europe/Berlin"
-    sync_house_jobs()
+    sync_system_jobs()
     now = timezone.now()
     jobs = PeriodicTask.objects
     jobs.filter(name="retention").update(last_run_at=now - timedelta(minutes=20))
@@ -116,7 +116,7 @@ def test_the_list_shows_when_each_job_runs_next(admin_client, settings):
 
 @pytest.mark.django_db
 def test_a_job_that_is_off_runs_never_and_one_that_nobody_rang_for_is_late(admin_client):
-    sync_house_jobs()
+    sync_system_jobs()
     jobs = PeriodicTask.objects
     jobs.filter(name="retention").update(enabled=False)
     jobs.filter(name="heartbeat").update(last_run_at=timezone.now() - timedelta(hours=3, minutes=1))
@@ -128,7 +128,7 @@ def test_a_job_that_is_off_runs_never_and_one_that_nobody_rang_for_is_late(admin
 
 @pytest.mark.django_db
 def test_jobs_lead_to_what_they_did(admin_client):
-    sync_house_jobs()
+    sync_system_jobs()
     for name, page in [("tick", "schedulerun"), ("heartbeat", "heartbeat"), ("daily_summary", "compaction")]:
         address = re.search('href="([^"]*)"', line_of(admin_client, name)["what_it_did"])[1]
         assert admin_client.get(address).context["cl"].model.__name__.lower() == page
@@ -136,7 +136,7 @@ def test_jobs_lead_to_what_they_did(admin_client):
 
 @pytest.mark.django_db
 def test_no_job_of_the_house_is_deleted_by_whatever_way(admin_client):
-    sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
+    sync_system_jobs((*SYSTEM_JOBS, *tasks.SYSTEM_JOBS))
     every = PeriodicTask.objects.count()
     own = PeriodicTask.objects.create(name="own", task="x", interval=IntervalSchedule.objects.create(every=7))
 
@@ -171,7 +171,7 @@ def runs():
 
 @pytest.mark.django_db
 def test_every_job_of_the_house_leaves_a_record(admin_client, owner, agent):
-    sync_house_jobs((*HOUSE_JOBS, *tasks.HOUSE_JOBS))
+    sync_system_jobs((*SYSTEM_JOBS, *tasks.SYSTEM_JOBS))
     for job in PeriodicTask.objects.all():
         current_app.tasks[job.task]()
         assert JobRun.objects.get(job=job.name).state == "ok"
@@ -231,7 +231,7 @@ def test_one_whose_worker_died_is_told_as_such():
 @pytest.mark.parametrize("day", [datetime(2026, 3, 28, 8), datetime(2026, 10, 24, 8), datetime(2026, 11, 20, 8)])
 def test_it_runs_at_nine_by_the_local_clock_once_a_day_if_it_is_on(day, settings):
     settings.TIME_ZONE = "Europe/Berlin"
-    sync_house_jobs()
+    sync_system_jobs()
     job = PeriodicTask.objects.get(name="daily_summary")
     zone = ZoneInfo("Europe/Berlin")
     began = day.replace(tzinfo=zone).astimezone(UTC)

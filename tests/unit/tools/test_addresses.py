@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from tools.outbound.addresses import PUBLIC, networks, objection, policy_of, port_numbers
+from tools.outbound.addresses import PUBLIC, denial_reason, networks, policy_of, port_numbers
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
 
@@ -54,12 +54,14 @@ def test_what_nobody_has_set_is_the_webs_ports_and_public_addresses_alone():
 
 @pytest.mark.parametrize("middle", ["0:5efe", "100:5efe", "200:5efe", "300:5efe"])
 def test_a_private_address_inside_of_isatap_is_named(middle):
-    assert "carries 10.0.0.1, which is not public" in str(objection(ip_address(f"2a00:1450:4001:81b:{middle}:a00:1")))
+    assert "carries 10.0.0.1, which is not public" in str(
+        denial_reason(ip_address(f"2a00:1450:4001:81b:{middle}:a00:1"))
+    )
 
 
 @pytest.mark.parametrize("middle", ["0:5eff", "0:ffff", "0:5efd", "400:5efe", "1:5efe"])
 def test_what_only_looks_like_isatap_is_a_public_address_like_others(middle):
-    assert objection(ip_address(f"2a00:1450:4001:81b:{middle}:a00:1")) is None
+    assert denial_reason(ip_address(f"2a00:1450:4001:81b:{middle}:a00:1")) is None
 
 
 @pytest.mark.parametrize("bits", [32, 40, 48, 56, 64, 96])
@@ -71,4 +73,4 @@ def test_where_a_gateway_of_an_opened_network_may_look_there_is_no_metadata(bits
         prefix + ip_address(hidden).packed if bits == 96 else (prefix + ip_address(hidden).packed).ljust(15, b"\x01")
     )
     address = ip_address(plain if bits == 96 else plain[:8] + b"\0" + plain[8:])
-    assert f"carries {hidden}, which is never reached" in str(objection(address, private=[opened]))
+    assert f"carries {hidden}, which is never reached" in str(denial_reason(address, private=[opened]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from nanohost.lib import redaction
-from tools.arguments import MAX_DEPTH, Misfit, read_arguments
+from tools.arguments import MAX_DEPTH, InvalidArguments, read_arguments
 from tools.schemas import arguments_schema
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
@@ -48,7 +48,7 @@ def read(**arguments: Any) -> dict[str, Any]:
 
 
 def refusal(**arguments: Any) -> str:
-    with pytest.raises(Misfit) as refused:
+    with pytest.raises(InvalidArguments) as refused:
         read(**arguments)
     return str(refused.value).removeprefix("The arguments do not fit the tool's schema: ")
 
@@ -156,7 +156,7 @@ def test_a_text_of_json_may_not_hide_depth():
     nested: Any = {"city": "x"}
     for _ in range(MAX_DEPTH):
         nested = {"city": "x", "inside": [nested]}
-    with pytest.raises(Misfit, match=f"deeper than {MAX_DEPTH}"):
+    with pytest.raises(InvalidArguments, match=f"deeper than {MAX_DEPTH}"):
         read(place=nested)
 
 
@@ -173,7 +173,7 @@ json_values = st.recursive(
 def test_whatever_is_read_fits_and_reading_it_again_changes_nothing(sent):
     try:
         taken = read(**sent)
-    except Misfit:
+    except InvalidArguments:
         return
     assert read(**taken) == taken
     # Only texts were changed.
@@ -199,14 +199,14 @@ def test_alternatives_in_alternatives_do_not_multiply_the_work():
     value: Any = {"left": "no"}
     for _ in range(8):
         value = {"left": value}
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidArguments):
         read_arguments(arguments_schema(hang), json.dumps({"tree": value}))
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e999", "1" + "0" * 5000])
 @pytest.mark.parametrize("form", ['{{"share": {}}}', '{{"share": "{}"}}', '{{"sizes": [{}]}}', '{{"count": {}}}'])
 def test_a_number_beyond_all_numbers_is_refused(number, form):
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidArguments):
         read_arguments(SCHEMA, form.format(number))
 
 
@@ -218,9 +218,9 @@ def test_a_text_that_is_no_number_to_the_letter_stays_a_text(text):
 
 @pytest.mark.parametrize("raw", ['{"count": 1, "count": 2}', '{"place": {"city": "Ulm", "floor": 1, "city": "Bonn"}}'])
 def test_a_key_that_stands_twice_is_refused(raw):
-    with pytest.raises(Misfit, match="stands twice in an object"):
+    with pytest.raises(InvalidArguments, match="stands twice in an object"):
         read_arguments(SCHEMA, raw)
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidArguments):
         read_arguments(SCHEMA, json.dumps({"place": raw}))
 
 
@@ -233,7 +233,7 @@ def test_many_items_are_told_apart_in_little_time():
     many = [{"a": number} for number in range(5000)]
     began = time.process_time()
     assert read_arguments(schema, json.dumps({"a": many})) == {"a": many}
-    with pytest.raises(Misfit, match="twice"):
+    with pytest.raises(InvalidArguments, match="twice"):
         read_arguments(schema, json.dumps({"a": [*many, many[17]]}))
     assert time.process_time() - began < 5  # a minute, where each is compared with each other
 
@@ -258,7 +258,7 @@ def test_items_are_equal_where_json_schema_says_so(items, unique):
     if unique:
         assert read_arguments(schema, json.dumps({"a": items})) == {"a": items}
         return
-    with pytest.raises(Misfit, match="a: an item stands in it twice"):
+    with pytest.raises(InvalidArguments, match="a: an item stands in it twice"):
         read_arguments(schema, json.dumps({"a": items}))
 
 
@@ -270,7 +270,7 @@ def test_items_are_equal_where_json_schema_says_so(items, unique):
     ],
 )
 def test_a_number_too_large_to_be_divided_is_refused(schema):
-    with pytest.raises(Misfit, match="too large"):
+    with pytest.raises(InvalidArguments, match="too large"):
         read_arguments(schema, '{"a": 1' + "0" * 400 + "}")
 
 
@@ -304,7 +304,7 @@ def test_a_refusal_repeats_no_half_of_a_secret(before):
     ):
         assert "canary" not in refusal(**sent)
         assert "sk-0" not in refusal(**sent)
-    with pytest.raises(Misfit) as refused:
+    with pytest.raises(InvalidArguments) as refused:
         read_arguments(SCHEMA, f'{{"{"x" * before} {secret}": 1, "{"x" * before} {secret}": 2}}')
     assert "sk-0" not in str(refused.value)
 
@@ -323,7 +323,7 @@ def test_a_refusal_repeats_no_half_of_a_secret(before):
 def test_of_a_large_value_little_is_searched_for_secrets(monkeypatch, rules, value):
     given = []
     monkeypatch.setattr(redaction, "redact", lambda text: given.append(len(text)) or text)
-    with pytest.raises(Misfit):
+    with pytest.raises(InvalidArguments):
         read_arguments(taking(**rules), json.dumps({"a": value}))
     assert given
     assert max(given) < 5_000
@@ -332,6 +332,6 @@ def test_of_a_large_value_little_is_searched_for_secrets(monkeypatch, rules, val
 def test_a_value_that_does_not_match_is_not_repeated_where_it_is_a_secret():
     schema = taking(type="object", additionalProperties={"type": "string", "pattern": "^x"})
     for name, value in (("password", "canary"), ("b", "sk-0123456789canary")):
-        with pytest.raises(Misfit) as refused:
+        with pytest.raises(InvalidArguments) as refused:
             read_arguments(schema, json.dumps({"a": {name: value}}))
         assert "canary" not in str(refused.value)

@@ -22,7 +22,7 @@ from tests.support.network.inside import PORTS, UNREACHABLE
 from tests.support.network.lab import Lab, answer, need_a_lab, redirect, way_in
 from tests.support.network.special import BLOCKS, IPV4, IPV6, hiding, spellings
 from tools.outbound import urls
-from tools.outbound.addresses import PUBLIC, networks, objection, policy_of, port_numbers
+from tools.outbound.addresses import PUBLIC, denial_reason, networks, policy_of, port_numbers
 from tools.outbound.bodies import decoded, text_of
 from tools.outbound.client import NotFetched, fetch
 from tools.outbound.urls import Refusal
@@ -37,12 +37,12 @@ PUBLIC_IPV4, PUBLIC_IPV6 = "93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946"
 
 @pytest.mark.parametrize("address", [*IPV4, *IPV6])
 def test_a_special_address_is_refused(address):
-    assert objection(ip_address(address))
+    assert denial_reason(ip_address(address))
 
 
 @pytest.mark.parametrize("address", IPV4)
 def test_a_special_address_is_refused_wherever_it_is_hidden(address):
-    assert [way for way, hidden in hiding(IPv4Address(address)).items() if not objection(hidden)] == []
+    assert [way for way, hidden in hiding(IPv4Address(address)).items() if not denial_reason(hidden)] == []
 
 
 OUTERMOST_PUBLIC = ["8.8.8.8", "1.1.1.1", "100.63.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1", "223.255.255.1"]
@@ -51,16 +51,16 @@ PUBLIC_OF_IPV6 = ["2606:4700::1111", "2a00:1450:4001:81b::200e", "2001:200::1", 
 
 @pytest.mark.parametrize("address", [*OUTERMOST_PUBLIC, *PUBLIC_OF_IPV6])
 def test_a_public_address_is_taken(address):
-    assert objection(ip_address(address)) is None
+    assert denial_reason(ip_address(address)) is None
 
 
 def test_a_public_address_is_taken_through_a_gateway_of_today_and_through_no_other():
-    taken = [way for way, hidden in hiding(IPv4Address("8.8.8.8")).items() if not objection(hidden)]
+    taken = [way for way, hidden in hiding(IPv4Address("8.8.8.8")).items() if not denial_reason(hidden)]
     assert taken == ["mapped", "NAT64", "ISATAP", "ISATAP, unique"]
 
 
 def test_the_reason_names_what_is_hidden():
-    why = objection(ip_address("64:ff9b::169.254.169.254"))
+    why = denial_reason(ip_address("64:ff9b::169.254.169.254"))
     assert why == (
         "carries 169.254.169.254, which is never reached (169.254.0.0/16, link-local, where clouds keep metadata)"
     )
@@ -68,12 +68,12 @@ def test_the_reason_names_what_is_hidden():
 
 @given(st.sampled_from(BLOCKS).flatmap(lambda block: ip_addresses(network=block)))
 def test_all_of_a_special_block_is_refused(address):
-    assert objection(address)
+    assert denial_reason(address)
 
 
 @given(ip_addresses())
 def test_what_is_taken_is_global_to_python_too(address):
-    if objection(address) is None:
+    if denial_reason(address) is None:
         assert address.is_global
         assert not address.is_multicast
 
@@ -82,18 +82,18 @@ def test_what_is_taken_is_global_to_python_too(address):
 def test_hidden_or_not_an_address_is_judged_alike(address):
     """Where a gateway is of today; what is sent to other gateways is refused whatever it hides."""
     for way, hidden in hiding(address).items():
-        if objection(address) or way in ("compatible", "translated", "6to4", "NAT64 of local use", "Teredo"):
-            assert objection(hidden), way
+        if denial_reason(address) or way in ("compatible", "translated", "6to4", "NAT64 of local use", "Teredo"):
+            assert denial_reason(hidden), way
         elif way in ("mapped", "NAT64"):
-            assert objection(hidden) is None, way
+            assert denial_reason(hidden) is None, way
 
 
 def test_an_intranet_that_was_opened_is_reached_and_no_other():
     opened = networks(["10.20.0.0/16", "fd12:3456::/32"])
     for address in ("10.20.0.1", "::ffff:10.20.0.1", "fd12:3456::1"):
-        assert objection(ip_address(address), private=opened) is None
+        assert denial_reason(ip_address(address), private=opened) is None
     for address in ("10.21.0.1", "127.0.0.1", "fd12:3457::1", "64:ff9b::10.20.0.1", "2002:0a14:1::"):
-        assert objection(ip_address(address), private=opened), address
+        assert denial_reason(ip_address(address), private=opened), address
 
 
 METADATA = [
@@ -118,14 +118,14 @@ OF_AN_INTRANET = ("fd12:64::a9fe:a9fe:0:0", "fd12:64:a14:1::", "fd12:64::a14:1")
 @pytest.mark.parametrize("address", [*METADATA, *METADATA_IN_AN_INTRANET])
 def test_metadata_stays_refused_whatever_is_opened(address):
     opened = networks(["10.0.0.0/8", "100.64.0.0/10", "198.18.0.0/15", "fc00::/7", "127.0.0.0/8"])
-    assert "is never reached" in objection(ip_address(address), private=opened)
+    assert "is never reached" in denial_reason(ip_address(address), private=opened)
     for hidden in hiding(IPv4Address(address)).values() if ":" not in address else ():
-        assert objection(hidden, private=opened), hidden
+        assert denial_reason(hidden, private=opened), hidden
 
 
 @pytest.mark.parametrize("address", OF_AN_INTRANET)
 def test_what_a_gateway_does_not_take_for_metadata_is_reached(address):
-    assert objection(ip_address(address), private=networks(["fc00::/7"])) is None
+    assert denial_reason(ip_address(address), private=networks(["fc00::/7"])) is None
 
 
 @pytest.mark.parametrize(

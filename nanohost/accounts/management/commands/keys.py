@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from nanohost.accounts.models import MOST_DAYS, ApiKey
+from nanohost.accounts.models import MAX_DAYS, ApiKey
 from nanohost.lib.text import UNSTORABLE
 
 
@@ -31,8 +31,8 @@ class Command(BaseCommand):
 
     def _create(self, options: dict[str, Any]) -> None:
         days = options["expires"]
-        if days is not None and not 0 < days <= MOST_DAYS:
-            raise CommandError(f"--expires is a number of days above 0, {MOST_DAYS} at most.")
+        if days is not None and not 0 < days <= MAX_DAYS:
+            raise CommandError(f"--expires is a number of days above 0, {MAX_DAYS} at most.")
         owner = self._owner(options["owner"])
         expires_at = timezone.now() + timedelta(days=days) if days else None
         _, key = ApiKey.objects.issue(owner=owner, expires_at=expires_at)

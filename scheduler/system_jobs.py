@@ -16,7 +16,7 @@ LATE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HouseJob:
+class SystemJob:
     """A job of the house. ``times``: how often, or a cron expression in TIME_ZONE, of five fields or, with the second
     first, six. Beat may ring twice or not at all: a job's effect must not depend on it."""
 
@@ -27,27 +27,27 @@ class HouseJob:
     enabled: bool = True
 
 
-HOUSE_JOBS = (
-    HouseJob(
+SYSTEM_JOBS = (
+    SystemJob(
         name="tick",
         task="scheduler.tasks.tick",
         times=timedelta(seconds=5),
         description="Fires the schedules that are due. Without it none runs.",
     ),
-    HouseJob(
+    SystemJob(
         name="daily_summary",
         task="scheduler.tasks.daily_summary",
         times=settings.SCHEDULER_DAILY_SUMMARY_CRON,
         description="Summarises, for people, what was said in each conversation on the day before.",
         enabled=settings.SCHEDULER_DAILY_SUMMARY_ENABLED,
     ),
-    HouseJob(
+    SystemJob(
         name="heartbeat",
         task="scheduler.tasks.heartbeat",
         times=timedelta(minutes=1),
         description="As often as its page or HEARTBEAT_MINUTES says, asks each agent to do what its HEARTBEAT says.",
     ),
-    HouseJob(
+    SystemJob(
         name="retention",
         task="scheduler.tasks.retention",
         times=timedelta(minutes=60),
@@ -56,7 +56,7 @@ HOUSE_JOBS = (
 )
 
 
-def sync_house_jobs(jobs: Iterable[HouseJob] = HOUSE_JOBS) -> None:
+def sync_system_jobs(jobs: Iterable[SystemJob] = SYSTEM_JOBS) -> None:
     """Give each house job its row. What people set (interval, enabled) is left as it is."""
     kept = set(PeriodicTask.objects.values_list("name", flat=True))
     for job in jobs:

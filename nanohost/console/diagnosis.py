@@ -21,7 +21,7 @@ from nanohost.lib.text import duration
 from tools.models import CallStatus, ToolCall
 
 # Of each kind so many turns are looked at, those first that wait longest; and of their calls.
-MOST_OF_A_KIND, MOST_CALLS = 100, 1000
+MAX_OF_A_KIND, MAX_CALLS = 100, 1000
 
 LATE_SECONDS = OVERLOOKED_AFTER.total_seconds()
 
@@ -31,7 +31,7 @@ _URGENCY = (STUCK, LATE, FINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class Diagnosis:
     """``state``: one of ``STATES``. ``words``: what it waits for. ``lease``: how long somebody holds it. ``age``:
     seconds since it was asked for."""
 
@@ -73,18 +73,18 @@ def workers_alive(left: Left) -> Workers:
     )
 
 
-def most_urgent(states: Iterable[str], workers: Workers) -> list[Standing]:
+def most_urgent(states: Iterable[str], workers: Workers) -> list[Diagnosis]:
     """Open turns that stand so, the most urgent first, then the oldest."""
     now = clock.read()
     turns = {turn.pk: turn for rows in _candidates(set(states)) for turn in rows}
     waiting = [turn.pk for turn in turns.values() if turn.waiting_for == WaitingFor.TOOLS]
     calls: dict[UUID, list[Any]] = defaultdict(list)
     rows = ToolCall.objects.open().filter(turn_id__in=waiting).order_by("created_at")
-    for call in rows.only("turn_id", "tool_name", "status", "lease_until", "started_at", "created_at")[:MOST_CALLS]:
+    for call in rows.only("turn_id", "tool_name", "status", "lease_until", "started_at", "created_at")[:MAX_CALLS]:
         calls[call.turn_id].append(call)
     runs = any(turn.status == TurnStatus.RUNNING for turn in turns.values())
     usual = waits.usual_seconds() if runs else {}
-    found = [_standing(turn, calls[turn.pk], workers, usual, now) for turn in turns.values()]
+    found = [_diagnose(turn, calls[turn.pk], workers, usual, now) for turn in turns.values()]
     return sorted(found, key=lambda each: (_URGENCY.index(each.urgency), -each.age))
 
 
@@ -100,20 +100,20 @@ def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
     """Of each kind those first that are the likeliest to be late. Each goes by the index of status and ring."""
     every = Turn.objects.prefetch_related("conversation")
     if RUNNING in states:
-        yield every.filter(status=TurnStatus.RUNNING).order_by("lease_until")[:MOST_OF_A_KIND]
+        yield every.filter(status=TurnStatus.RUNNING).order_by("lease_until")[:MAX_OF_A_KIND]
     if WAITING in states:
         for waiting_for in (WaitingFor.TOOLS, WaitingFor.RETRY):
             waiting = every.filter(status=TurnStatus.WAITING, waiting_for=waiting_for)
-            yield waiting.order_by("notified_at")[:MOST_OF_A_KIND]
+            yield waiting.order_by("notified_at")[:MAX_OF_A_KIND]
     queued = every.filter(status=TurnStatus.QUEUED)
     if HELD in states:
-        yield queued.filter(waiting_for=WaitingFor.INTAKE).order_by("notified_at")[:MOST_OF_A_KIND]
+        yield queued.filter(waiting_for=WaitingFor.INTAKE).order_by("notified_at")[:MAX_OF_A_KIND]
     if QUEUED in states:
         in_order = _with_who_is_before(queued.exclude(waiting_for=WaitingFor.INTAKE)).order_by("notified_at")
-        yield in_order.filter(notified_at=None)[:MOST_OF_A_KIND]
+        yield in_order.filter(notified_at=None)[:MAX_OF_A_KIND]
         # Behind a conversation that has hundreds of turns in the queue, there are others.
-        yield in_order.filter(notified_at__isnull=False, before=None)[:MOST_OF_A_KIND]
-        yield in_order.filter(notified_at__isnull=False)[:MOST_OF_A_KIND]
+        yield in_order.filter(notified_at__isnull=False, before=None)[:MAX_OF_A_KIND]
+        yield in_order.filter(notified_at__isnull=False)[:MAX_OF_A_KIND]
 
 
 def _with_who_is_before(turns: QuerySet[Turn]) -> QuerySet[Any]:
@@ -121,12 +121,12 @@ def _with_who_is_before(turns: QuerySet[Turn]) -> QuerySet[Any]:
     return turns.annotate(before=Subquery(earlier.order_by("number").values("number")[:1]))
 
 
-def _standing(turn: Turn, calls: list[ToolCall], workers: Workers, usual: dict[str, float], now: datetime) -> Standing:
+def _diagnose(turn: Turn, calls: list[ToolCall], workers: Workers, usual: dict[str, float], now: datetime) -> Diagnosis:
     urgency, words = _explain(turn, calls, workers, usual, now)
     if turn.deadline and turn.deadline < now:
         urgency = STUCK
         words += f" Its time ran out {_ago(turn.deadline, now)}: it fails when a worker looks at it."
-    return Standing(
+    return Diagnosis(
         turn=turn,
         state=describe(turn.status, turn.waiting_for).label,
         urgency=urgency,
@@ -185,10 +185,10 @@ def _queued(turn: Any, workers: Workers, now: datetime) -> tuple[str, str]:
     if turn.before is not None:
         return FINE, f"It waits behind turn {turn.before} of its conversation."
     if _is_late(turn.notified_at or turn.created_at, now):
-        rung = f"was rung for {_ago(turn.notified_at, now)}" if turn.notified_at else "was never rung for"
-        return LATE, f"It {rung}, and no worker has come.{workers.why_nobody_comes}"
+        notified = f"were notified {_ago(turn.notified_at, now)}" if turn.notified_at else "were never notified"
+        return LATE, f"Workers {notified}, and none has come.{workers.why_nobody_comes}"
     if turn.notified_at is None:
-        return FINE, f"Nobody could be rung for it; the sweep finds it within {settings.SWEEP_SECONDS:g} s."
+        return FINE, f"No worker could be notified of it; the sweep finds it within {settings.SWEEP_SECONDS:g} s."
     return FINE, f"{words}.{workers.why_nobody_comes}"
 
 

@@ -1,4 +1,4 @@
-"""The waiting room: many clients wait at once, and cost the web process next to nothing."""
+"""The gateway: many clients wait at once, and cost the web process next to nothing."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ MARKS, LETTERS = "/" + "eyJ-" * 16_000, "/" + "a-b-" * 16_000
 
 WAITERS, TALKS = 500, 25
 # What a waiter may cost the process, its connection in uvicorn included; measured: 19 to 27 KB.
-MOST_BYTES = 60 * 1024
+MAX_BYTES = 60 * 1024
 
 
 async def ask(client: httpx2.AsyncClient, conversation_id: str, message: str, **options: Any) -> httpx2.Response:
@@ -81,7 +81,7 @@ def test_500_clients_wait_without_a_thread_or_a_connection_each(host, capsys):
     assert figures["threads"] <= 40
     assert figures["database connections"] <= 30
     assert figures["sockets"] >= WAITERS
-    assert figures["bytes a waiter"] < MOST_BYTES
+    assert figures["bytes a waiter"] < MAX_BYTES
     # What stays are connections to production's servers: for each of its 8 threads two to Redis and one to PostgreSQL.
     eventually(lambda: sockets_of(host) <= before + (30 if shapes.shape() == shapes.PRODUCTION else 0))
 
@@ -138,7 +138,7 @@ def test_those_who_wait_are_let_go_when_the_host_stops(mortal: Host):
 
 
 async def ask_room(
-    room: gateway.WaitingRoom,
+    room: gateway.ResponseGateway,
     path: str,
     messages: Sequence[dict[str, Any]] = ({"type": "http.request"},),
     *headers: tuple[bytes, bytes],
@@ -164,7 +164,7 @@ async def ask_room(
 
 def serve(django: Any, messages: list[dict[str, Any]], *headers: tuple[bytes, bytes]) -> list[dict[str, Any]]:
     """What a room around this Django sends."""
-    return asyncio.run(ask_room(gateway.WaitingRoom(django), "/", messages, *headers))
+    return asyncio.run(ask_room(gateway.ResponseGateway(django), "/", messages, *headers))
 
 
 def django_that_fails(environ: Any, start_response: Any) -> Any:
@@ -217,7 +217,7 @@ def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(setti
         return [b"{}"]
 
     async def stop_while_it_hangs() -> tuple[dict[str, Any], dict[str, Any]]:
-        room = gateway.WaitingRoom(django)
+        room = gateway.ResponseGateway(django)
         waits, sent = asyncio.ensure_future(ask_room(room, "/waits")), asyncio.ensure_future(ask_room(room, "/hangs"))
         await asyncio.to_thread(is_taken.wait, 20)
         room.drain()
