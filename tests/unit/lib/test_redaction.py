@@ -771,10 +771,9 @@ def test_what_opens_a_value_is_left(text, left):
 
 def test_of_many_secrets_each_is_found_wherever_it_stands(known):
     """A text is looked at for every eighth or sixteenth character."""
-    secrets = [f"{length:02}" + "abcdefgh" * 5 for length in range(6, 41)]
-    secrets = [secret[:length] for length, secret in enumerate(secrets, start=6)]
-    for number, secret in enumerate(secrets):
-        known.add(str(number), f"{secret}")
+    secrets = [f"{length:02}{'abcdefgh' * 5}"[:length] for length in range(6, 41)]
+    for secret in secrets:
+        known.add(secret, secret)
     for secret in secrets:
         for place in range(17):
             begins = "." * place
