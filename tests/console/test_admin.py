@@ -161,7 +161,7 @@ def test_a_turns_pages_queries_do_not_grow_with_its_rows(admin_client, rows):
         )
         call = ask("time")
         ToolCall.objects.filter(pk=call.pk).update(turn_id=turn.pk, position=100 + number, call_id=f"c{number}")
-    assert queries_of(admin_client, address) == with_few <= 14
+    assert queries_of(admin_client, address) <= with_few <= 15
 
 
 # --- who gets in -------------------------------------------------------------------------------------------------
