@@ -12,11 +12,15 @@ pytestmark = pytest.mark.shapeless(reason="reads files")
 LISTED = tomllib.loads((ROOT / "tests" / "mutation" / "survivors.toml").read_text()).get("survivor", [])
 
 
+# Of the lines that a mistake makes, those that stand in the code anyway.
+OF_ANY_CODE = {"", "break", "continue"}
+
+
 @pytest.mark.parametrize("survivor", LISTED, ids=lambda each: f"{each['file']}: {each['line']}"[:80])
 def test_a_known_survivor_stands_in_the_code_and_has_a_reason(survivor):
     lines = [line.strip() for line in (ROOT / survivor["file"]).read_text().splitlines()]
     assert survivor["line"] in lines, "the line has changed: see whether its mistakes are seen now"
-    assert not set(survivor["becomes"]) & set(filter(None, lines))
+    assert not set(survivor["becomes"]) & {*lines} - OF_ANY_CODE
     assert len(survivor["reason"].split()) > 3
 
 
