@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
+from xdist.scheduler import LoadFileScheduling
 
 from agent import llm
 from agent.models import DEFAULT_AGENT, Agent
@@ -42,14 +43,26 @@ FIRST = {"test_stack", "test_migrations", "test_readme", "test_state_machine", "
 FIRST |= {"test_query_plans", "test_openai_host", "test_deploy"}
 
 # Tests that use these are one process's, so that there is one of each host and not one a process: a start costs seconds
-# of the processor, and an idle host some hundredths.
+# of the processor, and an idle host some hundredths. They are the tests of the API, and these.
 SHARED_HOSTS = frozenset({"host", "impatient", "mortal"})
+SHARERS = ("tests/api/", "tests/host/test_logs.py", "tests/host/test_metrics.py")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """A file is one process's, as what its tests share is made once; so are all that use a shared host."""
-    shares = SHARED_HOSTS & set(getattr(item, "fixturenames", ()))
-    item.add_marker(pytest.mark.xdist_group("shared hosts" if shares else item.path.stem))
+class ByFile(LoadFileScheduling):
+    """A file is one process's, as what its tests share is made once; and so are those that share hosts.
+
+    This is what xdist's ``loadgroup`` is for, but it writes the group into an attribute that this pytest no longer
+    reads, and then hands out test by test.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "shared hosts" if nodeid.startswith(SHARERS) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Whatever ``--dist`` says."""
+    return ByFile(config, log)
 
 
 def pytest_configure() -> None:
@@ -96,6 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(f"{item.nodeid}: {marker} without a reason")
         if any(counts(item, marker) for marker in NOT_ON[shapes.shape()]):
             left_out.append(item)
+        if SHARED_HOSTS & set(getattr(item, "fixturenames", ())) and not item.nodeid.startswith(SHARERS):
+            raise pytest.UsageError(f"{item.nodeid} uses a shared host: name its file in SHARERS")
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
     items[:] = sorted(kept, key=begins)
@@ -103,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def begins(item: pytest.Item) -> int:
     """What takes longest begins: those that share hosts, then those of ``FIRST``, then the others."""
-    if SHARED_HOSTS & set(getattr(item, "fixturenames", ())):
+    if item.nodeid.startswith(SHARERS):
         return 0
     return 1 if item.path.stem in FIRST or item.path.parent.name == "faults" else 2
 

@@ -193,6 +193,19 @@ def test_what_the_page_names_and_there_is_not_is_seen(page, missing):
     assert missing_from_the_code(page) == missing
 
 
+def files_named_in(page: str) -> set[str]:
+    """The files that a page names, from the root on."""
+    return set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|yml|md))`", page))
+
+
+def test_every_file_that_contributors_are_sent_to_exists():
+    page = (ROOT / "docs" / "contributing.md").read_text()
+    assert len(re.findall(r"^\*\*[^*]+\.\*\*", page, re.MULTILINE)) == 12
+    named = files_named_in(page) - {"admin.py", "agent_tools.py", "serializers.py", "api/views.py"}
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
 def test_every_room_of_conversations_is_on_the_page():
     rooms = re.findall(r"^\| `(\w+)/` \|", PAGE, re.MULTILINE)
     assert sorted([*rooms, "management", "migrations"]) == sorted(
