@@ -448,7 +448,7 @@ def test_nobody_else_does_anything(client_of, say, role):
     for action in ("cancel_turns", "fail_turns", "requeue_turns", "ask_again", "delete_selected", ""):
         assert ask(client, action, turn, confirmed="yes", reason="x").status_code == 403
         ask(client, action, turn, path="/admin/conversations/turn/", confirmed="yes", reason="x")
-    assert client.post(f"{PAGE}ring/").status_code == 403
+    assert client.post(f"{PAGE}notify/").status_code == 403
     for fields in ({"action": "resume"}, {"action": "pause", "reason": "x"}, {}):
         assert client.post(f"{PAGE}intake/", fields).status_code == 403
     turn.refresh_from_db()
@@ -545,7 +545,7 @@ def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker)
     doorbell.purge()
     Turn.objects.update(notified_at=from_now(-40))
     assert "Workers were notified of 1 turn more than 30 s ago, and none has come." in look(operator).content.decode()
-    assert operator.post(f"{PAGE}ring/").url == PAGE
+    assert operator.post(f"{PAGE}notify/").url == PAGE
     assert list(doorbell.rings()) == [("turn", turn.pk)]
     assert "They agree" in look(operator).content.decode()
     assert LogEntry.objects.get().get_change_message() == "Notified again of 1"

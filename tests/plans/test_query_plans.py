@@ -1018,13 +1018,13 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("deadlines.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
-        "snapshot.for_model",
+        *("snapshot.for_model", "lease.mine", "lease.held_turn"),
         *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
     }
     # The route GET turns/{} is nothing else.
-    elsewhere = {"answers.turns_as_json", "calls.store", "compaction.apply", "compaction.end"}
+    elsewhere = {"answers.turns_as_json", "answers.success_of", "calls.store", "compaction.apply", "compaction.end"}
     there_are = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in MODULES
