@@ -43,7 +43,7 @@ def test_every_failure_of_a_model_has_its_http_status():
 
 
 def test_the_page_tells_of_every_status_of_a_turn():
-    (sentence,) = re.findall(r"`status` is (.+?);", PAGE, re.S)
+    (sentence,) = re.findall(r"^`status` is (.+?);", PAGE, re.S | re.M)
     assert re.findall(r"`(\w+)`", sentence) == list(TurnStatus)
 
 
