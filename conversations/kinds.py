@@ -17,7 +17,8 @@ class Kind:
     to it. ``model``: of its rows, as Django labels it. ``runner``: the class that works on them. ``capacity``: how many
     a process works on at a time, or the setting that says so. ``noun``: one of them, for people. ``check``: what
     ``/health/ready`` calls its workers; empty where a host is ready without them. ``is_alone``: whether its workers
-    work on nothing else.
+    work on nothing else. ``is_waited_for``: whether a worker without room hears no more notifications until it has, and
+    so leaves them to others; what is not waited for is left to a sweep.
     """
 
     queue: str
@@ -28,6 +29,7 @@ class Kind:
     noun: str
     check: str = ""
     is_alone: bool = False
+    is_waited_for: bool = True
 
     @property
     def rows(self) -> Any:
@@ -71,6 +73,8 @@ COMPACTIONS = Kind(
     # Few: a model's provider is asked for replies first.
     capacity=4,
     noun="compaction",
+    # Its notifications are heard by the thread that hears those of turns.
+    is_waited_for=False,
 )
 KINDS = (TURNS, TOOLS, COMPACTIONS)
 BY_QUEUE = {kind.queue: kind for kind in KINDS}

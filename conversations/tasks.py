@@ -44,7 +44,7 @@ class Ring(Task):  # type: ignore[type-arg]  # the stubs' is generic, Celery's i
 def _make_task(kind: Kind) -> None:
     @shared_task(base=Ring, name=kind.task)
     def look(row_id: str) -> None:
-        worker.runtime().take(kind, UUID(row_id))
+        worker.runtime().take(kind, UUID(row_id), wait=kind.is_waited_for)
 
 
 for _kind in KINDS:

@@ -1,6 +1,6 @@
 """A worker process: its event loop of turns, its threads of tools, its heartbeat and its sweeper.
 
-Celery's tasks hand over what they are rung for and return at once; how much runs at a time is bounded here.
+Celery's tasks hand over what workers are notified of and return at once; how much runs at a time is bounded here.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ class Runtime:
 
     def take(self, kind: Kind, row_id: UUID, *, wait: bool = True) -> bool:
         """Hand a row to its runner and return at once. While the process works on as many as it may: wait, or leave it
-        and return False. So it does when the process stops: what was rung for is left to others."""
+        and return False. So it does when the process stops: it is left to others."""
         lane = self._lanes[kind]
         while not lane.room.enter(timeout=0.5 if wait else 0):
             if self._stopping.is_set() or not wait:

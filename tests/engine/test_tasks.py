@@ -9,6 +9,7 @@ from kombu import Connection, Queue
 
 from conversations import tasks
 from conversations.engine import worker
+from conversations.kinds import COMPACTIONS, KINDS, TOOLS, TURNS
 from nanohost.celery import make_app
 
 pytestmark = pytest.mark.shapeless(reason="a broker in memory")
@@ -37,6 +38,16 @@ def test_a_ring_that_cannot_be_followed_ends_nothing(hear, monkeypatch, caplog, 
     monkeypatch.setattr(worker, "_runtime", None)
     assert hear(*arguments)
     assert "could not be followed" in caplog.text
+
+
+def test_a_worker_that_is_full_of_compactions_still_hears_of_turns(hear, monkeypatch):
+    """One thread hears of both: to wait for room for the one would hold up the other."""
+    asked = []
+    runtime = SimpleNamespace(take=lambda kind, row_id, *, wait: asked.append((kind, wait)))
+    monkeypatch.setattr(worker, "_runtime", runtime)
+    for kind in KINDS:
+        make_app(current=False).tasks[kind.task].run(str(UUID(int=7)))
+    assert asked == [(TURNS, True), (TOOLS, True), (COMPACTIONS, False)]
 
 
 def test_who_wants_celerys_monitoring_gets_its_requests(monkeypatch, settings):
