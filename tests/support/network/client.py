@@ -53,6 +53,7 @@ def do_connect(address: str, port: int) -> bool:
 
 
 def do_tool(arguments: dict[str, Any]) -> dict[str, Any]:
+    run_in = pool()  # which sets Django up, as a worker has it
     from tools.sandbox.children import Task
 
     task = Task(
@@ -65,7 +66,7 @@ def do_tool(arguments: dict[str, Any]) -> dict[str, Any]:
         repeatable=True,
         permissions=("NET_HTTP",),
     )
-    answer = pool().run(task, still_wanted=lambda: True)
+    answer = run_in.run(task, still_wanted=lambda: True)
     return {"ok": answer.ok, "text": answer.text, "rule": answer.rule}
 
 
