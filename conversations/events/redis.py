@@ -322,7 +322,8 @@ class RedisTransport:
         else:
             event_id, kind, text = data.split(" ", 2)
             turn_id = UUID(channel.rpartition(":")[2])
-            self._subscriber.on_event(turn_id, Event(event_id, kind, json.loads(text)))
+            if turn_id in self._subscribed:  # the server may still send after it was asked to send no more
+                self._subscriber.on_event(turn_id, Event(event_id, kind, json.loads(text)))
 
     def _is_confirmed(self, channel: str) -> None:
         if not (confirmation := self._confirmation(channel)).done():

@@ -151,7 +151,10 @@ def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner
     turns = [say(script({"sleep": 60}))]
     for _ in range(2):
         turns.append(say(script({"sleep": 60}), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})))
-    until(lambda: len(runtime.held(TURNS)) == 2)
+    until(lambda: Turn.objects.of_worker(runtime.name).count() == 2)
+    begun = Worker.objects.get(name=runtime.name).heartbeat_at
+    # A sweep that was begun while there was room is over by then.
+    until(lambda: Worker.objects.get(name=runtime.name).heartbeat_at > begun + timedelta(seconds=1))
     Turn.objects.filter(pk=turns[2].pk).update(notified_at=None)
     swept = Worker.objects.get(name=runtime.name).heartbeat_at
     until(lambda: Worker.objects.get(name=runtime.name).heartbeat_at > swept + timedelta(seconds=1))
