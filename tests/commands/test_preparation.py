@@ -22,7 +22,8 @@ from tests.support import servers
 from tests.support.hosts import ROOT, environment_of
 from tools.models import ToolSetting
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# The settings of passwords and keys that tests set are secrets of these tests alone.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_secrets")]
 
 
 @pytest.fixture
