@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from agent.fixed import Fixed
 from agent.loop import ChatMessage
 
 History = list[ChatMessage]
@@ -53,9 +54,15 @@ def mend_calls(messages: Sequence[ChatMessage]) -> History:
 
 
 def _with_mended_calls(message: ChatMessage) -> ChatMessage:
-    if mended := _mended(message["tool_calls"] or ()):
-        return message | {"tool_calls": mended}
-    return {name: value for name, value in message.items() if name != "tool_calls"}
+    return message.kept("mended", _mend) if isinstance(message, Fixed) else _mend(message)
+
+
+def _mend(message: ChatMessage) -> ChatMessage:
+    mended = _mended(message["tool_calls"] or ())
+    if mended and mended == message["tool_calls"]:
+        return message
+    others = {name: value for name, value in message.items() if name != "tool_calls"}
+    return Fixed(others | {"tool_calls": mended} if mended else others)
 
 
 def _mended(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any
 
+from agent.fixed import Fixed
 from agent.history import clean, keep_what_fits
 from agent.loop import ChatMessage, Limit
 from agent.tokens import BYTES_A_TOKEN, estimated, estimated_message
@@ -203,7 +204,11 @@ def build_prompt(
 def _shown(message: ChatMessage, result_chars: int) -> ChatMessage:
     if message["role"] != "tool":
         return message
-    return message | {"content": mark_untrusted(shorten(message["content"], result_chars))}
+
+    def shown(result: ChatMessage) -> ChatMessage:
+        return Fixed(result | {"content": mark_untrusted(shorten(result["content"], result_chars))})
+
+    return message.kept(("shown", result_chars), shown) if isinstance(message, Fixed) else shown(message)
 
 
 def _with_newest_squeezed(

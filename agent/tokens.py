@@ -4,10 +4,10 @@ A quarter of a text's bytes in UTF-8 is near what the usual tokenisers make of E
 far off it is for one model's, its answers tell.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from agent.fixed import Fixed, as_json
 from agent.loop import ChatMessage
 
 BYTES_A_TOKEN = 4
@@ -30,6 +30,10 @@ def estimated(text: str) -> int:
 
 def estimated_message(message: ChatMessage) -> int:
     """Tokens of a message, uncorrected."""
+    return message.kept("tokens", _estimated_message) if isinstance(message, Fixed) else _estimated_message(message)
+
+
+def _estimated_message(message: ChatMessage) -> int:
     tokens = _MESSAGE_TOKENS + estimated(message.get("content") or "")
     for call in message.get("tool_calls") or ():
         tokens += _MESSAGE_TOKENS + estimated(call["function"]["name"] + call["function"]["arguments"])
@@ -38,7 +42,7 @@ def estimated_message(message: ChatMessage) -> int:
 
 def estimated_tools(tools: Sequence[dict[str, Any]]) -> int:
     """Tokens of the tools a model is told of, uncorrected."""
-    return estimated(json.dumps(tools)) if tools else 0
+    return estimated(as_json(tools)) if tools else 0
 
 
 class Correction:

@@ -69,6 +69,7 @@ class Refused(Exception):
 
 
 _settings = Rows(lambda: ToolSetting.objects.order_by())
+_enabled = Rows(lambda: ToolSetting.objects.filter(enabled=True).order_by())
 _setting = Rows(lambda: ToolSetting.objects.filter(name=Given("name")))
 
 
@@ -100,7 +101,8 @@ def _admitting(
         tool = registry.get(name)
     except UnknownTool:
         # Whoever has read what is decided looks at many tools, and not for a model that misspelt one.
-        near = difflib.get_close_matches(clip(name, 64), _offered(agent_tools), n=3) if decided is None else []
+        names = [] if decided is not None else [each.name for each in offered(agent_tools=agent_tools)]
+        near = difflib.get_close_matches(clip(name, 64), names, n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise Refused("not_registered", f"There is no tool named {clip(name, 100)!r}.{hint}") from None
     yield "not_registered"
@@ -197,8 +199,18 @@ def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]
     return [(tool, forbidding_rule(tool.name)) for tool in registry.registered()]
 
 
-def _offered(agent_tools: AgentTools) -> list[str]:
-    return [tool.name for tool, forbidden_by in survey(agent_tools=agent_tools) if forbidden_by is None]
+def offered(*, agent_tools: AgentTools) -> list[RegisteredTool]:
+    """The tools that this agent may use now. What nobody has enabled, and that is most, is not even read."""
+    decided = {setting.name: setting for setting in _enabled()}
+
+    def may_be_used(name: str) -> bool:
+        try:
+            admit(name, agent_tools=agent_tools, decided=decided)
+        except Refused:
+            return False
+        return True
+
+    return [tool for tool in registry.registered() if tool.name in decided and may_be_used(tool.name)]
 
 
 def request(

@@ -6,6 +6,7 @@ What the provider says about an error is read for its code and then dropped, sin
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,14 +129,20 @@ class StreamedAnswer:
         return self._finish_reason is not None
 
     def feed(self, part: bytes) -> bool:
-        """Take some bytes, cut anywhere, and hand over what they hold. Returns whether the stream says that nothing
-        follows. Raises :class:`agent.errors.LlmError`."""
-        for data in self._events.feed(part):
-            if data.startswith(b"[DONE]"):
-                self._is_done = True
-                break
-            if delta := self._add(parsed(data)):
-                self._on_delta(delta)
+        """Take some bytes, cut anywhere, and hand over what they hold, as one piece: of what has arrived together, each
+        word alone would cost all who follow as much. Returns whether the stream says that nothing follows. Raises
+        :class:`agent.errors.LlmError`."""
+        pieces: list[Delta] = []
+        try:
+            for data in self._events.feed(part):
+                if data.startswith(b"[DONE]"):
+                    self._is_done = True
+                    break
+                if delta := self._add(parsed(data)):
+                    pieces.append(delta)
+        finally:
+            if pieces:
+                self._on_delta(_joined(pieces))
         return self._is_done
 
     def take_whole(self, body: bytes) -> Completion:
@@ -215,6 +222,10 @@ class StreamedAnswer:
         if call is None:
             return None if call_id or name else newest
         return None if name and call.is_other_than(call_id, name) else call
+
+
+def _joined(pieces: Sequence[Delta]) -> Delta:
+    return Delta(content="".join(each.content for each in pieces), reasoning="".join(each.reasoning for each in pieces))
 
 
 class _Text:

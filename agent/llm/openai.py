@@ -1,8 +1,9 @@
 """OpenAI, and any server that speaks its Chat Completions API.
 
-Plain dicts go through the package's low-level ``post``: it keeps the package's errors, headers and connections, but
-not its request transforms, which cost 0.14 ms of CPU a message. Retrying is the turn's affair: it waits in the
-database, so that a restart loses no count and a worker is not held by a sleep.
+The package says what a request looks like (address, headers, credentials) and what an error means. It is asked for the
+first once, since nothing but the body differs from call to call, and for the second when there is one: what it does for
+each request takes a fifth of a turn's CPU. Retrying is the turn's affair: it waits in the database, so that a restart
+loses no count and a worker is not held by a sleep.
 
 The key and the prompt go to LLM_BASE_URL and nowhere else: redirects are not followed (an API that redirects a POST is
 an address mistyped), the environment's proxies are not used, nor is its OPENAI_BASE_URL. What the provider says about
@@ -10,11 +11,12 @@ an error is read for its code and then dropped, since it may quote the key or th
 """
 
 import asyncio
+import json
 import math
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -22,9 +24,10 @@ import openai
 from django.conf import settings
 
 from agent import errors
+from agent.fixed import as_json
 from agent.llm.answers import StreamedAnswer, completion_of, error_of, parsed
 from agent.llm.base import Completion, ModelRequest, OnDelta
-from agent.llm.connections import Connections
+from agent.llm.connections import Connections, Outline, Reply
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 
@@ -39,6 +42,10 @@ _EVENT_STREAM_BEGINS = (b"d", b"e", b"i", b"r", b":", b"\xef")
 
 _STREAM_OPTIONS = re.compile(rb"stream_options|include_usage")
 
+# Of a request's body.
+_STREAM = '"stream": true'
+_STREAM_WITH_USAGE = f'{_STREAM}, "stream_options": {{"include_usage": true}}'
+
 
 class OpenAIClient:
     """See the module. One a process, made on first use: it keeps connections to one event loop."""
@@ -46,7 +53,8 @@ class OpenAIClient:
     def __init__(self) -> None:
         # The turn's own timeout is total, and lies around the call; this one is per read.
         timeout = settings.LLM_TIMEOUT_SECONDS
-        self._client = openai.AsyncOpenAI(
+        self._network = _InPlaceOfTheNetwork()
+        self._package = openai.AsyncOpenAI(
             # A server of one's own may ask for no key; the package insists on some.
             api_key=settings.OPENAI_API_KEY or "none",
             base_url=settings.LLM_BASE_URL or OPENAI_BASE_URL,
@@ -54,77 +62,134 @@ class OpenAIClient:
             max_retries=0,
             http_client=httpx2.AsyncClient(
                 # Which also keeps the environment's proxies out.
-                transport=Connections(kept=settings.WORKER_MAX_TURNS),
+                transport=self._network,
                 headers={"Accept-Encoding": "identity"},
                 timeout=timeout,
                 follow_redirects=False,
             ),
         )
-        # Whole: the package would put it together for each call.
-        self._address = f"{self._client.base_url}chat/completions"
+        self._connections = Connections(kept=settings.WORKER_MAX_TURNS)
+        self._outline: Outline | None = None
         # Whether the server has refused to count the tokens of streams; they count as 0 then.
         self._refuses_stream_options = False
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
-        body: dict[str, Any] = {"model": request.model, "messages": request.messages}
-        if request.tools:
-            body["tools"] = request.tools
-        if request.tool_choice:
-            body["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}}
         if on_delta is None:
-            return completion_of(parsed((await self._post(body)).content))
-        response, answer = await self._post_for_stream(body | {"stream": True}), StreamedAnswer(on_delta)
-        async with aclosing(response), aclosing(_parts(response, answer)) as parts:
-            return await _read(response, parts, answer)
+            reply = await self._post(request)
+            try:
+                return completion_of(parsed(await reply.read()))
+            except _BROKEN as error:
+                raise _broken(error) from None
+        reply, answer = await self._post_for_stream(request), StreamedAnswer(on_delta)
+        async with aclosing(reply), aclosing(_parts(reply, answer)) as parts:
+            return await _read(reply, parts, answer)
 
-    async def _post_for_stream(self, body: dict[str, Any]) -> httpx2.Response:
+    async def _post_for_stream(self, request: ModelRequest) -> Reply:
         """The response, its body not read; to be closed."""
         if self._refuses_stream_options:
-            return await self._post(body, stream=True)
+            return await self._post(request, _STREAM)
         try:
-            return await self._post(body | {"stream_options": {"include_usage": True}}, stream=True)
+            return await self._post(request, _STREAM_WITH_USAGE)
         except _StreamOptionsRefused:
-            response = await self._post(body, stream=True)
+            response = await self._post(request, _STREAM)
             # Not before it has answered: the first error may have been about something else, and have quoted a prompt.
             self._refuses_stream_options = True
             return response
 
-    async def _post(self, body: dict[str, Any], *, stream: bool = False) -> httpx2.Response:
+    async def _post(self, request: ModelRequest, options: str = "") -> Reply:
+        """What a model's server answers, if that is no error; its body is not read yet."""
+        body = _body(request, options)
         try:
-            # For this type the package hands over the response as it is, streamed or not.
-            response: Any = await self._client.post(
-                self._address,
-                cast_to=httpx2.Response,
-                body=body,
-                stream=stream,
-                stream_cls=openai.AsyncStream[Any],
-            )
+            self._outline = self._outline or await self._outlined()
+            reply = await self._connections.send(self._outline, body)
+            if not 200 <= reply.status < 300:
+                raise await self._error_of(reply)
         except openai.APIStatusError as error:
-            if "stream_options" in body and _refuses_stream_options(error):
+            if options == _STREAM_WITH_USAGE and _refuses_stream_options(error):
                 raise _StreamOptionsRefused from None
             raise _translated(error) from None
         except openai.OpenAIError as error:
             raise _translated(error) from None
         except httpx2.InvalidURL:
             raise errors.LlmUnavailable("LLM_BASE_URL is no address") from None
-        except _BROKEN as error:  # in the body of an error, which the package reads unguarded if asked for a stream
+        except _BROKEN as error:
             raise _broken(error) from None
-        assert isinstance(response, httpx2.Response)
-        return response
+        return reply
+
+    async def _outlined(self) -> Outline:
+        """What each request begins with."""
+        await self._ask_package(httpx2.Response(200, content=b"{}"))
+        assert self._network.request
+        return Outline.of(self._network.request)
+
+    async def _error_of(self, reply: Reply) -> openai.OpenAIError:
+        """A reply that is an error, as the package has it."""
+        headers = [header for header in reply.headers if header[0].lower() not in (b"content-length", b"connection")]
+        answer = httpx2.Response(reply.status, headers=headers, content=await reply.read())
+        try:
+            await self._ask_package(answer)
+        except openai.OpenAIError as error:
+            return error
+        return openai.OpenAIError("no error")
+
+    async def _ask_package(self, answer: httpx2.Response) -> None:
+        """Have the package make a request, which is answered so."""
+        async with self._network.answering(answer):
+            await self._package.post(
+                "/chat/completions", cast_to=httpx2.Response, content=b"{}", stream=True, stream_cls=_Stream
+            )
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self._connections.aclose()
+        await self._package.close()
+
+
+_Stream = openai.AsyncStream[Any]
+
+
+class _InPlaceOfTheNetwork(httpx2.AsyncBaseTransport):
+    """Takes down what the package sends, and gives it an answer of ours."""
+
+    def __init__(self) -> None:
+        self.request: httpx2.Request | None = None
+        self._answer: httpx2.Response | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @asynccontextmanager
+    async def answering(self, answer: httpx2.Response) -> AsyncIterator[None]:
+        """What the package asks inside is answered so."""
+        async with self._one_at_a_time:
+            self._answer = answer
+            yield
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        assert self._answer
+        self.request = request
+        return self._answer
+
+
+def _body(request: ModelRequest, options: str) -> bytes:
+    """The request's JSON, put together of what is kept of its messages and tools."""
+    parts = [f'"model": {json.dumps(request.model)}', f'"messages": {as_json(request.messages)}']
+    if request.tools:
+        parts.append(f'"tools": {as_json(request.tools)}')
+    if request.tool_choice:
+        choice = {"type": "function", "function": {"name": request.tool_choice}}
+        parts.append(f'"tool_choice": {json.dumps(choice)}')
+    if options:
+        parts.append(options)
+    return f"{{{', '.join(parts)}}}".encode("utf-8", "replace")
 
 
 class _StreamOptionsRefused(Exception):
     """The server does not know how to count the tokens of a stream."""
 
 
-async def _parts(response: httpx2.Response, answer: StreamedAnswer) -> AsyncGenerator[bytes]:
+async def _parts(reply: Reply, answer: StreamedAnswer) -> AsyncGenerator[bytes]:
     """The body as it arrives; raises :class:`agent.errors.LlmError` if it breaks off before the answer is finished."""
     try:
-        async with aclosing(response.aiter_raw()) as parts:
+        async with aclosing(reply.parts()) as parts:
             async for part in parts:
                 yield part
     except _BROKEN as error:
@@ -132,13 +197,13 @@ async def _parts(response: httpx2.Response, answer: StreamedAnswer) -> AsyncGene
             raise _broken(error) from None
 
 
-async def _read(response: httpx2.Response, parts: AsyncIterator[bytes], answer: StreamedAnswer) -> Completion:
+async def _read(reply: Reply, parts: AsyncIterator[bytes], answer: StreamedAnswer) -> Completion:
     """The answer out of an event stream; or out of JSON, which is what a server sends that does not stream."""
     begin = b""
     async for part in parts:
         if begin := part.lstrip():
             break
-    if not _is_event_stream(response, begin):
+    if not _is_event_stream(reply, begin):
         return answer.take_whole(b"".join([begin, *[part async for part in parts]]))
     done = answer.feed(begin)
     if not done:
@@ -153,11 +218,11 @@ async def _read(response: httpx2.Response, parts: AsyncIterator[bytes], answer: 
     return answer.finish()
 
 
-def _is_event_stream(response: httpx2.Response, begin: bytes) -> bool:
+def _is_event_stream(reply: Reply, begin: bytes) -> bool:
     """Told by how the body begins, where that is clear: some servers have the Content-Type wrong."""
     if begin.startswith(_EVENT_STREAM_BEGINS):
         return True
-    return response.headers.get("content-type", "").startswith("text/event-stream") and not begin.startswith(b"{")
+    return reply.header(b"content-type").startswith(b"text/event-stream") and not begin.startswith(b"{")
 
 
 def _broken(error: Exception) -> errors.LlmError:

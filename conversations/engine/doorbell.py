@@ -1,17 +1,20 @@
 """The doorbell: tells workers to look at a row. The database is the queue; a lost ring costs seconds, not work.
 
 A ring goes over the broker to whatever worker is free. A process that works on what is rung for, and has room, takes it
-itself: that costs no message, and is what an embedded host always does.
+itself: that costs no message, and is what an embedded host always does. It may also claim a row in the transaction that
+stores it (:func:`place`), which then needs no ring.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 from uuid import UUID
 
 from celery import current_app
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connection, transaction
 from kombu.exceptions import OperationalError
 
 from conversations.kinds import Kind
@@ -19,8 +22,27 @@ from nanohost.lib.clock import Now
 
 logger = logging.getLogger(__name__)
 
-# What this process does with a ring itself, by kind: it takes the row and returns True, or it has no room.
-_here: dict[Kind, Callable[[UUID], bool]] = {}
+
+class Place(Protocol):
+    """Room for one row in this process."""
+
+    worker: str
+
+    def begin(self, claimed: Any) -> None:
+        """Begin to work on a row that was claimed for it."""
+
+
+class Here(Protocol):
+    """This process, as it works on rows of a kind."""
+
+    def hear(self, row_id: UUID) -> bool:
+        """Begin to work on a row, in a thread that is at the database; False if there is no room."""
+
+    def place(self) -> AbstractContextManager[Place | None]:
+        """Room for a row that is still to be stored, if there is any; it is left again unless work has begun."""
+
+
+_here: dict[Kind, Here] = {}
 
 # Seconds for which a broker that failed is left alone, so that not every caller waits for it.
 LEFT_ALONE_SECONDS = 5.0
@@ -32,9 +54,23 @@ def notify(kind: Kind, row_id: UUID) -> None:
     transaction.on_commit(lambda: _publish(kind, row_id))
 
 
-def answer_here(kind: Kind, take: Callable[[UUID], bool]) -> None:
+@contextmanager
+def place(kind: Kind) -> Iterator[Place | None]:
+    """Room in this process for a row that is stored inside, and claimed with it; None if there is none.
+
+    Nor is there any within a transaction: it may take long to end, and if it is rolled back, nobody begins.
+    """
+    here = None if connection.in_atomic_block else _here.get(kind)
+    if here is None:
+        yield None
+        return
+    with here.place() as found:
+        yield found
+
+
+def answer_here(kind: Kind, here: Here) -> None:
     """Offer a kind's rings to this process first."""
-    _here[kind] = take
+    _here[kind] = here
 
 
 def answer_no_more() -> None:
@@ -78,8 +114,8 @@ _broker = _Broker()
 
 
 def _publish(kind: Kind, row_id: UUID) -> None:
-    take = _here.get(kind)
-    if (take and take(row_id)) or _broker.ring(kind.task, row_id):
+    here = _here.get(kind)
+    if (here and here.hear(row_id)) or _broker.ring(kind.task, row_id):
         return
     try:
         # Whoever stored it took workers for notified: the next sweep would pass it over.

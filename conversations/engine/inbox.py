@@ -2,18 +2,22 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, F, Q, QuerySet
+from django.db.models import DurationField, Exists, F, Q, QuerySet
 
 from agent.models import DEFAULT_AGENT, Agent
-from conversations.engine import doorbell, turn_control
+from conversations.engine import doorbell, step_context, transcript, turn_control
 from conversations.engine.commands import STOP, command_in
+from conversations.engine.lease import POINTERS, Claim, TurnState
 from conversations.errors import (
     ConversationBusy,
     IdempotencyConflict,
@@ -26,9 +30,10 @@ from conversations.errors import (
 from conversations.kinds import TURNS
 from conversations.models import Conversation, IntakePause, LaterMessage, LaterState, Message, Turn
 from conversations.statuses import ACTIVE, TurnStatus, WaitingFor
-from nanohost.lib.clock import Now
+from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id
+from nanohost.lib.lease import lease_length
 from nanohost.lib.statements import Given, Insert, Rows, Update
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
@@ -83,8 +88,20 @@ _insert_turn = Insert(
     status=TurnStatus.QUEUED,
     notified_at=Now(),
 )
+_insert_claimed_turn = Insert(
+    Turn,
+    *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
+    *("created_at", "agent_version", "worker"),
+    status=TurnStatus.RUNNING,
+    fence=1,
+    lease_until=from_now(Given("lease", DurationField())),
+    deadline=from_now(Given("timeout", DurationField())),
+    started_at=Now(),
+    stepped_at=Now(),
+    notified_at=Now(),
+)
 _insert_message = Insert(
-    Message, "id", "conversation_id", "turn_id", "content", "created_at", "kind", role=Message.Role.USER, seq=None
+    Message, "id", "conversation_id", "turn_id", "content", "created_at", "kind", "seq", role=Message.Role.USER
 )
 
 
@@ -100,7 +117,10 @@ def receive(
     while_paused: WhilePaused = "hold",
     or_own_model: bool = False,
 ) -> Turn:
-    """Store a user's message and the turn that will answer it, and ring for it. Returns the turn.
+    """Store a user's message and the turn that will answer it. Returns the turn.
+
+    A process that has room for the turn, and need not have it wait for another, claims it as it is stored and begins
+    with it at once; otherwise workers are notified of it.
 
     ``model``: the agent's own or one of LLM_MODELS; with ``or_own_model`` the agent's own takes the place of any other,
     which is refused otherwise. ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what
@@ -120,9 +140,10 @@ def receive(
     command = command_in(content)
     if command == STOP:
         on_busy = "interrupt"
+    began = time.monotonic()
     try:
-        with transaction.atomic():
-            number, set_aside, waiting_for, now = _take_number(conversation.pk, while_paused)  # and the lock
+        with doorbell.place(TURNS) as place, transaction.atomic():
+            taken = _take_number(conversation.pk, while_paused)  # and the lock
             turn_id = turn_id or new_id()
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy, turn_id)
@@ -130,33 +151,68 @@ def receive(
                 "id": turn_id,
                 "conversation_id": conversation.pk,
                 "owner_id": conversation.owner_id,
-                "number": number,
+                "number": taken.number,
                 "model": asked_model,
                 "request_id": request_id,
                 "idempotency_key": idempotency_key,
                 "body_hash": body_hash,
-                "created_at": now,
-                "waiting_for": waiting_for,
+                "created_at": taken.now,
             }
-            _insert_turn(**stored)
+            if place and not taken.waiting_for and not _open_turn(conversation_id=conversation.pk):
+                claim = _insert_claimed(stored, conversation, taken, worker=place.worker, began=began)
+                transaction.on_commit(partial(_begin, place, claim))
+                status = TurnStatus.RUNNING
+            else:
+                claim, status = None, TurnStatus.QUEUED
+                _insert_turn(**stored, waiting_for=taken.waiting_for)
+                doorbell.notify(TURNS, turn_id)
             # What was set aside comes first: ids sort as they are made.
-            along = _take_along(conversation.pk, stored["id"]) if set_aside and not command else []
-            for said in (*along, content):
+            along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
+            said = [*along, content]
+            # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
+            first = transcript.take_seqs(conversation.pk, len(said)) if claim else None
+            for offset, each in enumerate(said):
                 _insert_message(
                     id=new_id(),
                     conversation_id=conversation.pk,
-                    turn_id=stored["id"],
-                    content=said,
-                    created_at=stored["created_at"],
+                    turn_id=turn_id,
+                    content=each,
+                    created_at=taken.now,
                     kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
+                    seq=None if first is None else first + offset,
                 )
-            doorbell.notify(TURNS, stored["id"])
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
             return earlier
         raise
-    return Turn(**stored)
+    return Turn(**stored, status=status, waiting_for=taken.waiting_for)
+
+
+def _insert_claimed(
+    stored: dict[str, Any], conversation: Conversation, taken: "_Taken", *, worker: str, began: float
+) -> Claim:
+    """Store a turn that has begun; ``began``: when its time did, on this process's monotonic clock."""
+    timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
+    version = conversation.agent.version
+    _insert_claimed_turn(**stored, agent_version=version, worker=worker, lease=lease_length(), timeout=timeout)
+    return Claim(
+        turn_id=stored["id"],
+        conversation_id=conversation.pk,
+        owner_id=conversation.owner_id,
+        key=conversation.key,
+        agent=conversation.agent,
+        model=stored["model"],
+        request_id=stored["request_id"],
+        fence=1,
+        attempts=0,
+        deadline=began + timeout.total_seconds(),
+        as_claimed=TurnState(0, 0, 0, "", None, *taken.pointers),
+    )
+
+
+def _begin(place: doorbell.Place, claim: Claim) -> None:
+    place.begin((claim, step_context.as_claimed(claim)))
 
 
 def ask_again(turn: Turn, *, request_id: str) -> Turn:
@@ -272,7 +328,7 @@ def _taking(place: Callable[[], QuerySet[Conversation]]) -> Update:
     return Update(
         place,
         lambda: {"next_turn": F("next_turn") + 1, "updated_at": Now()},
-        returning=("next_turn", "set_aside", "updated_at"),
+        returning=("next_turn", "set_aside", "updated_at", *POINTERS),
     )
 
 
@@ -281,10 +337,29 @@ _take_unless_paused = _taking(lambda: _place().filter(~Exists(IntakePause.object
 _take = _taking(_place)
 
 
-def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> tuple[int, int, str, datetime]:
-    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted. Then
-    how many messages wait to ride along with it, what it waits for itself, if the intake is paused, and the time: by
-    the database's clock, as all that it is compared with."""
+# Looked for under the conversation's lock: one that is stored or ended meanwhile waits for that, or is seen.
+_open_turn = Rows[UUID](
+    lambda: (
+        Turn.objects.open().filter(conversation_id=Given("conversation_id")).order_by().values_list("pk", flat=True)[:1]
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """A turn's place in its conversation. ``set_aside``: how many messages wait to ride along with it. ``waiting_for``:
+    what it waits for itself, if the intake is paused. ``now``: the time by the database's clock, as all that it is
+    compared with. ``pointers``: where the conversation stands."""
+
+    number: int
+    set_aside: int
+    waiting_for: str
+    now: datetime
+    pointers: Sequence[Any]
+
+
+def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> _Taken:
+    """The turn's place, taken under the conversation's lock: turns run in the order in which they were accepted."""
     waiting_for = ""
     taken = _take_unless_paused(conversation_id=conversation_id)
     if not taken and while_paused == "hold":
@@ -297,8 +372,8 @@ def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> tuple[int,
                 headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
             )
         raise NotFound()
-    ((next_turn, set_aside, now),) = taken
-    return int(next_turn) - 1, int(set_aside), waiting_for, now
+    ((next_turn, set_aside, now, *pointers),) = taken
+    return _Taken(number=next_turn - 1, set_aside=set_aside, waiting_for=waiting_for, now=now, pointers=pointers)
 
 
 def _hash_of(conversation_id: UUID, content: str, model: str) -> str:

@@ -38,9 +38,32 @@ from nanohost.lib.statements import Given, Rows, Update
 from tools.models import ToolCall
 
 
+@dataclass(frozen=True)
+class TurnState:
+    """What a step needs to know of a turn and of where its conversation stands, beside the messages; each as its
+    column's."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    retries: int
+    retry_code: str
+    retrying_for: timedelta | None
+    starts_at_seq: int
+    consolidated_through: int
+    summary_seq: int | None
+    summarise_from_seq: int
+    pins: Any
+
+
+# Its fields: of the turn, and of its conversation.
+OF_TURN = ("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for")
+POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A held turn. ``deadline`` is on this process's monotonic clock, set by the database's."""
+    """A held turn. ``deadline`` is on this process's monotonic clock, set by the database's. ``as_claimed``: what was
+    stored of it as it was claimed, unless it was to be cancelled."""
 
     turn_id: UUID
     conversation_id: UUID
@@ -52,6 +75,7 @@ class Claim:
     fence: int
     attempts: int
     deadline: float = field(compare=False)
+    as_claimed: TurnState | None = field(compare=False, repr=False)
 
     @property
     def max_rounds(self) -> int:
@@ -62,6 +86,8 @@ class Claim:
         """Until the turn's deadline; below 0 past it."""
         return self.deadline - time.monotonic()
 
+
+RETRYING_FOR = ExpressionWrapper(Now() - F("retrying_since"), output_field=DurationField())
 
 _inbox = Rows(
     lambda: (
@@ -95,6 +121,7 @@ _claimed = Rows(
         Turn.objects.select_related("conversation__agent")
         .annotate(
             time_left=ExpressionWrapper(F("deadline") - Now(), output_field=DurationField()),
+            retrying_for=RETRYING_FOR,
             open_call=Exists(ToolCall.objects.open().filter(turn_id=Given("turn_id"))),
         )
         .filter(pk=Given("turn_id"))
@@ -123,17 +150,31 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
                 raise NotClaimed
     except (NotClaimed, IntegrityError, FenceLost):
         return None
+    conversation = turn.conversation
+    state = TurnState(
+        turn.prompt_tokens,
+        turn.completion_tokens,
+        turn.retries,
+        turn.retry_code,
+        turn.retrying_for,  # type: ignore[attr-defined]  # annotated above
+        conversation.starts_at_seq,
+        conversation.consolidated_through,
+        conversation.summary_seq,
+        conversation.summarise_from_seq,
+        conversation.pins,
+    )
     return Claim(
         turn_id=turn.pk,
         conversation_id=turn.conversation_id,
         owner_id=turn.owner_id,
-        key=turn.conversation.key,
-        agent=turn.conversation.agent,
+        key=conversation.key,
+        agent=conversation.agent,
         model=turn.model,
         request_id=turn.request_id,
         fence=turn.fence,
         attempts=turn.attempts,
         deadline=time.monotonic() + turn.time_left.total_seconds(),  # type: ignore[attr-defined]  # annotated above
+        as_claimed=None if turn.cancel_requested else state,
     )
 
 

@@ -7,7 +7,6 @@ words its prompts or describes its tools in another way, or when TIME_ZONE is ch
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -16,14 +15,15 @@ from typing import Any
 from django.conf import settings
 
 from agent import tokens
+from agent.fixed import as_json
 from agent.llm.base import ModelRequest
 from agent.loop import ChatMessage, Limit
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
 from conversations import pins
 from conversations.engine.compaction import USED_SHARE
+from conversations.engine.history import MAX_MESSAGES, said_between
 from conversations.engine.lease import Claim
-from conversations.engine.snapshot import MAX_MESSAGES, said_between
 from conversations.engine.step_context import StepContext
 from conversations.models import Conversation, Message, Turn
 from memory import log
@@ -213,15 +213,14 @@ def _record(
         "results": settings.TOOL_RESULT_PROMPT_CHARS,
         "limit": limit and limit.value,
         "refused": list(refused),
-        "sum": _digest(request.messages),
-        "toolsum": _digest(request.tools)[:16],
+        "sum": _digest(as_json(request.messages)),
+        "toolsum": _digest(as_json(request.tools))[:16],
     }
     return {name: value for name, value in kept.items() if value}
 
 
-def _digest(value: Any) -> str:
+def _digest(text: str) -> str:
     """32 hexadecimal digits."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -293,12 +292,12 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) ->
     background = background_of(profile, key=conversation.key, tools=names, **told)
     said = said_between(conversation.pk, kept["first"], kept["last"])
     messages = prompt_of(background, said, room=kept["room"], result_chars=kept["results"], limit=limit)
-    if _digest(messages) != kept["sum"]:
+    if _digest(as_json(messages)) != kept["sum"]:
         doubts.append("the messages differ: another release or other settings made them")
     offered, gone = _functions([] if limit else names)
     if gone:
         doubts.append(f"no code registers the tool {', '.join(gone)} any more")
-    elif _digest(offered)[:16] != kept["toolsum"]:
+    elif _digest(as_json(offered))[:16] != kept["toolsum"]:
         doubts.append("the tools are described in another way by now")
     return Sent(request=ModelRequest(model=model, messages=messages, tools=offered), doubts=doubts)
 

@@ -37,6 +37,15 @@ class Runner:
         """Begin to work on a row, from any thread, and return at once; ``then`` is called when that is over."""
         loop.call_soon_threadsafe(self._create, loop, row_id, then)
 
+    def begin_here(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
+        """The same in a thread that is at the database: what is to be done there first is done at once."""
+        self.begin(row_id, loop=loop, then=then)
+
+    def begin_claimed(self, claimed: Any, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
+        """The same for a row that was claimed as it was stored. ``claimed``: what its kind's :func:`doorbell.place` is
+        given."""
+        raise NotImplementedError
+
     def _create(self, loop: asyncio.AbstractEventLoop, row_id: UUID, then: Callable[[Done], None]) -> None:
         loop.create_task(self.advance(row_id)).add_done_callback(then)
 

@@ -2,35 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from functools import cache
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
-from django.db.models import (
-    BigIntegerField,
-    BooleanField,
-    DurationField,
-    ExpressionWrapper,
-    F,
-    Q,
-    Subquery,
-)
-from django.db.models.functions import Coalesce, Least
-from django.utils import timezone
 
 from agent.llm.base import Usage
 from agent.loop import ChatMessage
-from agent.prompt import Pinned, sent_at
+from agent.prompt import Pinned
 from conversations import pins
-from conversations.engine.lease import Claim, mine
+from conversations.engine import history
+from conversations.engine.lease import OF_TURN, POINTERS, RETRYING_FOR, Claim, TurnState, mine
 from conversations.errors import FenceLost
-from conversations.models import (
-    Message,
-    as_chat,
-)
-from nanohost.lib.clock import Now
+from conversations.models import Message
 from nanohost.lib.statements import Given, Rows
 
 
@@ -70,45 +53,10 @@ class Snapshot:
 _state = Rows(
     lambda: (
         mine(unless_cancelled=True)
-        .annotate(retrying_for=ExpressionWrapper(Now() - F("retrying_since"), output_field=DurationField()))
-        .values_list(
-            *("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for"),
-            *("conversation__starts_at_seq", "conversation__consolidated_through", "conversation__summary_seq"),
-            *("conversation__summarise_from_seq", "conversation__pins"),
-        )
+        .annotate(retrying_for=RETRYING_FOR)
+        .values_list(*OF_TURN, *(f"conversation__{name}" for name in POINTERS))
     ),
 )
-_FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
-# Whether it is the turn's own is the database's to say: to make an id of each row costs as much as all else of it.
-_FOR_SNAPSHOT = ("seq", "own", "kind", "created_at", *_FOR_CHAT)
-
-# However few of them are consolidated: an older summary of what comes before these is worth more than their beginning.
-MAX_MESSAGES = 500
-
-
-def _said() -> Any:
-    """What was said, and the turn's own command."""
-    mine = Message.objects.filter(conversation_id=Given("conversation_id"), seq__isnull=False)
-    own = ExpressionWrapper(Q(turn_id=Given("turn_id")), output_field=BooleanField())
-    return mine.annotate(own=own).filter(
-        Q(kind=Message.Kind.SAID) | Q(turn_id=Given("turn_id")), type=Message.Type.NORMAL
-    )
-
-
-@cache
-def _latest(window: int) -> Rows[Any]:
-    """What no summary covers, and the last ``window`` in any case; nothing from before the conversation's start."""
-
-    def query() -> Any:
-        since = _said().filter(seq__gte=Given("starts_at"))
-        nth_last = Subquery(since.order_by("-seq").values("seq")[window - 1 : window])
-        first = Least(Given("first", BigIntegerField()), Coalesce(nth_last, 0), output_field=BigIntegerField())
-        return since.filter(seq__gte=first).order_by("-seq").values_list(*_FOR_SNAPSHOT)[:MAX_MESSAGES]
-
-    return Rows(query)
-
-
-_of_turn = Rows[Any](lambda: _said().filter(turn_id=Given("turn_id")).order_by("seq").values_list(*_FOR_SNAPSHOT))
 _content_at = Rows[Any](
     lambda: Message.objects.filter(conversation_id=Given("conversation_id"), seq=Given("seq")).values_list(
         "content", flat=True
@@ -116,53 +64,41 @@ _content_at = Rows[Any](
 )
 
 
-def load(claim: Claim) -> Snapshot:
-    """What is stored now; raises :class:`FenceLost` if the turn is no longer ours or is to be cancelled."""
-    state = _state(turn_id=claim.turn_id, fence=claim.fence)
-    if not state:
-        raise FenceLost
-    ((prompt_tokens, completion_tokens, retries, retry_code, retrying_for, *pointers),) = state
-    starts_at, consolidated_through, summary_seq, summarise_from, pinned = pointers
-    whose = {"conversation_id": claim.conversation_id, "turn_id": claim.turn_id}
-    rows = _latest(settings.MEMORY_WINDOW)(**whose, starts_at=starts_at, first=consolidated_through + 1)[::-1]
-    if len(rows) == MAX_MESSAGES and rows[0][1]:
-        # The turn alone may fill the prompt; all of it is needed to decide what comes next.
-        rows = _of_turn(**whose)
-    zone = timezone.get_current_timezone()
-    own = [(kind, as_chat(*row)) for _, is_own, kind, _, *row in rows if is_own]
-    first_seq, last_seq = (rows[0][0], rows[-1][0]) if rows else (0, 0)
-    unconsolidated = sum(seq > consolidated_through for seq, *_ in rows)
+def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
+    """What is stored now; raises :class:`FenceLost` if the turn is no longer ours or is to be cancelled. ``state``:
+    what was read of it just now."""
+    state = state or _state_of(claim)
+    starts_at, consolidated_through, summary_seq = state.starts_at_seq, state.consolidated_through, state.summary_seq
+    messages = history.read(
+        claim.conversation_id,
+        claim.turn_id,
+        starts_at=starts_at,
+        consolidated_through=consolidated_through,
+        window=settings.MEMORY_WINDOW,
+    )
+    own = [each for each in messages if each.turn_id == claim.turn_id]
+    first_seq, last_seq = (messages[0].seq, messages[-1].seq) if messages else (0, 0)
+    unconsolidated = sum(each.seq > consolidated_through for each in messages)
     return Snapshot(
-        own=[message for _, message in own],
-        transcript=[for_model(zone, *row) for _, _, kind, *row in rows if kind == Message.Kind.SAID],
-        usage=Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens),
-        retries=retries,
-        retry_code=retry_code,
-        retrying_for=retrying_for.total_seconds() if retrying_for else 0.0,
+        own=[each.chat for each in own],
+        transcript=[each.shown for each in messages if not each.is_command],
+        usage=Usage(prompt_tokens=state.prompt_tokens, completion_tokens=state.completion_tokens),
+        retries=state.retries,
+        retry_code=state.retry_code,
+        retrying_for=state.retrying_for.total_seconds() if state.retrying_for else 0.0,
         summary=_content_at(conversation_id=claim.conversation_id, seq=summary_seq)[0] if summary_seq else "",
         unconsolidated=unconsolidated,
-        command=str(own[0][1]["content"]) if own and own[0][0] == Message.Kind.COMMAND else "",
+        command=str(own[0].chat["content"]) if own and own[0].is_command else "",
         first_seq=first_seq,
         last_seq=last_seq,
         summary_seq=summary_seq,
-        pinned=pins.for_prompt(claim.conversation_id, pins.seqs_of(pinned), first_seq=first_seq),
+        pinned=pins.for_prompt(claim.conversation_id, pins.seqs_of(state.pins), first_seq=first_seq),
         # But not so long that the prompt would lack the beginning of what no summary covers.
-        is_left_long=last_seq < summarise_from and unconsolidated < MAX_MESSAGES // 2,
+        is_left_long=last_seq < state.summarise_from_seq and unconsolidated < history.MAX_MESSAGES // 2,
     )
 
 
-def said_between(conversation_id: UUID, first_seq: int, last_seq: int) -> list[ChatMessage]:
-    """Messages as :func:`load` has them in a snapshot's transcript."""
-    said = Message.objects.filter(conversation_id=conversation_id, seq__range=(first_seq, last_seq))
-    said = said.filter(type=Message.Type.NORMAL, kind=Message.Kind.SAID).order_by("seq")
-    zone = timezone.get_current_timezone()
-    return [for_model(zone, *row) for row in said.values_list("created_at", *_FOR_CHAT)]
-
-
-def for_model(
-    zone: tzinfo, created_at: datetime, role: str, content: str, tool_calls: object, tool_call_id: str
-) -> ChatMessage:
-    """A message as the prompt has it: a user's with the time at which it was sent."""
-    if role == Message.Role.USER:
-        content = sent_at(content, created_at.astimezone(zone))
-    return as_chat(role, content, tool_calls, tool_call_id)
+def _state_of(claim: Claim) -> TurnState:
+    for row in _state(turn_id=claim.turn_id, fence=claim.fence):
+        return TurnState(*row)
+    raise FenceLost

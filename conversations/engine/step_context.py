@@ -1,16 +1,24 @@
 """What a step of a turn is decided on: all that is stored for it, read at once."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from typing import Any
 
 from django.utils import timezone
 
+from agent.fixed import Fixed
+from agent.loop import unanswered_calls
 from conversations.engine import snapshot
 from conversations.engine.lease import Claim
 from conversations.engine.snapshot import Snapshot
 from memory import documents
 from tools import gate
+from tools.registry import RegisteredTool
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +38,42 @@ class StepContext:
     today: date
 
 
-def load(claim: Claim) -> StepContext:
-    """Read what the next step is decided on; raises :class:`conversations.errors.FenceLost`.
+@cache
+def _as_function(tool: RegisteredTool) -> Fixed:
+    return Fixed(tool.as_function())
+
+
+def as_claimed(claim: Claim, *, store_results: Callable[[Claim, Snapshot], None] | None = None) -> StepContext | None:
+    """What the first step of a turn that was claimed just now is decided on. None if it is to be cancelled, or could
+    not be read: whoever runs it finds out, and stores what becomes of it. ``store_results``: if the turn has waited for
+    its calls, has them answered first."""
+    if claim.as_claimed is None:
+        return None
+    try:
+        stored = snapshot.load(claim, claim.as_claimed)
+        if store_results and unanswered_calls(stored.own) and claim.seconds_left() > 0:
+            store_results(claim, stored)
+            return load(claim)
+        return load(claim, stored)
+    except Exception as error:
+        logger.info("what a turn's first step is decided on is read once more (%s)", type(error).__name__)
+        return None
+
+
+def load(claim: Claim, stored: Snapshot | None = None) -> StepContext:
+    """Read what the next step is decided on; raises :class:`conversations.errors.FenceLost`. ``stored``: what was read
+    of it just now.
 
     The tools the model is told of are those the gate would let this agent run now.
     """
-    stored = snapshot.load(claim)
-    survey = gate.survey(agent_tools=claim.agent.allowed_tools())
+    stored = stored or snapshot.load(claim)
+    offered = gate.offered(agent_tools=claim.agent.allowed_tools())
     today = timezone.localdate()
     known = documents.background(agent=claim.agent.name, owner_id=claim.owner_id, today=today)
     return StepContext(
         claim=claim,
         snapshot=stored,
-        tools=[tool.as_function() for tool, forbidden_by in survey if forbidden_by is None],
+        tools=[_as_function(tool) for tool in offered],
         memory=known.content,
         memory_version=known.version,
         notes=known.notes,

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -25,7 +26,7 @@ from conversations.engine import commands, deferred, doorbell, lease, snapshot, 
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
 from conversations.engine.lease import Claim
 from conversations.engine.model_request import Asking, compact_to
-from conversations.engine.runner import Runner
+from conversations.engine.runner import Done, Runner
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.step_context import StepContext
 from conversations.errors import FenceLost
@@ -55,6 +56,8 @@ STAND_BACK = (1.0, 3.0)
 TIMERS_ARE_EARLY = 0.01
 
 
+# A claim, and what its first step is decided on, if that could be read.
+Taken = tuple[Claim, StepContext | None]
 Ending = Literal["", "cancelled", "taken over", "deadline", "shutdown"]
 
 
@@ -79,7 +82,8 @@ class TurnRunner(Runner):
         super().__init__(worker=worker, database=database)
         self._held: dict[UUID, _Held] = {}
         self._busy_with: set[UUID] = set()
-        self._rung_meanwhile: set[UUID] = set()
+        # What was rung for meanwhile, and claimed, if it was.
+        self._rung_meanwhile: dict[UUID, Taken | None] = {}
         self._advancing: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -104,14 +108,37 @@ class TurnRunner(Runner):
         deferred.fire_due()
         end_overdue_calls()
 
-    async def advance(self, turn_id: UUID) -> None:
-        """Take a turn and run it until it waits or ends; does nothing if it is not to be had.
+    def begin_here(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
+        if row_id in self._busy_with:
+            self.begin(row_id, loop=loop, then=then)
+            return
+        try:
+            taken = claim_and_load(row_id, worker=self.worker)
+        except OperationalError:
+            self.begin(row_id, loop=loop, then=then)  # which tries again
+            return
+        if taken is None:
+            nothing_done: Future[None] = Future()
+            nothing_done.set_result(None)
+            then(nothing_done)
+        else:
+            self.begin_claimed(taken, loop=loop, then=then)
+
+    def begin_claimed(self, claimed: Taken, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
+        def create() -> None:
+            loop.create_task(self.advance(claimed[0].turn_id, claimed)).add_done_callback(then)
+
+        loop.call_soon_threadsafe(create)
+
+    async def advance(self, turn_id: UUID, taken: Taken | None = None) -> None:
+        """Take a turn, unless it was ``taken`` already, and run it until it waits or ends; does nothing if it is not to
+        be had.
 
         One that is rung for while we are busy with it is looked at once more afterwards: what it was rung for may have
         come too late to be seen. It is not claimed a second time, even if its lease ran out while the process stalled.
         """
         if turn_id in self._busy_with:
-            self._rung_meanwhile.add(turn_id)
+            self._rung_meanwhile[turn_id] = taken or self._rung_meanwhile.get(turn_id)
             return
         task = asyncio.current_task()
         assert task is not None
@@ -119,19 +146,21 @@ class TurnRunner(Runner):
         task.add_done_callback(self._advancing.discard)
         self._busy_with.add(turn_id)
         try:
-            await self._advance(turn_id, task)
-            while turn_id in self._rung_meanwhile and not self._stopping:
-                self._rung_meanwhile.discard(turn_id)
-                await self._advance(turn_id, task)
+            await self._advance(turn_id, task, taken)
+            while turn_id in self._rung_meanwhile:
+                taken = self._rung_meanwhile.pop(turn_id)
+                if taken or not self._stopping:
+                    await self._advance(turn_id, task, taken)
         except OperationalError as error:
             logger.warning("the turn could not be stored (%s); a sweep finds it", type(error).__name__)
         finally:
             self._busy_with.discard(turn_id)
-            self._rung_meanwhile.discard(turn_id)
+            self._rung_meanwhile.pop(turn_id, None)
 
-    async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]") -> None:
-        tries = Tries("a claim", seconds=settings.TURN_LEASE_SECONDS)
-        taken = await self.database.store(tries, claim_and_load, turn_id, worker=self.worker)
+    async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]", taken: Taken | None = None) -> None:
+        if taken is None:
+            tries = Tries("a claim", seconds=settings.TURN_LEASE_SECONDS)
+            taken = await self.database.store(tries, claim_and_load, turn_id, worker=self.worker)
         if taken is None:
             return
         claim, context = taken
@@ -364,15 +393,13 @@ class TurnRunner(Runner):
             await asyncio.wait(set(self._advancing))
 
 
-def claim_and_load(turn_id: UUID, *, worker: str) -> tuple[Claim, StepContext | None] | None:
-    """Claim a turn, and look at it while we are at the database."""
+def claim_and_load(turn_id: UUID, *, worker: str) -> Taken | None:
+    """Claim a turn, and look at it while we are at the database; if it has waited for its calls, they are answered."""
     claim = lease.claim(turn_id, worker=worker)
     if claim is None:
         return None
-    try:
-        return claim, step_context.load(claim)
-    except (FenceLost, OperationalError):  # it is to be cancelled, or the database goes away: whoever runs it finds out
-        return claim, None
+    answers = claim.attempts == 0  # of one that may kill its workers, nothing is stored before it is known to be held
+    return claim, step_context.as_claimed(claim, store_results=steps.store_results if answers else None)
 
 
 def answer_calls(claim: Claim, stored: Snapshot) -> StepContext:

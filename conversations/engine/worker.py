@@ -9,10 +9,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import uvloop
@@ -57,12 +59,79 @@ class _Room:
 
 
 class _Lane:
-    """A kind of work in this process: its runner, and its places."""
+    """A kind of work in this process: its runner, and its places. Any thread may hand rows to it; once the process
+    stops, it takes none."""
 
-    def __init__(self, kind: Kind, *, worker: str, database: DatabaseThreads) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        worker: str,
+        database: DatabaseThreads,
+        loop: asyncio.AbstractEventLoop,
+        stopping: threading.Event,
+    ) -> None:
         self.kind = kind
         self.runner: Runner = import_string(kind.runner)(worker=worker, database=database)
         self.room = _Room(kind.places())
+        self._loop, self._stopping = loop, stopping
+
+    def take(self, row_id: UUID, *, wait: bool = False) -> bool:
+        """Hand a row to the runner and return at once. While the process works on as many as it may: wait, or leave it
+        and return False. So it does when the process stops: it is left to others."""
+        if not self._enter(wait=wait):
+            return False
+        self.runner.begin(row_id, loop=self._loop, then=partial(self._after, row_id))
+        return True
+
+    def hear(self, row_id: UUID) -> bool:
+        """See :class:`conversations.engine.doorbell.Here`."""
+        if not self._enter(wait=False):
+            return False
+        self.runner.begin_here(row_id, loop=self._loop, then=partial(self._after, row_id))
+        return True
+
+    @contextmanager
+    def place(self) -> Iterator[doorbell.Place | None]:
+        """See :class:`conversations.engine.doorbell.Here`."""
+        if not self._enter(wait=False):
+            yield None
+            return
+        place = _Place(self.runner, loop=self._loop, then=partial(self._after, None))
+        try:
+            yield place
+        finally:
+            if not place.is_used:
+                self.room.leave()
+
+    def _enter(self, *, wait: bool) -> bool:
+        while not self.room.enter(timeout=0.5 if wait else 0):
+            if self._stopping.is_set() or not wait:
+                return False
+        if self._stopping.is_set():
+            self.room.leave()
+            return False
+        return True
+
+    def _after(self, row_id: UUID | None, done: Done) -> None:
+        self.room.leave()
+        if not done.cancelled() and (error := done.exception()):
+            # Its lease runs out and it is taken again, here or elsewhere.
+            logger.error("%s %s was dropped", self.kind.noun, row_id or "just stored", exc_info=error)
+
+
+class _Place:
+    """A place that was taken before there is a row for it."""
+
+    def __init__(self, runner: Runner, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
+        self.worker = runner.worker
+        self.is_used = False
+        self._begin = partial(runner.begin_claimed, loop=loop, then=then)
+
+    def begin(self, claimed: object) -> None:
+        """See :class:`conversations.engine.doorbell.Place`."""
+        self.is_used = True
+        self._begin(claimed)
 
 
 class Runtime:
@@ -82,9 +151,10 @@ class Runtime:
         self._database = DatabaseThreads(settings.WORKER_DB_THREADS)
         # Of its own: behind hundreds of turns that are begun at once, the leases of those that are held would run out.
         self._heart = DatabaseThreads(1)
-        self._lanes = {kind: _Lane(kind, worker=self.name, database=self._database) for kind in kinds}
-        self._runners = [lane.runner for lane in self._lanes.values()]
         self._stopping = threading.Event()
+        shared: dict[str, Any] = {"database": self._database, "loop": self._loop, "stopping": self._stopping}
+        self._lanes = {kind: _Lane(kind, worker=self.name, **shared) for kind in kinds}
+        self._runners = [lane.runner for lane in self._lanes.values()]
         self._stop = asyncio.Event()
         self._started = threading.Event()
         self._ended = threading.Event()
@@ -101,8 +171,8 @@ class Runtime:
             raise RuntimeError("its row could not be written within 30 s")
         if self._failure:
             raise RuntimeError("its row could not be written") from self._failure
-        for kind in self._lanes:
-            doorbell.answer_here(kind, partial(self.take, kind, wait=False))
+        for kind, lane in self._lanes.items():
+            doorbell.answer_here(kind, lane)
 
     def wind_down(self) -> None:
         """Begin nothing more, and tell the tools that run."""
@@ -122,17 +192,8 @@ class Runtime:
             runner.close()
 
     def take(self, kind: Kind, row_id: UUID, *, wait: bool = True) -> bool:
-        """Hand a row to its runner and return at once. While the process works on as many as it may: wait, or leave it
-        and return False. So it does when the process stops: it is left to others."""
-        lane = self._lanes[kind]
-        while not lane.room.enter(timeout=0.5 if wait else 0):
-            if self._stopping.is_set() or not wait:
-                return False
-        if self._stopping.is_set():
-            lane.room.leave()
-            return False
-        lane.runner.begin(row_id, loop=self._loop, then=partial(self._after, lane, row_id))
-        return True
+        """See :meth:`_Lane.take`."""
+        return self._lanes[kind].take(row_id, wait=wait)
 
     def free(self, kind: Kind) -> int:
         """How many more rows of a kind could be taken now."""
@@ -141,12 +202,6 @@ class Runtime:
     def held(self, kind: Kind) -> Collection[UUID]:
         """Which rows of a kind the process holds, as its runner tells."""
         return self._lanes[kind].runner.held
-
-    def _after(self, lane: _Lane, row_id: UUID, done: Done) -> None:
-        lane.room.leave()
-        if not done.cancelled() and (error := done.exception()):
-            # Its lease runs out and it is taken again, here or elsewhere.
-            logger.error("%s %s was dropped", lane.kind.noun, row_id, exc_info=error)
 
     def _run_loop(self) -> None:
         assert self._life
@@ -210,7 +265,7 @@ class Runtime:
             await self._database(lane.runner.before_sweep)
             if room := lane.room.free:
                 for row_id in await self._database(sweeper.find, kind, wanted=room, held=lane.runner.held):
-                    self.take(kind, row_id, wait=False)
+                    lane.take(row_id)
 
     async def _beat(self) -> None:
         for runner in self._runners:

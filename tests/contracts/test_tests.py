@@ -27,7 +27,7 @@ STILL_PRIVATE: dict[str, set[str]] = {
     "tests/support/regexes.py": {"_parser"},  # of the standard library's re
     "tests/toolbox/hostile.py": {"_is_changed"},  # it is an attacker
     "tests/unit/agent/test_llm_connections.py": {"_kept", "_transport"},
-    "tests/unit/agent/test_llm_openai.py": {"_client"},
+    "tests/unit/agent/test_llm_openai.py": {"_package"},
     "tests/unit/lib/test_outages.py": {"_refused_at"},
     "tests/unit/memory/test_memory_documents.py": {"_latest"},
     "tests/unit/scheduler/test_beat.py": {"_heap"},

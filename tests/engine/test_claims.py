@@ -15,7 +15,7 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 from agent.llm.base import Completion, tool_call
 from agent.loop import unanswered_calls
 from conversations import events
-from conversations.engine import deferred, inbox, lease, snapshot, steps, turn_control
+from conversations.engine import deferred, history, inbox, lease, snapshot, steps, turn_control
 from conversations.engine.lease import Claim
 from conversations.errors import FenceLost
 from conversations.events.hub import Hub
@@ -612,7 +612,7 @@ def test_an_interrupted_turn_goes_on_from_what_was_stored(say, tool_settings, ef
 
 
 def test_of_a_turn_that_fills_the_prompt_alone_all_is_read(say, monkeypatch, settings):
-    monkeypatch.setattr(snapshot, "MAX_MESSAGES", 4)
+    monkeypatch.setattr(history, "MAX_MESSAGES", 4)
     settings.MEMORY_WINDOW = 37  # a statement of its own, which has this bound
     settle([say("Hello"), say("Hello again")])
     turn = say("Go on")
@@ -651,13 +651,14 @@ def test_what_a_summary_was_undone_of_is_left_long_for_a_while(say, monkeypatch,
     settle([say("one"), say("two")])
     Conversation.objects.update(summarise_from_seq=summarise_from)
     turn = say("three")
-    monkeypatch.setattr(snapshot, "MAX_MESSAGES", bound)
+    monkeypatch.setattr(history, "MAX_MESSAGES", bound)
     assert snapshot.load(claim(turn)).is_left_long is is_left
 
 
 @pytest.mark.parametrize("role", Message.Role.values)
 def test_only_what_a_user_says_has_its_time(role):
-    seen = snapshot.for_model(UTC, datetime(2026, 1, 2, 3, 4, tzinfo=UTC), role, "Hello", None, "")
+    said = {"role": role, "content": "Hello"}
+    seen = history.for_model(UTC, datetime(2026, 1, 2, 3, 4, tzinfo=UTC), said)
     assert seen["role"] == role
     assert ("2026" in seen["content"]) is (role == "user")
     assert seen["content"].startswith("Hello")

@@ -29,6 +29,7 @@ from conversations.engine import (
     daily,
     deadlines,
     deferred,
+    history,
     inbox,
     intake,
     lease,
@@ -211,11 +212,20 @@ def with_claim(act: Callable[[Claim], object]) -> Callable[[], Callable[[], obje
     return prepare
 
 
+def read_twice(claim: Claim) -> None:
+    """All of it, and what came since."""
+    recent = history.Recent()
+    for _ in range(2):
+        pointers: dict[str, int] = {"starts_at": 1, "consolidated_through": 0, "window": 20}
+        history.read(claim.conversation_id, claim.turn_id, **pointers, recent=recent)
+
+
 operation("lease.renew")(with_claim(lambda claim: lease.renew([claim], worker="worker")))
 operation("lease.still_held")(with_claim(lambda claim: lease.still_held([claim])))
 operation("snapshot.load", PROMPT)(with_claim(snapshot.load))
-operation("snapshot.said_between", PROMPT)(
-    with_claim(lambda claim: snapshot.said_between(claim.conversation_id, 1_000, 1_499))
+operation("history.read", PROMPT)(with_claim(lambda claim: read_twice(claim)))
+operation("history.said_between", PROMPT)(
+    with_claim(lambda claim: history.said_between(claim.conversation_id, 1_000, 1_499))
 )
 operation("steps.store_calls")(with_claim(lambda claim: steps.store_calls(claim, CALLS, limit=None)))
 operation("steps.finish")(with_claim(lambda claim: steps.finish(claim, Completion(usage=USAGE), reply="words")))
@@ -998,6 +1008,7 @@ def test_each_foreign_key_has_an_index_to_delete_by(many_messages: None) -> None
 MODULES = (
     answers,
     calls,
+    history,
     lease,
     snapshot,
     steps,
@@ -1018,7 +1029,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("deadlines.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
-        *("snapshot.for_model", "lease.mine", "lease.held_turn"),
+        *("history.for_model", "lease.mine", "lease.held_turn"),
         *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import httpx2
@@ -11,11 +11,36 @@ import trustme
 
 from agent import errors
 from agent.llm import connections
-from agent.llm.connections import Connections
+from agent.llm.connections import Connections, Outline, Reply
 
 pytestmark = pytest.mark.shapeless(reason="no host")
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+class AsTransport(httpx2.AsyncBaseTransport):
+    """httpx2's client over these connections."""
+
+    def __init__(self) -> None:
+        self.connections = Connections(kept=2)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await self.connections.send(Outline.of(request), await request.aread())
+        return httpx2.Response(reply.status, headers=reply.headers, stream=Body(reply))
+
+    async def aclose(self) -> None:
+        await self.connections.aclose()
+
+
+class Body(httpx2.AsyncByteStream):
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self.reply.parts()
+
+    async def aclose(self) -> None:
+        await self.reply.aclose()
 
 
 class Raw:
@@ -42,7 +67,7 @@ def talk(server: Raw, do: Callable[[httpx2.AsyncClient, str], Awaitable[object]]
     async def main() -> None:
         listening = await asyncio.start_server(server, "127.0.0.1", 0, **options)
         port = listening.sockets[0].getsockname()[1]
-        async with httpx2.AsyncClient(transport=Connections(kept=2), timeout=5) as client:
+        async with httpx2.AsyncClient(transport=AsTransport(), timeout=5) as client:
             await do(client, f"{'https' if options else 'http'}://localhost:{port}/")
         listening.close()
 
@@ -82,7 +107,7 @@ def test_one_that_was_idle_for_too_long_is_not(monkeypatch):
 
 def test_one_that_the_server_has_closed_is_not_kept():
     async def do(client: httpx2.AsyncClient, address: str) -> None:
-        kept = client._transport._kept
+        kept = client._transport.connections._kept
         assert (await client.get(address)).text == "hi"
         while any(kept.values()):
             await asyncio.sleep(0.01)
@@ -93,7 +118,7 @@ def test_one_that_the_server_has_closed_is_not_kept():
 def test_no_more_are_kept_than_was_said():
     async def do(client: httpx2.AsyncClient, address: str) -> None:
         await asyncio.gather(*(client.get(address) for _ in range(4)))
-        assert sum(map(len, client._transport._kept.values())) == 2
+        assert sum(map(len, client._transport.connections._kept.values())) == 2
 
     talk(Raw(*[OK] * 8), do)
 
@@ -201,7 +226,7 @@ def test_a_server_that_never_answers_a_connection_is_given_up_for_its_next_addre
             return [*nobody, *own]
 
         monkeypatch.setattr(loop, "getaddrinfo", both)
-        async with httpx2.AsyncClient(transport=Connections(kept=2), timeout=5) as client:
+        async with httpx2.AsyncClient(transport=AsTransport(), timeout=5) as client:
             assert (await client.get(f"http://model.test:{port}/")).text == "hi"
         listening.close()
 

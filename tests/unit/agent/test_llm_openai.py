@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import openai
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from agent import errors, llm
@@ -67,6 +69,24 @@ def test_a_request_holds_model_and_messages_and_nothing_else(server):
     assert request.headers["authorization"] == f"Bearer {KEY}"
 
 
+def test_each_request_is_what_the_package_itself_sends(server):
+    async def by_package() -> None:
+        async with openai.AsyncOpenAI(api_key=KEY, base_url=server.url, timeout=settings.LLM_TIMEOUT_SECONDS) as client:
+            await client.chat.completions.create(model=ASKED.model, messages=ASKED.messages)
+
+    asyncio.run(by_package())
+    asyncio.run(asking(ASKED, ASKED))
+    asyncio.run(asking(ASKED, ASKED, on_delta=[].append))
+    package, *ours = server.requests
+    # It accepts compressed answers, which we do not; and it asks to keep the connection, which HTTP/1.1 does anyway.
+    left_out = {"accept-encoding", "connection", "content-length"}
+    wanted = {name: value for name, value in package.headers.items() if name not in left_out}
+    for request in ours:
+        assert {name: value for name, value in request.headers.items() if name not in left_out} == wanted
+        assert request.headers["accept-encoding"] == "identity"
+        assert request.body["messages"] == package.body["messages"]
+
+
 def test_tools_are_sent_where_there_are_any(server):
     tool = {"type": "function", "function": {"name": "time", "description": "", "parameters": {"type": "object"}}}
     ask(ModelRequest(model="model-1", messages=ASKED.messages, tools=[tool]))
@@ -119,7 +139,7 @@ def test_the_environment_does_not_say_where_requests_go(server, second_server, m
 def test_without_an_address_it_is_openais(server, settings, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     settings.LLM_BASE_URL = ""
-    assert str(OpenAIClient()._client.base_url) == "https://api.openai.com/v1/"
+    assert str(OpenAIClient()._package.base_url) == "https://api.openai.com/v1/"
 
 
 # --- what is answered --------------------------------------------------------------------------------------------
