@@ -134,11 +134,11 @@ def drop_blank_assistants(messages: Sequence[ChatMessage]) -> History:
 
 def clean(messages: Sequence[ChatMessage], *, window: int) -> History:
     """The history as the model is sent it: the pipeline, in its order."""
+    # Most histories have no calls: there is nothing to be done about them.
+    has_calls = any(message["role"] == "tool" or "tool_calls" in message for message in messages)
     pipeline: tuple[Callable[[Sequence[ChatMessage]], History], ...] = (
         drop_leading_non_user,
-        mend_calls,
-        drop_orphaned_results,
-        answer_missing_results,
+        *((mend_calls, drop_orphaned_results, answer_missing_results) if has_calls else ()),
         drop_blank_assistants,
         partial(fit_window, window=window),
     )

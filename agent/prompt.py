@@ -141,14 +141,15 @@ def _bounded(background: Background, tokens: int) -> Background:
         most, has = max(int(share * tokens), 50), estimated(text)
         return text if has <= most else shorten(text, len(text) * most // has)
 
-    return replace(
-        background,
-        documents={name: fit(text, _DOCUMENT_SHARE) for name, text in background.documents.items()},
-        memory=fit(background.memory, _MEMORY_SHARE),
-        summary=fit(background.summary, _SUMMARY_SHARE),
-        notes=fit(background.notes, _NOTES_SHARE),
-        pinned=_bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
-    )
+    bounded: dict[str, Any] = {
+        "documents": {name: fit(text, _DOCUMENT_SHARE) for name, text in background.documents.items()},
+        "memory": fit(background.memory, _MEMORY_SHARE),
+        "summary": fit(background.summary, _SUMMARY_SHARE),
+        "notes": fit(background.notes, _NOTES_SHARE),
+        "pinned": _bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
+    }
+    is_smaller = any(bounded[name] != value for name, value in vars(background).items() if name in bounded)
+    return replace(background, **bounded) if is_smaller else background
 
 
 def _bounded_pins(pinned: Sequence[Pinned], most: int) -> Sequence[Pinned]:
@@ -184,7 +185,7 @@ def build_prompt(
     cleaned = clean(transcript, window=most)
     before = [each for each in background.pinned if not each.in_history]
     while True:
-        told = replace(background, pinned=before)
+        told = replace(background, pinned=before) if background.pinned else background
         system = SECTION.join(sections(told if tokens is None else _bounded(told, tokens)))
         if limit:
             system = f"{system}\n\n{_LIMIT_MET[limit]} {_LAST_WORD}"
@@ -193,7 +194,7 @@ def build_prompt(
             room = tokens - estimated(system)
             history = _with_newest_squeezed(history, cleaned, room, result_chars)
             history = keep_what_fits(history, budget=room, cost=estimated_message)
-        there = {(message["role"], message["content"]) for message in history}
+        there = {(message["role"], message["content"]) for message in history} if background.pinned else set()
         lost = [each for each in background.pinned if each not in before and (each.role, each.content) not in there]
         if not lost:
             return [{"role": "system", "content": system}, *history]

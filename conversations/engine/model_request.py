@@ -85,9 +85,9 @@ def prompt_of(
 
 def background(context: StepContext) -> Background:
     """What the model is told before the history, for a step."""
-    claim, stored = context.claim, context.snapshot
+    claim, stored, agent = context.claim, context.snapshot, context.claim.agent
     return background_of(
-        claim.agent.profile(),
+        {"name": agent.name, "system_prompt": agent.system_prompt, "documents": agent.documents},
         key=claim.key,
         memory=context.memory,
         notes=context.notes,

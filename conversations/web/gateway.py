@@ -39,6 +39,7 @@ from conversations.events.answers import Answer, Renderer, problem_answer
 from conversations.events.hub import Hub, Subscription
 from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
+from nanohost.lib.database_threads import handed_over
 from nanohost.lib.errors import (
     BodyTooLarge,
     BodyTooSlow,
@@ -169,7 +170,7 @@ class ResponseGateway:
             with borrowed_connection():
                 return context.run(function, *args, **kwargs)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await handed_over(self._threads, call)
 
 
 class _RequestHandler:
@@ -247,7 +248,7 @@ class _RequestHandler:
         while not (subscription.ended or self._gateway.draining or self._gone.done()):
             if (left := until - time.monotonic()) <= 0:
                 break
-            await asyncio.wait((subscription.change(), self._gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._news_of(subscription, self._gone, seconds=left)
         if self._gone.done():
             return CLIENT_GONE
         if self._gateway.draining and not subscription.ended:
@@ -256,6 +257,23 @@ class _RequestHandler:
             return await self._answer(await _as_reply_aside(awaited.renderer.succeeded(subscription.success)))
         answer = await self._gateway.in_thread(awaited.renderer.current, awaited.turn_id, request_id=self._identity)
         return await self._answer(await _as_reply_aside(answer))
+
+    @staticmethod
+    async def _news_of(subscription: Subscription, gone: "asyncio.Task[None]", *, seconds: float) -> None:
+        """Return when the subscription changes, the client is gone, or so many seconds are over."""
+        change = subscription.change()
+
+        def end(_: object = None) -> None:
+            if not change.done():
+                change.set_result(None)
+
+        timer = asyncio.get_running_loop().call_later(seconds, end)
+        gone.add_done_callback(end)
+        try:
+            await change
+        finally:
+            timer.cancel()
+            gone.remove_done_callback(end)
 
     async def _stream(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""

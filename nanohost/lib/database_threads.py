@@ -6,7 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, connections
 
@@ -16,6 +18,33 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def handed_over(executor: ThreadPoolExecutor, call: Callable[[], T]) -> "asyncio.Future[T]":
+    """What a function returns that a thread calls. The loop's own ``run_in_executor`` keeps two futures in step, which
+    costs as much again as the handing over."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        try:
+            settle = partial(_settle, outcome, call(), None)
+        except BaseException as error:
+            settle = partial(_settle, outcome, None, error)
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(settle)
+
+    executor.submit(work)
+    return outcome
+
+
+def _settle(outcome: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if outcome.done():  # whoever waited was cancelled
+        return
+    if error is None:
+        outcome.set_result(result)
+    else:
+        outcome.set_exception(error)
 
 
 class DatabaseThreads:
@@ -33,7 +62,7 @@ class DatabaseThreads:
             with borrowed_connection():
                 return context.run(function, *args, **kwargs)
 
-        future = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        future = handed_over(self._executor, call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

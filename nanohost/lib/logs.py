@@ -11,9 +11,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import structlog
@@ -33,16 +34,31 @@ MAX_OF_A_LINE = 256 * 1024
 logger = logging.getLogger(__name__)
 
 
+# What the lines that are logged now are about, by name.
+_subjects: ContextVar[Mapping[str, str]] = ContextVar("subjects", default=MappingProxyType({}))
+
+
 @contextmanager
 def about(**subjects: object) -> Iterator[None]:
     """Bind what the lines logged inside are about; empty values are left out."""
-    with structlog.contextvars.bound_contextvars(**{name: str(value) for name, value in subjects.items() if value}):
+    token = _subjects.set({**_subjects.get(), **_as_texts(subjects)})
+    try:
         yield
+    finally:
+        _subjects.reset(token)
 
 
 def also_about(**subjects: object) -> None:
     """Bind something more for the rest of the surrounding :func:`about`'s task."""
-    structlog.contextvars.bind_contextvars(**{name: str(value) for name, value in subjects.items() if value})
+    _subjects.set({**_subjects.get(), **_as_texts(subjects)})
+
+
+def _as_texts(subjects: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in subjects.items() if value}
+
+
+def _merge_subjects(_logger: Any, _method: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_subjects.get(), **line}
 
 
 class _Redacting(structlog.stdlib.ProcessorFormatter):
@@ -84,7 +100,7 @@ def _plain_line(record: logging.LogRecord) -> str | None:
         event = record.getMessage()
     except Exception:
         return None
-    line: dict[str, Any] = {"event": event, **structlog.contextvars.get_contextvars()}
+    line: dict[str, Any] = {"event": event, **_subjects.get()}
     line |= {"level": record.levelname.lower(), "logger": record.name}
     line |= {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
     texts = [value for value in line.values() if type(value) is str]
@@ -111,7 +127,7 @@ def formatter(style: str) -> logging.Formatter:
         else structlog.processors.JSONRenderer(ensure_ascii=True)
     )
     shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
+        _merge_subjects,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
@@ -187,7 +203,7 @@ def configure() -> None:
     """Send structlog's own loggers through the standard library's, where one formatter serves both."""
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            _merge_subjects,
             structlog.stdlib.filter_by_level,
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,

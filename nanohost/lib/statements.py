@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from django.db import connection, models
+from django.db import DEFAULT_DB_ALIAS, connection, connections, models
 from django.db.models.expressions import Col, Expression
 from django.db.models.query import ModelIterable, get_related_populators
 from django.db.models.sql import InsertQuery, UpdateQuery
@@ -56,19 +56,19 @@ class Statement:
         """The same, and what its rows are read with."""
         raise NotImplementedError
 
-    def _execute(self, cursor: Any, given: dict[str, Any]) -> Any:
-        sql, parameters, reading = self._in_writing()
-        cursor.execute(sql, _filled(parameters, given))
+    def _execute(self, database: Any, cursor: Any, given: dict[str, Any]) -> Any:
+        sql, parameters, reading = self._in_writing(database)
+        cursor.execute(sql, _filled(database, parameters, given))
         return reading
 
-    def _in_writing(self) -> tuple[str, list[Any], Any]:
-        written = self._written.get(connection.vendor)
+    def _in_writing(self, database: Any) -> tuple[str, list[Any], Any]:
+        written = self._written.get(database.vendor)
         if written is None:
             with self._writing:
                 written = self._write()
                 if self.written() != written[:2]:
                     raise TypeError(f"the statement has another value each time it is written: give it ({written[0]})")
-                self._written[connection.vendor] = written
+                self._written[database.vendor] = written
         return written
 
 
@@ -80,8 +80,9 @@ class Rows(Statement, Generic[T]):
         self._query = query
 
     def __call__(self, **given: Any) -> list[T]:
-        with connection.cursor() as cursor:
-            read: Callable[[Sequence[Any]], list[T]] = self._execute(cursor, given)
+        database = connections[DEFAULT_DB_ALIAS]
+        with database.cursor() as cursor:
+            read: Callable[[Sequence[Any]], list[T]] = self._execute(database, cursor, given)
             rows = cursor.fetchall()
         return read(rows)
 
@@ -114,8 +115,9 @@ class Update(Statement):
         self._rows, self._changes, self._returning = rows, changes, returning
 
     def __call__(self, **given: Any) -> Any:
-        with connection.cursor() as cursor:
-            read = self._execute(cursor, given)
+        database = connections[DEFAULT_DB_ALIAS]
+        with database.cursor() as cursor:
+            read = self._execute(database, cursor, given)
             return read(cursor.fetchall()) if self._returning else cursor.rowcount
 
     def _write(self) -> tuple[str, list[Any], Any]:
@@ -141,14 +143,16 @@ class Insert(Statement):
         self._model, self._given, self._constant = model, given, constant
 
     def __call__(self, **given: Any) -> None:
-        with connection.cursor() as cursor:
-            self._execute(cursor, given)
+        database = connections[DEFAULT_DB_ALIAS]
+        with database.cursor() as cursor:
+            self._execute(database, cursor, given)
 
     def many(self, rows: Iterable[dict[str, Any]]) -> None:
         """Many rows, in less time than one by one."""
-        sql, parameters, _ = self._in_writing()
-        with connection.cursor() as cursor:
-            cursor.executemany(sql, [_filled(parameters, given) for given in rows])
+        database = connections[DEFAULT_DB_ALIAS]
+        sql, parameters, _ = self._in_writing(database)
+        with database.cursor() as cursor:
+            cursor.executemany(sql, [_filled(database, parameters, given) for given in rows])
 
     def _write(self) -> tuple[str, list[Any], Any]:
         fields = [field for field in self._model._meta.concrete_fields if not field.generated]
@@ -203,20 +207,25 @@ def _instances(compiler: Any) -> Callable[[Sequence[Any]], list[Any]]:
     return made
 
 
-def _filled(parameters: Sequence[Any], given: dict[str, Any]) -> list[Any]:
-    return [_prepared(given[each.name]) if isinstance(each, Given) else each for each in parameters]
+# Values that every database takes as they are.
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 
-def _prepared(value: Any) -> Any:
+def _filled(database: Any, parameters: Sequence[Any], given: dict[str, Any]) -> list[Any]:
+    values = [given[each.name] if type(each) is Given else each for each in parameters]
+    return [value if type(value) in _PLAIN else _prepared(database, value) for value in values]
+
+
+def _prepared(database: Any, value: Any) -> Any:
     """A value as the database takes it."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (dict, list)):
-        return connection.ops.adapt_json_value(value, None)
+        return database.ops.adapt_json_value(value, None)
     if isinstance(value, UUID):
-        return value if connection.features.has_native_uuid_field else value.hex
+        return value if database.features.has_native_uuid_field else value.hex
     if isinstance(value, datetime):
-        return connection.ops.adapt_datetimefield_value(value)
-    if isinstance(value, timedelta) and not connection.features.has_native_duration_field:
+        return database.ops.adapt_datetimefield_value(value)
+    if isinstance(value, timedelta) and not database.features.has_native_duration_field:
         return value // timedelta(microseconds=1)
     return value
