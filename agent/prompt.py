@@ -141,15 +141,15 @@ def _bounded(background: Background, tokens: int) -> Background:
         most, has = max(int(share * tokens), 50), estimated(text)
         return text if has <= most else shorten(text, len(text) * most // has)
 
-    bounded: dict[str, Any] = {
-        "documents": {name: fit(text, _DOCUMENT_SHARE) for name, text in background.documents.items()},
-        "memory": fit(background.memory, _MEMORY_SHARE),
-        "summary": fit(background.summary, _SUMMARY_SHARE),
-        "notes": fit(background.notes, _NOTES_SHARE),
-        "pinned": _bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
-    }
-    is_smaller = any(bounded[name] != value for name, value in vars(background).items() if name in bounded)
-    return replace(background, **bounded) if is_smaller else background
+    bounded = replace(
+        background,
+        documents={name: fit(text, _DOCUMENT_SHARE) for name, text in background.documents.items()},
+        memory=fit(background.memory, _MEMORY_SHARE),
+        summary=fit(background.summary, _SUMMARY_SHARE),
+        notes=fit(background.notes, _NOTES_SHARE),
+        pinned=_bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
+    )
+    return bounded if bounded != background else background
 
 
 def _bounded_pins(pinned: Sequence[Pinned], most: int) -> Sequence[Pinned]:
