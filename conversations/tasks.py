@@ -1,7 +1,7 @@
 """What the doorbell rings. Each task looks at one row and makes one domain call."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +11,7 @@ from django.conf import settings
 
 from conversations.engine import worker
 from conversations.kinds import KINDS, Kind
+from nanohost.lib.broker import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +25,19 @@ def pass_on(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
     if settings.WORKER_EVENTS:
         return default(task, app, consumer)
 
-    def hear(message: Any, *_: Any) -> None:
-        message.ack_log_error(logger, consumer.connection_errors)
+    def follow(read: Callable[[], Iterable[str]]) -> None:
         try:
-            arguments, *_ = message.decode()
-            task.run(*arguments)
+            task.run(*read())
         except Exception:
             logger.exception("a notification of %s could not be followed", task.name)
 
+    def hear(message: Any, *_: Any) -> None:
+        message.ack_log_error(logger, consumer.connection_errors)
+        follow(lambda: message.decode()[0])
+
+    transport = consumer.connection.transport
+    if isinstance(transport, Transport):
+        transport.heard_by[task.name] = lambda row_id: follow(lambda: [row_id])
     return hear
 
 

@@ -88,7 +88,13 @@ class _Lane:
         """See :class:`conversations.engine.doorbell.Here`."""
         if not self._enter(wait=False):
             return False
-        self.runner.begin_here(row_id, loop=self._loop, then=partial(self._after, row_id))
+        then = partial(self._after, row_id)
+        try:
+            self.runner.begin_here(row_id, loop=self._loop, then=then)
+        except Exception as error:  # the row is stored: whoever has stored it need not know
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            then(failed)
         return True
 
     @contextmanager

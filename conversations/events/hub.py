@@ -40,7 +40,7 @@ class Subscription:
         # Whether news may have been lost since the kept events were asked for.
         self.is_stale = False
         self._early: list[Event] | None = []
-        self._wakers: set[asyncio.Future[None]] = set()
+        self._wakers: set[asyncio.Future[bool]] = set()
 
     def on_event(self, event: Event) -> None:
         """Take an event; those that have come before the kept ones were loaded wait for them."""
@@ -65,15 +65,25 @@ class Subscription:
         """Have everybody who waits look again."""
         wakers, self._wakers = self._wakers, set()
         for waker in wakers:
-            if not waker.done():
-                waker.set_result(None)
+            _settle(waker, True)
 
-    def change(self) -> "asyncio.Future[None]":
-        """Done at the next change."""
-        waker = asyncio.get_running_loop().create_future()
+    async def changed(self, *, seconds: float | None = None) -> bool:
+        """Return at the next change; False if there was none within so many seconds."""
+        loop = asyncio.get_running_loop()
+        waker: asyncio.Future[bool] = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _settle, waker, False)
         self._wakers.add(waker)
-        waker.add_done_callback(self._wakers.discard)
-        return waker
+        try:
+            return await waker
+        finally:
+            self._wakers.discard(waker)
+            if timer:
+                timer.cancel()
+
+
+def _settle(waker: "asyncio.Future[bool]", is_change: bool) -> None:
+    if not waker.done():
+        waker.set_result(is_change)
 
 
 class Hub:

@@ -5,7 +5,6 @@ it is not (the buffer is gone, or never was), it is told ``turn.reset``, and the
 Either way the last event is made from the rows, and is the same for everybody.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -123,24 +122,22 @@ async def stream(
     replay: Replay | None,
     read: Callable[[], Awaitable[Replay]],
     renderer: Renderer,
-    draining: Callable[[], bool],
+    is_over: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
-    """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when the process
-    drains: the reader then comes back, to another.
+    """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when it ``is_over``
+    before: the reader is gone, or the process drains, and the reader comes back, to another.
 
     ``last_id``: of the last event the reader has seen, or "". ``queued``: the first event's data. ``replay``: what the
     rows say, if that is known. ``renderer``: of the last event's data.
     """
-    yield RETRY
+    yield RETRY if last_id else RETRY + as_sse(EventKind.TURN_QUEUED, queued, FIRST)
     await hub.load(turn_id, subscription)
     reader = _Reader()
     replay = replay or await read()
-    if not last_id:
-        yield as_sse(EventKind.TURN_QUEUED, queued, FIRST)
     index = _place_after(subscription, last_id)
     if index is None and replay.events == [STARTED]:
         # It has just started, and the news of it is on its way; otherwise it is lost.
-        await asyncio.wait((subscription.change(),), timeout=NEWS_BEHIND_ROWS_SECONDS)
+        await subscription.changed(seconds=NEWS_BEHIND_ROWS_SECONDS)
         index = _place_after(subscription, last_id)
     if index is None and replay.events:
         reader.retold(replay.events)
@@ -167,12 +164,9 @@ async def stream(
                 continue
             yield as_sse(*final, LAST)
             return
-        if draining():
+        if is_over():
             return
-        change = subscription.change()
-        await asyncio.wait((change,), timeout=PING_SECONDS)
-        if not change.done():
-            change.cancel()
+        if not await subscription.changed(seconds=PING_SECONDS):
             yield PING
 
 

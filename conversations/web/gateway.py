@@ -238,7 +238,8 @@ class _RequestHandler:
 
     async def _keep(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
         """Keep the client until its turn has ended, or, for a stream, while it reads."""
-        self._gone = asyncio.ensure_future(_disconnected(self._receive))
+        self._gone = gone = asyncio.ensure_future(_disconnected(self._receive))
+        gone.add_done_callback(lambda _: subscription.wake())
         subscription.exists = True
         if not is_new:
             self._gateway.hub.look()  # it may have ended before it was listened for
@@ -248,7 +249,7 @@ class _RequestHandler:
         while not (subscription.ended or self._gateway.draining or self._gone.done()):
             if (left := until - time.monotonic()) <= 0:
                 break
-            await self._news_of(subscription, self._gone, seconds=left)
+            await subscription.changed(seconds=left)
         if self._gone.done():
             return CLIENT_GONE
         if self._gateway.draining and not subscription.ended:
@@ -258,26 +259,10 @@ class _RequestHandler:
         answer = await self._gateway.in_thread(awaited.renderer.current, awaited.turn_id, request_id=self._identity)
         return await self._answer(await _as_reply_aside(answer))
 
-    @staticmethod
-    async def _news_of(subscription: Subscription, gone: "asyncio.Task[None]", *, seconds: float) -> None:
-        """Return when the subscription changes, the client is gone, or so many seconds are over."""
-        change = subscription.change()
-
-        def end(_: object = None) -> None:
-            if not change.done():
-                change.set_result(None)
-
-        timer = asyncio.get_running_loop().call_later(seconds, end)
-        gone.add_done_callback(end)
-        try:
-            await change
-        finally:
-            timer.cancel()
-            gone.remove_done_callback(end)
-
     async def _stream(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
-        assert self._gone
+        gone = self._gone
+        assert gone
         last_id = "" if is_new else _last_event_id(self._scope)
         if last_id == streams.LAST:  # it has seen all there is, and shall not come back
             return await self._answer(_Reply(status=204, headers=[], body=b""))
@@ -293,20 +278,20 @@ class _RequestHandler:
                 streams.read_replay, awaited.turn_id, renderer=awaited.renderer, request_id=self._identity
             ),
             renderer=awaited.renderer,
-            draining=lambda: self._gateway.draining,
+            is_over=lambda: self._gateway.draining or gone.done(),
         )
         await self._send_head(200, _STREAM_HEADERS)
         try:
-            while (chunk := await self._unless_gone(anext(events, None))) is not None:
+            async for chunk in events:
                 if not await self._is_taken(chunk):
                     self._scope.get(HANG_UP, lambda: None)()
-                    await asyncio.wait((self._gone,), timeout=1)
+                    await asyncio.wait((gone,), timeout=1)
                     return CLIENT_GONE
         except Exception:
             logger.exception("a stream has failed; it ends without a last event, so that its reader comes back")
         finally:
             await events.aclose()
-        if self._gone.done():
+        if gone.done():
             return CLIENT_GONE
         await self._send({"type": "http.response.body", "body": b""})
         return 200
@@ -335,17 +320,6 @@ class _RequestHandler:
         except TimeoutError:
             return False
         return True
-
-    async def _unless_gone(self, next_chunk: "Awaitable[bytes | None]") -> bytes | None:
-        """The next part of a stream; None at its end, or if the client goes away first."""
-        assert self._gone
-        coming = asyncio.ensure_future(next_chunk)
-        await asyncio.wait((coming, self._gone), return_when=asyncio.FIRST_COMPLETED)
-        if coming.done():
-            return coming.result()
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-        return None
 
     async def _answer(self, reply: _Reply) -> int:
         await self._send_head(reply.status, reply.headers)

@@ -6,6 +6,8 @@ is connected to five times a second, each time with a traceback.
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
@@ -25,6 +27,14 @@ class Channel(_Channel):  # type: ignore[misc]
     """See the module."""
 
     _refused_by: type[ResponseError] | None = None
+    _kept_client: Any = None
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """A client to ask Redis by: the channel's, which costs as much to make as ten questions to it."""
+        if not client and (self._kept_client is None or self._kept_client.connection_pool is not self.pool):
+            self._kept_client = self._create_client()
+        yield client or self._kept_client
 
     def _brpop_read(self, **options: Any) -> Any:
         """Take what the queues hold; False if that was nothing."""
@@ -53,7 +63,23 @@ class Channel(_Channel):  # type: ignore[misc]
         time.sleep(LEFT_ALONE_SECONDS)
 
 
+# In a message's headers: the row that workers are to look at.
+ROW = "row"
+
+
 class Transport(redis.Transport):
-    """See the module."""
+    """See the module. ``heard_by``: by a task's name, what is told the row of its notifications, at once: to make a
+    message of each, and to have Celery look up what is to be done with it, costs twice as much as all else of it."""
 
     Channel = Channel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heard_by: dict[str, Callable[[str], None]] = {}
+
+    def _deliver(self, message: Any, queue: str | None) -> None:
+        headers = message["headers"]
+        if ROW in headers and (hear := self.heard_by.get(headers["task"])):
+            hear(headers[ROW])
+        else:
+            super()._deliver(message, queue)

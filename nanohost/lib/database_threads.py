@@ -5,7 +5,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -70,6 +70,15 @@ class DatabaseThreads:
             if error := future.exception():
                 logger.info("a database job of a stopped task failed: %s", type(error).__name__)
             raise
+
+    def submit(self, function: Callable[[], object]) -> "Future[None]":
+        """Run a function in a thread, from any thread, and return at once."""
+
+        def call() -> None:
+            with borrowed_connection():
+                function()
+
+        return self._executor.submit(call)
 
     async def store(self, tries: Tries, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same, again and again while the database is away. No thread waits meanwhile."""

@@ -4,19 +4,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion
-from conversations.engine import deferred, doorbell, inbox, intake, lease, step_context, steps, transcript
+from conversations.engine import deferred, doorbell, inbox, intake, lease, step_context, steps, transcript, turns
 from conversations.engine.turns import Taken, claim_and_load
 from conversations.engine.worker import Runtime
 from conversations.kinds import TURNS
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from tests.support.scripts import script
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -251,3 +253,17 @@ def test_a_transaction_that_may_be_rolled_back_holds_no_place(say, runtime):
 def test_a_process_that_stops_begins_nothing(say, runtime):
     runtime.wind_down()
     assert say("Hello").status == TurnStatus.QUEUED
+
+
+@pytest.mark.parametrize("way", ["by this process", "by the broker"])
+def test_a_claim_that_fails_leaves_its_place_and_is_nobody_elses_trouble(runtime, monkeypatch, caplog, way):
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(turns, "claim_and_load", broken)
+    if way == "by this process":
+        doorbell.notify(TURNS, UUID(int=1))
+    else:
+        runtime.take(TURNS, UUID(int=1))
+    wait_until(lambda: "a fault of ours" in caplog.text)
+    assert runtime.free(TURNS) == 2

@@ -492,7 +492,7 @@ def heard_of(turn: Turn, end: Callable[[], None]) -> Any:
             with hub.subscribed(turn.pk) as subscription:
                 await asyncio.to_thread(end_it)
                 while not subscription.ended:
-                    await subscription.change()
+                    await subscription.changed()
         await hub.detach()
         return subscription.success
 

@@ -11,13 +11,17 @@ from uuid import UUID
 
 import pytest
 from celery import Celery
+from celery.worker.request import Request
 from django.test import Client
+from kombu import Consumer, Queue
 
-from conversations.engine import doorbell
+from conversations import tasks
+from conversations.engine import doorbell, worker
 from conversations.engine.doorbell import LEFT_ALONE_SECONDS
 from conversations.engine.sweeper import find
 from conversations.kinds import TURNS
 from conversations.web import health
+from nanohost.celery import make_app
 from tests.faults.servers import Redis, free_port, missing_binaries
 from tests.support.brokers import SilentBroker
 from tests.support.sources import read_settings
@@ -70,7 +74,7 @@ def bell_at(monkeypatch) -> Callable[[int], doorbell._Broker]:
 def ring(bell: doorbell._Broker) -> bool:
     """Whether the broker took it; fails if it took long to find out."""
     began = time.monotonic()
-    rung = bell.ring("conversations.tasks.advance_turn", UUID(int=0))
+    rung = bell.ring(TURNS, UUID(int=0))
     assert time.monotonic() - began < SOON
     return rung
 
@@ -202,3 +206,41 @@ def test_a_broker_that_was_restarted_between_two_rings_misses_none(bell_at, redi
     redis.start()
     assert ring_together(bell, 5) == [True] * 5
     assert rings_in(redis) == 5
+
+
+def test_celery_takes_a_ring_for_a_task_of_its_own(monkeypatch):
+    """With its monitoring switched on, it makes a request of each."""
+    app = make_app(current=False)
+    app.loader.import_default_modules()
+    app.conf.broker_url = "memory://rings"
+    monkeypatch.setattr(doorbell, "current_app", app)
+    monkeypatch.setattr(doorbell, "_broker", doorbell._Broker())
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        queue = Queue(TURNS.queue, routing_key=TURNS.queue, channel=channel)
+        queue.declare()
+        assert doorbell._broker.ring(TURNS, UUID(int=7))
+        message = queue.get()
+    request = Request(message, app=app)
+    assert (request.name, request.args, request.kwargs) == (TURNS.task, [str(UUID(int=7))], {})
+    assert request.info()["id"] == str(UUID(int=7))
+
+
+@needs_redis
+def test_a_ring_is_followed_before_celery_makes_a_message_of_it(bell_at, redis, monkeypatch):
+    redis.start()
+    bell = bell_at(redis.port)
+    heard, messages = [], []
+    runtime = SimpleNamespace(take=lambda kind, row_id, *, wait: heard.append(row_id))
+    monkeypatch.setattr(worker, "runtime", lambda: runtime)
+    app = doorbell.current_app
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        queue = Queue(TURNS.queue, routing_key=TURNS.queue)
+        consumer = SimpleNamespace(connection_errors=(), connection=connection)
+        tasks.pass_on(make_app(current=False).tasks[TURNS.task], app, consumer)
+        with Consumer(channel, [queue], on_message=messages.append, no_ack=True):
+            assert bell.ring(TURNS, UUID(int=7))
+            connection.drain_events(timeout=5)
+            app.send_task(TURNS.task, (str(UUID(int=8)),))  # as an older web node rings
+            connection.drain_events(timeout=5)
+    assert heard == [UUID(int=7)]
+    assert [message.headers["task"] for message in messages] == [TURNS.task]

@@ -43,7 +43,7 @@ def with_hub(do: Callable[[Hub, UUID], Coroutine[Any, Any, None]]) -> None:
 
 async def hears(subscription: Subscription, *kinds: str) -> None:
     while [event.kind for event, _ in subscription.events] != list(kinds):
-        await subscription.change()
+        await subscription.changed()
 
 
 async def go_round(times: int) -> None:

@@ -27,7 +27,8 @@ def hear(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
             queue.declare()
             app.send_task(task.name, arguments, connection=connection, queue=queue)
             message = queue.get()
-            tasks.pass_on(task, app, SimpleNamespace(connection_errors=()))(message, None, None, None, None)
+            consumer = SimpleNamespace(connection_errors=(), connection=connection)
+            tasks.pass_on(task, app, consumer)(message, None, None, None, None)
             return bool(message.acknowledged)
 
     return hear
