@@ -38,16 +38,20 @@ def main() -> None:
                 found[speed.RECALLED][shape].append(took)
             goals = results.goals(found)
             _tell(goals)
-            profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 10))
+            loads = (1,) if quick else profile.LOADS
+            profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 8, loads=loads))
             _tell(profiles)
-        turns = growth.turns_by_workers(production, workers=(1,) if quick else (1, 2, 4), turns=8 if quick else 300)
-    grown = results.growth(turns)
+        slowdown, cores = growth.slowdown_of_full_cores(), len(os.sched_getaffinity(0))
+        lines = growth.lines(production, workers=(1,) if quick else (1, 2, 4, 8), turns=8 if quick else 1000)
+    grown = results.growth(growth.rows(lines, cores=cores, slowdown=slowdown))
     _tell(grown)
     calls = results.calls(growth.calls_of_a_tool(10 if quick else 1000))
     _tell(calls)
+    compared = results.compared(RESULTS.read_text(), goals)
+    _tell(compared)
     if not quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(results.page(machine, goals, profiles, grown, calls))
+        page = {"machine": machine, "goals": goals, "compared": compared, "profiles": profiles, "growth": grown}
+        RESULTS.write_text(results.page(**page, slowdown=slowdown, calls=calls))
 
 
 def _tell(what: str) -> None:

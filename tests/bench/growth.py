@@ -1,41 +1,114 @@
-"""Turns a second with 1, 2 and 4 workers, and what a turn costs each process; a call of a tool, side by side."""
+"""Turns a second by the number of workers, beside what a model on paper says; a call of a tool, side by side."""
 
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tests.bench.hosts import ONE_WORD, TOOL, Processes, Production, until
+from tests.bench.hosts import ONE_WORD, TOOL, USUAL, Processes, Production, cpu_of_all, until
 
 KINDS = ("worker", "toolbox", "PostgreSQL", "Redis")
 LAST = ("statements", "transactions", "log")
+USUAL_SECONDS = 0.2
+# Python's interpreter runs one thread at a time; what a worker does beside it (waits, C code) is little.
+LOOP = "s=0\nfor n in range(6_000_000): s+=n"
 
 
-def turns_by_workers(production: Production, *, workers: tuple[int, ...], turns: int) -> list[list[str]]:
-    """Rows of a table: which turns, workers, turns/s, that to one worker's, ms of CPU a turn of each kind of process,
-    statements, transactions and bytes of PostgreSQL's log a turn.
+@dataclass(frozen=True)
+class Line:
+    """A kind of turn with so many workers: turns a second; and per turn, milliseconds of CPU of each kind of process and
+    of all that runs here, statements, transactions and bytes of PostgreSQL's log. ``count``: how many there were.
+    ``places``: how many turns a worker has at a time."""
 
-    All turns of a line are stored first and then rung for, at once; from then on it is measured
-    until the last has ended. Each number of workers starts its processes anew.
-    """
-    first: dict[str, float] = {}
-    rows = []
+    turn: str
+    workers: int
+    toolboxes: int
+    count: int
+    rate: float
+    costs: Mapping[str, float]
+    places: int
+
+    @property
+    def cores(self) -> float:
+        """How many of the machine's were busy."""
+        return self.costs["all"] * self.rate / 1000
+
+
+def lines(production: Production, *, workers: tuple[int, ...], turns: int) -> list[Line]:
+    """Turns that are all stored first, and then notified of at once: from then on it is measured until the last has
+    ended. Each number of workers starts its processes anew."""
+    found = []
     for count in workers:
         toolboxes = min(count, 2)
         with production.running(workers=count, toolboxes=toolboxes, web=False) as processes:
-            for kind, model, many in (("echo", ONE_WORD, turns), ("tool", TOOL, turns // 2)):
-                found = _turns(production, processes, model, many)
-                ratio = found["turns/s"] / first.setdefault(kind, found["turns/s"])
-                cells = [f"{each:.1f}" for each in (found["turns/s"], ratio, *(found[kind] for kind in KINDS))]
-                rows.append([kind, f"{count} + {toolboxes}", *cells, *(f"{found[each]:.0f}" for each in LAST)])
-    return rows
+            for turn, model, many in (("echo", ONE_WORD, turns), ("200 ms", USUAL, turns), ("tool", TOOL, turns // 2)):
+                _run(production, model, 4 * count)  # the first ones import and connect
+                before = _spent(production, processes)
+                seconds = _run(production, model, many)
+                after = _spent(production, processes)
+                costs = {name: (after[name] - before[name]) / many for name in after}
+                found.append(Line(turn, count, toolboxes, many, many / seconds, costs, _places()))
+    return found
 
 
-def _turns(production: Production, processes: Processes, model: str, count: int) -> dict[str, float]:
-    _run(production, model, 4 * len(processes.running["worker"]))  # the first ones import and connect
-    before = _spent(production, processes)
-    seconds = _run(production, model, count)
-    after = _spent(production, processes)
-    return {"turns/s": count / seconds, **{name: (after[name] - before[name]) / count for name in after}}
+def _places() -> int:
+    from conversations.kinds import TURNS
+
+    return TURNS.places()
+
+
+def predicted(one: Line, workers: int, *, cores: int, slowdown: float) -> tuple[float, str]:
+    """Turns a second that so many workers should have, and what is full first, by what a turn costs with one worker.
+
+    A worker has one interpreter, so it uses one core at most; all processes together have the machine's; and a worker
+    has so many turns at a time, each of which takes the model's time at least. ``slowdown``: of each core, while all of
+    them work.
+    """
+    # With one worker, which the costs are of, so many of the other cores worked.
+    more = slowdown / (1 + (slowdown - 1) * min(max(one.cores - 1, 0.0) / max(cores - 1, 1), 1.0))
+    model = USUAL_SECONDS if one.turn == "200 ms" else 0.0
+    bounds = {
+        "interpreters": workers * 1000 / one.costs["worker"],
+        "cores": cores * 1000 / (one.costs["all"] * more),
+        "places": workers * one.places / (model + one.costs["all"] / 1000),
+    }
+    full = min(bounds, key=lambda name: bounds[name])
+    return one.count / (one.count / bounds[full] + model), full
+
+
+def slowdown_of_full_cores() -> float:
+    """How much longer a loop of Python takes while every core has one: cores share what they are made of."""
+
+    def seconds(count: int) -> float:
+        began = time.perf_counter()
+        running = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(count)]
+        for each in running:
+            each.wait()
+        return time.perf_counter() - began
+
+    cores = len(os.sched_getaffinity(0))
+    return statistics.median(seconds(cores) / seconds(1) for _ in range(5))
+
+
+def rows(found: Sequence[Line], *, cores: int, slowdown: float) -> list[list[str]]:
+    """Of a table: each line, what was predicted for it, and what was full."""
+    first = {line.turn: line for line in reversed(found)}
+    made = []
+    for line in found:
+        rate, full = predicted(first[line.turn], line.workers, cores=cores, slowdown=slowdown)
+        cells = [
+            f"{line.rate:.0f}",
+            f"{rate:.0f}",
+            f"{line.rate / rate:.2f}",
+            f"{line.rate / first[line.turn].rate:.2f}",
+        ]
+        cells += [f"{line.cores:.2f}", full]
+        cells += [f"{line.costs[kind]:.1f}" for kind in KINDS] + [f"{line.costs[name]:.0f}" for name in LAST]
+        made.append([line.turn, f"{line.workers} + {line.toolboxes}", *cells])
+    return made
 
 
 def _run(production: Production, model: str, count: int) -> float:
@@ -46,7 +119,7 @@ def _run(production: Production, model: str, count: int) -> float:
     from conversations.models import Turn
 
     owner = get_user_model().objects.get(username="admin")
-    with transaction.atomic():  # they are rung for when it has committed: all at once
+    with transaction.atomic():  # they are notified of when it has committed: all at once
         talks = [inbox.start_conversation(owner_id=owner.pk, metadata={}) for _ in range(count)]
         turns = [
             inbox.receive(conversation=talk, content="Hello", model=model, request_id="bench").pk for talk in talks
@@ -64,6 +137,7 @@ def _spent(production: Production, processes: Processes) -> dict[str, float]:
     of_host = "FROM pg_stat_statements WHERE userid = 'host'::regrole AND query NOT LIKE 'SELECT % FROM ONLY %'"
     return {
         **{kind: 1000 * seconds for kind, seconds in (processes.cpu() | production.servers_cpu()).items()},
+        "all": 1000 * cpu_of_all(),
         "statements": float(production.sql(f"SELECT coalesce(sum(calls), 0) {of_host}")),
         "transactions": float(production.sql(f"SELECT coalesce(sum(calls), 0) {of_host} AND query = 'COMMIT'")),
         "log": float(production.sql("SELECT pg_current_wal_lsn() - '0/0'")),

@@ -17,8 +17,8 @@ from tests.faults.servers import PostgreSql, Redis, free_port
 from tests.support.hosts import CELERY, KEY, ROOT
 
 # The default one, and those that do what they are called.
-ONE_WORD, TOOL, STREAMED, SLOW = "words:1", "tool", "words:20", "words:1+1000"
-MODELS = ("gpt-4.1-mini", ONE_WORD, TOOL, STREAMED, SLOW)
+ONE_WORD, TOOL, STREAMED, SLOW, USUAL = "words:1", "tool", "words:20", "words:1+1000", "words:1+200"
+MODELS = ("gpt-4.1-mini", ONE_WORD, TOOL, STREAMED, SLOW, USUAL)
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE = 120.0
@@ -82,6 +82,14 @@ def cpu_of(pid: int) -> float:
     except FileNotFoundError:
         return 0.0
     return ticks / TICKS + sum(map(cpu_of, _children_of(pid)))
+
+
+def cpu_of_all() -> float:
+    """Seconds of CPU that this machine has spent on anything, since it was started."""
+    user, nice, system, _idle, _wait, interrupts, soft, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + interrupts + soft) / TICKS
 
 
 def memory_of(pid: int) -> float:

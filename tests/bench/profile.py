@@ -1,4 +1,5 @@
-"""Where a turn's time goes: a host's Python stacks, sampled by py-spy while it works, put into few kinds."""
+"""Where a turn's time goes: a host's Python stacks, sampled by py-spy while it works, put into the stages of a turn and
+into kinds of code; by how many talk at once."""
 
 import re
 import subprocess
@@ -6,18 +7,32 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.clients import Asker
 from tests.bench.hosts import ONE_WORD, Processes
-from tests.bench.speed import TALKING
 from tests.support.hosts import KEY
 
-# The first whose pattern a frame's file fits, from the innermost frame outwards, is what a sample counts for.
+# How many talk at once.
+LOADS = (1, 20, 200)
+
+# A frame as py-spy writes it: its function, with its class, and its file.
 OWN = "agent|conversations|memory|nanohost|scheduler|tools"
+# The first whose pattern a frame fits, from the innermost frame outwards, is what a sample counts for.
+STAGES = {
+    "tell": r"/conversations/events/|/redis/asyncio/",
+    "store": r"/engine/(steps|transcript|tool_calls)[.]|/tools/(calls|gate|runners)[.]",
+    "ask": r"/agent/llm/|/(openai|httpx2|httpcore2|pydantic|h11)/",
+    "build": r"/engine/model_request[.]|/agent/(prompt|history|tokens)[.]",
+    "read": r"/engine/(step_context|snapshot|history)[.]|/memory/",
+    "claim": r"/engine/(lease|doorbell)[.]|claim_and_load |/conversations/tasks[.]|/lib/broker[.]|/(celery|kombu)/",
+    "answer": r"_RequestHandler[.](_answer|_keep|_send_head|_stream|_is_taken) |RequestResponseCycle[.]send ",
+    "receive": r"/web/gateway[.]|/(uvicorn|rest_framework)/|/lib/http[.]|/conversations/api/|/engine/inbox[.]",
+}
 KINDS = {
     "database drivers": r"/(psycopg|psycopg_pool|(backends|lib)/(sqlite3?|postgresql))/",
     "database, written by the ORM": r"nanohost/lib/statements|/django/db/",
@@ -30,36 +45,62 @@ KINDS = {
     "nanohost": rf"[( /]({OWN})/[^(]*[.]py",
     "event loops and threads": r"/(asyncio|concurrent)/|threading|/queue[.]|selectors|contextlib|contextvars",
 }
-_KINDS = {name: re.compile(pattern) for name, pattern in KINDS.items()}
-OTHER = "other"
+OTHER = "between them"
 
 
-def while_busy(hosts: Mapping[str, Processes], *, seconds: int) -> dict[str, list[tuple[str, float]]]:
-    """By host and kind of process: each kind of code's part of the time in which Python code ran, the largest first,
-    while 16 talk at once."""
-    found = {}
+@dataclass(frozen=True)
+class Profile:
+    """Of one kind of process, while so many talk: CPU of a turn, in milliseconds, and each part's share of it, by stage
+    and by kind of code."""
+
+    process: str
+    talking: int
+    milliseconds: float
+    stages: Mapping[str, float]
+    kinds: Mapping[str, float]
+
+
+def while_busy(hosts: Mapping[str, Processes], *, seconds: int, loads: Sequence[int] = LOADS) -> list[Profile]:
+    """Of each host's processes that work on turns."""
+    found = []
     for name, host in hosts.items():
         for kind, processes in host.running.items():
-            if kind != "toolbox":
-                with _talking(host):
-                    found[f"{name}, {kind}"] = by_kind(stacks(processes[0].pid, seconds=seconds))
+            if kind == "toolbox":
+                continue
+            for talking in loads:
+                with _talking(host, talking) as turns:
+                    before = turns(), host.cpu()[kind]
+                    sampled = stacks(processes[0].pid, seconds=seconds)
+                    count, spent = turns() - before[0], host.cpu()[kind] - before[1]
+                found.append(
+                    Profile(
+                        process=f"{name}, {kind}",
+                        talking=talking,
+                        milliseconds=1000 * spent / max(count, 1),
+                        stages=shares(sampled, STAGES),
+                        kinds=shares(sampled, KINDS),
+                    )
+                )
     return found
 
 
 @contextmanager
-def _talking(host: Processes) -> Iterator[None]:
+def _talking(host: Processes, count: int) -> Iterator[Callable[[], int]]:
+    """Have so many talk; tells how many turns they have had."""
     enough = threading.Event()
+    had = [0] * count
 
-    def talk() -> None:
+    def talk(number: int) -> None:
         asker = Asker(host.address, KEY)
         while not enough.is_set():
             asker.ask(ONE_WORD)
+            had[number] += 1
         asker.close()
 
-    with ThreadPoolExecutor(TALKING) as threads:
-        running = [threads.submit(talk) for _ in range(TALKING)]
+    with ThreadPoolExecutor(count) as threads:
+        running = [threads.submit(talk, number) for number in range(count)]
         try:
-            yield
+            yield lambda: sum(had)
         finally:
             enough.set()
         for each in running:
@@ -83,18 +124,19 @@ def stacks(pid: int, *, seconds: int) -> Counter[str]:
         return counted
 
 
-def by_kind(sampled: Counter[str]) -> list[tuple[str, float]]:
-    """Each kind's part of the samples, the largest first."""
+def shares(sampled: Counter[str], patterns: Mapping[str, str]) -> dict[str, float]:
+    """Each part's share of the samples, the largest first."""
+    compiled = {name: re.compile(pattern) for name, pattern in patterns.items()}
     found: Counter[str] = Counter()
     for stack, samples in sampled.items():
-        found[_kind(stack)] += samples
+        found[_part_of(stack, compiled)] += samples
     total = sum(found.values()) or 1
-    return [(name, samples / total) for name, samples in found.most_common()]
+    return {name: samples / total for name, samples in found.most_common()}
 
 
-def _kind(stack: str) -> str:
+def _part_of(stack: str, patterns: Mapping[str, "re.Pattern[str]"]) -> str:
     for frame in reversed(stack.split(";")):
-        for name, pattern in _KINDS.items():
+        for name, pattern in patterns.items():
             if pattern.search(frame):
                 return name
     return OTHER

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.bench.profile import KINDS, OTHER, STAGES, Profile
 from tests.bench.speed import DIRECT, GOALS, SHAPES
 
 
@@ -60,19 +61,48 @@ def _loop() -> float:
     return time.perf_counter() - began
 
 
-def profiles(found: Mapping[str, Sequence[tuple[str, float]]]) -> str:
-    """A table of where the time goes, a column a process."""
-    kinds = sorted({kind for parts in found.values() for kind, _ in parts})
-    shares = {process: dict(parts) for process, parts in found.items()}
-    rows = [[kind, *(f"{100 * shares[process].get(kind, 0):.0f} %" for process in found)] for kind in kinds]
-    rows.sort(key=lambda row: -int(row[1].split()[0]))
-    return table(["", *found], rows)
+def profiles(found: Sequence[Profile]) -> str:
+    """Two tables of where the time goes, a column a process and a load: by stage, and by kind of code."""
+    head = ["", *(f"{each.process}, {each.talking} at once" for each in found)]
+    stages = [name for name in (*STAGES, OTHER) if any(name in each.stages for each in found)]
+    by_stage = [[name, *(f"{each.milliseconds * each.stages.get(name, 0):.2f}" for each in found)] for name in stages]
+    by_stage.append(["CPU of a turn, ms", *(f"{each.milliseconds:.2f}" for each in found)])
+    kinds = [name for name in (*KINDS, OTHER) if any(name in each.kinds for each in found)]
+    by_kind = [[name, *(f"{100 * each.kinds.get(name, 0):.0f} %" for each in found)] for name in kinds]
+    return f"{table(head, by_stage)}\n{table(head, by_kind)}"
 
 
 def growth(rows: Sequence[Sequence[str]]) -> str:
     """A table of turns by the number of workers."""
-    head = ["turn", "workers + toolboxes", "turns/s", "ratio", "worker ms", "toolbox ms", "PostgreSQL ms", "Redis ms"]
-    return table([*head, "statements", "transactions", "log, bytes"], rows)
+    head = [
+        "turn",
+        "workers + toolboxes",
+        "turns/s",
+        "predicted",
+        "of that",
+        "to one worker",
+        "cores busy",
+        "full first",
+    ]
+    head += ["worker ms", "toolbox ms", "PostgreSQL ms", "Redis ms", "statements", "transactions", "log, bytes"]
+    return table(head, rows)
+
+
+def compared(page: str, goals: str) -> str:
+    """What was found for each goal as a ratio to what a page written earlier says, and how fast its machine was."""
+    then, now = _medians(page), _medians(goals)
+    rows = [
+        [name, shape, f"{then[name, shape]:.2f}", f"{value:.2f}", f"{value / then[name, shape]:.2f}"]
+        for (name, shape), value in now.items()
+        if then.get((name, shape))
+    ]
+    return table(["", "shape", "last", "now", "ratio"], rows)
+
+
+def _medians(text: str) -> dict[tuple[str, str], float]:
+    """Of a table of goals, by its name and the shape."""
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
+    return {(row[0], row[2]): float(row[4].split()[0]) for row in rows if row[-1] in ("met", "not met")}
 
 
 def calls(rows: Sequence[Sequence[str]]) -> str:
@@ -80,7 +110,7 @@ def calls(rows: Sequence[Sequence[str]]) -> str:
     return table(["a call of a tool", "p50 ms", "p95 ms"], rows)
 
 
-def page(machine: str, goals: str, profiles: str, growth: str, calls: str) -> str:
+def page(*, machine: str, goals: str, compared: str, profiles: str, growth: str, slowdown: float, calls: str) -> str:
     """All of it."""
     return f"""# What it costs, and how fast it is
 
@@ -95,14 +125,22 @@ is what a turn takes beyond what a client that asks the model directly waits for
 ## Goals
 
 {goals}
+## Compared with the last figures
+
+Those that this page had before. They may be another machine's: compare its loop of Python first.
+
+{compared}
 ## Where a turn's time goes
 
-Samples of the thread that holds the interpreter, while 16 talk at once, by the kind of code it was in.
+Samples of the thread that holds the interpreter, by how many talk at once: first by the stage of the turn, in
+milliseconds of CPU a turn; then by the kind of code.
 
 {profiles}
 ## Growth
 
-Turns of conversations of their own, all stored first and then rung for at once. CPU in milliseconds a turn.
+Turns of conversations of their own, all stored first and then notified of at once. CPU in milliseconds a turn. What is
+predicted, and what is full first, is by a model on paper of what a turn costs with one worker
+([growth](../docs/decisions/growth.md)); all cores busy, each takes {slowdown:.2f} times as long as one alone.
 
 {growth}
 ## Calls of tools

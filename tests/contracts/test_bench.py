@@ -22,7 +22,7 @@ def test_it_measures_turns_and_requests_in_both_shapes():
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in ran.stdout.splitlines() if "|" in line]
     shown = {(row[0], row[2]) for row in rows if row[-1] in ("met", "not met")}
     assert shown == {(goal.name, shape) for goal in speed.GOALS for shape in goal.bounds}
-    assert [row[0] for row in rows if row[1] == "1 + 1"] == ["echo", "tool"]
+    assert [row[0] for row in rows if row[1] == "1 + 1"] == ["echo", "200 ms", "tool"]
     assert "in a warm process" in {row[0] for row in rows}
 
 
