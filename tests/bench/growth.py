@@ -19,8 +19,8 @@ LOOP = "s=0\nfor n in range(6_000_000): s+=n"
 
 @dataclass(frozen=True)
 class Line:
-    """A kind of turn with so many workers: turns a second; and per turn, milliseconds of CPU of each kind of process and
-    of all that runs here, statements, transactions and bytes of PostgreSQL's log. ``count``: how many there were.
+    """A kind of turn with so many workers: turns a second; and per turn, milliseconds of CPU of each kind of process,
+    and of all that runs here, statements, transactions and bytes of PostgreSQL's log. ``count``: how many there were.
     ``places``: how many turns a worker has at a time."""
 
     turn: str
