@@ -289,7 +289,7 @@ def test_switched_on_it_writes_summaries_and_switched_off_it_does_not(tmp_path):
         return [message["content"] for message in found if message["type"] == "SUMMARY"]
 
     def switch(on):
-        """Returns when beat has rung for the house's jobs since."""
+        """Returns when workers were notified of the house's jobs since."""
         assert host.manage("shell", "--no-imports", "-c", SWITCH % on).stderr == ""
         wait_until(lambda: not host.sql("SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
 
