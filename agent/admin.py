@@ -60,8 +60,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "max_tool_rounds",
             "max_turn_tokens",
             "may_reschedule",
-            "heartbeat_owner",
-            "heartbeat_minutes",
+            "check_in_owner",
+            "check_in_minutes",
         ]
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -98,7 +98,7 @@ class AgentAdmin(ModelAdmin):
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
-        ("Heartbeat, which is in none", {"fields": ["document_heartbeat", "heartbeat_owner", "heartbeat_minutes"]}),
+        ("Check-ins, which are in none", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
         ("Tools", {"fields": ["every_tool", "tools", "may_reschedule"]}),
         ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),

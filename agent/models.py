@@ -79,17 +79,21 @@ class Agent(models.Model):
     may_reschedule = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="May use the tool schedule also in turns that a schedule or its heartbeat has begun.",
+        help_text="May use the tool schedule also in turns that a schedule or a check-in has begun.",
     )
-    heartbeat_owner = models.ForeignKey(
+    check_in_owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
+        verbose_name="check-in owner",
+        db_column="heartbeat_owner_id",
         on_delete=models.SET_NULL,
         null=True,
         blank=True,
         related_name="+",
         help_text="On whose behalf its document HEARTBEAT is looked at. Empty: it is not.",
     )
-    heartbeat_minutes = models.PositiveIntegerField(
+    check_in_minutes = models.PositiveIntegerField(
+        verbose_name="check-in minutes",
+        db_column="heartbeat_minutes",
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
@@ -123,7 +127,7 @@ class Agent(models.Model):
 
     def profile(self) -> dict[str, Any]:
         """What makes a version of it: all that people set."""
-        return model_to_dict(self, fields=PROFILE)
+        return {_STORED_AS.get(name, name): value for name, value in model_to_dict(self, fields=PROFILE).items()}
 
     def save_version(self, *, by: str) -> None:
         """Save what people have changed as a new version, if they have changed anything. ``by``: who they are."""
@@ -142,15 +146,17 @@ class Agent(models.Model):
 # The fields of an agent that its versions keep.
 PROFILE = (
     *("name", "system_prompt", "documents", "model", "context_window", "output_reserve"),
-    *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "heartbeat_owner"),
-    "heartbeat_minutes",
+    *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "check_in_owner"),
+    "check_in_minutes",
 )
+# What versions call those that had another name when the first of them were stored.
+_STORED_AS = {"check_in_owner": "heartbeat_owner", "check_in_minutes": "heartbeat_minutes"}
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names of the fields and documents that differ."""
     before, after = before | before["documents"], after | after["documents"]
-    names = [name for name in (*PROFILE, *DOCUMENTS) if name != "documents"]
+    names = [_STORED_AS.get(name, name) for name in (*PROFILE, *DOCUMENTS) if name != "documents"]
     return [name for name in names if before.get(name) != after.get(name)]
 
 

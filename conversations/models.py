@@ -328,8 +328,8 @@ def as_chat(role: str, content: str, tool_calls: object, tool_call_id: str) -> d
     return chat | {"tool_calls": tool_calls} if tool_calls else chat
 
 
-class LaterState(models.TextChoices):
-    """Where a message for later stands; the last three are final."""
+class DeferredState(models.TextChoices):
+    """Where a deferred message stands; the last three are final."""
 
     WAITING = "waiting"
     FIRED = "fired"
@@ -339,10 +339,10 @@ class LaterState(models.TextChoices):
     CANCELLED = "dropped", "Cancelled"
 
 
-OPEN_LATER = (LaterState.WAITING, LaterState.FIRED)
+OPEN_DEFERRED = (DeferredState.WAITING, DeferredState.FIRED)
 
 
-class LaterMessage(models.Model):
+class DeferredMessage(models.Model):
     """A message that makes no turn at once: it has its time, or wakes nobody and rides along with the next turn."""
 
     class Kind(models.TextChoices):
@@ -354,14 +354,16 @@ class LaterMessage(models.Model):
         NOTE = "note"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="later", db_index=False)
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.CASCADE, related_name="deferred_messages", db_index=False
+    )
     kind = models.CharField(max_length=7, choices=Kind.choices, help_text="What becomes of it.")
     content = models.TextField(blank=True)
     model = models.CharField(max_length=128, blank=True, help_text="The model to ask; the agent's if empty.")
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique in the conversation.")
     request_id = models.CharField(max_length=64, help_text="Of the request it came with.")
     state = models.CharField(
-        max_length=7, choices=LaterState.choices, default=LaterState.WAITING, help_text="What has become of it."
+        max_length=7, choices=DeferredState.choices, default=DeferredState.WAITING, help_text="What has become of it."
     )
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     tries = models.PositiveIntegerField(default=0, help_text="Turns that were made of it; five at most.")
@@ -369,6 +371,8 @@ class LaterMessage(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
+        # The table and its indexes keep the names that they were made with.
+        db_table = "conversations_latermessage"
         ordering = ["-created_at"]
         constraints = [
             models.UniqueConstraint(fields=["conversation", "idempotency_key"], name="one_later_an_idempotency_key")

@@ -42,7 +42,7 @@ def pass_on(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
 
 
 class Ring(Task):  # type: ignore[type-arg]  # the stubs' is generic, Celery's is not
-    """A task that only hands over what it is rung for."""
+    """A task that only hands over what it is notified of."""
 
     Strategy = "conversations.tasks:pass_on"
 

@@ -30,7 +30,7 @@ from nanohost.lib.admin import (
 )
 from nanohost.lib.errors import Problem
 from scheduler import series
-from scheduler.models import Heartbeat, JobRun, RunState, Schedule, ScheduleRun
+from scheduler.models import CheckIn, JobRun, RunState, Schedule, ScheduleRun
 from scheduler.times import BadTiming, zone_of
 
 # What the form calls otherwise than series does.
@@ -305,8 +305,8 @@ class JobRunAdmin(GrowingAdmin):
         return "–" if run.duration_ms is None else f"{run.duration_ms} ms"
 
 
-@admin.register(Heartbeat)
-class HeartbeatAdmin(GrowingAdmin):
+@admin.register(CheckIn)
+class CheckInAdmin(GrowingAdmin):
     """When agents were looked after, what came of it, and what it cost."""
 
     list_display = ["slot", "agent", "state", "tokens", "of_the_day", "error", "its_turn"]
@@ -319,21 +319,21 @@ class HeartbeatAdmin(GrowingAdmin):
     fields += ["its_turn", "its_conversation", "created_at", "ended_at"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        of_day = Heartbeat.objects.filter(agent=OuterRef("agent"), day=OuterRef("day")).order_by()
+        of_day = CheckIn.objects.filter(agent=OuterRef("agent"), day=OuterRef("day")).order_by()
         used = of_day.values("agent").annotate(used=Sum("tokens")).values("used")
         rows: QuerySet[Any] = super().get_queryset(request).annotate(used_on_day=Subquery(used))
         return rows
 
     @admin.display(description="tokens of that day")
-    def of_the_day(self, heartbeat: Any) -> str:
-        return f"{heartbeat.used_on_day} of {settings.HEARTBEAT_TOKENS_A_DAY}"
+    def of_the_day(self, check_in: Any) -> str:
+        return f"{check_in.used_on_day} of {settings.HEARTBEAT_TOKENS_A_DAY}"
 
     @admin.display(description="turn")
-    def its_turn(self, heartbeat: Heartbeat) -> str:
-        turn = heartbeat.turn_id
+    def its_turn(self, check_in: CheckIn) -> str:
+        turn = check_in.turn_id
         return link_to("conversations_turn", turn, str(turn)) if turn else "–"
 
     @admin.display(description="conversation")
-    def its_conversation(self, heartbeat: Heartbeat) -> str:
-        shown = heartbeat.conversation_id
+    def its_conversation(self, check_in: CheckIn) -> str:
+        shown = check_in.conversation_id
         return link_to("conversations_conversation", shown, str(shown)) if shown else "–"

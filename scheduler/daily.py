@@ -6,17 +6,17 @@ from django.conf import settings
 from django.utils import timezone
 
 from conversations.engine import daily
-from scheduler.models import Heartbeat
+from scheduler.models import CheckIn
 
 
 def summarise_day(*, now: datetime) -> int:
     """Have a summary made of each conversation in which something was said; returns of how many.
 
-    What is asked for twice is made once: a conversation has one summary a day. Where agents are asked by their
-    heartbeats nobody reads, and what it costs is capped elsewhere.
+    What is asked for twice is made once: a conversation has one summary a day. Where agents are asked at
+    check-ins nobody reads, and what it costs is capped elsewhere.
     """
     day, since, until = covered(now)
-    asked = Heartbeat.objects.filter(created_at__gte=since - timedelta(days=1))
+    asked = CheckIn.objects.filter(created_at__gte=since - timedelta(days=1))
     leaving_out = {each for each in asked.values_list("conversation_id", flat=True) if each}
     return daily.request(day=day, since=since, until=until, leaving_out=leaving_out)
 

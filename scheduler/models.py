@@ -188,7 +188,7 @@ class ScheduleRun(models.Model):
         return f"{self.schedule_id} at {self.slot:%Y-%m-%d %H:%M:%S}Z"
 
 
-class HeartbeatState(models.TextChoices):
+class CheckInState(models.TextChoices):
     """What came of looking after an agent."""
 
     OPEN = "open", "open: it was asked, and has not answered yet"
@@ -200,12 +200,12 @@ class HeartbeatState(models.TextChoices):
     CAPPED = "capped", "capped: the tokens of the day were used up"
 
 
-class Heartbeat(models.Model):
+class CheckIn(models.Model):
     """One time at which an agent's document HEARTBEAT was looked at, and what came of it."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     # Without an index of its own: the constraint's begins with it.
-    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="heartbeats", db_index=False)
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="check_ins", db_index=False)
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.CASCADE,
@@ -215,7 +215,7 @@ class Heartbeat(models.Model):
     )
     slot = models.DateTimeField(help_text="When its turn to be looked at began.")
     day = models.DateField(help_text="The day, in TIME_ZONE, whose tokens it uses.")
-    state = models.CharField(max_length=7, choices=HeartbeatState.choices, help_text="What came of it.")
+    state = models.CharField(max_length=7, choices=CheckInState.choices, help_text="What came of it.")
     error = models.CharField(max_length=500, blank=True, help_text="Why it was not asked, or failed.")
     tokens = models.PositiveIntegerField(default=0, help_text="What its turn has used, prompts and answers together.")
     # Plain ids: it outlives what it tells of.
@@ -225,6 +225,9 @@ class Heartbeat(models.Model):
     ended_at = models.DateTimeField(null=True, help_text="When its outcome was seen.")
 
     class Meta:
+        # The table and its indexes keep the names that they were made with.
+        db_table = "scheduler_heartbeat"
+        verbose_name = "check-in"
         ordering = ["-slot"]
         constraints = [
             models.UniqueConstraint(fields=["agent", "slot"], name="one_heartbeat_a_slot"),

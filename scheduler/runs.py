@@ -21,7 +21,7 @@ from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Rows
-from scheduler.models import Heartbeat, RunState, Schedule, ScheduleRun
+from scheduler.models import CheckIn, RunState, Schedule, ScheduleRun
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ KEPT_FOR = timedelta(days=90)
 MANY = 500
 
 # What the request id of a turn of the clock begins with, for people who read logs; behind it stands its row's id.
-BY_SCHEDULE, BY_HEARTBEAT = "schedule:", "heartbeat:"
+BY_SCHEDULE, BY_CHECK_IN = "schedule:", "heartbeat:"
 
 
 def is_scheduled(turn_id: UUID) -> bool:
-    """Whether an open turn was made by the clock, and not by somebody who asked for it: then a run or a heartbeat names
+    """Whether an open turn was made by the clock, and not by somebody who asked for it: then a run or a check-in names
     it, which ends after it does. Its request id says nothing: clients may name any."""
-    ledgers: tuple[QuerySet[Any], ...] = (ScheduleRun.objects.all(), Heartbeat.objects.all())
+    ledgers: tuple[QuerySet[Any], ...] = (ScheduleRun.objects.all(), CheckIn.objects.all())
     return any(rows.filter(ended_at=None, turn_id=turn_id).exists() for rows in ledgers)
 
 
@@ -286,7 +286,7 @@ def forget_old() -> int:
     """Delete what is written of times long past, and schedules that were cancelled then; returns how many rows."""
     long_ago = from_now(-KEPT_FOR.total_seconds())
     gone = 0
-    ended = [kind.objects.filter(ended_at__lt=long_ago) for kind in (ScheduleRun, Heartbeat)]
+    ended = [kind.objects.filter(ended_at__lt=long_ago) for kind in (ScheduleRun, CheckIn)]
     for rows in (*ended, Schedule.objects.filter(cancelled_at__lt=long_ago)):
         # In parts: a table that nobody has cleared for long is not cleared within one statement's time.
         while found := list(rows.values_list("pk", flat=True)[:MANY]):

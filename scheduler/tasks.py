@@ -5,8 +5,8 @@ from celery import shared_task
 from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock
 from scheduler import runs
+from scheduler.check_in import ask_agents
 from scheduler.daily import summarise_day
-from scheduler.heartbeat import beat
 from scheduler.job_runs import forget_old as forget_old_job_runs
 from scheduler.job_runs import recorded, told
 from scheduler.ticking import tick as fire_what_is_due
@@ -26,11 +26,11 @@ def daily_summary() -> None:
         report.did = told(summarise_day(now=clock.read()), "summary asked for", "summaries asked for")
 
 
-@shared_task
-def heartbeat() -> None:
+@shared_task(name="scheduler.tasks.heartbeat")  # the name that beat's rows have it by
+def check_in() -> None:
     """Look after the agents that have something to do by themselves."""
     with recorded("heartbeat") as report:
-        report.did = told(beat(now=clock.read()), "agent asked", "agents asked")
+        report.did = told(ask_agents(now=clock.read()), "agent asked", "agents asked")
 
 
 @shared_task

@@ -19,7 +19,7 @@ An answer that is streamed is handed over in pieces: what it thinks, then what i
 request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
 once: the tool results so far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no
 sense is answered with a sentence that says so.
-A heartbeat is answered HEARTBEAT_OK, or by the first line of the document that is a script.
+A check-in is answered HEARTBEAT_OK, or by the first line of the document that is a script.
 Without a script: a question for the time calls ``time`` if it is offered, and "Remind me tomorrow at 8 to …" calls
 ``schedule``; everything else is echoed. Asked to put a part of a conversation into memory, it quotes what the users
 said, and keeps what one asked it to remember.
@@ -35,7 +35,7 @@ from datetime import date, timedelta
 from typing import Any, NoReturn
 
 from agent import errors
-from agent.heartbeat import HEAD, HEARTBEAT_OK
+from agent.check_in import HEAD, HEARTBEAT_OK
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.loop import ChatMessage
 from agent.prompt import is_last_word, unmarked, unsent

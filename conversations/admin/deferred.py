@@ -2,12 +2,12 @@
 
 from django.contrib import admin
 
-from conversations.models import LaterMessage
+from conversations.models import DeferredMessage
 from nanohost.lib.admin import GrowingAdmin, excerpt, link_to
 
 
-@admin.register(LaterMessage)
-class LaterMessageAdmin(GrowingAdmin):
+@admin.register(DeferredMessage)
+class DeferredMessageAdmin(GrowingAdmin):
     """Messages with a time, and those that ride along with the next turn: what became of each."""
 
     list_display = ["created_at", "conversation", "kind", "state", "run_after", "tries", "content_begins"]
@@ -20,13 +20,13 @@ class LaterMessageAdmin(GrowingAdmin):
     fields += ["idempotency_key", "request_id", "created_at"]
 
     @admin.display(description="content")
-    def content_begins(self, message: LaterMessage) -> str:
+    def content_begins(self, message: DeferredMessage) -> str:
         return excerpt(message.content)
 
     @admin.display(description="conversation")
-    def its_conversation(self, message: LaterMessage) -> str:
+    def its_conversation(self, message: DeferredMessage) -> str:
         return link_to("conversations_conversation", message.conversation_id, str(message.conversation))
 
     @admin.display(description="turn")
-    def its_turn(self, message: LaterMessage) -> str:
+    def its_turn(self, message: DeferredMessage) -> str:
         return link_to("conversations_turn", message.turn_id, str(message.turn_id)) if message.turn_id else "–"

@@ -5,10 +5,18 @@ from typing import Any
 from django.core.validators import RegexValidator
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import Direction
+from drf_spectacular.utils import Direction, extend_schema_serializer
 from rest_framework import serializers
 
-from conversations.models import MAX_REASON, CompactionKind, Conversation, LaterMessage, LaterState, Message, calls_in
+from conversations.models import (
+    MAX_REASON,
+    CompactionKind,
+    Conversation,
+    DeferredMessage,
+    DeferredState,
+    Message,
+    calls_in,
+)
 from conversations.statuses import CHOICES
 from nanohost.lib.api import Flag, NullIfEmpty, Strict, Text
 from tools.models import CallStatus
@@ -95,13 +103,15 @@ class StateInWords(serializers.ChoiceField):
     """Shown by its label, which is what is stored but for one that had to be shorter."""
 
     def to_representation(self, value: str) -> str:
-        return LaterState(value).label.lower()
+        return DeferredState(value).label.lower()
 
 
-class LaterMessageView(serializers.ModelSerializer[LaterMessage]):
+# Clients that were generated from the schema know it by this name.
+@extend_schema_serializer(component_name="LaterMessageView")
+class DeferredMessageView(serializers.ModelSerializer[DeferredMessage]):
     messageId = serializers.UUIDField(source="pk")
     conversationId = serializers.UUIDField(source="conversation_id")
-    state = StateInWords(choices=[state.label.lower() for state in LaterState])
+    state = StateInWords(choices=[state.label.lower() for state in DeferredState])
     message = serializers.CharField(source="content")
     model = NullIfEmpty(allow_null=True, help_text="null: the agent's.")
     runAfter = serializers.DateTimeField(source="run_after", allow_null=True)
@@ -111,7 +121,7 @@ class LaterMessageView(serializers.ModelSerializer[LaterMessage]):
     createdAt = serializers.DateTimeField(source="created_at")
 
     class Meta:
-        model = LaterMessage
+        model = DeferredMessage
         fields = [
             *("messageId", "conversationId", "kind", "state", "message", "model", "runAfter", "turnId", "createdAt"),
         ]

@@ -17,7 +17,7 @@ from conversations.api.pages import InSeqOrder, NewestTurnsFirst
 from conversations.engine import deferred, inbox, turn_control
 from conversations.events import answers
 from conversations.events.answers import Answer, accepted, turns_as_json
-from conversations.models import OPEN_LATER, Conversation, LaterMessage, Message, Turn
+from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, Message, Turn
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.lib.api import NewestFirst, Nothing, checked, owner_of, parameter_of, problems
 from nanohost.lib.errors import InvalidRequest, NotFound
@@ -46,8 +46,8 @@ def _owned_turn(request: Request, turn_id: UUID) -> Turn:
     raise NotFound("There is no turn of that id, or it is not yours.")
 
 
-def _owned_deferred(request: Request, deferred_id: UUID) -> LaterMessage:
-    mine = LaterMessage.objects.filter(pk=deferred_id, conversation__owner=owner_of(request))
+def _owned_deferred(request: Request, deferred_id: UUID) -> DeferredMessage:
+    mine = DeferredMessage.objects.filter(pk=deferred_id, conversation__owner=owner_of(request))
     for message in mine:
         return message
     raise NotFound("There is no message to come of that id, or it is not yours.")
@@ -108,7 +108,7 @@ class ConversationDetail(APIView):
 
 _MESSAGE_OR_TURN = PolymorphicProxySerializer(
     component_name="MessageOrTurn",
-    serializers=[shapes.LaterMessageView, shapes.ChatPending],
+    serializers=[shapes.DeferredMessageView, shapes.ChatPending],
     resource_type_field_name=None,
 )
 _IDEMPOTENCY_KEY = OpenApiParameter(
@@ -287,22 +287,22 @@ class MessageList(ListAPIView[Message]):
             idempotency_key=_idempotency_key(request),
             request_id=_request_id(request),
         )
-        return Response(shapes.LaterMessageView(stored).data, status=202)
+        return Response(shapes.DeferredMessageView(stored).data, status=202)
 
 
-class DeferredList(ListAPIView[LaterMessage]):
+class DeferredList(ListAPIView[DeferredMessage]):
     """A conversation's messages to come."""
 
-    serializer_class = shapes.LaterMessageView
+    serializer_class = shapes.DeferredMessageView
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
         if getattr(self, "swagger_fake_view", False):
-            return LaterMessage.objects.none()
+            return DeferredMessage.objects.none()
         conversation = owned_conversation(self.request, self.kwargs["conversation_id"])
-        return LaterMessage.objects.filter(conversation=conversation, state__in=OPEN_LATER)
+        return DeferredMessage.objects.filter(conversation=conversation, state__in=OPEN_DEFERRED)
 
-    @extend_schema(operation_id="listDeferred", responses={200: shapes.LaterMessageView(many=True), **problems(404)})
+    @extend_schema(operation_id="listDeferred", responses={200: shapes.DeferredMessageView(many=True), **problems(404)})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Those that wait for their time or for the next turn, and those whose turn may have to be tried again."""
         return super().get(request, *args, **kwargs)
@@ -311,9 +311,9 @@ class DeferredList(ListAPIView[LaterMessage]):
 class DeferredDetail(APIView):
     """One message to come, or what became of it."""
 
-    @extend_schema(operation_id="getDeferred", responses={200: shapes.LaterMessageView, **problems(404)})
+    @extend_schema(operation_id="getDeferred", responses={200: shapes.DeferredMessageView, **problems(404)})
     def get(self, request: Request, deferred_id: UUID) -> Response:
-        return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
+        return Response(shapes.DeferredMessageView(_owned_deferred(request, deferred_id)).data)
 
 
 class DeferredCancel(APIView):
@@ -322,7 +322,7 @@ class DeferredCancel(APIView):
     @extend_schema(
         operation_id="cancelDeferred",
         request=Nothing,
-        responses={200: shapes.LaterMessageView, **problems(404)},
+        responses={200: shapes.DeferredMessageView, **problems(404)},
     )
     def post(self, request: Request, deferred_id: UUID) -> Response:
         """Have it said no more: no further turn is made of it, and one that is open is cancelled with it. One that has
@@ -330,7 +330,7 @@ class DeferredCancel(APIView):
         message = _owned_deferred(request, deferred_id)
         checked(Nothing, request)
         deferred.cancel(message)
-        return Response(shapes.LaterMessageView(_owned_deferred(request, deferred_id)).data)
+        return Response(shapes.DeferredMessageView(_owned_deferred(request, deferred_id)).data)
 
 
 class TurnDetail(APIView):

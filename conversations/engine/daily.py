@@ -17,7 +17,7 @@ from memory.consolidation import Line
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import first_id_at
 
-# Rows that are stored and rung for together.
+# Rows that are stored and notified together.
 BATCH = 200
 
 

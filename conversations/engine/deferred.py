@@ -1,4 +1,4 @@
-"""Messages for later: at their time they make a turn; or they wake nobody, and ride along with the next turn.
+"""Deferred messages: at their time they make a turn; or they wake nobody, and ride along with the next turn.
 
 One that makes a turn is tried again if the turn fails, five times in all. Whoever sweeps looks for those that are due;
 each makes its turn in the transaction that marks it, under the conversation's lock: however many sweep, one turn comes
@@ -13,7 +13,7 @@ from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
 from conversations.engine import inbox, turn_control
 from conversations.errors import RESTORED, IdempotencyConflict
-from conversations.models import OPEN_LATER, Conversation, LaterMessage, LaterState, Turn
+from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, DeferredState, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
@@ -26,7 +26,7 @@ RETRY_FIRST, MAX_TRIES = 5.0, 5
 # Found by one sweep.
 MAX_FOUND = 100
 
-Kind = LaterMessage.Kind
+Kind = DeferredMessage.Kind
 
 
 def put(
@@ -38,8 +38,8 @@ def put(
     model: str = "",
     idempotency_key: str | None = None,
     request_id: str,
-) -> LaterMessage:
-    """Store a message for later. The same idempotency key in the same conversation gets the message it made before.
+) -> DeferredMessage:
+    """Store a deferred message. The same idempotency key in the same conversation gets the message it made before.
 
     Raises :class:`IdempotencyConflict` if that is another one, :class:`ModelNotAllowed`, and :class:`NotFound` if the
     conversation is gone.
@@ -50,7 +50,7 @@ def put(
         if not Conversation.objects.filter(pk=conversation.pk).update(set_aside=F("set_aside") + aside):
             raise NotFound
         if idempotency_key:
-            earlier = LaterMessage.objects.filter(conversation=conversation, idempotency_key=idempotency_key).first()
+            earlier = DeferredMessage.objects.filter(conversation=conversation, idempotency_key=idempotency_key).first()
             if earlier:
                 Conversation.objects.filter(pk=conversation.pk).update(set_aside=F("set_aside") - aside)
                 asked = (earlier.kind, earlier.content, earlier.run_after, earlier.model)
@@ -59,7 +59,7 @@ def put(
                     raise IdempotencyConflict("This Idempotency-Key was used for another message.")
                 return earlier
         inbox.refuse_other_models(conversation.agent, model)
-        return LaterMessage.objects.create(
+        return DeferredMessage.objects.create(
             conversation=conversation,
             kind=kind,
             content=content,
@@ -73,51 +73,51 @@ def put(
 def fire_due() -> None:
     """Make the turns of messages whose time has come, and see what became of those that were made."""
     _settle()
-    due = LaterMessage.objects.filter(kind=Kind.WAKE, state=LaterState.WAITING, run_after__lte=Now())
+    due = DeferredMessage.objects.filter(kind=Kind.WAKE, state=DeferredState.WAITING, run_after__lte=Now())
     for message in due.select_related("conversation__agent").order_by("run_after")[:MAX_FOUND]:
         try:
             _fire(message)
         except Problem as problem:  # such as a model that is no longer offered
-            logger.warning("a message for later makes no turn: %s", problem.code)
-            _as_it_was_found(message).update(state=LaterState.FAILED)
+            logger.warning("a deferred message makes no turn: %s", problem.code)
+            _as_it_was_found(message).update(state=DeferredState.FAILED)
         except Exception:
-            logger.exception("a message for later could not be said, and is due again: %s", message.pk)
+            logger.exception("a deferred message could not be said, and is due again: %s", message.pk)
 
 
-def _as_it_was_found(message: LaterMessage) -> "QuerySet[LaterMessage]":
-    return LaterMessage.objects.filter(pk=message.pk, state=LaterState.WAITING, tries=message.tries)
+def _as_it_was_found(message: DeferredMessage) -> "QuerySet[DeferredMessage]":
+    return DeferredMessage.objects.filter(pk=message.pk, state=DeferredState.WAITING, tries=message.tries)
 
 
-def _fire(message: LaterMessage) -> None:
+def _fire(message: DeferredMessage) -> None:
     with transaction.atomic():
         _lock(message)
-        if _as_it_was_found(message).update(state=LaterState.FIRED, tries=F("tries") + 1):
-            LaterMessage.objects.filter(pk=message.pk).update(turn_id=_receive(message).pk)
+        if _as_it_was_found(message).update(state=DeferredState.FIRED, tries=F("tries") + 1):
+            DeferredMessage.objects.filter(pk=message.pk).update(turn_id=_receive(message).pk)
 
 
-def _lock(message: LaterMessage) -> None:
+def _lock(message: DeferredMessage) -> None:
     """Take the conversation's lock: it is the first that everybody takes."""
     row = Conversation.objects.select_for_update().filter(pk=message.conversation_id)
     row.values_list("pk", flat=True).first()
 
 
-def cancel(message: LaterMessage) -> bool:
+def cancel(message: DeferredMessage) -> bool:
     """Have it said no more: no further turn is made of it, and one that is open is cancelled with it. One that has
     ended, or was answered, stays as it is: False."""
     answered = Turn.objects.filter(pk=OuterRef("turn_id"), status__in=(TurnStatus.SUCCEEDED, TurnStatus.CANCELLED))
-    open_one = LaterMessage.objects.filter(~Exists(answered), pk=message.pk, state__in=OPEN_LATER)
+    open_one = DeferredMessage.objects.filter(~Exists(answered), pk=message.pk, state__in=OPEN_DEFERRED)
     with transaction.atomic():
         _lock(message)
-        if not open_one.update(state=LaterState.CANCELLED):
+        if not open_one.update(state=DeferredState.CANCELLED):
             return False
         if message.kind != Kind.WAKE:
             Conversation.objects.filter(pk=message.conversation_id).update(set_aside=F("set_aside") - 1)
-    for turn in Turn.objects.filter(pk__in=LaterMessage.objects.filter(pk=message.pk).values("turn_id")):
+    for turn in Turn.objects.filter(pk__in=DeferredMessage.objects.filter(pk=message.pk).values("turn_id")):
         turn_control.cancel_turn(turn)
     return True
 
 
-def _receive(message: LaterMessage) -> Turn:
+def _receive(message: DeferredMessage) -> Turn:
     return inbox.receive(
         conversation=message.conversation,
         content=message.content,
@@ -130,14 +130,14 @@ def _receive(message: LaterMessage) -> Turn:
 
 def _settle() -> None:
     turn = Turn.objects.filter(pk=OuterRef("turn_id"), ended_at__isnull=False)
-    fired = LaterMessage.objects.filter(state=LaterState.FIRED).annotate(
+    fired = DeferredMessage.objects.filter(state=DeferredState.FIRED).annotate(
         outcome=Subquery(turn.values("status")), code=Subquery(turn.values("error_code"))
     )
     for message in fired.exclude(outcome=None)[:MAX_FOUND]:
-        mine = LaterMessage.objects.filter(pk=message.pk, state=LaterState.FIRED, turn_id=message.turn_id)
+        mine = DeferredMessage.objects.filter(pk=message.pk, state=DeferredState.FIRED, turn_id=message.turn_id)
         if message.outcome != TurnStatus.FAILED:
-            mine.update(state=LaterState.DONE)
+            mine.update(state=DeferredState.DONE)
         elif message.tries < MAX_TRIES and message.code != RESTORED:
-            mine.update(state=LaterState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))
+            mine.update(state=DeferredState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))
         else:
-            mine.update(state=LaterState.FAILED)
+            mine.update(state=DeferredState.FAILED)

@@ -1,8 +1,8 @@
 """The doorbell: tells workers to look at a row. The database is the queue; a lost ring costs seconds, not work.
 
-A ring goes over the broker to whatever worker is free. A process that works on what is rung for, and has room, takes it
-itself: that costs no message, and is what an embedded host always does. It may also claim a row in the transaction that
-stores it (:func:`place`), which then needs no ring.
+A ring goes over the broker to whatever worker is free. A process that works on rows of its kind, and has room, takes
+it itself: that costs no message, and is what an embedded host always does. It may also claim a row in the transaction
+that stores it (:func:`place`), which then needs no ring.
 """
 
 import json

@@ -28,7 +28,7 @@ from conversations.errors import (
     UnknownAgent,
 )
 from conversations.kinds import TURNS
-from conversations.models import Conversation, IntakePause, LaterMessage, LaterState, Message, Turn
+from conversations.models import Conversation, DeferredMessage, DeferredState, IntakePause, Message, Turn
 from conversations.statuses import ACTIVE, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import InvalidRequest, NotFound
@@ -39,7 +39,7 @@ from nanohost.lib.statements import Given, Insert, Rows, Update
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 WhilePaused = Literal["hold", "refuse"]
 
-# Where heartbeats speak. Nobody else begins there, or it would be with another agent.
+# Where check-ins speak. Nobody else begins there, or it would be with another agent.
 OWN_CHANNEL = "heartbeat:"
 
 # Nobody knows for how long the intake will be paused: so often a client may ask.
@@ -270,12 +270,12 @@ def _model_of(agent: Agent, named: str, or_own_model: bool) -> str:
 
 def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
     """What rides along with a turn, in order; in the transaction that stores it, under the conversation's lock."""
-    waiting = LaterMessage.objects.filter(conversation=conversation_id, state=LaterState.WAITING)
-    due = waiting.filter(Q(run_after=None) | Q(run_after__lte=Now())).exclude(kind=LaterMessage.Kind.WAKE)
+    waiting = DeferredMessage.objects.filter(conversation=conversation_id, state=DeferredState.WAITING)
+    due = waiting.filter(Q(run_after=None) | Q(run_after__lte=Now())).exclude(kind=DeferredMessage.Kind.WAKE)
     taken = list(due.order_by("pk"))
-    LaterMessage.objects.filter(pk__in=[each.pk for each in taken]).update(state=LaterState.DONE, turn_id=turn_id)
+    DeferredMessage.objects.filter(pk__in=[each.pk for each in taken]).update(state=DeferredState.DONE, turn_id=turn_id)
     Conversation.objects.filter(pk=conversation_id).update(set_aside=F("set_aside") - len(taken))
-    return [f"[note] {each.content}" if each.kind == LaterMessage.Kind.NOTE else each.content for each in taken]
+    return [f"[note] {each.content}" if each.kind == DeferredMessage.Kind.NOTE else each.content for each in taken]
 
 
 def note(*, conversation_id: UUID, content: str, by_agent: bool = False) -> bool:

@@ -93,8 +93,8 @@ def store_calls(
 ) -> bool:
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
-    Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are rung for. Those of
-    tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is rung for.
+    Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are notified. Those of
+    tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is notified.
     ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
     to its commit was lost. ``sent``: the record of what the model was sent.
     """

@@ -82,8 +82,8 @@ class TurnRunner(Runner):
         super().__init__(worker=worker, database=database)
         self._held: dict[UUID, _Held] = {}
         self._busy_with: set[UUID] = set()
-        # What was rung for meanwhile, and claimed, if it was.
-        self._rung_meanwhile: dict[UUID, Taken | None] = {}
+        # What it was notified of meanwhile, and claimed, if it was.
+        self._notified_meanwhile: dict[UUID, Taken | None] = {}
         # Those that are on their way to the loop, and those that are there.
         self._claiming: set[Future[None]] = set()
         self._advancing: set[asyncio.Task[None]] = set()
@@ -148,11 +148,12 @@ class TurnRunner(Runner):
         """Take a turn, unless it was ``taken`` already, and run it until it waits or ends; does nothing if it is not to
         be had.
 
-        One that is rung for while we are busy with it is looked at once more afterwards: what it was rung for may have
-        come too late to be seen. It is not claimed a second time, even if its lease ran out while the process stalled.
+        One that we are notified of while we are busy with it is looked at once more afterwards: the reason for that may
+        have come too late to be seen. It is not claimed a second time, even if its lease ran out while the process
+        stalled.
         """
         if turn_id in self._busy_with:
-            self._rung_meanwhile[turn_id] = taken or self._rung_meanwhile.get(turn_id)
+            self._notified_meanwhile[turn_id] = taken or self._notified_meanwhile.get(turn_id)
             return
         task = asyncio.current_task()
         assert task is not None
@@ -161,15 +162,15 @@ class TurnRunner(Runner):
         self._busy_with.add(turn_id)
         try:
             await self._advance(turn_id, task, taken)
-            while turn_id in self._rung_meanwhile:
-                taken = self._rung_meanwhile.pop(turn_id)
+            while turn_id in self._notified_meanwhile:
+                taken = self._notified_meanwhile.pop(turn_id)
                 if taken or not self._stopping:
                     await self._advance(turn_id, task, taken)
         except OperationalError as error:
             logger.warning("the turn could not be stored (%s); a sweep finds it", type(error).__name__)
         finally:
             self._busy_with.discard(turn_id)
-            self._rung_meanwhile.pop(turn_id, None)
+            self._notified_meanwhile.pop(turn_id, None)
 
     async def _advance(self, turn_id: UUID, task: "asyncio.Task[None]", taken: Taken | None = None) -> None:
         if taken is None:

@@ -1,7 +1,7 @@
-"""What happens in a turn, told to those who follow it while it happens. The rows are the truth; this is the news.
+"""Events: what happens in a turn, told to those who follow it while it happens. The rows are the truth.
 
 Workers, toolboxes and web nodes publish; a web node's :class:`~conversations.events.hub.Hub` follows, for all who wait
-there. A transport carries the news: within the process, or over Redis. It may drop some: whoever waits looks at the
+there. A transport carries the events: within the process, or over Redis. It may drop some: whoever waits looks at the
 rows as well, and whoever reads is told the whole answer at the end. Publishing never waits and never fails.
 
 What kinds there are, and their data: :mod:`conversations.events.kinds`.
@@ -34,7 +34,7 @@ class Success(TypedDict):
     completion_tokens: int
 
 
-# A turn's news that are kept for readers who come late or come back; its rows tell what is older.
+# A turn's events that are kept for readers who come late or come back; its rows tell what is older.
 MAX_KEPT = 10_000
 KEPT_SECONDS = 300
 
@@ -43,8 +43,8 @@ _ID = re.compile("[0-9]{1,20}-[0-9]{1,20}")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of news. ``id`` is ``<n>-<m>``, growing within its turn. ``kind``: an :class:`EventKind`, or one that a
-    newer version has published, which is passed on."""
+    """Something that happened. ``id`` is ``<n>-<m>``, growing within its turn. ``kind``: an :class:`EventKind`, or one
+    that a newer version has published, which is passed on."""
 
     id: str
     kind: str
@@ -74,11 +74,11 @@ class Subscriber(Protocol):
         """A turn ended, any turn; how it has succeeded, if that was told."""
 
     def missed_some(self) -> None:
-        """News may have been lost until now."""
+        """Events may have been lost until now."""
 
 
 class Transport(Protocol):
-    """Carries news between processes, or within one."""
+    """Carries events between processes, or within one."""
 
     def publish(self, turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None) -> None:
         """Tell of an event, from any thread. One with a fence below the latest that the turn was told of is dropped:

@@ -1,7 +1,7 @@
 """All that a web process waits for: the turns whose end, or whose events, somebody there wants to hear of.
 
-Lives on one event loop. News come from the transport; since it may drop some, the rows of all turns that are waited for
-are looked at every two seconds, and at once when news may have been missed.
+Lives on one event loop. Events come from the transport; since it may drop some, the rows of all turns that are waited
+for are looked at every two seconds, and at once when events may have been missed.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Subscription:
         self.events: list[tuple[Event, bytes]] = []
         # Has the kept events, and those to come, once it is done.
         self.loading: asyncio.Task[None] | None = None
-        # Whether news may have been lost since the kept events were asked for.
+        # Whether events may have been lost since the kept events were asked for.
         self.is_stale = False
         self._early: list[Event] | None = []
         self._wakers: set[asyncio.Future[bool]] = set()

@@ -1,4 +1,4 @@
-"""News within one process: the embedded shape's, whose worker and web share it."""
+"""Events within one process: the embedded shape's, whose worker and web share it."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from uuid import UUID
 from conversations.events import KEPT_SECONDS, MAX_KEPT, Attempts, Event, Subscriber, Success
 from conversations.events.kinds import EventKind
 
-# Turns whose news are kept at most.
+# Turns whose events are kept at most.
 MAX_TURNS = 1_000
 
 
@@ -45,7 +45,7 @@ class LocalTransport:
         with self._lock:
             kept = self._of(turn_id)
             for each_kind, each_data in kept.attempts.admit(kind, data, fence):
-                # Ids of an earlier start of the host are below these: its news are gone, and none is mistaken for one.
+                # Ids of an earlier start of the host are below these: its events are gone; none is mistaken for one.
                 self._last = max(self._last + 1, time.time_ns() // 1_000_000)
                 event = Event(f"{self._last}-0", each_kind, each_data)
                 kept.events.append(event)

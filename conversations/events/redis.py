@@ -1,7 +1,7 @@
-"""News over Redis: a stream a turn for what is kept, and channels that tell of it at once.
+"""Events over Redis: a stream a turn for what is kept, and channels that tell of it at once.
 
 Publishing goes through one thread a process, which sends what has gathered in one go: a publisher is never held up by a
-Redis that is away, and pieces of one message that gather meanwhile become one piece. While Redis is away news are
+Redis that is away, and pieces of one message that gather meanwhile become one piece. While Redis is away events are
 dropped, the oldest first.
 
 Following is one task's, which alone touches the connection that hears: it subscribes, and it reads. Whatever ends that
@@ -32,7 +32,7 @@ from nanohost.lib.ids import new_id
 
 logger = logging.getLogger(__name__)
 
-# News that wait for the publishing thread at most.
+# Events that wait for the publishing thread at most.
 MAX_WAITING = 20_000
 # Seconds between two tries at a Redis that failed.
 AGAIN_AFTER = 1.0
@@ -112,9 +112,9 @@ class RedisTransport:
     def flush(self, *, timeout: float) -> None:
         self._idle.wait(timeout)
 
-    def _send(self, news: _Outgoing) -> None:
+    def _send(self, outgoing: _Outgoing) -> None:
         self._idle.clear()
-        self._waiting.append(news)
+        self._waiting.append(outgoing)
         self._wake.set()
         if self._publisher is None:
             with self._starting:
@@ -133,11 +133,11 @@ class RedisTransport:
                 if batch:
                     self._send_batch(client, script, batch)
                 if failed:
-                    logger.info("news of turns can be told again")
+                    logger.info("events of turns can be told again")
                 failed = False
             except Exception as error:  # whatever it is, those that follow are told
                 if not failed:
-                    logger.warning("news of turns cannot be told (%s); whoever waits looks at the rows", error)
+                    logger.warning("events of turns cannot be told (%s); whoever waits looks at the rows", error)
                 failed = True
                 time.sleep(AGAIN_AFTER)
             if not self._waiting:
@@ -147,23 +147,23 @@ class RedisTransport:
         """All that waits, with pieces of one message put together."""
         batch: list[_Outgoing] = []
         for _ in range(len(self._waiting)):
-            news = self._waiting.popleft()
-            if batch and (joined := joined_pieces(batch[-1], news)):
+            outgoing = self._waiting.popleft()
+            if batch and (joined := joined_pieces(batch[-1], outgoing)):
                 batch[-1] = joined
             else:
-                batch.append(news)
+                batch.append(outgoing)
         return batch
 
     def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_Outgoing]) -> None:
         with client.pipeline(transaction=False) as pipeline:
-            for news in batch:
-                if len(news) == 1:
-                    pipeline.publish(self._own_channel, news[0])
+            for outgoing in batch:
+                if len(outgoing) == 1:
+                    pipeline.publish(self._own_channel, outgoing[0])
                     continue
-                if len(news) == 2:
-                    pipeline.publish(f"{self._prefix}ended", as_end(*news))
+                if len(outgoing) == 2:
+                    pipeline.publish(f"{self._prefix}ended", as_end(*outgoing))
                     continue
-                turn_id, kind, data, fence = news
+                turn_id, kind, data, fence = outgoing
                 key = self._key(turn_id)
                 message = data["message"] if kind in DELTAS else ""
                 script(
@@ -232,7 +232,7 @@ class RedisTransport:
         return self._confirmed.setdefault(channel, asyncio.get_running_loop().create_future())
 
     async def _speak_to_oneself(self) -> None:
-        """By the way that all news take, from the publishing thread on."""
+        """By the way that all events take, from the publishing thread on."""
         while True:
             self._send(("are you there?",))
             await asyncio.sleep(WORD_SECONDS)
@@ -248,7 +248,7 @@ class RedisTransport:
                 if self._heard_at is not None and self._heard_at > began:  # it was of use
                     failed, wait = False, HEAR_AGAIN_FIRST
                 if not failed:
-                    logger.warning("news of turns cannot be heard (%s); whoever waits looks at the rows", error)
+                    logger.warning("events of turns cannot be heard (%s); whoever waits looks at the rows", error)
                 failed = True
             finally:
                 self.is_connected, self._confirmed = False, {}
@@ -330,7 +330,7 @@ class RedisTransport:
             confirmation.set_result(None)
         if channel == f"{self._prefix}ended":
             self.is_connected = True
-            logger.info("news of turns are heard")
+            logger.info("events of turns are heard")
             if self._subscriber:
                 self._subscriber.missed_some()
 

@@ -31,7 +31,7 @@ MAX_SENT_AT_ONCE = 64 * 1024
 
 STARTED: tuple[EventKind, dict[str, Any]] = (EventKind.TURN_STARTED, {})
 # The bus is behind the rows by less, unless it is away.
-NEWS_BEHIND_ROWS_SECONDS = 1.0
+EVENTS_BEHIND_ROWS_SECONDS = 1.0
 
 _FINAL = {
     TurnStatus.SUCCEEDED: EventKind.TURN_COMPLETED,
@@ -136,8 +136,8 @@ async def stream(
     replay = replay or await read()
     index = _place_after(subscription, last_id)
     if index is None and replay.events == [STARTED]:
-        # It has just started, and the news of it is on its way; otherwise it is lost.
-        await subscription.changed(seconds=NEWS_BEHIND_ROWS_SECONDS)
+        # It has just started, and the event of it is on its way; otherwise it is lost.
+        await subscription.changed(seconds=EVENTS_BEHIND_ROWS_SECONDS)
         index = _place_after(subscription, last_id)
     if index is None and replay.events:
         reader.retold(replay.events)

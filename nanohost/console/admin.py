@@ -51,7 +51,7 @@ _LATE = timedelta(seconds=60) + timedelta(seconds=SystemScheduler.sync_every)
 # Where it is written what a house job did, time by time.
 _LEDGERS = {
     "tick": ("scheduler_schedulerun", "the ledger of schedules"),
-    "heartbeat": ("scheduler_heartbeat", "heartbeats"),
+    "heartbeat": ("scheduler_checkin", "check-ins"),
     "daily_summary": ("conversations_compaction", "compactions, of the kind daily"),
 }
 

@@ -31,13 +31,13 @@ READERS = [
     *("scheduler.view_schedule", "conversations.view_turn", "conversations.view_conversation"),
 ]
 
-# What is shown of the profile, and what stands in for what is empty.
+# What is shown of the profile, by the names it has there, and what stands in for what is empty.
 _LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
     "context_window": ("Context window, in tokens", lambda: f"LLM_CONTEXT_WINDOW, {settings.LLM_CONTEXT_WINDOW}"),
     "output_reserve": ("of which kept for the answer", lambda: f"LLM_OUTPUT_RESERVE, {settings.LLM_OUTPUT_RESERVE}"),
     "max_tool_rounds": ("Tool rounds a turn", lambda: f"AGENT_MAX_TOOL_ROUNDS, {settings.AGENT_MAX_TOOL_ROUNDS}"),
     "max_turn_tokens": ("Tokens a turn", lambda: "no limit"),
-    "heartbeat_minutes": ("Minutes between heartbeats", lambda: f"HEARTBEAT_MINUTES, {settings.HEARTBEAT_MINUTES}"),
+    "heartbeat_minutes": ("Minutes between check-ins", lambda: f"HEARTBEAT_MINUTES, {settings.HEARTBEAT_MINUTES}"),
 }
 
 

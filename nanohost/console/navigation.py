@@ -41,7 +41,7 @@ _ICONS = {
     "tools.settingchange": "edit_note",
     "scheduler.schedule": "event",
     "scheduler.schedulerun": "event_available",
-    "scheduler.heartbeat": "monitor_heart",
+    "scheduler.checkin": "monitor_heart",
     "django_celery_beat.periodictask": "schedule",
     "scheduler.jobrun": "task_alt",
     "accounts.apikey": "key",

@@ -220,8 +220,8 @@ def test_a_model_that_is_not_offered_is_refused_and_nothing_stored(host, api, im
 
 
 def everything_but_the_log(host: Host) -> tuple[int, ...]:
-    (later,) = host.sql("SELECT count(*) AS n FROM conversations_latermessage")
-    return (*stored(host), later["n"])
+    (deferred,) = host.sql("SELECT count(*) AS n FROM conversations_latermessage")
+    return (*stored(host), deferred["n"])
 
 
 def test_what_is_odd_but_right_is_kept_as_it_is(api):

@@ -1,5 +1,5 @@
 """The gateway, driven as the ASGI server drives it, with a real turn: readers that are slow, streams that fail,
-and news that never come."""
+and events that never come."""
 
 import asyncio
 import json
@@ -238,7 +238,7 @@ def test_a_start_that_the_rows_tell_before_the_bus_does_is_told_as_the_bus_tells
 
 
 def end_silently(turn: Any) -> None:
-    """As a worker does whose news are lost."""
+    """As a worker does whose events are lost."""
     Turn.objects.filter(pk=turn.pk).update(
         status=TurnStatus.CANCELLED, error_code="turn_cancelled", ended_at=turn.created_at
     )
@@ -251,7 +251,7 @@ def is_told_of_the_end(reader: Reader, *, streams: bool) -> bool:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["chat", "stream"])
-def test_the_end_is_told_though_its_news_are_lost(say, monkeypatch, streams):
+def test_the_end_is_told_though_its_events_are_lost(say, monkeypatch, streams):
     monkeypatch.setattr(hub, "LOOK_SECONDS", 0.2)
     turn = say("Hello")
 

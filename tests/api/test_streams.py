@@ -153,11 +153,11 @@ def test_who_names_an_event_that_is_not_kept_is_told_again_from_the_beginning(cl
     assert text_of(events) == "You said: Hello"
 
 
-def test_when_the_news_are_gone_the_rows_tell(mortal):
+def test_when_the_events_are_gone_the_rows_tell(mortal):
     with mortal.client() as client:
         calls = [{"name": "time", "arguments": {}}]
         whole = say(client, start(client), script({"say": "I look.", "call": calls}, {"say": POEM, "pace": 0}))
-    lose_the_news(mortal)
+    lose_the_events(mortal)
     with mortal.client() as client:
         again = events_of(client, whole[0].data["turnId"])
         resumed = events_of(client, whole[0].data["turnId"], whole[2].id)
@@ -175,12 +175,12 @@ def test_when_the_news_are_gone_the_rows_tell(mortal):
     assert kinds(begun) == kinds(again)[1:], "who was told only that it waits has nothing to forget"
 
 
-def lose_the_news(host: Host) -> None:
+def lose_the_events(host: Host) -> None:
     if shapes.shape() == shapes.EMBEDDED:
         host.stop()
         host.start()
     else:
-        host.forget_news()
+        host.forget_events()
 
 
 def test_a_reader_sees_a_new_attempt_after_a_crash_and_the_whole_answer(mortal):

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 
 from agent.llm.base import Completion, tool_call
 from conversations.engine import deferred, lease, steps
-from conversations.models import LaterMessage, LaterState, Turn, Worker
+from conversations.models import DeferredMessage, DeferredState, Turn, Worker
 from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now
 from scheduler import series
@@ -66,10 +66,10 @@ def test_what_a_schedule_or_a_deferred_message_had_begun_is_not_begun_again(conv
     restored("--yes")
     for minutes in (1, 10):
         deferred.fire_due()
-        LaterMessage.objects.update(run_after=wake["run_after"])
+        DeferredMessage.objects.update(run_after=wake["run_after"])
         tick(now=schedule.next_at + timedelta(minutes=minutes))
     message.refresh_from_db()
-    assert (message.state, message.tries) == (LaterState.FAILED, 1)
+    assert (message.state, message.tries) == (DeferredState.FAILED, 1)
     assert list(ScheduleRun.objects.values_list("state", "attempts", "error")) == [("failed", 1, "turn_restored")]
     assert Turn.objects.open().count() == 0
 

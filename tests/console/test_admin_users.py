@@ -85,7 +85,7 @@ def erase(client, user):
 def test_erased_all_that_was_somebody_s_is_gone_and_the_audit_stays(admin_client):
     make_rows(2)
     gone, other = USERS.filter(username__startswith="owner").order_by("pk")
-    Agent.objects.update(heartbeat_owner=gone)
+    Agent.objects.update(check_in_owner=gone)
     call = ToolCall.objects.filter(conversation_id__in=Conversation.objects.filter(owner=gone).values("pk")).get()
     ToolCall.objects.update(owner_id=gone.pk)
     kept = rows_of(other)

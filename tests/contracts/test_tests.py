@@ -18,7 +18,7 @@ STILL_PRIVATE: dict[str, set[str]] = {
     "tests/api/test_stream_readers.py": {"_subscriptions", "_threads"},
     "tests/contracts/test_docs_tools.py": {"_awaiting_schema", "_tools"},
     "tests/engine/test_claims.py": {"_inbox"},
-    "tests/engine/test_cut_news.py": {"_own_channel"},
+    "tests/engine/test_cut_events.py": {"_own_channel"},
     "tests/engine/test_doorbell.py": {"_Broker", "_broker", "_failed_at"},
     "tests/engine/test_hub.py": {"_subscribed"},
     "tests/engine/test_tasks.py": {"_runtime"},

@@ -1,4 +1,4 @@
-"""While Redis is away, which carries the news: who waits is answered from the rows, and who reads is told the end."""
+"""While Redis is away, which carries the events: who waits is answered from the rows, and who reads is told the end."""
 
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.support.scripts import script
 from tests.support.sse import events_of, streaming, text_of
 
 pytestmark = [
-    pytest.mark.production(reason="the embedded bus is the process's own; news that are lost: test_stream_readers.py"),
+    pytest.mark.production(reason="the embedded bus is the process's own; lost events: test_stream_readers.py"),
     pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server"),
 ]
 POEM = " ".join(f"word{number}" for number in range(40))
@@ -92,7 +92,7 @@ def test_who_comes_to_read_while_redis_is_away_is_told_what_the_rows_tell(own: H
     assert text_of(events) == "You said: Hello"
 
 
-def test_when_redis_is_back_news_are_told_again(own: Host, redis: Redis) -> None:
+def test_when_redis_is_back_events_are_told_again(own: Host, redis: Redis) -> None:
     redis.stop(signal.SIGKILL)
     redis.start()
     with own.client() as client:

@@ -38,10 +38,10 @@ class Here:
     def __init__(self, places: int = 1000) -> None:
         self.places = places
         self.begun: list[Taken] = []
-        self.rung: list[Any] = []
+        self.notified: list[Any] = []
 
     def hear(self, row_id: Any) -> bool:
-        self.rung.append(row_id)
+        self.notified.append(row_id)
         return True
 
     @contextmanager
@@ -116,7 +116,7 @@ def test_it_costs_fewer_statements_and_one_transaction_less(say, here):
         *("SELECT", "SELECT", "SELECT"),  # once it is committed: messages, tools, memory
     ]
     assert every.count("COMMIT") <= 1
-    assert not here.rung
+    assert not here.notified
 
 
 def test_one_that_waits_for_another_is_queued(say, here):
@@ -124,7 +124,7 @@ def test_one_that_waits_for_another_is_queued(say, here):
     assert [first.status, second.status] == [TurnStatus.RUNNING, TurnStatus.QUEUED]
     assert [claim.turn_id for claim, _ in here.begun] == [first.pk]
     assert (seqs_of(first), seqs_of(second)) == ([1], [None])
-    assert here.rung == [second.pk]
+    assert here.notified == [second.pk]
 
 
 def test_one_behind_a_queued_turn_is_queued_too(say, here):
@@ -132,14 +132,14 @@ def test_one_behind_a_queued_turn_is_queued_too(say, here):
         first = say("one")
     second = say("two")
     assert [first.status, second.status] == [TurnStatus.QUEUED, TurnStatus.QUEUED]
-    assert here.rung == [first.pk, second.pk]
+    assert here.notified == [first.pk, second.pk]
 
 
 def test_without_room_it_is_queued(say, conversation, here):
     here.places = 1
     for queued in range(3):
         say("Hello", conversation=another(conversation))
-        assert (len(here.begun), len(here.rung)) == (1, queued)
+        assert (len(here.begun), len(here.notified)) == (1, queued)
 
 
 def test_while_the_intake_is_paused_it_is_queued(say, here):
@@ -236,7 +236,7 @@ def test_a_place_is_left_again_when_nothing_begins(say, runtime, conversation, m
     monkeypatch.setattr(transcript, "take_seqs", refuse)
     with pytest.raises(IntegrityError):
         say("cannot be stored", conversation=another(conversation))
-    while not runtime.free(TURNS):  # what was rung for is looked at
+    while not runtime.free(TURNS):  # what it was notified of is looked at
         threading.Event().wait(0.01)
     assert runtime.free(TURNS) == 1
     assert Turn.objects.filter(status=TurnStatus.RUNNING).count() == 1

@@ -74,27 +74,27 @@ def bell_at(monkeypatch) -> Callable[[int], doorbell._Broker]:
 def ring(bell: doorbell._Broker) -> bool:
     """Whether the broker took it; fails if it took long to find out."""
     began = time.monotonic()
-    rung = bell.ring(TURNS, UUID(int=0))
+    taken = bell.ring(TURNS, UUID(int=0))
     assert time.monotonic() - began < SOON
-    return rung
+    return taken
 
 
 def ring_together(bell: doorbell._Broker, callers: int) -> list[bool]:
     """What each of many callers was told; fails if any of them waited long."""
-    rung: list[bool] = []
+    taken: list[bool] = []
     all_here = threading.Barrier(callers)
 
     def call() -> None:
         all_here.wait()
-        rung.append(ring(bell))
+        taken.append(ring(bell))
 
     threads = [threading.Thread(target=call, daemon=True) for _ in range(callers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(rung) == callers, "some of them waited too long"
-    return rung
+    assert len(taken) == callers, "some of them waited too long"
+    return taken
 
 
 def let_time_pass(bell: doorbell._Broker) -> None:
@@ -143,7 +143,7 @@ def test_a_message_is_taken_in_while_the_broker_is_silent_and_found_by_the_next_
     began = time.monotonic()
     turn = say("Hello")
     assert time.monotonic() - began < SOON
-    assert len(mute.accepted) == 1, "it was rung for"
+    assert len(mute.accepted) == 1, "workers were notified"
     assert find(TURNS) == [turn.pk], "by the very next sweep: nobody was told"
 
 

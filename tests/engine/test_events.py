@@ -1,4 +1,4 @@
-"""News of turns: who may tell them, in which order they are heard, and what is left of them when they are lost."""
+"""Events of turns: who may tell them, in which order they are heard, and what is left of them when they are lost."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -160,7 +160,7 @@ def test_what_comes_while_the_kept_are_read_is_told_after_them_and_once():
 
 
 @pytest.mark.shapeless(reason="pure")
-def test_the_rows_are_looked_at_when_news_may_be_lost_and_only_of_turns_that_exist():
+def test_the_rows_are_looked_at_when_events_may_be_lost_and_only_of_turns_that_exist():
     asked: list[list[UUID]] = []
     known, not_yet = new_id(), new_id()
 

@@ -250,7 +250,7 @@ def test_a_sweep_passes_over_what_another_worker_holds(say, tool_settings, owner
 
 
 def test_calls_that_end_side_by_side_ring_for_their_turn(say, tool_settings, marks: Path):
-    """Without the sweeper's help: whoever ends last, its turn is rung for after that."""
+    """Without the sweeper's help: whoever ends last, its turn is notified after that."""
     tool_settings("meet")
     for number in range(10):
         place = marks / f"{number}"

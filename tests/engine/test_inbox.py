@@ -18,7 +18,7 @@ from conversations.errors import (
     NotFailed,
     UnknownAgent,
 )
-from conversations.models import Conversation, LaterMessage, Message, Turn
+from conversations.models import Conversation, DeferredMessage, Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib import clock
 from nanohost.lib.errors import InvalidRequest, NotFound
@@ -256,7 +256,7 @@ def test_what_was_set_aside_rides_along_in_order_once_it_is_time(say, conversati
     ]
     conversation.refresh_from_db()
     assert conversation.set_aside == 1
-    assert list(LaterMessage.objects.order_by("pk").values_list("content", "state", "turn_id")) == [
+    assert list(DeferredMessage.objects.order_by("pk").values_list("content", "state", "turn_id")) == [
         *(("a note", "done", turn.pk), ("context", "done", turn.pk), ("past", "done", turn.pk)),
         *(("to come", "waiting", None), ("wakes", "waiting", None)),
     ]

@@ -12,7 +12,7 @@ from conversations.engine import deferred, inbox, intake, lease, steps, turn_con
 from conversations.engine.sweeper import find
 from conversations.errors import IntakePaused
 from conversations.kinds import TURNS
-from conversations.models import IntakePause, LaterMessage, Turn
+from conversations.models import DeferredMessage, IntakePause, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import from_now
@@ -132,7 +132,7 @@ def test_a_schedules_run_is_held_and_begins_when_the_intake_is_resumed(owner, pa
 
 def test_a_message_with_a_time_is_held(conversation, paused):
     deferred.put(conversation, kind=deferred.Kind.WAKE, content="Hello", run_after=timezone.now(), request_id="r")
-    LaterMessage.objects.update(run_after=from_now(-1))
+    DeferredMessage.objects.update(run_after=from_now(-1))
     deferred.fire_due()
     assert Turn.objects.get().waiting_for == WaitingFor.INTAKE
 

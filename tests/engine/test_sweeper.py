@@ -40,7 +40,7 @@ def test_receiving_rings_after_the_commit(say):
 
 def test_a_lost_ring_is_made_up_for(say):
     turn = say("Hello")
-    assert sweep() == [], "it was rung for just now"
+    assert sweep() == [], "it was notified just now"
     long_ago()
     assert sweep() == [turn.pk]
     assert sweep() == [], "found, and marked"
@@ -169,7 +169,7 @@ def test_what_was_rung_for_long_ago_is_overlooked_and_rung_for_again(say, tool_s
     conversation = inbox.start_conversation(owner_id=waiting.owner_id, metadata={})
     queued = say("Hello", conversation=conversation)
     say("behind it", conversation=conversation)
-    assert notify_again() == 0, "just rung for"
+    assert notify_again() == 0, "just notified"
     long_ago()
     assert overlooked()[TURNS] == [queued.pk], "neither one that waits for its turn, nor one that waits for its call"
     assert overlooked()[TOOLS] == [ToolCall.objects.get().pk]

@@ -689,34 +689,34 @@ MUTANTS += (
         shape=PRODUCTION,
     ),
     Mutant(
-        name="an agent has several open heartbeats",
+        name="an agent has several open check-ins",
         edits=(("scheduler.migrations.0002_heartbeat:Migration", 'fields=("agent",)', 'fields=("id",)'),),
         caught_by=(
-            "tests/unit/scheduler/test_heartbeat.py::test_one_that_has_not_ended_lets_the_next_pass",
-            "tests/unit/scheduler/test_heartbeat.py::test_many_beats_at_once_ask_once",
+            "tests/unit/scheduler/test_check_in.py::test_one_that_has_not_ended_lets_the_next_pass",
+            "tests/unit/scheduler/test_check_in.py::test_many_who_look_at_once_ask_once",
         ),
         says="skipped",
     ),
     Mutant(
-        name="a heartbeat without anything to do",
+        name="a check-in without anything to do",
         edits=(
-            ("scheduler.heartbeat:_look_after", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),
+            ("scheduler.check_in:_look_after", "if not has_something_to_do(agent.documents[HEARTBEAT]):", "if False:"),
         ),
-        caught_by=("tests/unit/scheduler/test_heartbeat.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
+        caught_by=("tests/unit/scheduler/test_check_in.py::test_there_is_nothing_to_do_and_no_model_is_asked",),
         says="assert [1, 0, 0] == [0, 0, 0]",
     ),
     Mutant(
-        name="heartbeats without a cap",
-        edits=(("scheduler.heartbeat:_look_after", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
+        name="check-ins without a cap",
+        edits=(("scheduler.check_in:_look_after", ">= settings.HEARTBEAT_TOKENS_A_DAY:", "< 0:"),),
         caught_by=(
-            "tests/unit/scheduler/test_heartbeat.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",
+            "tests/unit/scheduler/test_check_in.py::test_the_tokens_of_a_day_are_capped_and_its_owner_is_told_once",
         ),
         says="capped",
     ),
     Mutant(
-        name="what a heartbeat has to tell is told twice",
-        edits=(("scheduler.heartbeat:_settle", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
-        caught_by=("tests/unit/scheduler/test_heartbeat.py::test_many_who_see_the_answer_deliver_it_once",),
+        name="what a check-in has to tell is told twice",
+        edits=(("scheduler.check_in:_settle", "filter(pk=row.pk, ended_at=None).update", "filter(pk=row.pk).update"),),
+        caught_by=("tests/unit/scheduler/test_check_in.py::test_many_who_see_the_answer_deliver_it_once",),
         says="assert",
     ),
     Mutant(

@@ -24,7 +24,7 @@ from nanohost.stack import read_services
 from tests.faults.servers import Redis, free_port
 from tests.support import servers
 from tests.support.api_client import chat, start
-from tests.support.hosts import KEY, PLAIN, ROOT
+from tests.support.hosts import KEY, PLAIN, ROOT, Host
 from tests.support.scripts import script
 from tests.support.wait import wait_until
 
@@ -44,10 +44,13 @@ FIRST_RELEASE = {
 # Migrations that do more than add: why nodes of the release before can work beside it all the same.
 LISTED = {
     "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
+    "agent.0006_check_ins": "it renames two fields, and leaves their columns as they are",
     "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
     "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
     "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",
+    "conversations.0018_deferred_messages": "it renames a model and its permissions, and leaves its table as it is",
     "memory.0001_initial": "it makes an index of a table that is new with it",
+    "scheduler.0004_check_ins": "it renames a model and its permissions, and leaves its table as it is",
     "tools.0006_leases": "it renames a field, and leaves its column and index as they are",
 }
 
@@ -157,6 +160,54 @@ def test_each_that_is_listed_is_told_of():
 
 
 # --- on a database ------------------------------------------------------------------------------------------------
+
+# In a database in which models and fields have their earlier names. The tables are the same, so today's models do.
+BEFORE = """
+from django.contrib.auth.models import Group, Permission, User
+from django.utils import timezone
+
+from agent.models import Agent
+from conversations.models import Conversation, DeferredMessage
+from scheduler.models import CheckIn
+
+owner, agent, now = User.objects.get(), Agent.objects.get(), timezone.now()
+Agent.objects.update(check_in_owner=owner, check_in_minutes=7)
+conversation = Conversation.objects.create(owner=owner, agent=agent, key="a:b")
+DeferredMessage.objects.create(conversation=conversation, kind="wake", content="Wake up.", run_after=now)
+CheckIn.objects.create(agent=agent, slot=now, day=now.date(), state="ok", ended_at=now)
+granted = Permission.objects.filter(codename__in=["view_latermessage", "change_heartbeat"])
+Group.objects.create(name="mine").permissions.set(granted)
+"""
+AFTER = """
+from django.contrib.auth.models import Group, Permission
+
+from agent.models import Agent
+from conversations.models import DeferredMessage
+from scheduler.models import CheckIn
+
+(agent,), (message,), (check_in,) = Agent.objects.all(), DeferredMessage.objects.all(), CheckIn.objects.all()
+print(agent.check_in_owner, agent.check_in_minutes, message.content, check_in.state)
+print(*(f"{each.name}: {each.codename}" for each in Group.objects.get(name="mine").permissions.all()), sep=", ")
+print(*(name for name in ("latermessage", "heartbeat") if Permission.objects.filter(codename__endswith=name)))
+viewer = Group.objects.get(name="viewer").permissions.filter(codename__regex="deferred|checkin")
+print(*sorted(viewer.values_list("codename", flat=True)))
+"""
+
+
+def test_what_has_another_name_now_keeps_its_rows_and_what_was_granted(tmp_path):
+    host = Host(tmp_path)
+    host.have_database()
+    for app, migration in (("agent", "0005"), ("conversations", "0017")):  # scheduler.0004 goes with the first
+        assert host.manage("migrate", "--verbosity=0", app, migration).stderr == ""
+    assert host.manage("shell", "--no-imports", "-c", BEFORE).stderr == ""
+    assert host.manage("prepare").returncode == 0
+    assert host.manage("shell", "--no-imports", "-c", AFTER).stdout.splitlines() == [
+        "admin 7 Wake up. ok",
+        "Can view deferred message: view_deferredmessage, Can change check-in: change_checkin",
+        "",
+        "view_checkin view_deferredmessage",
+    ]
+
 
 production = pytest.mark.production(reason="several nodes share a database")
 

@@ -1,5 +1,5 @@
 """In the running program, on either shape: "Remind me tomorrow at 8" in a chat, seen in the admin, fired, as
-docs/schedules.md shows it; and the heartbeat beside it."""
+docs/schedules.md shows it; and the check-in beside it."""
 
 import re
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ second = IntervalSchedule.objects.create(every=1, period="seconds")
 for job in PeriodicTask.objects.filter(name__in=["tick", "heartbeat"]):
     job.interval = second
     job.save()
-Agent.objects.create(name="gardener", documents={"HEARTBEAT": %r}, heartbeat_owner=get_user_model().objects.get())
-Agent.objects.create(name="idler", documents={"HEARTBEAT": "# Tasks"}, heartbeat_owner=get_user_model().objects.get())
+Agent.objects.create(name="gardener", documents={"HEARTBEAT": %r}, check_in_owner=get_user_model().objects.get())
+Agent.objects.create(name="idler", documents={"HEARTBEAT": "# Tasks"}, check_in_owner=get_user_model().objects.get())
 """
 
 TOLD = {"heartbeat": "told"}
@@ -87,13 +87,13 @@ def test_a_reminder_comes_by_itself_once(hasty, client):
     assert messages(client, conversation_id).count("Remind the user of the tea.") == 1
 
 
-def test_a_heartbeat_asks_who_has_something_to_do_and_nobody_else(hasty, client):
+def test_a_check_in_asks_who_has_something_to_do_and_nobody_else(hasty, client):
     def told() -> list[str]:
         found = client.get("/conversations").json()["results"]
         return [text for each in found if each["metadata"] == TOLD for text in messages(client, each["conversationId"])]
 
     eventually(told, seconds=60)
-    states = "SELECT name, state FROM scheduler_heartbeat beat JOIN agent_agent agent ON agent.id = beat.agent_id"
+    states = "SELECT name, state FROM scheduler_heartbeat had JOIN agent_agent agent ON agent.id = had.agent_id"
     found = {(row["name"], row["state"]) for row in hasty.sql(states)}
     assert {("gardener", "told"), ("idler", "nothing")} <= found
     assert set(told()) == {"The plants are dry."}

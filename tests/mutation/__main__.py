@@ -39,7 +39,7 @@ TESTS = {
     "conversations/engine/snapshot.py": (OF_TURNS, ("test_guarantees",)),
     "conversations/engine/steps.py": (OF_TURNS, ("test_guarantees",)),
     "conversations/engine/inbox.py": (
-        ("test_inbox", "test_intake", "test_commands", "test_ticking", "test_heartbeat"),
+        ("test_inbox", "test_intake", "test_commands", "test_ticking", "test_check_in"),
         ("test_conversation_keys", "test_api_chat", "test_api_idempotency"),
     ),
     "nanohost/lib/known_secrets.py": (("test_redaction",), ()),

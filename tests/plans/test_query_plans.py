@@ -42,7 +42,7 @@ from conversations.engine import (
 from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, TOOLS, TURNS
-from conversations.models import Compaction, CompactionStatus, Conversation, LaterMessage, Message, Turn
+from conversations.models import Compaction, CompactionStatus, Conversation, DeferredMessage, Message, Turn
 from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.accounts.models import ApiKey
@@ -57,7 +57,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-GROW = {model._meta.db_table for model in (Conversation, Turn, Message, ToolCall, Compaction, LaterMessage)}
+GROW = {model._meta.db_table for model in (Conversation, Turn, Message, ToolCall, Compaction, DeferredMessage)}
 
 
 @dataclass(frozen=True)
@@ -459,35 +459,35 @@ def begin_anew() -> Callable[[], object]:
     return lambda: inbox.begin_anew(conversation_id=conversation.pk)
 
 
-# --- messages for later -------------------------------------------------------------------------------------------
+# --- deferred messages --------------------------------------------------------------------------------------------
 
 
-def for_later(kind: deferred.Kind, when: str = "2020-01-01T00:00Z") -> None:
+def defer(kind: deferred.Kind, when: str = "2020-01-01T00:00Z") -> None:
     run_after = datetime.fromisoformat(when)
     deferred.put(the_long_one(), kind=kind, content="words", run_after=run_after, request_id="request")
 
 
 @operation("deferred.put")
-def put_for_later() -> Callable[[], object]:
-    return lambda: for_later(deferred.Kind.CONTEXT)
+def put_deferred() -> Callable[[], object]:
+    return lambda: defer(deferred.Kind.CONTEXT)
 
 
 @operation("deferred.cancel")
-def cancel_later() -> Callable[[], object]:
-    for_later(deferred.Kind.CONTEXT)
-    message = LaterMessage.objects.latest("pk")
+def cancel_deferred() -> Callable[[], object]:
+    defer(deferred.Kind.CONTEXT)
+    message = DeferredMessage.objects.latest("pk")
     return lambda: deferred.cancel(message)
 
 
 @operation("inbox.receive, with what rides along")
 def receive_with_more() -> Callable[[], object]:
-    for_later(deferred.Kind.CONTEXT)
+    defer(deferred.Kind.CONTEXT)
     return say
 
 
 @operation("deferred.fire_due")
 def fire_due() -> Callable[[], object]:
-    for_later(deferred.Kind.WAKE)
+    defer(deferred.Kind.WAKE)
     return deferred.fire_due
 
 
@@ -681,9 +681,9 @@ def a_turn() -> Turn:
     return the_long_one().turns.filter(status=TurnStatus.SUCCEEDED).order_by("number")[1000]
 
 
-def a_deferred_one() -> LaterMessage:
-    for_later(deferred.Kind.WAKE, when="2100-01-01T00:00Z")
-    return LaterMessage.objects.latest("pk")
+def a_deferred_one() -> DeferredMessage:
+    defer(deferred.Kind.WAKE, when="2100-01-01T00:00Z")
+    return DeferredMessage.objects.latest("pk")
 
 
 def far_into_the_list() -> str:
@@ -830,7 +830,7 @@ def console_paths() -> Iterator[tuple[str, str]]:
     turn, call = a_turn(), ToolCall.objects.order_by("-created_at").first()
     message = turn.messages.order_by("seq")[0]
     rows = {Conversation: the_long_one(), Turn: turn, Message: message, ToolCall: call}
-    rows[LaterMessage] = LaterMessage.objects.order_by("-created_at").first()
+    rows[DeferredMessage] = DeferredMessage.objects.order_by("-created_at").first()
     rows[Compaction] = Compaction.objects.order_by("-created_at").first()
     for page in growing():
         path, name = path_of(page), page.opts.model_name

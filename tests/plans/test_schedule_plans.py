@@ -15,8 +15,8 @@ from conversations.models import Turn
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import new_id
 from scheduler import agent_tools, runs, series
-from scheduler.heartbeat import beat, settle
-from scheduler.models import Heartbeat, Schedule, ScheduleRun
+from scheduler.check_in import ask_agents, settle
+from scheduler.models import CheckIn, Schedule, ScheduleRun
 from scheduler.ticking import BATCH, fire, tick
 from tests.support import many_schedules
 from tests.support.factories import AgentFactory, OwnerFactory
@@ -93,24 +93,24 @@ def test_an_agents_tool_reads_a_bounded_part_of_what_its_owner_has(many: Any, ag
         assert wrong(ran(lambda: agent_tools.schedule(caller, action, known)), rows=BATCH_ROWS) == []  # noqa: B023 -- called at once
 
 
-def test_a_heartbeat_reads_nothing_of_those_before(many: Any, agent: Any) -> None:
+def test_a_check_in_reads_nothing_of_those_before(many: Any, agent: Any) -> None:
     now = datetime.now(UTC)
-    Agent.objects.filter(pk=agent.pk).update(documents={"HEARTBEAT": "Look after it."}, heartbeat_owner=many)
+    Agent.objects.filter(pk=agent.pk).update(documents={"HEARTBEAT": "Look after it."}, check_in_owner=many)
     agents = [agent, *(AgentFactory() for _ in range(9))]
     times = [now - timedelta(minutes=30 * number) for number in range(4320, 0, -1)]  # three months
     done = {"state": "ok", "tokens": 9}
-    rows = [Heartbeat(agent=each, slot=at, day=at.date(), ended_at=at, **done) for at in times for each in agents]
-    Heartbeat.objects.bulk_create(rows)
+    rows = [CheckIn(agent=each, slot=at, day=at.date(), ended_at=at, **done) for at in times for each in agents]
+    CheckIn.objects.bulk_create(rows)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE scheduler_heartbeat")
-    assert wrong(ran(lambda: beat(now=now)), rows=BATCH_ROWS) == []
-    beat(now=now)
+    assert wrong(ran(lambda: ask_agents(now=now)), rows=BATCH_ROWS) == []
+    ask_agents(now=now)
     Turn.objects.update(status="succeeded")
     assert wrong(ran(lambda: settle(now=now)), rows=BATCH_ROWS) == []
     boss = Client()
     boss.force_login(get_user_model().objects.create_superuser("boss"))
     for query in ("", "state__exact=capped", "state__exact=ok", f"agent__id__exact={agent.pk}"):
-        assert wrong(ran(lambda: boss.get(f"/admin/scheduler/heartbeat/?{query}", secure=True)), rows=LIST_ROWS) == []  # noqa: B023 -- called at once
+        assert wrong(ran(lambda: boss.get(f"/admin/scheduler/checkin/?{query}", secure=True)), rows=LIST_ROWS) == []  # noqa: B023 -- called at once
 
 
 def test_the_ledger_is_cleared_by_index(many: Any) -> None:

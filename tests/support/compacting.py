@@ -18,7 +18,7 @@ KEEP = 10**6
 
 
 def compact(conversation: Conversation, *, times: int = 1) -> Compaction:
-    """Have it compacted, as a worker does that is rung for, and again when it is due again."""
+    """Have it compacted, as a worker does that is notified, and again when it is due again."""
     compaction.request(
         conversation.pk, conversation.turns.order_by("-number").values_list("pk", flat=True).first(), keep_tokens=KEEP
     )

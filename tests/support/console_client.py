@@ -18,14 +18,14 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSch
 
 from agent.models import Agent, AgentVersion
 from conversations.engine import inbox, intake
-from conversations.models import Compaction, Conversation, LaterMessage, Message, Turn, Worker
+from conversations.models import Compaction, Conversation, DeferredMessage, Message, Turn, Worker
 from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import ROLES
 from nanohost.lib.ids import new_id
 from scheduler import series
-from scheduler.models import Heartbeat, JobRun, Schedule, ScheduleRun
+from scheduler.models import CheckIn, JobRun, Schedule, ScheduleRun
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.factories import OwnerFactory
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
@@ -103,7 +103,7 @@ def make_rows(number: int) -> None:
         Memory.objects.create(content=HOSTILE, notes=HOSTILE, version=1, **whose)
         MemoryVersion.objects.create(content=HOSTILE, base=0, model=HOSTILE, aside_because=HOSTILE, **whose)
         HistoryEntry.objects.create(content=HOSTILE, words="x", model=HOSTILE, happened_at=timezone.now(), **whose)
-        LaterMessage.objects.create(conversation=conversation, kind="wake", content=HOSTILE, idempotency_key=HOSTILE)
+        DeferredMessage.objects.create(conversation=conversation, kind="wake", content=HOSTILE, idempotency_key=HOSTILE)
         AgentVersion.objects.create(agent=agent, number=1, profile={HOSTILE: HOSTILE}, made_by=HOSTILE)
         schedule = series.create(
             owner_id=owner.pk, agent=agent.name, prompt=HOSTILE, description=HOSTILE, every_seconds=60
@@ -111,9 +111,7 @@ def make_rows(number: int) -> None:
         Schedule.objects.filter(pk=schedule.pk).update(paused_because=HOSTILE)
         ScheduleRun.objects.create(schedule=schedule, slot=timezone.now(), state="failed", error=HOSTILE)
         today = timezone.localdate()
-        Heartbeat.objects.create(
-            agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE
-        )
+        CheckIn.objects.create(agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE)
         JobRun.objects.create(job=HOSTILE, did=HOSTILE, error=HOSTILE, started_at=timezone.now())
         Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
         ApiKey.objects.issue(owner=owner)

@@ -267,7 +267,7 @@ class Host:
         assert self.process
         self.process.terminate()
 
-    def forget_news(self) -> None:
+    def forget_events(self) -> None:
         """Lose what Redis keeps of the events of turns."""
         with servers.broker() as keys:
             for key in keys.scan_iter(match=f"{self._environment['TEST_KEYS']}turn:*", count=1000):

@@ -22,12 +22,12 @@ class Noting(SystemScheduler):
     """Notes what it would ring for."""
 
     def __init__(self) -> None:
-        self.rung: list[str] = []
+        self.notified: list[str] = []
         super().__init__(app=current_app._get_current_object(), max_interval=1)
         self._finalize.cancel()  # which stores at the end of the process, where the rows are gone
 
     def apply_entry(self, entry, producer=None):
-        self.rung.append(entry.name)
+        self.notified.append(entry.name)
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def jobs():
 
 
 def rings_for_tick(beat: Noting) -> None:
-    beat.rung.clear()
+    beat.notified.clear()
 
-    def rung() -> bool:
+    def notified() -> bool:
         beat.tick()
-        return "tick" in beat.rung
+        return "tick" in beat.notified
 
-    wait_until(rung, seconds=20)
+    wait_until(notified, seconds=20)
 
 
 def test_a_job_that_last_ran_in_the_future_is_due_by_the_clock_as_it_is(jobs, caplog):
@@ -78,7 +78,7 @@ def test_what_ran_in_the_past_is_left_alone(jobs):
     rings_for_tick(beat)
     beat.sync()
     assert jobs.get(name="retention").last_run_at == before
-    assert "retention" not in beat.rung
+    assert "retention" not in beat.notified
 
 
 @pytest.mark.parametrize(

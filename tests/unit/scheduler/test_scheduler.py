@@ -129,7 +129,7 @@ def test_a_job_that_is_off_runs_never_and_one_that_nobody_rang_for_is_late(admin
 @pytest.mark.django_db
 def test_jobs_lead_to_what_they_did(admin_client):
     sync_system_jobs()
-    for name, page in [("tick", "schedulerun"), ("heartbeat", "heartbeat"), ("daily_summary", "compaction")]:
+    for name, page in [("tick", "schedulerun"), ("heartbeat", "checkin"), ("daily_summary", "compaction")]:
         address = re.search('href="([^"]*)"', line_of(admin_client, name)["what_it_did"])[1]
         assert admin_client.get(address).context["cl"].model.__name__.lower() == page
 
@@ -289,7 +289,7 @@ def test_switched_on_it_writes_summaries_and_switched_off_it_does_not(tmp_path):
         return [message["content"] for message in found if message["type"] == "SUMMARY"]
 
     def switch(on):
-        """Returns when beat has rung for the house's jobs since."""
+        """Returns when workers were notified of the house's jobs since."""
         assert host.manage("shell", "--no-imports", "-c", SWITCH % on).stderr == ""
         wait_until(lambda: not host.sql("SELECT 1 FROM conversations_worker WHERE name = 'old'"), seconds=30)
 

@@ -1,4 +1,4 @@
-"""The connection that news are heard by, cut again and again: whatever it was in the midst of, they are heard again."""
+"""The connection that events are heard by, cut again and again: whatever it was doing, they are heard again."""
 
 import asyncio
 import random
@@ -54,7 +54,7 @@ async def hears_of(transport: RedisTransport, listener: Listener) -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_after_a_storm_of_cuts_news_are_heard_at_once(at_it, seed):
+def test_after_a_storm_of_cuts_events_are_heard_at_once(at_it, seed):
     """2 to 700 ms apart, while turns are subscribed to and left all the time."""
     chance, listener = random.Random(seed), Listener()
 

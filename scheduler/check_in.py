@@ -1,4 +1,4 @@
-"""The heartbeat: every so many minutes an agent is asked to do what its document HEARTBEAT says, if it says anything.
+"""Check-ins: every so many minutes an agent is asked to do what its document HEARTBEAT says, if it says anything.
 
 Beat rings each minute; any number of looks may run at once. Time is cut into pieces of the agent's minutes, or of
 HEARTBEAT_MINUTES, and an agent has one row in each at most, by a constraint; by another it has one at a time that has
@@ -17,35 +17,35 @@ from django.db import IntegrityError, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from agent.heartbeat import has_nothing_to_tell, has_something_to_do, question
+from agent.check_in import has_nothing_to_tell, has_something_to_do, question
 from agent.models import HEARTBEAT, Agent
 from conversations.engine import inbox
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.ids import new_id
-from scheduler.models import Heartbeat, HeartbeatState
-from scheduler.runs import BY_HEARTBEAT, MANY
+from scheduler.models import CheckIn, CheckInState
+from scheduler.runs import BY_CHECK_IN, MANY
 
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def beat(*, now: datetime) -> int:
+def ask_agents(*, now: datetime) -> int:
     """See what has ended, then look after each agent that has the document; returns how many turns were made."""
     settle(now=now)
     made = 0
-    for agent in Agent.objects.filter(documents__has_key=HEARTBEAT).select_related("heartbeat_owner"):
+    for agent in Agent.objects.filter(documents__has_key=HEARTBEAT).select_related("check_in_owner"):
         try:
             made += _look_after(agent, now=now)
         except Exception:
-            logger.exception("the heartbeat of %s failed, and is tried again at the next ring", agent)
+            logger.exception("the check-in of %s failed, and is tried again at the next ring", agent)
     return made
 
 
 def tokens_of(agent: Agent, day: date) -> int:
-    """What its heartbeats of a day have used, those that have ended."""
-    of_day = Heartbeat.objects.filter(agent=agent, day=day)
+    """What its check-ins of a day have used, those that have ended."""
+    of_day = CheckIn.objects.filter(agent=agent, day=day)
     return int(of_day.aggregate(used=Sum("tokens"))["used"] or 0)
 
 
@@ -53,63 +53,63 @@ def tokens_of(agent: Agent, day: date) -> int:
 
 
 def _look_after(agent: Agent, *, now: datetime) -> bool:
-    every = timedelta(minutes=agent.heartbeat_minutes or settings.HEARTBEAT_MINUTES)
+    every = timedelta(minutes=agent.check_in_minutes or settings.HEARTBEAT_MINUTES)
     slot = _EPOCH + (now - _EPOCH) // every * every
-    if Heartbeat.objects.filter(agent=agent, slot__gte=slot, slot__lt=slot + every).exists():
+    if CheckIn.objects.filter(agent=agent, slot__gte=slot, slot__lt=slot + every).exists():
         return False
-    owner = agent.heartbeat_owner
-    row = Heartbeat(agent=agent, owner=owner, slot=slot, day=timezone.localdate(now))
+    owner = agent.check_in_owner
+    row = CheckIn(agent=agent, owner=owner, slot=slot, day=timezone.localdate(now))
     if not has_something_to_do(agent.documents[HEARTBEAT]):
-        return _write_down(row, HeartbeatState.NOTHING, now=now)
+        return _write_down(row, CheckInState.NOTHING, now=now)
     if owner is None or not owner.is_active:
         why = "Its owner is not active." if owner else "It has no owner: its agent's page names none."
-        return _write_down(row, HeartbeatState.SKIPPED, why, now=now)
+        return _write_down(row, CheckInState.SKIPPED, why, now=now)
     if (used := tokens_of(agent, row.day)) >= settings.HEARTBEAT_TOKENS_A_DAY:
-        why = f"Its heartbeats have used {used} tokens on this day, of {settings.HEARTBEAT_TOKENS_A_DAY}."
-        if not Heartbeat.objects.filter(agent=agent, day=row.day, state=HeartbeatState.CAPPED).exists():
-            logger.warning("agent %s is asked nothing more by its heartbeat on this day: %s", agent, why)
+        why = f"Its check-ins have used {used} tokens on this day, of {settings.HEARTBEAT_TOKENS_A_DAY}."
+        if not CheckIn.objects.filter(agent=agent, day=row.day, state=CheckInState.CAPPED).exists():
+            logger.warning("agent %s is asked nothing more by check-ins on this day: %s", agent, why)
             told = f"{why} {agent} is asked again on the next day."
             if not inbox.note(conversation_id=_told_in(row).pk, content=told):
                 return False  # somebody speaks there just now; at the next ring
-        return _write_down(row, HeartbeatState.CAPPED, why, now=now)
+        return _write_down(row, CheckInState.CAPPED, why, now=now)
     try:
         _ask(row)
     except IntegrityError:  # the one before it is open; or this one is already there, and then it is left alone
-        return _write_down(row, HeartbeatState.SKIPPED, "The one before it had not ended.", now=now)
+        return _write_down(row, CheckInState.SKIPPED, "The one before it had not ended.", now=now)
     return True
 
 
-def _write_down(row: Heartbeat, state: HeartbeatState, why: str = "", *, now: datetime) -> bool:
+def _write_down(row: CheckIn, state: CheckInState, why: str = "", *, now: datetime) -> bool:
     row.state, row.error, row.ended_at = state, why, now
     row.conversation_id = row.turn_id = None
-    Heartbeat.objects.bulk_create([row], ignore_conflicts=True)
+    CheckIn.objects.bulk_create([row], ignore_conflicts=True)
     return False
 
 
-def _ask(row: Heartbeat) -> None:
+def _ask(row: CheckIn) -> None:
     """Store the row and its turn; raises :class:`IntegrityError` if the agent has one in this time, or an open one."""
     conversation = _asked_in(row)
     with transaction.atomic():
         inbox.begin_anew(conversation_id=conversation.pk)  # and with it the conversation's lock
-        row.state, row.conversation_id, row.turn_id = HeartbeatState.OPEN, conversation.pk, new_id()
+        row.state, row.conversation_id, row.turn_id = CheckInState.OPEN, conversation.pk, new_id()
         row.save(force_insert=True)
         inbox.receive(
             conversation=conversation,
             content=question(row.agent.documents[HEARTBEAT]),
-            request_id=f"{BY_HEARTBEAT}{row.pk}",
+            request_id=f"{BY_CHECK_IN}{row.pk}",
             turn_id=row.turn_id,
         )
 
 
-def _asked_in(row: Heartbeat) -> Conversation:
+def _asked_in(row: CheckIn) -> Conversation:
     return _conversation(row, f"heartbeat:{row.agent.name}:asked", {"heartbeat": "asked"})
 
 
-def _told_in(row: Heartbeat) -> Conversation:
+def _told_in(row: CheckIn) -> Conversation:
     return _conversation(row, f"heartbeat:{row.agent.name}", {"heartbeat": "told"})
 
 
-def _conversation(row: Heartbeat, key: str, metadata: dict[str, str]) -> Conversation:
+def _conversation(row: CheckIn, key: str, metadata: dict[str, str]) -> Conversation:
     """Made when it is needed first; clients know it by its metadata."""
     fresh = {"agent": row.agent, "metadata": metadata}
     return Conversation.objects.get_or_create(owner_id=row.owner_id, key=key, defaults=fresh)[0]
@@ -120,28 +120,28 @@ def _conversation(row: Heartbeat, key: str, metadata: dict[str, str]) -> Convers
 
 def settle(*, now: datetime) -> None:
     """See which turns have ended, and deliver what they have to tell."""
-    for row in Heartbeat.objects.filter(ended_at=None).select_related("agent")[:MANY]:
+    for row in CheckIn.objects.filter(ended_at=None).select_related("agent")[:MANY]:
         turn = Turn.objects.filter(pk=row.turn_id).first() if row.turn_id else None
         if turn is None or turn.ended:
             try:
                 _settle(row, turn, now=now)
             except Exception:
-                logger.exception("the outcome of a heartbeat could not be stored, and is looked at again: %s", row.pk)
+                logger.exception("the outcome of a check-in could not be stored, and is looked at again: %s", row.pk)
 
 
-def _settle(row: Heartbeat, turn: Turn | None, *, now: datetime) -> None:
+def _settle(row: CheckIn, turn: Turn | None, *, now: datetime) -> None:
     answer = _answer_of(turn) if turn and turn.status == TurnStatus.SUCCEEDED else None
     if answer is None:
-        row.state = HeartbeatState.FAILED
+        row.state = CheckInState.FAILED
         row.error = turn.error_code if turn else "The conversation was deleted."
     else:
-        row.state = HeartbeatState.OK if has_nothing_to_tell(answer) else HeartbeatState.TOLD
+        row.state = CheckInState.OK if has_nothing_to_tell(answer) else CheckInState.TOLD
     row.tokens = turn.prompt_tokens + turn.completion_tokens if turn else 0
     with transaction.atomic():
         changed = {"state": row.state, "error": row.error, "tokens": row.tokens, "ended_at": now}
-        if Heartbeat.objects.filter(pk=row.pk, ended_at=None).update(**changed) != 1:
+        if CheckIn.objects.filter(pk=row.pk, ended_at=None).update(**changed) != 1:
             return  # somebody else was first
-        told = row.state != HeartbeatState.TOLD or inbox.note(
+        told = row.state != CheckInState.TOLD or inbox.note(
             conversation_id=_told_in(row).pk, content=answer or "", by_agent=True
         )
         if not told:  # somebody speaks there just now; at the next ring

@@ -1,4 +1,4 @@
-"""Messages for later: those with a time, those that only ride along, and notes."""
+"""Deferred messages: those with a time, those that only ride along, and notes."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from django.db import connection
 
 from conversations.engine import deferred
 from conversations.errors import IdempotencyConflict, ModelNotAllowed
-from conversations.models import Conversation, LaterMessage, LaterState, Turn
+from conversations.models import Conversation, DeferredMessage, DeferredState, Turn
 from tests.support.api_client import chat, eventually, key_of, problem, stored
 from tests.support.hosts import KEY
 from tests.support.working import settle
@@ -34,12 +34,12 @@ def settled():
 def test_it_makes_its_turn_once_its_time_has_come(put):
     message = put(run_after=FUTURE)
     assert settled() == []
-    LaterMessage.objects.update(run_after=PAST)
+    DeferredMessage.objects.update(run_after=PAST)
     (turn,) = settled()
     assert turn.messages.last().content == "You said: Wake up."
     deferred.fire_due()
     message.refresh_from_db()
-    assert (message.state, message.tries, message.turn_id) == (LaterState.DONE, 1, turn.pk)
+    assert (message.state, message.tries, message.turn_id) == (DeferredState.DONE, 1, turn.pk)
     assert Turn.objects.count() == 1
 
 
@@ -66,7 +66,7 @@ def test_however_many_look_one_turn_comes_of_it(put):
     for thread in threads:
         thread.join()
     assert Turn.objects.count() == 1
-    assert LaterMessage.objects.get().tries == 1
+    assert DeferredMessage.objects.get().tries == 1
 
 
 def test_a_turn_that_fails_is_tried_again_ever_later_and_five_times_in_all(put):
@@ -77,8 +77,8 @@ def test_a_turn_that_fails_is_tried_again_ever_later_and_five_times_in_all(put):
         deferred.fire_due()
         message.refresh_from_db()
         waits.append((message.run_after - datetime.now(UTC)).total_seconds())
-        LaterMessage.objects.filter(state=LaterState.WAITING).update(run_after=PAST)
-    assert (message.state, message.tries, Turn.objects.count()) == (LaterState.FAILED, 5, 5)
+        DeferredMessage.objects.filter(state=DeferredState.WAITING).update(run_after=PAST)
+    assert (message.state, message.tries, Turn.objects.count()) == (DeferredState.FAILED, 5, 5)
     assert [round(wait / 5) for wait in waits[:4]] == [1, 2, 4, 8]
 
 
@@ -86,7 +86,7 @@ def test_a_turn_that_fails_is_tried_again_ever_later_and_five_times_in_all(put):
 def test_one_for_a_model_that_is_not_offered_is_refused(put, settings, kind):
     with pytest.raises(ModelNotAllowed):
         put(kind=kind, model="large", run_after=FUTURE)
-    assert not LaterMessage.objects.exists()
+    assert not DeferredMessage.objects.exists()
     assert Conversation.objects.get().set_aside == 0
     settings.LLM_MODELS = ["gpt-4.1-mini", "large"]
     message = put(kind=kind, model="large", run_after=FUTURE, idempotency_key="k")
@@ -101,7 +101,7 @@ def test_one_that_cannot_be_said_keeps_no_other_from_it(put, settings):
     settled()
     bad.refresh_from_db()
     good.refresh_from_db()
-    assert (bad.state, good.state) == (LaterState.FAILED, LaterState.FIRED)
+    assert (bad.state, good.state) == (DeferredState.FAILED, DeferredState.FIRED)
 
 
 def test_one_that_stumbles_keeps_no_other_from_it(put, caplog):
@@ -114,8 +114,8 @@ def test_one_that_stumbles_keeps_no_other_from_it(put, caplog):
 
     with connection.execute_wrapper(fail_for_the_first):
         deferred.fire_due()
-    states = {message.pk: message.state for message in LaterMessage.objects.all()}
-    assert states == {bad.pk: LaterState.WAITING, good.pk: LaterState.FIRED}
+    states = {message.pk: message.state for message in DeferredMessage.objects.all()}
+    assert states == {bad.pk: DeferredState.WAITING, good.pk: DeferredState.FIRED}
     assert "could not be said" in caplog.text
 
 
@@ -127,8 +127,8 @@ def test_outcomes_are_seen_however_many_are_still_open(put, monkeypatch):
     done.refresh_from_db()
     Turn.objects.filter(pk=done.turn_id).update(status="succeeded", ended_at=datetime.now(UTC))
     deferred.fire_due()
-    states = {message.pk: message.state for message in LaterMessage.objects.all()}
-    assert states == {held.pk: LaterState.FIRED, done.pk: LaterState.DONE}
+    states = {message.pk: message.state for message in DeferredMessage.objects.all()}
+    assert states == {held.pk: DeferredState.FIRED, done.pk: DeferredState.DONE}
 
 
 def test_context_wakes_nobody_and_comes_before_the_next_message(put, say):
@@ -137,7 +137,7 @@ def test_context_wakes_nobody_and_comes_before_the_next_message(put, say):
     put("Not yet.", kind=deferred.Kind.CONTEXT, run_after=FUTURE)
     assert settled() == []
     settle([say("/status")])
-    assert LaterMessage.objects.filter(state=LaterState.WAITING).count() == 3
+    assert DeferredMessage.objects.filter(state=DeferredState.WAITING).count() == 3
     (turn,) = settle([say("What now?")])
     said = list(turn.messages.order_by("seq").values_list("content", flat=True))
     assert said == ["The door is open.", "[note] It rains.", "What now?", "You said: What now?"]
@@ -159,14 +159,14 @@ def test_the_same_key_gets_the_same_message(put):
 
 
 def state_of(message):
-    return LaterMessage.objects.get(pk=message.pk).state
+    return DeferredMessage.objects.get(pk=message.pk).state
 
 
 def test_one_that_is_cancelled_makes_no_turn(put):
     message = put(run_after=PAST)
     assert deferred.cancel(message)
     assert settled() == []
-    assert (state_of(message), deferred.cancel(message)) == (LaterState.CANCELLED, False)
+    assert (state_of(message), deferred.cancel(message)) == (DeferredState.CANCELLED, False)
 
 
 def test_one_that_is_cancelled_rides_along_with_nothing(put, say):
@@ -178,7 +178,7 @@ def test_one_that_is_cancelled_rides_along_with_nothing(put, say):
     assert list(said) == ["[note] stays", "Hello"]
     assert (deferred.cancel(stays), state_of(stays), Conversation.objects.get().set_aside) == (
         False,
-        LaterState.DONE,
+        DeferredState.DONE,
         0,
     )
 
@@ -199,7 +199,7 @@ def test_one_that_is_cancelled_while_others_look_is_not_said(put):
     with connection.execute_wrapper(cancel_once_found):
         deferred.fire_due()
     assert done == ["found", "cancelled"]
-    assert (state_of(message), Turn.objects.count()) == (LaterState.CANCELLED, 0)
+    assert (state_of(message), Turn.objects.count()) == (DeferredState.CANCELLED, 0)
 
 
 def test_of_those_who_make_its_turn_and_those_who_cancel_it_one_is_first(put):
@@ -223,10 +223,10 @@ def test_of_those_who_make_its_turn_and_those_who_cancel_it_one_is_first(put):
     for thread in threads:
         thread.join()
     assert answers == {message.pk: True for message in messages}
-    for message in LaterMessage.objects.all():
+    for message in DeferredMessage.objects.all():
         turns = Turn.objects.filter(messages__content=message.content)
         assert [turn.status for turn in turns] == (["cancelled"] if message.turn_id else [])
-        assert message.state == LaterState.CANCELLED
+        assert message.state == DeferredState.CANCELLED
 
 
 def test_one_whose_turn_is_open_takes_it_along_and_one_that_was_answered_stays(put):
@@ -236,7 +236,7 @@ def test_one_whose_turn_is_open_takes_it_along_and_one_that_was_answered_stays(p
     Turn.objects.filter(pk=answered.turn_id).update(status="succeeded", ended_at=datetime.now(UTC))
     assert (deferred.cancel(running), deferred.cancel(answered)) == (True, False)
     deferred.fire_due()
-    assert (state_of(running), state_of(answered)) == (LaterState.CANCELLED, LaterState.DONE)
+    assert (state_of(running), state_of(answered)) == (DeferredState.CANCELLED, DeferredState.DONE)
     assert sorted(Turn.objects.values_list("status", flat=True)) == ["cancelled", "succeeded"]
 
 
@@ -244,9 +244,9 @@ def test_one_that_waits_to_be_tried_again_is_not(put):
     message = put('{"script": [{"fail": "auth"}]}', run_after=PAST)
     settled()
     deferred.fire_due()
-    assert state_of(message) == LaterState.WAITING
+    assert state_of(message) == DeferredState.WAITING
     assert deferred.cancel(message)
-    LaterMessage.objects.update(run_after=PAST)
+    DeferredMessage.objects.update(run_after=PAST)
     settled()
     assert Turn.objects.count() == 1
 

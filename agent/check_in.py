@@ -1,5 +1,5 @@
-"""An agent's document HEARTBEAT: whether there is anything to do in it, what the agent is asked then, and whether its
-answer is worth telling. Pure."""
+"""A check-in's document, HEARTBEAT: whether there is anything to do in it, what the agent is asked then, and whether
+its answer is worth telling. Pure."""
 
 import re
 
