@@ -87,6 +87,7 @@ class Cron:
 
     def _real(self, moment: datetime) -> Iterator[datetime]:
         """From one change of the clock to the next it runs evenly, and cronsim's times are so long after UTC's."""
+        moment = moment.replace(microsecond=0)  # as are changes of the clock, which are looked for from here
         known = moment  # until then the offset is the same
         since = _wall(moment, self.zone)
         while True:

@@ -112,7 +112,9 @@ _claim = Update(
     },
 )
 _give_seq = Update(
-    lambda: Message.objects.filter(pk=Given("message_id"), seq=None), lambda: {"seq": Given("seq", BigIntegerField())}
+    # With the conversation, by which the table may be in parts.
+    lambda: Message.objects.filter(conversation_id=Given("conversation_id"), pk=Given("message_id"), seq=None),
+    lambda: {"seq": Given("seq", BigIntegerField())},
 )
 # An UPDATE that waited for another's commit looks at the turn as it then is, but at its calls as they were before. If
 # the turn's former worker has stored calls meanwhile, they are open.
@@ -142,8 +144,8 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
             timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
             if _claim(turn_id=turn_id, worker=worker, lease=lease_length(), timeout=timeout) != 1:
                 raise NotClaimed
-            for offset, (message_id, _) in enumerate(inbox):
-                if _give_seq(message_id=message_id, seq=seq + offset) != 1:
+            for offset, (message_id, conversation_id) in enumerate(inbox):
+                if _give_seq(conversation_id=conversation_id, message_id=message_id, seq=seq + offset) != 1:
                     raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
             (turn,) = _claimed(turn_id=turn_id)
             if turn.open_call:  # type: ignore[attr-defined]  # annotated above

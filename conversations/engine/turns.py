@@ -84,8 +84,9 @@ class TurnRunner(Runner):
         self._busy_with: set[UUID] = set()
         # What it was notified of meanwhile, and claimed, if it was.
         self._notified_meanwhile: dict[UUID, Taken | None] = {}
-        # Those that are on their way to the loop, and those that are there.
+        # What is being claimed, what was and is on its way to the loop, and what is there.
         self._claiming: set[Future[None]] = set()
+        self._coming: set[UUID] = set()
         self._advancing: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -98,7 +99,7 @@ class TurnRunner(Runner):
     @property
     def held(self) -> list[UUID]:
         """Which turns are held, or are just being taken or let go."""
-        return list(self._busy_with)
+        return [*self._busy_with, *self._coming]
 
     def warm(self) -> None:
         llm.client()  # importing a provider's package takes a third of a second, which the loop must not
@@ -123,7 +124,7 @@ class TurnRunner(Runner):
         claiming.add_done_callback(claimed)
 
     def begin_here(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
-        if row_id in self._busy_with:
+        if row_id in self._busy_with or row_id in self._coming:
             super().begin(row_id, loop=loop, then=then)
             return
         try:
@@ -139,10 +140,14 @@ class TurnRunner(Runner):
             self.begin_claimed(taken, loop=loop, then=then)
 
     def begin_claimed(self, claimed: Taken, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
-        def create() -> None:
-            loop.create_task(self.advance(claimed[0].turn_id, claimed)).add_done_callback(then)
+        turn_id = claimed[0].turn_id
+        self._coming.add(turn_id)
 
-        loop.call_soon_threadsafe(create)
+        async def advance() -> None:
+            self._coming.discard(turn_id)
+            await self.advance(turn_id, claimed)
+
+        loop.call_soon_threadsafe(lambda: loop.create_task(advance()).add_done_callback(then))
 
     async def advance(self, turn_id: UUID, taken: Taken | None = None) -> None:
         """Take a turn, unless it was ``taken`` already, and run it until it waits or ends; does nothing if it is not to

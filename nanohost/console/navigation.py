@@ -22,15 +22,16 @@ _OF_APP = {
     "scheduler": SCHEDULES,
     "django_celery_beat": SCHEDULES,
 }
-_OF_MODEL = {"conversations.engine.worker": SYSTEM}
+_OF_MODEL = {"conversations.worker": SYSTEM}
 
 # In the order in which they stand in their group; names of Material Symbols, whose font the theme brings.
 _ICONS = {
     "conversations.conversation": "forum",
     "conversations.turn": "sync_alt",
     "conversations.message": "chat",
-    "conversations.engine.compaction": "compress",
-    "conversations.engine.worker": "memory",
+    "conversations.deferredmessage": "schedule_send",
+    "conversations.compaction": "compress",
+    "conversations.worker": "memory",
     "agent.agent": "smart_toy",
     "agent.agentversion": "history",
     "memory.memory": "psychology",

@@ -32,9 +32,13 @@ class Channel(_Channel):  # type: ignore[misc]
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
         """A client to ask Redis by: the channel's, which costs as much to make as ten questions to it."""
-        if not client and (self._kept_client is None or self._kept_client.connection_pool is not self.pool):
+        if not client and self._kept_client is None:
             self._kept_client = self._create_client()
         yield client or self._kept_client
+
+    def _disconnect_pools(self) -> None:
+        self._kept_client = None  # the next one has new connections
+        super()._disconnect_pools()
 
     def _brpop_read(self, **options: Any) -> Any:
         """Take what the queues hold; False if that was nothing."""

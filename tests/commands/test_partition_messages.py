@@ -48,7 +48,7 @@ def test_a_host_goes_on_with_all_it_had(tmp_path):
         others = [start(client) for _ in range(5)]
         for other in others:
             chat(client, other, "Hello")
-        before = client.get(f"/api/v1/conversations/{conversation}/messages").json()
+        before = client.get(f"/conversations/{conversation}/messages").json()
     assert "Stop the workers first" in host.manage("partition_messages").stderr
     host.stop()
     with psycopg.connect(servers.url_of(servers.database_of(tmp_path)), autocommit=True) as database:
@@ -67,10 +67,10 @@ def test_a_host_goes_on_with_all_it_had(tmp_path):
     assert host.manage("migrate", "--check").returncode == 0
     with host.start().client() as client:
         assert chat(client, conversation, "Number 3").status_code == 200
-        after = client.get(f"/api/v1/conversations/{conversation}/messages").json()
-        assert after["items"][: len(before["items"])] == before["items"]
-        assert len(after["items"]) == len(before["items"]) + 2
-        assert client.delete(f"/api/v1/conversations/{others[0]}").status_code in (200, 204)
+        after = client.get(f"/conversations/{conversation}/messages").json()
+        assert after["results"][: len(before["results"])] == before["results"]
+        assert len(after["results"]) == len(before["results"]) + 2
+        assert client.delete(f"/conversations/{others[0]}").status_code in (200, 204)
     host.stop()
 
 

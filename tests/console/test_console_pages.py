@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from conversations.models import Worker
+from nanohost.console import navigation
 from tests.support.console_client import get, make_a_row_of_each, pages
 
 
@@ -179,3 +180,12 @@ def test_while_another_answers_no_page_says_so(admin_client):
     shown = {name: page for name, page in ((kind, get(admin_client, kinds[kind])) for kind in kinds) if is_told(page)}
     assert len(shown) > 15
     assert [name for name, page in shown.items() if SCRIPTED in page.content.decode()] == []
+
+
+def test_every_page_at_the_side_has_an_icon_of_its_own_and_workers_are_the_systems(rf, admin_user):
+    request = rf.get("/")
+    request.user = admin_user
+    shown = {group["title"]: group["items"] for group in navigation.groups(request) if "title" in group}
+    plain = {item["title"] for items in shown.values() for item in items if item["icon"] == "table_rows"}
+    assert plain == {"Clocked", "Crontabs", "Intervals", "Solar events"}, "those of another's app"
+    assert "Workers" in [item["title"] for item in shown[navigation.SYSTEM]]

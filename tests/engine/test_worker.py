@@ -145,6 +145,22 @@ def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner):
         beats.set()
 
 
+def test_what_is_on_its_way_to_the_loop_is_not_claimed_again(runtime, say):
+    """As while the loop stalls: its lease may run out before it is renewed for the first time."""
+    stalled = threading.Event()
+    runtime._loop.call_soon_threadsafe(stalled.wait)
+    try:
+        turn = say("Hello")
+        assert turn.pk in runtime.held(TURNS)
+        Turn.objects.filter(pk=turn.pk).update(lease_until=datetime(2020, 1, 1, tzinfo=UTC))
+        runtime.take(TURNS, turn.pk)
+        Turn.objects.filter(pk=turn.pk).update(lease_until=datetime(2100, 1, 1, tzinfo=UTC))
+    finally:
+        stalled.set()
+    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    assert Turn.objects.get(pk=turn.pk).fence == 1
+
+
 def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner, conversation):
     from conversations.engine import inbox
 

@@ -115,6 +115,7 @@ def test_cron_runs_when_a_walk_over_every_minute_says(expression, span):
 
 @settings(max_examples=50)
 @given(expressions(), spans(), st.integers(1, 8))
+@example("* 2 * * *", (ZoneInfo("America/New_York"), datetime(2026, 3, 8, 7, 0, tzinfo=UTC)), 70)
 def test_the_latest_are_the_last_of_the_walk(expression, span, most):
     zone, since = span
     until = since + timedelta(hours=30)
