@@ -10,8 +10,8 @@ from celery.worker.strategy import default
 from django.conf import settings
 
 from conversations.engine import worker
+from conversations.engine.doorbell import ROW
 from conversations.kinds import KINDS, Kind
-from nanohost.lib.broker import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,14 @@ def pass_on(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
         message.ack_log_error(logger, consumer.connection_errors)
         follow(lambda: message.decode()[0])
 
-    transport = consumer.connection.transport
-    if isinstance(transport, Transport):
-        transport.heard_by[task.name] = lambda row_id: follow(lambda: [row_id])
+    def hear_at_once(headers: dict[str, Any]) -> bool:
+        if ROW not in headers:  # an older version's
+            return False
+        follow(lambda: [headers[ROW]])
+        return True
+
+    if consumer.connection.transport.driver_type == "redis":  # then it is nanohost.lib.broker's
+        consumer.connection.transport.heard_by[task.name] = hear_at_once
     return hear
 
 

@@ -19,7 +19,6 @@ from django.db import DatabaseError, connection, transaction
 from kombu.exceptions import OperationalError
 
 from conversations.kinds import Kind
-from nanohost.lib.broker import ROW
 from nanohost.lib.clock import Now
 
 logger = logging.getLogger(__name__)
@@ -43,6 +42,9 @@ class Here(Protocol):
     def place(self) -> AbstractContextManager[Place | None]:
         """Room for a row that is still to be stored, if there is any; it is left again unless work has begun."""
 
+
+# In a message's headers: the row that a worker is to look at.
+ROW = "row"
 
 _here: dict[Kind, Here] = {}
 

@@ -74,6 +74,11 @@ def _latest(window: int) -> Rows[Any]:
 
 
 _of_turn = Rows[Any](lambda: _said().filter(turn_id=Given("turn_id")).order_by("seq").values_list(*_COLUMNS))
+_content_at = Rows[str](
+    lambda: Message.objects.filter(conversation_id=Given("conversation_id"), seq=Given("seq")).values_list(
+        "content", flat=True
+    )
+)
 _since = Rows[Any](
     lambda: _said().filter(seq__gt=Given("after")).order_by("seq").values_list(*_COLUMNS)[: MAX_MESSAGES + 1]
 )
@@ -81,17 +86,20 @@ _since = Rows[Any](
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """All that was said in a conversation from one number on."""
+    """All that was said in a conversation from one number on; and the text of the summary that was read last, with its
+    number."""
 
     messages: list[Said]
     from_seq: int
     zone: tzinfo
     until: float
+    summary_seq: int | None = None
+    summary: str = ""
 
     @cached_property
     def chars(self) -> int:
         """About how many: each message is kept as it is, as the prompt has it, and as JSON."""
-        return sum(200 + 3 * len(str(each.chat["content"] or "")) for each in self.messages)
+        return len(self.summary) + sum(200 + 3 * len(str(each.chat["content"] or "")) for each in self.messages)
 
 
 class Recent:
@@ -129,10 +137,11 @@ def read(
     starts_at: int,
     consolidated_through: int,
     window: int,
+    summary_seq: int | None = None,
     recent: Recent = recent,
-) -> Sequence[Said]:
+) -> tuple[Sequence[Said], str]:
     """What no summary covers, and the last ``window`` messages in any case, but nothing from before ``starts_at``; in
-    order, and the last ``MAX_MESSAGES`` at most, unless the turn itself has more."""
+    order, and the last ``MAX_MESSAGES`` at most, unless the turn itself has more. And the summary of that number."""
     first, zone = max(consolidated_through + 1, starts_at), timezone.get_current_timezone()
     whose = {"conversation_id": conversation_id, "turn_id": turn_id}
     known = recent.get(conversation_id)
@@ -145,13 +154,16 @@ def read(
         messages = _made(reversed(rows), turn_id, zone)
         from_seq = messages[0].seq if len(rows) >= window else starts_at
         known = _Kept(messages=messages, from_seq=from_seq, zone=zone, until=time.monotonic() + KEPT_SECONDS)
+    if summary_seq != known.summary_seq:
+        found = _content_at(conversation_id=conversation_id, seq=summary_seq)[0] if summary_seq else ""
+        known = replace(known, summary_seq=summary_seq, summary=found)
     messages = known.messages[-MAX_MESSAGES:]
     if len(messages) == MAX_MESSAGES and messages[0].turn_id == turn_id:
         # The turn alone may fill the prompt; all of it is needed to decide what comes next.
-        return _made(_of_turn(**whose), turn_id, zone)
+        return _made(_of_turn(**whose), turn_id, zone), known.summary
     if messages:
         recent.put(conversation_id, known)
-    return messages
+    return messages, known.summary
 
 
 def _with_what_came_since(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.conf import settings
 
@@ -13,8 +12,7 @@ from conversations import pins
 from conversations.engine import history
 from conversations.engine.lease import OF_TURN, POINTERS, RETRYING_FOR, Claim, TurnState, mine
 from conversations.errors import FenceLost
-from conversations.models import Message
-from nanohost.lib.statements import Given, Rows
+from nanohost.lib.statements import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +55,6 @@ _state = Rows(
         .values_list(*OF_TURN, *(f"conversation__{name}" for name in POINTERS))
     ),
 )
-_content_at = Rows[Any](
-    lambda: Message.objects.filter(conversation_id=Given("conversation_id"), seq=Given("seq")).values_list(
-        "content", flat=True
-    )
-)
 
 
 def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
@@ -69,12 +62,13 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
     what was read of it just now."""
     state = state or _state_of(claim)
     starts_at, consolidated_through, summary_seq = state.starts_at_seq, state.consolidated_through, state.summary_seq
-    messages = history.read(
+    messages, summary = history.read(
         claim.conversation_id,
         claim.turn_id,
         starts_at=starts_at,
         consolidated_through=consolidated_through,
         window=settings.MEMORY_WINDOW,
+        summary_seq=summary_seq,
     )
     own = [each for each in messages if each.turn_id == claim.turn_id]
     first_seq, last_seq = (messages[0].seq, messages[-1].seq) if messages else (0, 0)
@@ -86,7 +80,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         retries=state.retries,
         retry_code=state.retry_code,
         retrying_for=state.retrying_for.total_seconds() if state.retrying_for else 0.0,
-        summary=_content_at(conversation_id=claim.conversation_id, seq=summary_seq)[0] if summary_seq else "",
+        summary=summary,
         unconsolidated=unconsolidated,
         command=str(own[0].chat["content"]) if own and own[0].is_command else "",
         first_seq=first_seq,

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import redis
 from django.conf import settings
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from conversations.kinds import KINDS
 
@@ -24,6 +21,10 @@ def waiting_notifications() -> dict[str, int] | None:
     """
     if not settings.REDIS_URL:
         return None
+    import redis  # an embedded host never loads it: 8 MB
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
     options: dict[str, Any] = settings.CELERY_BROKER_TRANSPORT_OPTIONS
     queues = [kind.queue for kind in KINDS]
     try:

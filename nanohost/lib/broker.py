@@ -67,23 +67,19 @@ class Channel(_Channel):  # type: ignore[misc]
         time.sleep(LEFT_ALONE_SECONDS)
 
 
-# In a message's headers: the row that workers are to look at.
-ROW = "row"
-
-
 class Transport(redis.Transport):
-    """See the module. ``heard_by``: by a task's name, what is told the row of its notifications, at once: to make a
-    message of each, and to have Celery look up what is to be done with it, costs twice as much as all else of it."""
+    """See the module. ``heard_by``: by a task's name, what is given the headers of its messages at once, and tells
+    whether that was enough: to make a message of each, and to have Celery look up what is to be done with it, costs
+    twice as much as all else of it."""
 
     Channel = Channel
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.heard_by: dict[str, Callable[[str], None]] = {}
+        self.heard_by: dict[str, Callable[[dict[str, Any]], bool]] = {}
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         headers = message["headers"]
-        if ROW in headers and (hear := self.heard_by.get(headers["task"])):
-            hear(headers[ROW])
-        else:
+        hear = self.heard_by.get(headers["task"])
+        if not hear or not hear(headers):
             super()._deliver(message, queue)

@@ -23,6 +23,7 @@ HAPPENS = st.lists(
         st.tuples(st.just("begin")),
         st.tuples(st.just("start"), st.integers(0, 12)),
         st.tuples(st.just("cover"), st.integers(0, 12)),
+        st.tuples(st.just("summarise")),
         st.tuples(st.just("read")),
     ),
     max_size=40,
@@ -47,6 +48,7 @@ def test_what_is_kept_is_what_would_be_read_anew(owner, happens, window):
     conversation = inbox.start_conversation(owner_id=owner.pk, metadata={})
     numbers = itertools.count(1)
     turn, seq, starts_at, covered, recent = begin(conversation, next(numbers)), 0, 1, 0, Recent()
+    summary_seq = None
     for what, *given_ in [*happens, ("read",)]:
         match what:
             case "append":
@@ -60,11 +62,15 @@ def test_what_is_kept_is_what_would_be_read_anew(owner, happens, window):
                 covered = max(covered, starts_at - 1)
             case "cover":
                 covered = min(max(given_[0], starts_at - 1), seq)  # a summary that is undone moves it back
+            case "summarise":
+                summary_seq = seq or None
             case "read":
                 pointers = {"starts_at": starts_at, "consolidated_through": covered, "window": window}
-                kept = history.read(conversation.pk, turn.pk, **pointers, recent=recent)
-                anew = history.read(conversation.pk, turn.pk, **pointers, recent=Recent())
+                pointers["summary_seq"] = summary_seq
+                kept, kept_summary = history.read(conversation.pk, turn.pk, **pointers, recent=recent)
+                anew, summary = history.read(conversation.pk, turn.pk, **pointers, recent=Recent())
                 assert [seen(each, turn) for each in kept] == [seen(each, turn) for each in anew]
+                assert kept_summary == summary == (f"words {summary_seq}" if summary_seq else "")
 
 
 def seen(said: history.Said, turn: Turn) -> tuple[object, ...]:
@@ -77,7 +83,7 @@ def turn(conversation: Conversation) -> Turn:
 
 
 def read(turn: Turn, recent: Recent, **pointers: Any) -> list[str]:
-    said = history.read(turn.conversation_id, turn.pk, **(POINTERS | pointers), recent=recent)
+    said, _ = history.read(turn.conversation_id, turn.pk, **(POINTERS | pointers), recent=recent)
     return [each.chat["content"] for each in said]
 
 
@@ -85,12 +91,13 @@ def test_what_was_read_before_is_not_read_again(turn, django_assert_num_queries)
     recent = Recent()
     for seq in range(1, 7):
         append(turn, seq)
-    first = history.read(turn.conversation_id, turn.pk, **POINTERS, recent=recent)
+    first, _ = history.read(turn.conversation_id, turn.pk, **POINTERS, summary_seq=2, recent=recent)
     append(turn, 7)
     with django_assert_num_queries(1) as asked:
-        second = history.read(turn.conversation_id, turn.pk, **POINTERS, recent=recent)
+        second, summary = history.read(turn.conversation_id, turn.pk, **POINTERS, summary_seq=2, recent=recent)
     assert all(now is before for now, before in zip(second, first, strict=False))
     assert len(second) == len(first) + 1
+    assert summary == "words 2"
     assert "LIMIT 501" in asked.captured_queries[0]["sql"]
 
 
@@ -110,7 +117,7 @@ def test_another_time_zone_shows_other_times(turn, settings):
     append(turn, 1)
 
     def shown() -> str:
-        (said,) = history.read(turn.conversation_id, turn.pk, **POINTERS, recent=recent)
+        (said,), _ = history.read(turn.conversation_id, turn.pk, **POINTERS, recent=recent)
         return str(said.shown["content"])
 
     before = shown()

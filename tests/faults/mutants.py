@@ -164,7 +164,7 @@ MUTANTS = (
                 "        message.ack_log_error(logger, consumer.connection_errors)\n",
                 "",
             ),
-            ("nanohost.lib.broker:Transport._deliver", "        if ROW in headers and ", "        if not headers and "),
+            ("nanohost.lib.broker:Transport._deliver", "        if not hear or ", "        if hear or "),
             ("nanohost.settings", '"ack_emulation": False,', '"ack_emulation": True,'),
         ),
         caught_by=(

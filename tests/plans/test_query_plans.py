@@ -216,7 +216,7 @@ def read_twice(claim: Claim) -> None:
     """All of it, and what came since."""
     recent = history.Recent()
     for _ in range(2):
-        pointers: dict[str, int] = {"starts_at": 1, "consolidated_through": 0, "window": 20}
+        pointers: dict[str, int] = {"starts_at": 1, "consolidated_through": 0, "window": 20, "summary_seq": 1}
         history.read(claim.conversation_id, claim.turn_id, **pointers, recent=recent)
 
 
