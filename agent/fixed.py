@@ -11,9 +11,12 @@ class Fixed(dict[str, Any]):
     """A message, or a tool, in the OpenAI chat format. Nobody changes it, nor anything in it: whoever wants another one
     makes one (``fixed | {...}``), which is a plain ``dict``."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "json", "tokens")
 
     _kept: dict[object, Any]
+    # Once somebody has asked for them: what every prompt asks of each of its messages.
+    json: str
+    tokens: int
 
     def kept(self, key: object, make: Callable[["Fixed"], T]) -> T:
         """What ``make`` makes of it, which is the same each time; kept under a key."""
@@ -32,12 +35,14 @@ def as_json(each: Iterable[Mapping[str, Any]]) -> str:
     return f"[{', '.join(map(_as_json, each))}]"
 
 
-def _as_json(value: Mapping[str, Any]) -> str:
-    return value.kept("json", _dumped) if isinstance(value, Fixed) else _dumped(value)
-
-
-def _dumped(value: Mapping[str, Any]) -> str:
-    return _encode(value)
+def _as_json(value: Any) -> str:
+    try:
+        return str(value.json)
+    except AttributeError:
+        made = _encode(value)
+    if isinstance(value, Fixed):
+        value.json = made
+    return made
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode

@@ -192,8 +192,9 @@ def build_prompt(
         history = [_shown(message, result_chars) for message in cleaned]
         if tokens is not None:
             room = tokens - estimated(system)
-            history = _with_newest_squeezed(history, cleaned, room, result_chars)
-            history = keep_what_fits(history, budget=room, cost=estimated_message)
+            if _cost(history) > room:
+                history = _with_newest_squeezed(history, cleaned, room, result_chars)
+                history = keep_what_fits(history, budget=room, cost=estimated_message)
         there = {(message["role"], message["content"]) for message in history} if background.pinned else set()
         lost = [each for each in background.pinned if each not in before and (each.role, each.content) not in there]
         if not lost:
@@ -217,8 +218,6 @@ def _with_newest_squeezed(
 ) -> list[ChatMessage]:
     """The history, its newest turn shortened rather than that older ones are left out, which no summary may have yet;
     but a quarter of the room is the newest turn's in any case."""
-    if _cost(history) <= room:
-        return history
     begin = max((at for at, message in enumerate(history) if message["role"] == "user"), default=0)
     share = max(room - _cost(history[:begin]), room // 4)
     return history[:begin] + _squeezed(history[begin:], plain[begin:], share, result_chars)

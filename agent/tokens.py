@@ -30,13 +30,16 @@ def estimated(text: str) -> int:
 
 def estimated_message(message: ChatMessage) -> int:
     """Tokens of a message, uncorrected."""
-    return message.kept("tokens", _estimated_message) if isinstance(message, Fixed) else _estimated_message(message)
-
-
-def _estimated_message(message: ChatMessage) -> int:
+    try:
+        tokens: int = message.tokens  # type: ignore[attr-defined]  # one that is Fixed may have them
+        return tokens
+    except AttributeError:
+        pass
     tokens = _MESSAGE_TOKENS + estimated(message.get("content") or "")
     for call in message.get("tool_calls") or ():
         tokens += _MESSAGE_TOKENS + estimated(call["function"]["name"] + call["function"]["arguments"])
+    if isinstance(message, Fixed):
+        message.tokens = tokens
     return tokens
 
 

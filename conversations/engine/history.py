@@ -37,13 +37,15 @@ KEPT_SECONDS = 300.0
 @dataclass(frozen=True, slots=True)
 class Said:
     """A message. ``turn_id``: the turn it was read for, if it is that turn's own. ``chat``: in the chat format.
-    ``shown``: as the prompt has it."""
+    ``shown``: as the prompt has it. ``chars``: how many are kept of it, about: it is kept as it is, as the prompt has
+    it, and as JSON."""
 
     seq: int
     turn_id: UUID | None
     is_command: bool
     chat: ChatMessage
     shown: ChatMessage
+    chars: int
 
 
 _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
@@ -98,8 +100,8 @@ class _Kept:
 
     @cached_property
     def chars(self) -> int:
-        """About how many: each message is kept as it is, as the prompt has it, and as JSON."""
-        return len(self.summary) + sum(200 + 3 * len(str(each.chat["content"] or "")) for each in self.messages)
+        """About how many."""
+        return len(self.summary) + sum([each.chars for each in self.messages])
 
 
 class Recent:
@@ -192,7 +194,8 @@ def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo) -> list[Said]:
         chat = Fixed(as_chat(*row))
         shown = Fixed(for_model(zone, created_at, chat)) if chat["role"] == Message.Role.USER else chat
         is_command = kind == Message.Kind.COMMAND
-        made.append(Said(seq, turn_id if is_own else None, is_command, chat, shown))
+        chars = 200 + 3 * len(str(chat["content"] or ""))
+        made.append(Said(seq, turn_id if is_own else None, is_command, chat, shown, chars))
     return made
 
 

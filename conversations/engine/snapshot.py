@@ -72,7 +72,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
     )
     own = [each for each in messages if each.turn_id == claim.turn_id]
     first_seq, last_seq = (messages[0].seq, messages[-1].seq) if messages else (0, 0)
-    unconsolidated = sum(each.seq > consolidated_through for each in messages)
+    unconsolidated = len([each for each in messages if each.seq > consolidated_through])
     return Snapshot(
         own=[each.chat for each in own],
         transcript=[each.shown for each in messages if not each.is_command],
