@@ -1,7 +1,5 @@
 """The project as an app, so that its own commands are found."""
 
-import gc
-
 from django.apps import AppConfig
 
 
@@ -14,11 +12,9 @@ class NanohostConfig(AppConfig):
         # Whoever rings the doorbell, in whatever process and thread, rings this application's.
         from nanohost import checks  # noqa: F401 -- registers them
         from nanohost.celery import app
-        from nanohost.lib import logs, process
+        from nanohost.lib import garbage, logs, process
 
         app.set_default()
         logs.log_uncaught()
         process.share_one_heap()
-        # From here on garbage is looked for, but not among what was loaded.
-        gc.freeze()
-        gc.enable()
+        garbage.look_seldom()

@@ -13,6 +13,7 @@ django.setup(set_prefix=False)
 from django.conf import settings  # noqa: E402 -- Django first
 
 from conversations.web.gateway import Receive, ResponseGateway, Scope, Send  # noqa: E402 -- Django first
+from nanohost.lib import garbage  # noqa: E402 -- Django first
 from nanohost.lib.debugging import Handler  # noqa: E402 -- Django first
 
 gateway = ResponseGateway(Handler())
@@ -36,6 +37,7 @@ async def _live(receive: Receive, send: Send) -> None:
 
         embedded = Embedded(asyncio.get_running_loop())
         await asyncio.to_thread(embedded.start)
+    garbage.leave_out_what_there_is()
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await gateway.close()

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import connections
 
+from nanohost.lib import garbage
 from nanohost.lib.redaction import redact
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
@@ -77,6 +78,7 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     try:
         await_database()
         start_runtime(kinds)
+        garbage.leave_out_what_there_is()
     except (CommandError, SandboxMissing) as error:
         raise SystemExit(str(error)) from None
     except Exception as error:
