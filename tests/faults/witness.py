@@ -4,7 +4,7 @@
 ahead of the machine's clock, or behind it. A message of tests.faults.client may ask for the rest: a turn that kills its
 worker whenever its model is asked, and a call whose toolbox dies once its answer is stored and nobody was told.
 
-Nothing of the product knows of this: it hooks the scripted model, Celery's signals and Python's clock.
+Nothing of the product knows of this: it hooks the scripted model, kombu's producer and Python's clock.
 """
 
 import asyncio
@@ -43,19 +43,25 @@ def watch_models() -> None:
 
 def watch_rings() -> None:
     """In a toolbox every ring is for a turn whose call has just been stored as ended."""
-    from celery.signals import before_task_publish
+    from kombu import Producer
 
-    def ring(sender: str, body: Any, **_: Any) -> None:
-        from tools.models import ToolCall
+    publish = Producer.publish
 
-        if sender != "conversations.tasks.advance_turn":
-            return
-        for arguments in ToolCall.objects.filter(turn_id=body[0][0]).values_list("arguments", flat=True):
-            asked = json.loads(arguments or "{}")
-            if asked.get("kill") == "stored" and tell(DATA_DIR, "asked to die", asked["mark"]) == 0:
-                die(asked["mark"])
+    def watched_publish(self: Any, body: Any, *args: Any, headers: Any = None, **how: Any) -> Any:
+        if headers and headers.get("task") == "conversations.tasks.advance_turn":
+            _die_if_asked(headers["row"])
+        return publish(self, body, *args, headers=headers, **how)
 
-    before_task_publish.connect(ring, weak=False)
+    Producer.publish = watched_publish
+
+
+def _die_if_asked(turn_id: str) -> None:
+    from tools.models import ToolCall
+
+    for arguments in ToolCall.objects.filter(turn_id=turn_id).values_list("arguments", flat=True):
+        asked = json.loads(arguments or "{}")
+        if asked.get("kill") == "stored" and tell(DATA_DIR, "asked to die", asked["mark"]) == 0:
+            die(asked["mark"])
 
 
 def shift_clock(seconds: float) -> None:
