@@ -79,7 +79,7 @@ class Transport(redis.Transport):
         self.heard_by: dict[str, Callable[[dict[str, Any]], bool]] = {}
 
     def _deliver(self, message: Any, queue: str | None) -> None:
-        headers = message["headers"]
-        hear = self.heard_by.get(headers["task"])
+        headers = message.get("headers") or {}  # what is no task's, such as a worker's answer to another, may have none
+        hear = self.heard_by.get(headers.get("task", ""))
         if not hear or not hear(headers):
             super()._deliver(message, queue)

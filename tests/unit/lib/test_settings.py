@@ -1,10 +1,8 @@
 """The settings: what the environment says, or one line about what makes no sense."""
 
-import gc
 import re
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
 from nanohost.lib import env, redaction
@@ -259,10 +257,3 @@ def test_settings_are_read_by_those_readers_alone():
     source = SETTINGS.read_text()
     assert "os.environ" not in source
     assert "getenv" not in source
-
-
-def test_garbage_is_looked_for_once_everything_is_loaded():
-    gc.disable()  # as manage.py and Celery's commands begin
-    apps.get_app_config("nanohost").ready()
-    assert gc.isenabled()
-    assert gc.get_freeze_count() > 0
