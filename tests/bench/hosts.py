@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from tests.faults.servers import PostgreSql, Redis, free_port
-from tests.support.hosts import CELERY, KEY, ROOT
+from tests.support.hosts import KEY, PROCESSES, ROOT
 
 # The default one, and those that do what they are called.
 ONE_WORD, TOOL, STREAMED, SLOW, USUAL = "words:1", "tool", "words:20", "words:1+1000", "words:1+200"
@@ -224,9 +224,8 @@ class Production:
         processes = Processes(self.environment | {"PORT": str(free_port())}, self.log)
         Worker.objects.all().delete()
         try:
-            processes.start("worker", *CELERY, "worker", "--queues", "turns,compaction", count=workers)
-            processes.start("toolbox", *CELERY, "worker", "--queues", "tools", count=toolboxes)
-            processes.start("web", "manage.py", "web", count=int(web))
+            for kind, count in (("worker", workers), ("toolbox", toolboxes), ("web", int(web))):
+                processes.start(kind, *PROCESSES[kind], count=count)
             # A worker of either kind listens on one connection.
             until(lambda: Worker.objects.count() == workers + toolboxes <= self._listeners(), "no workers", self.log)
             if web:

@@ -33,10 +33,12 @@ KEY = "nh_test1234_0123456789abcdefghij"
 PLAIN = False
 
 CELERY = ("-m", "celery", "-A", "nanohost")
+# As in docker-compose.yml: workers need nothing of one another, and would wait a second for it at each start.
+ALONE = ("--without-mingle", "--without-gossip")
 PROCESSES = {
     "web": ("manage.py", "web"),
-    "worker": (*CELERY, "worker", "--queues", "turns,compaction"),
-    "toolbox": (*CELERY, "worker", "--queues", "tools"),
+    "worker": (*CELERY, "worker", "--queues", "turns,compaction", *ALONE),
+    "toolbox": (*CELERY, "worker", "--queues", "tools", *ALONE),
 }
 BEAT = {"beat": (*CELERY, "beat")}
 
