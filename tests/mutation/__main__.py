@@ -35,6 +35,7 @@ OF_TURNS += ("engine/test_compaction",)
 # The modules that are always tried, and the tests that see them best: those that are quick, and those that start hosts,
 # which are run on what the quick ones do not see.
 TESTS = {
+    "conversations/engine/history.py": (("engine/test_history", *OF_TURNS), ()),
     "conversations/engine/lease.py": (OF_TURNS, ("test_guarantees",)),
     "conversations/engine/snapshot.py": (OF_TURNS, ("test_guarantees",)),
     "conversations/engine/steps.py": (OF_TURNS, ("test_guarantees",)),
