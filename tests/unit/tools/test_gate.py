@@ -442,3 +442,42 @@ def test_processes_are_started_for_enabled_tools_that_have_some(db, tool_setting
     ToolSetting.objects.update(enabled=False)
     gate.warm_tools()
     assert started[1:] == [set()]
+
+
+def test_a_survey_says_of_each_tool_which_rule_forbids_it(tool_settings):
+    tool_settings("time")
+    tool_settings("append_line")
+    found = {tool.name: rule for tool, rule in gate.survey(agent_tools=EVERY_TOOL)}
+    assert found.keys() == {tool.name for tool in registry.registered()}
+    assert (found["time"], found["append_line"]) == (None, "permission:FS_WRITE")
+    disabled = set(found) - set(ToolSetting.objects.filter(enabled=True).values_list("name", flat=True))
+    assert {found[name] for name in disabled} == {"not_enabled"}
+
+
+def test_a_call_that_cannot_be_claimed_while_the_database_is_away_is_left_to_a_sweep(
+    allowed, effects, settings, monkeypatch, caplog
+):
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError("the database is away")
+
+    call = ask("append_line", path=str(effects), line="one")
+    settings.TURN_LEASE_SECONDS = 0
+    monkeypatch.setattr(calls, "claim", away)
+    run(call)
+    assert "a tool call could not be claimed (OperationalError); a sweep finds it" in caplog.text
+    call.refresh_from_db()
+    assert (call.status, effects.exists()) == (CallStatus.QUEUED, False)
+
+
+def test_what_enabled_tools_run_in_is_started_before_their_first_call(allowed, monkeypatch):
+    started = []
+
+    class Started(Runner):
+        @classmethod
+        def start(cls, tools):
+            started.extend(tool.name for tool in tools)
+
+    monkeypatch.setattr(gate, "KINDS", (Started,))
+    gate.warm_tools()
+    assert set(started) == set(ToolSetting.objects.filter(enabled=True).values_list("name", flat=True))
+    assert "append_line" in started
