@@ -20,7 +20,9 @@ secrets:
 	random() { LC_ALL=C tr -dc A-Za-z0-9 </dev/urandom | head -c 64; } && \
 	{ [ -s postgres_password ] || random >postgres_password; } && \
 	{ [ -s secret_key ] || random >secret_key; } && \
+	{ [ -s webhook_key ] || random >webhook_key; } && \
 	{ [ -s database_url ] || echo "postgresql://nanohost:$$(cat postgres_password)@postgres:5432/nanohost" >database_url; } && \
+	{ [ -e email_host_password ] || printf %s "$$EMAIL_HOST_PASSWORD" >email_host_password; } && \
 	{ [ -e openai_api_key ] || printf %s "$$OPENAI_API_KEY" >openai_api_key; }
 
 # On every shape there are servers for; its last line names those that ran.

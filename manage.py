@@ -22,6 +22,7 @@ def main() -> None:
         sys.exit(f"nanohost: {error}. `make run` installs what is needed; then use .venv/bin/python.")
     try:
         load_apps()
+        sign()
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"nanohost: {error}")
@@ -31,6 +32,16 @@ def main() -> None:
         if not (why := why_unusable(error)):
             raise
         sys.exit(f"nanohost: {why}")
+
+
+def sign() -> None:
+    """What a command does stands in the audit log under the name of whoever has started it; what hosts do, under their
+    own."""
+    from nanohost.accounts import audit
+    from nanohost.lib.process import user_of_this
+
+    if sys.argv[1:2] and sys.argv[1] not in ("prepare", "serve", "stack", "web"):
+        audit.acts(f"manage.py {user_of_this()}")
 
 
 def load_apps() -> None:

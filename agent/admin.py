@@ -3,6 +3,7 @@
 import json
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin
@@ -11,10 +12,25 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextareaWidget
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminTextareaWidget,
+)
 
 from agent import simulator
-from agent.models import DEFAULT_AGENT, DOCUMENTS, MAX_DOCUMENT_CHARS, PROMPT_DOCUMENTS, Agent, AgentVersion
+from agent.models import (
+    DEFAULT_AGENT,
+    DOCUMENTS,
+    MAX_DOCUMENT_CHARS,
+    MAX_RETENTION_DAYS,
+    PROMPT_DOCUMENTS,
+    RETAINED,
+    Agent,
+    AgentVersion,
+    Taint,
+)
+from agent.spending import admin as spending_admin  # noqa: F401 -- which registers pages as well
 from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to, link_to_list
 from tools import registry
 from tools.admin import ToolSettingAdmin
@@ -25,6 +41,17 @@ def _document(name: str, help_text: str) -> forms.CharField:
     box = UnfoldAdminTextareaWidget(attrs={"rows": 8})
     return forms.CharField(
         label=name, required=False, strip=False, max_length=MAX_DOCUMENT_CHARS, widget=box, help_text=help_text
+    )
+
+
+def _days(label: str, help_text: str) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label,
+        required=False,
+        min_value=1,
+        max_value=MAX_RETENTION_DAYS,
+        widget=UnfoldAdminIntegerFieldWidget(),
+        help_text=f"{help_text} In days. Empty: for ever.",
     )
 
 
@@ -47,6 +74,19 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         "What it is to look after by itself, such as tasks. Headings, comments and ticked boxes are nothing to do.",
     )
 
+    keep_messages = _days(
+        "Messages",
+        "What is said, and summaries of it. They go also while a conversation goes on; its next prompts lack them.",
+    )
+    keep_sent = _days(
+        "Prompts sent", "The records of what models were sent, and replaced versions of the agent itself."
+    )
+    keep_results = _days("Tool results", "What tools were called with and what they answered. Which were called stays.")
+    keep_memory = _days(
+        "Memory", "Versions of the long-term memory that were replaced, and notes. What is known now stays."
+    )
+    keep_history = _days("History log", "What happened, as the agent finds it with its tool recall.")
+
     class Meta:
         model = Agent
         fields = [
@@ -57,8 +97,10 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "output_reserve",
             "every_tool",
             "tools",
+            "approvals",
             "max_tool_rounds",
             "max_turn_tokens",
+            "taint",
             "may_reschedule",
             "check_in_owner",
             "check_in_minutes",
@@ -69,15 +111,26 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         gone = sorted(set(self.instance.tools) - set(registry.names()))
         choices = [(name, name) for name in registry.names()]
         choices += [(name, f"{name} (no code registers it any more)") for name in gone]
+        if "taint" in self.fields:  # whoever may only look has no field of it
+            self.fields["taint"].required = False
         field = self.fields["tools"]
         assert isinstance(field, forms.MultipleChoiceField)
         field.choices = choices
         for name in DOCUMENTS:
             self.fields[_field_of(name)].initial = self.instance.documents.get(name, "")
+        for name in RETAINED:
+            self.fields[_days_of(name)].initial = self.instance.retention.get(name)
+
+    def clean_taint(self) -> str:
+        """What it was, if the form does not say."""
+        given: str = self.cleaned_data["taint"]
+        return given or self.instance.taint
 
     def save(self, commit: bool = True) -> Agent:
         texts = {name: self.cleaned_data[_field_of(name)] for name in DOCUMENTS}
         self.instance.documents = {name: text for name, text in texts.items() if text.strip()}
+        days = {name: self.cleaned_data[_days_of(name)] for name in RETAINED}
+        self.instance.retention = {name: number for name, number in days.items() if number}
         agent: Agent = super().save(commit)
         return agent
 
@@ -86,23 +139,34 @@ def _field_of(document: str) -> str:
     return f"document_{document.lower()}"
 
 
+def _days_of(retained: str) -> str:
+    return f"keep_{retained}"
+
+
 @admin.register(Agent)
 class AgentAdmin(ModelAdmin):
     """A change counts from the next time on that a worker takes a turn: one that runs ends as it was begun."""
 
     form = AgentForm
     list_display = ["name", "version", "model_asked", "tools_allowed", "max_tool_rounds", "max_turn_tokens"]
-    list_display += ["updated_at"]
+    list_display += ["taint", "updated_at"]
+    list_filter = ["taint"]
+    list_before_template = "admin/agent/unguarded.html"
     search_fields = ["name"]
     search_fields_of_editors = ["system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt", "model"]}),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
         ("Check-ins, which are in none", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
-        ("Tools", {"fields": ["every_tool", "tools", "may_reschedule"]}),
+        ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),
         ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
+        ("How long it is kept", {"fields": [_days_of(name) for name in RETAINED]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        unguarded = list(Agent.objects.filter(taint=Taint.OFF).values("pk", "name"))
+        return super().changelist_view(request, {"unguarded": unguarded, **(extra_context or {})})
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         # Clients and the audit of tool calls know an agent by its name.
@@ -155,7 +219,12 @@ class AgentsToolAdmin(ToolSettingAdmin):
         if not request.user.has_perms(["tools.view_toolsetting", "agent.view_agent"]):
             raise PermissionDenied
         told = self.admin_site.each_context(request) | {"title": "Simulator", "opts": self.opts}
-        return TemplateResponse(request, "admin/agent/simulator.html", told | simulator.context(request))
+        said = simulator.context(request, tainted_by=self.tainted_by)
+        return TemplateResponse(request, "admin/agent/simulator.html", told | said)
+
+    def tainted_by(self, conversation_id: UUID) -> str:
+        """What has tainted a conversation, if anything has: who knows conversations says so."""
+        return ""
 
     @admin.display(description="simulator")
     def simulator(self, setting: ToolSetting) -> str:

@@ -67,6 +67,18 @@ class LlmRequestRefused(LlmError):
     code = "llm_request_refused"
 
 
+class BudgetExceeded(LlmError):
+    """A budget has no room for the call: the model was not asked. The detail is for whoever asked."""
+
+    code = "budget_exceeded"
+
+
+class ModelNotPriced(LlmError):
+    """A budget in money applies to the call, and what the model costs is not known: it was not asked."""
+
+    code = "model_not_priced"
+
+
 # What a provider recovers from in minutes. An answer that makes no sense is transient too, but it was paid for: it is
 # asked for again a few times, and not for minutes.
 OUTAGES = frozenset({LlmRateLimited.code, LlmTimeout.code, LlmUnavailable.code})

@@ -8,7 +8,10 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
 from django.forms.models import model_to_dict
 
+from nanohost.accounts import audit
+from tools.consent import validate_modes
 from tools.gate import AgentTools
+from tools.taint import Policy
 
 DEFAULT_AGENT = "default"
 
@@ -19,6 +22,18 @@ DOCUMENTS = (*PROMPT_DOCUMENTS, HEARTBEAT)
 
 # Characters of one document: some 10,000 tokens, which every call of the model pays for.
 MAX_DOCUMENT_CHARS = 40_000
+
+# What an agent may keep for so many days only; docs/control.md says what each is.
+MESSAGES, SENT, RESULTS, MEMORY, HISTORY = RETAINED = ("messages", "sent", "results", "memory", "history")
+MAX_RETENTION_DAYS = 36_500
+
+
+def validate_retention(retention: Any) -> None:
+    """Numbers of days, by what is kept for so long."""
+    if not isinstance(retention, dict) or not set(retention) <= set(RETAINED):
+        raise ValidationError(f'Days by what is kept are needed, such as {{"messages": 90}}; of {", ".join(RETAINED)}.')
+    if not all(type(days) is int and 0 < days <= MAX_RETENTION_DAYS for days in retention.values()):
+        raise ValidationError(f"Days are a whole number above 0, {MAX_RETENTION_DAYS} at most.")
 
 
 def validate_tool_names(names: Any) -> None:
@@ -36,6 +51,14 @@ def validate_documents(documents: Any) -> None:
     for name, text in documents.items():
         if len(text) > MAX_DOCUMENT_CHARS:
             raise ValidationError(f"{name} has {len(text)} characters; {MAX_DOCUMENT_CHARS} are allowed.")
+
+
+class Taint(models.TextChoices):
+    """What becomes of calls with effects or egress once a conversation is tainted."""
+
+    OFF = "off", "off: they run all the same"
+    APPROVE = "approve", "approve: each needs consent"
+    REFUSE = "refuse", "refuse: none runs"
 
 
 class Agent(models.Model):
@@ -70,11 +93,34 @@ class Agent(models.Model):
         validators=[validate_tool_names],
         help_text="Otherwise, the names of those it may use.",
     )
+    approvals = models.JSONField(
+        "consent",
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        blank=True,
+        validators=[validate_modes],
+        help_text='By tool, when its calls wait for consent: never, tainted or always; "*" is every other tool. '
+        "What a tool's own page asks for stays asked for.",
+    )
     max_tool_rounds = models.PositiveIntegerField(
         null=True, blank=True, help_text="Rounds of tool calls in one turn. Empty: AGENT_MAX_TOOL_ROUNDS."
     )
     max_turn_tokens = models.PositiveIntegerField(
         null=True, blank=True, help_text="Tokens one turn may use, prompts and answers together. Empty: no limit."
+    )
+    is_public = models.BooleanField(
+        verbose_name="public",
+        default=False,
+        db_default=False,
+        help_text="API keys that name no agents of their own may use it.",
+    )
+    taint = models.CharField(
+        max_length=7,
+        choices=Taint.choices,
+        default=Taint.APPROVE,
+        db_default=Taint.OFF,
+        help_text="Once untrusted text, such as a web page, has entered a conversation: what becomes of calls of tools "
+        "that have effects or reach other hosts.",
     )
     may_reschedule = models.BooleanField(
         default=False,
@@ -99,6 +145,14 @@ class Agent(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
         help_text="How often it is looked at, in minutes. Empty: HEARTBEAT_MINUTES.",
     )
+    retention = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        blank=True,
+        validators=[validate_retention],
+        help_text="How many days each of these is kept: messages, sent, results, memory, history. What is not named is"
+        " kept for ever.",
+    )
     version = models.PositiveIntegerField(
         default=1, db_default=1, editable=False, help_text="Raised by each change; a turn keeps the one it ran with."
     )
@@ -111,9 +165,12 @@ class Agent(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def allowed_tools(self) -> AgentTools:
-        """The allow list as the gate takes it."""
-        return AgentTools(names=None if self.every_tool else frozenset(self.tools))
+    def allowed_tools(self, *, tainted_by: str = "") -> AgentTools:
+        """The allow list as the gate takes it. ``tainted_by``: from where untrusted text has entered the conversation
+        that asks, if some has."""
+        names = None if self.every_tool else frozenset(self.tools)
+        policy: Policy = "off" if self.taint == Taint.OFF else "approve" if self.taint == Taint.APPROVE else "refuse"
+        return AgentTools(names=names, approvals=self.approvals, taint=policy, tainted_by=tainted_by)
 
     def own_model(self) -> str:
         """The model that is asked unless a request names another."""
@@ -122,8 +179,11 @@ class Agent(models.Model):
     def prompt_tokens(self) -> int:
         """Tokens that a prompt for this agent may have; at least half its window, however much is to be kept free."""
         window = self.context_window or settings.LLM_CONTEXT_WINDOW
-        reserve = settings.LLM_OUTPUT_RESERVE if self.output_reserve is None else self.output_reserve
-        return max(window - reserve, window // 2)
+        return max(window - self.answer_tokens(), window // 2)
+
+    def answer_tokens(self) -> int:
+        """Tokens that are kept free for an answer, and that it has at most where a budget applies."""
+        return settings.LLM_OUTPUT_RESERVE if self.output_reserve is None else self.output_reserve
 
     def profile(self) -> dict[str, Any]:
         """What makes a version of it: all that people set."""
@@ -137,9 +197,17 @@ class Agent(models.Model):
                 return
             self.version = stored.version + 1 if stored else 1
             self.save()
-            changed = _changed(stored.profile(), self.profile()) if stored else []
+            was, became = stored.profile() if stored else {}, self.profile()
+            changed = _changed(was, became) if stored else []
             AgentVersion.objects.create(
-                agent=self, number=self.version, profile=self.profile(), changed=", ".join(changed), made_by=by
+                agent=self, number=self.version, profile=became, changed=", ".join(changed)[:255], made_by=by
+            )
+            differ = [name for name in became if was.get(name) != became[name]]
+            audit.record(
+                "agent.changed" if stored else "agent.made",
+                about=self,
+                before={name: was[name] for name in differ} if stored else None,
+                after={name: became[name] for name in differ},
             )
 
 
@@ -147,7 +215,11 @@ class Agent(models.Model):
 PROFILE = (
     *("name", "system_prompt", "documents", "model", "context_window", "output_reserve"),
     *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "check_in_owner"),
+    "is_public",
+    "approvals",
+    "taint",
     "check_in_minutes",
+    "retention",
 )
 # What versions call those that had another name when the first of them were stored.
 _STORED_AS = {"check_in_owner": "heartbeat_owner", "check_in_minutes": "heartbeat_minutes"}
@@ -182,3 +254,7 @@ class AgentVersion(models.Model):
         earlier = AgentVersion.objects.filter(agent_id=self.agent_id, number__lt=self.number).order_by("-number")
         profile: dict[str, Any] = earlier.values_list("profile", flat=True).first() or {}
         return profile
+
+
+# Rows of their own room.
+from agent.spending.models import Budget, BudgetPeriod, ModelPrice, Reservation  # noqa: E402, F401

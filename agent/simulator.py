@@ -1,6 +1,7 @@
 """Would this call run, and which rule decides? A page that asks the gate, which runs and stores nothing for it."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ QUESTIONS = {
     "permission": "Has an admin granted it the permission it needs?",
     "input_size": "Are the arguments small enough?",
     "arguments": "Are the arguments what the tool's schema asks for?",
+    "tainted": "Has nothing untrusted entered the conversation, or may it run all the same?",
     "rate:conversation": "Is one of the conversation's calls of this minute left?",
     "rate:owner": "Is one of the owner's calls of this minute left?",
 }
@@ -44,7 +46,7 @@ class SimulatorForm(forms.Form):
     conversation = forms.UUIDField(
         required=False,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Its id; only rate limits look at it. Empty: a new one.",
+        help_text="Its id; rate limits and taint look at it. Empty: a new one.",
     )
     arguments = forms.CharField(
         required=False,
@@ -63,33 +65,42 @@ class SimulatorForm(forms.Form):
             raise forms.ValidationError("There is no user of that name.")
         return int(found)
 
-    def verdict(self) -> Verdict:
-        """What the gate says; the form is valid."""
+    def verdict(self, *, tainted_by: str) -> Verdict:
+        """What the gate says where this has tainted the conversation; the form is valid."""
         given = self.cleaned_data
         return gate.simulate(
             given["tool"],
             given["arguments"],
-            agent_tools=given["agent"].allowed_tools(),
+            agent_tools=given["agent"].allowed_tools(tainted_by=tainted_by),
             owner_id=given["owner"],
             conversation_id=given["conversation"],
         )
 
 
-def context(request: HttpRequest) -> dict[str, Any]:
-    """What the page shows: the form; and, of one that is filled in, or of a call that is named, what the gate says."""
+# What stands for any page, in the verdict on a conversation that one has entered.
+SUPPOSED = "a page that was fetched"
+
+
+def context(request: HttpRequest, *, tainted_by: Callable[[UUID], str]) -> dict[str, Any]:
+    """What the page shows: the form; and, of one that is filled in, or of a call that is named, what the gate says: as
+    it is, and if the conversation were tainted. ``tainted_by``: what has tainted a conversation, if anything has."""
     call = _call(request)
     form = SimulatorForm(request.POST) if request.method == "POST" else SimulatorForm(call or _given(request))
     if request.method != "POST" and not call:
         return {"form": SimulatorForm(initial=_given(request))}
     if not form.is_valid():
         return {"form": form, "is_call": bool(call)}
-    verdict = form.verdict()
+    conversation_id = form.cleaned_data["conversation"]
+    tainted = tainted_by(conversation_id) if conversation_id else ""
+    verdict, if_tainted = form.verdict(tainted_by=tainted), form.verdict(tainted_by=tainted or SUPPOSED)
     steps = [{"rule": rule, "asks": question(rule), "passed": True, "message": ""} for rule in verdict.passed]
     if refusal := verdict.refusal:
         met = {"rule": refusal.rule, "asks": question(refusal.rule), "passed": False, "message": shown(str(refusal))}
         steps.append(met)
     arguments = None if verdict.arguments is None else json.dumps(verdict.arguments, indent=2, ensure_ascii=False)
     told = {"form": form, "is_call": bool(call), "verdict": verdict, "steps": steps, "tool": shown(form.data["tool"])}
+    told |= {"tainted_by": shown(tainted), "if_tainted": if_tainted}
+    told["if_tainted_says"] = shown(str(if_tainted.refusal)) if if_tainted.refusal else ""
     return told | {"arguments": arguments and shown(arguments)}
 
 

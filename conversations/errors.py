@@ -34,6 +34,12 @@ class ModelNotAllowed(Problem):
     title = "Only the agent's own model may be named, and those that LLM_MODELS lists."
 
 
+class TooManyTurns(Problem):
+    """As many turns of the key are open as may be."""
+
+    code, status, title = "too_many_turns", 429, "Too many turns of this API key are open; try again after Retry-After."
+
+
 class UnknownAgent(Problem):
     """The request names an agent there is none of."""
 
@@ -93,6 +99,9 @@ BY_OPERATOR = "turn_failed_by_operator"
 RESTORED = "turn_restored"
 
 
+# Of these, what is told in detail is for whoever has asked; of others, for people of the house.
+TOLD = frozenset({BY_OPERATOR, "budget_exceeded", "model_not_priced"})
+
 # What a turn that is tried again has met, in plain words: these may pass.
 PASSING = {
     "llm_rate_limited": "The model's provider asks to wait.",
@@ -113,6 +122,11 @@ class TurnProblem(Problem):
         "turn_error": (500, "The turn failed by a fault of the server; the failure is logged."),
         BY_OPERATOR: (500, "An operator of this host ended the turn; the detail says why."),
         RESTORED: (500, "The database was restored from a backup of when this turn was open; it may have acted since."),
+        "budget_exceeded": (402, "A budget has no room left for this; the detail says whose, and when it has again."),
+        "model_not_priced": (
+            422,
+            "A budget in money applies, and what the model costs is not known: an admin of this host has to say so.",
+        ),
         "llm_auth": (502, "The model's provider refused the server's key, or its quota is used up."),
         "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
         "llm_timeout": (504, "The model did not answer within LLM_TIMEOUT_SECONDS; retries were used up."),
@@ -127,3 +141,10 @@ class TurnProblem(Problem):
         self.code = code
         self.status, self.title = self.codes.get(code, self.codes["turn_error"])
         super().__init__(told, headers=None, **members)
+
+
+class BudgetUsedUp(TurnProblem):
+    """Of a budget that applies to the request nothing is left: there is no turn of it."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__("budget_exceeded", told)

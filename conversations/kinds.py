@@ -15,10 +15,11 @@ class Kind:
 
     ``queue``: of the broker, and what a worker's ``--queues`` names. ``task``: Celery's name of the task that is sent
     to it. ``model``: of its rows, as Django labels it. ``runner``: the class that works on them. ``capacity``: how many
-    a process works on at a time, or the setting that says so. ``noun``: one of them, for people. ``check``: what
-    ``/health/ready`` calls its workers; empty where a host is ready without them. ``is_alone``: whether its workers
-    work on nothing else. ``is_waited_for``: whether a worker without room hears no more notifications until it has, and
-    so leaves them to others; what is not waited for is left to a sweep.
+    a process works on at a time, or the setting that says so. ``noun``: one of them, for people; ``nouns``: several,
+    unless an s behind it says that. ``check``: what ``/health/ready`` calls its workers; empty where a host is ready
+    without them. ``is_alone``: whether its workers work on nothing else. ``is_waited_for``: whether a worker without
+    room hears no more notifications until it has, and so leaves them to others; what is not waited for is left to a
+    sweep.
     """
 
     queue: str
@@ -27,6 +28,7 @@ class Kind:
     runner: str
     capacity: int | str
     noun: str
+    nouns: str = ""
     check: str = ""
     is_alone: bool = False
     is_waited_for: bool = True
@@ -76,5 +78,17 @@ COMPACTIONS = Kind(
     # Its notifications are heard by the thread that hears those of turns.
     is_waited_for=False,
 )
-KINDS = (TURNS, TOOLS, COMPACTIONS)
+# What goes out to others, such as webhooks.
+DELIVERIES = Kind(
+    queue="deliveries",
+    task="conversations.tasks.deliver",
+    model="conversations.Delivery",
+    runner="conversations.engine.deliverer.Deliverer",
+    # Each has a thread of its own while it is sent.
+    capacity=16,
+    noun="delivery",
+    nouns="deliveries",
+    is_waited_for=False,
+)
+KINDS = (TURNS, TOOLS, COMPACTIONS, DELIVERIES)
 BY_QUEUE = {kind.queue: kind for kind in KINDS}

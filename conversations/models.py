@@ -1,26 +1,31 @@
-"""What happened: conversations, their messages, their turns, and the workers that run them."""
+"""What happened: conversations, their messages, their turns, what goes out of them, and the workers that run them."""
 
 import json
 from datetime import datetime
 from typing import Any, Literal, Self
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Exists, ExpressionWrapper, OuterRef, Q
 
 from agent.models import Agent
+from conversations import announced
 from conversations.kinds import TOOLS, TURNS, Kind
 from conversations.statuses import ACTIVE, FINAL, OPEN, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools.models import ToolCall
+from tools.outbound import urls
 
 # As large a number of a message as every database has room for.
 MAX_SEQ = 2**63 - 1
 
 # Characters of a reason, given by people or told to them.
 MAX_REASON = 500
+# Characters of an e-mail address, as RFC 5321 has it.
+MAX_ADDRESS = 254
 
 
 class Conversation(models.Model):
@@ -32,7 +37,7 @@ class Conversation(models.Model):
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="conversations", db_index=False
     )
-    agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="conversations")
+    agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="conversations", db_index=False)
     next_seq = models.PositiveBigIntegerField(default=1, help_text="The number the next message gets.")
     next_turn = models.PositiveBigIntegerField(default=1, help_text="The number the next turn gets.")
     starts_at_seq = models.PositiveBigIntegerField(
@@ -48,6 +53,19 @@ class Conversation(models.Model):
         default=0,
         db_default=0,
         help_text="Set when a summary is undone: its length alone has it summarised no earlier than at this message.",
+    )
+    erased_through = models.PositiveBigIntegerField(
+        default=0, db_default=0, help_text="Messages up to this one were deleted, by their age."
+    )
+    sent_erased_through = models.PositiveBigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Up to this message, the records of what the model was sent were deleted, by their age.",
+    )
+    results_erased_through = models.PositiveBigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Up to this message, what tools were called with and what they answered was deleted, by its age.",
     )
     pins = models.JSONField(
         default=list,
@@ -67,10 +85,29 @@ class Conversation(models.Model):
         blank=True,
         help_text="When each key of the state was kept; of one that an earlier version kept, nothing is known.",
     )
+    state_tainted = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        blank=True,
+        help_text="Which keys of the state were kept when the conversation was tainted, and by what it was.",
+    )
+    tainted_at_seq = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        help_text="The message with which untrusted text first entered, since it last began anew. Empty: none has.",
+    )
+    tainted_by = models.CharField(
+        max_length=255, blank=True, default="", db_default="", help_text="From where that text came."
+    )
     set_aside = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
     )
     metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
+    cost = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+    )
     imported = models.JSONField(
         null=True, blank=True, help_text="Of the file it was taken in from, what its other fields do not tell."
     )
@@ -84,6 +121,10 @@ class Conversation(models.Model):
             models.Index(fields=["owner", "-created_at"], name="conversations_of_an_owner"),
             models.Index(fields=["-created_at"], name="conversations_by_time"),
             models.Index(fields=["key"], name="conversations_by_key"),
+            models.Index(
+                fields=["-created_at"], condition=Q(tainted_at_seq__isnull=False), name="tainted_conversations"
+            ),
+            models.Index(fields=["agent", "id"], name="conversations_of_an_agent"),
         ]
 
     def __str__(self) -> str:
@@ -110,7 +151,7 @@ class TurnQuerySet(LeaseQuerySet["Turn"]):
         is_let_in = ~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())
         return self.filter(
             Q(status=TurnStatus.QUEUED) & on_time & is_let_in
-            | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS)
+            | Q(status=TurnStatus.WAITING, waiting_for__in=(WaitingFor.TOOLS, WaitingFor.APPROVAL))
             | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.RETRY) & on_time
             | Turn.expired()
         )
@@ -142,6 +183,9 @@ class Turn(Leased):
         null=True, blank=True, help_text="The version of its agent that it ran with, since it was last taken up."
     )
     request_id = models.CharField(max_length=64, help_text="Of the request it came with; every log line carries it.")
+    api_key_id = models.BigIntegerField(
+        null=True, blank=True, editable=False, help_text="The API key that it was asked with, if it was with one."
+    )
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique for the owner.")
     body_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what was asked, hexadecimal.")
 
@@ -182,6 +226,14 @@ class Turn(Leased):
 
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Of the prompts' tokens, those that the provider had cached."
+    )
+    cost = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+    )
     model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Answers that models gave it.")
     model_ms = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How long those answers took together, in milliseconds."
@@ -287,11 +339,22 @@ class Message(models.Model):
     tool_calls = models.JSONField(null=True, blank=True, help_text="Of an assistant: the calls it asks for.")
     tool_call_id = models.CharField(max_length=128, blank=True, help_text="Of a tool: the call it answers.")
     tool_name = models.CharField(max_length=128, blank=True)
+    tainted_by = models.CharField(
+        max_length=255,
+        null=True,
+        blank=True,
+        help_text="From where untrusted text came that entered with it, if any did.",
+    )
     metadata = models.JSONField(null=True, blank=True, help_text="What an import found with it that has no column.")
     sent = models.JSONField(
         null=True,
         blank=True,
         help_text="Of an answer: what the model was sent for it; see conversations/engine/model_request.py.",
+    )
+    usage = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Of an answer: its model, its tokens, and what it has cost in millionths of the currency.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -301,6 +364,12 @@ class Message(models.Model):
         # By the column: by the relation would be by its own order, which needs all conversations.
         ordering = ["conversation_id", "seq"]
         constraints = [models.UniqueConstraint(fields=["conversation", "seq"], name="one_message_a_seq")]
+        indexes = [
+            # Few are marked, and only those are in it.
+            models.Index(
+                fields=["conversation", "-seq"], condition=Q(tainted_by__isnull=False), name="marked_messages"
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.role} {self.seq if self.seq is not None else 'in the inbox'}"
@@ -362,6 +431,9 @@ class DeferredMessage(models.Model):
     model = models.CharField(max_length=128, blank=True, help_text="The model to ask; the agent's if empty.")
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique in the conversation.")
     request_id = models.CharField(max_length=64, help_text="Of the request it came with.")
+    api_key_id = models.BigIntegerField(
+        null=True, blank=True, editable=False, help_text="The API key that it was sent with, if it was with one."
+    )
     state = models.CharField(
         max_length=7, choices=DeferredState.choices, default=DeferredState.WAITING, help_text="What has become of it."
     )
@@ -478,6 +550,15 @@ class Compaction(Leased):
     model = models.CharField(max_length=128, blank=True, help_text="The model that made it.")
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Of the prompts' tokens, those that the provider had cached."
+    )
+    cost = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+    )
+    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Answers that models gave it.")
 
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -502,6 +583,165 @@ class Compaction(Leased):
 
     def __str__(self) -> str:
         return f"messages {self.first_seq} to {self.through_seq}" if self.through_seq else f"compaction {self.status}"
+
+
+# In characters; a URL may be as long as an outbound request takes it, which nobody's is.
+MAX_URL = 2000
+
+
+def validate_url(url: str) -> None:
+    """An address as outbound requests take it. Whether it may be reached is decided at each request."""
+    try:
+        urls.parse(url)
+    except urls.Refusal as refusal:
+        raise ValidationError(f"{str(refusal)[:1].upper()}{str(refusal)[1:]}.") from None
+
+
+def validate_kinds(kinds: Any) -> None:
+    """A list of kinds of events that there are."""
+    if not isinstance(kinds, list) or not kinds or not all(kind in [*announced.KINDS] for kind in kinds):
+        raise ValidationError(f"Some of these are needed: {', '.join(announced.KINDS)}.")
+
+
+class WebhookEndpoint(models.Model):
+    """An address elsewhere that is told of events, signed with a secret of its own.
+
+    The secret is stored nowhere: it is made of ``seed`` and the host's WEBHOOK_KEY, whenever it is needed
+    (:mod:`conversations.deliveries.signatures`). Rows stay when an endpoint is switched off, so that what it was sent
+    can still be traced.
+    """
+
+    name = models.CharField(max_length=100, help_text="What it is for, for people.")
+    url = models.CharField(
+        max_length=MAX_URL,
+        validators=[validate_url],
+        help_text="Where events are sent to, by POST; redirects are not followed.",
+    )
+    kinds = models.JSONField(
+        default=list, validators=[validate_kinds], help_text="The kinds of events that it is sent."
+    )
+    is_active = models.BooleanField(default=True, help_text="Whether it is sent any.")
+    disabled_because = models.CharField(
+        max_length=200, blank=True, help_text="Why the host has switched it off, if the host has."
+    )
+    seed = models.CharField(max_length=64, editable=False, help_text="What its secret is made of, with WEBHOOK_KEY.")
+    former_seed = models.CharField(
+        max_length=64,
+        blank=True,
+        editable=False,
+        help_text="The one before: what is sent is signed with both for a day.",
+    )
+    rotated_at = models.DateTimeField(null=True, blank=True, help_text="When its secret was last made anew.")
+    digest = models.CharField(
+        max_length=64,
+        editable=False,
+        help_text="SHA-256 of its secret, hexadecimal: whether another WEBHOOK_KEY would make another secret.",
+    )
+    made_by = models.CharField(max_length=150, blank=True, editable=False, help_text="Who made it.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "webhook"
+        ordering = ["name", "id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DeliveryStatus(models.TextChoices):
+    """Where a delivery stands; the last two are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+OPEN_DELIVERY = (DeliveryStatus.QUEUED, DeliveryStatus.RUNNING)
+
+
+class DeliveryQuerySet(LeaseQuerySet["Delivery"]):
+    """Look-ups that say what they mean."""
+
+    def open(self) -> Self:
+        """Deliveries that have not ended."""
+        return self.filter(status__in=OPEN_DELIVERY)
+
+    def due(self) -> Self:
+        """Deliveries that nobody works on and whose time has come."""
+        on_time = Q(run_after=None) | Q(run_after__lte=Now())
+        return self.filter(Q(status=DeliveryStatus.QUEUED) & on_time | Delivery.expired())
+
+    def claimable(self) -> Self:
+        """Due ones, to endpoints that are not sent as many at this moment as one may be; the mail server is one."""
+        held = Delivery.objects.filter(status=DeliveryStatus.RUNNING, lease_until__gt=Now()).order_by("pk")
+        full = slice(Delivery.MAX_AT_ONCE - 1, Delivery.MAX_AT_ONCE)
+        to_endpoint = held.filter(endpoint=OuterRef("endpoint"))
+        to_mail_server = held.filter(endpoint=None, channel=OuterRef("channel"))
+        return self.due().filter(~Exists(to_endpoint[full]), ~Exists(to_mail_server[full]))
+
+
+class Delivery(Leased):
+    """The outbox: something that is to go out, until it is there or was tried for a day."""
+
+    QUEUED, LEASED = DeliveryStatus.QUEUED, DeliveryStatus.RUNNING
+
+    # To one endpoint, or to the mail server, or a few more if they are claimed at the same moment: one that hangs
+    # leaves places to others.
+    MAX_AT_ONCE = 4
+
+    class Channel(models.TextChoices):
+        """How it goes out."""
+
+        WEBHOOK = "webhook"
+        EMAIL = "email"
+
+    id = models.UUIDField(
+        primary_key=True, default=new_id, editable=False, help_text="Receivers know it by this, however often it comes."
+    )
+    channel = models.CharField(
+        max_length=16, choices=Channel.choices, default=Channel.WEBHOOK, help_text="How it goes out."
+    )
+    endpoint = models.ForeignKey(
+        WebhookEndpoint,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="deliveries",
+        db_index=False,
+        help_text="Where a webhook's goes.",
+    )
+    recipient = models.CharField(
+        max_length=MAX_ADDRESS, blank=True, db_default="", help_text="The address that an e-mail goes to."
+    )
+    kind = models.CharField(max_length=32, help_text="The kind of event that it tells of.")
+    data = models.JSONField(help_text="What it tells: ids and facts, no contents.")
+    owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose event it is, if it is somebody's.")
+    status = models.CharField(max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.QUEUED)
+
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    expires_at = models.DateTimeField(help_text="It is tried until then.")
+    attempts = models.PositiveIntegerField(default=0, help_text="How often workers have begun to send it.")
+    tries = models.JSONField(default=list, blank=True, help_text="What became of the latest attempts.")
+    last_status = models.PositiveIntegerField(null=True, blank=True, help_text="The HTTP status of the last answer.")
+    error = models.CharField(max_length=MAX_REASON, blank=True, help_text="What went wrong last.")
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it was delivered, or given up.")
+
+    objects = DeliveryQuerySet.as_manager()
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        ordering = ["-created_at"]
+        indexes = [
+            models.Index(fields=["status", "notified_at"], name="deliveries_by_status"),
+            models.Index(fields=["endpoint", "-created_at"], name="deliveries_of_a_webhook"),
+            models.Index(fields=["-created_at"], name="deliveries_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.status}"
 
 
 class IntakePauseQuerySet(models.QuerySet["IntakePause"]):

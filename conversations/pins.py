@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from agent.prompt import PINNED_SHARE, Pinned, sent_at
 from agent.tokens import estimated
+from conversations import taint
 from conversations.errors import CannotBePinned, TooManyPins
 from conversations.models import Conversation, Message
 from nanohost.lib.errors import NotFound
@@ -34,7 +35,9 @@ def pin(conversation_id: UUID, message_id: UUID, *, by: str) -> Message:
             raise CannotBePinned("There are no words in this message.")
         pins = [*conversation.pins, {"seq": message.seq, "by": by[:150], "at": timezone.now().isoformat()}]
         _check(conversation, seqs_of(pins))
-        _store(conversation, pins)
+        # What was said when the conversation was tainted, before it began anew, may have been made of that.
+        by_what = taint.in_message(conversation, message.seq or 0) if conversation.tainted_at_seq is None else ""
+        _store(conversation, pins, **(taint.pinning(message.seq or 0, by_what) if by_what else {}))
     return message
 
 
@@ -65,9 +68,9 @@ def _found(conversation_id: UUID, message_id: UUID) -> tuple[Conversation, Messa
     return found, message
 
 
-def _store(conversation: Conversation, pins: list[dict[str, Any]]) -> None:
+def _store(conversation: Conversation, pins: list[dict[str, Any]], **changes: Any) -> None:
     in_order = sorted(pins, key=lambda each: int(each["seq"]))
-    Conversation.objects.filter(pk=conversation.pk).update(pins=in_order)
+    Conversation.objects.filter(pk=conversation.pk).update(pins=in_order, **changes)
 
 
 def _check(conversation: Conversation, seqs: Sequence[int]) -> None:

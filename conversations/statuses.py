@@ -25,6 +25,8 @@ class WaitingFor(models.TextChoices):
     """What a waiting turn waits for."""
 
     TOOLS = "tools"
+    # Of calls that need somebody's consent; it may take days.
+    APPROVAL = "approval"
     RETRY = "retry"
     # Of a queued one, which was stored while the intake was paused; it is taken away at the resume.
     INTAKE = "intake"
@@ -77,6 +79,9 @@ TURN_STATUSES: Mapping[str, Description] = {
 # By the values of WaitingFor.
 WAITING_FOR: Mapping[str, Description] = {
     WaitingFor.TOOLS: Description(label="waiting", words="It waits for its tool calls", ended_by=EndedBy.CANCELLER),
+    WaitingFor.APPROVAL: Description(
+        label="waiting", words="It waits for somebody to approve a tool call", ended_by=EndedBy.CANCELLER
+    ),
     WaitingFor.RETRY: Description(label="waiting", words="It is to be taken up again", ended_by=EndedBy.CANCELLER),
     WaitingFor.INTAKE: Description(
         label="held",

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
-from unfold.widgets import UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from memory import documents, index
 from memory.errors import MemoryChanged, MemoryTooLong
@@ -35,6 +35,11 @@ class MemoryForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is 
         help_text="In every prompt.",
     )
     read_version = forms.IntegerField(widget=forms.HiddenInput)
+    trusted = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="I have read it, and the notes: from now on they taint no conversation.",
+    )
 
     class Meta:
         model = Memory
@@ -43,6 +48,9 @@ class MemoryForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["read_version"].initial = self.instance.version
+        if not (self.instance.tainted_by or self.instance.notes_tainted_by):
+            self.fields["trusted"].disabled = True
+            self.fields["trusted"].help_text = "Nothing of it was learnt where untrusted text had entered."
 
     def clean_content(self) -> str:
         text: str = self.cleaned_data["content"]
@@ -69,14 +77,16 @@ class MemoryAdmin(GrowingAdmin):
     """The document that is in every prompt of an agent for an owner. To change it is to make a new version."""
 
     form = MemoryForm
-    list_display = ["agent", "owner", "size", "version", "notes_on", "updated_at"]
+    list_display = ["agent", "owner", "size", "version", "tainted_by", "notes_on", "updated_at"]
     list_prefetch_related = ["owner"]
     search_fields = ["owner__username"]
     search_help_text = "The whole name of an owner."
-    readonly_fields = ["agent", "owner", "version", "size", "rows", "notes_on", "notes", "updated_at"]
+    readonly_fields = ["agent", "owner", "version", "size", "rows", "notes_on", "notes"]
+    readonly_fields += ["tainted_by", "notes_tainted_by", "updated_at"]
     fieldsets = [
         (None, {"fields": ["agent", "owner", "version", "size", "content", "read_version", "rows"]}),
-        ("Notes of the day", {"fields": ["notes_on", "notes"]}),
+        ("Untrusted", {"fields": ["tainted_by", "trusted"]}),
+        ("Notes of the day", {"fields": ["notes_on", "notes", "notes_tainted_by"]}),
         ("Time", {"fields": ["updated_at"]}),
     ]
 
@@ -84,6 +94,8 @@ class MemoryAdmin(GrowingAdmin):
         return request.user.has_perm("memory.change_memory")
 
     def save_model(self, request: HttpRequest, obj: Memory, form: Any, change: bool) -> None:
+        if form.cleaned_data["trusted"]:
+            documents.trust(agent=obj.agent, owner_id=obj.owner_id)
         documents.rewrite(
             agent=obj.agent,
             owner_id=obj.owner_id,
@@ -141,7 +153,7 @@ class MemoryVersionAdmin(GrowingAdmin):
     readonly_fields = ["whose", "size", "differences"]
     fieldsets = [
         (None, {"fields": ["whose", "agent", "owner", "number", "base", "size", "content", "differences"]}),
-        ("Where it came from", {"fields": ["source", "model", "made_by", "created_at"]}),
+        ("Where it came from", {"fields": ["source", "tainted_by", "model", "made_by", "created_at"]}),
         ("The messages", {"fields": ["conversation_id", "turn_id", "first_seq", "last_seq"]}),
         ("Kept aside", {"fields": ["aside_because", "settled_at", "settled_by"]}),
     ]
@@ -205,7 +217,7 @@ class HistoryEntryAdmin(GrowingAdmin):
     search_fields = ["owner__username"]
     search_help_text = "The whole name of an owner; in the log of one agent and owner, words."
     fields = ["agent", "owner", "kind", "content", "day", "happened_at", "happened_until", "conversation_id", "turn_id"]
-    fields += ["first_seq", "last_seq", "model", "created_at"]
+    fields += ["first_seq", "last_seq", "model", "tainted_by", "created_at"]
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         # By time where there is an index for it; else by when they were written.

@@ -7,13 +7,13 @@ from django.utils import timezone
 from pydantic import Field
 
 from memory import documents, log
-from tools.registry import Caller, tool
+from tools.registry import Caller, Untrusted, tool
 
 # Of each entry that is found, in characters.
 MAX_SHOWN = 3000
 
 
-@tool(effects="rows")
+@tool(effects="rows", stays_inside=True)
 def remember(caller: Caller, fact: str, replaces: str = "") -> str:
     """Keep a fact for good, as a line of the long-term memory that you have in every conversation with this user.
 
@@ -49,6 +49,7 @@ def remember(caller: Caller, fact: str, replaces: str = "") -> str:
         conversation_id=caller.conversation_id,
         turn_id=caller.turn_id,
         checked=False,
+        tainted_by=documents.learnt_in(caller.conversation_id, caller.tainted_by),
     )
     return "Remembered."
 
@@ -81,7 +82,9 @@ def recall_history(caller: Caller, query: str, limit: Annotated[int, Field(ge=1,
     """
     today = timezone.localdate()
     found = log.recall(agent=caller.agent, owner_id=caller.owner_id, query=query, limit=limit, today=today)
-    return "\n\n".join(map(_shown, found)) or "Nothing found."
+    text = "\n\n".join(map(_shown, found)) or "Nothing found."
+    marked = next((each.tainted_by for each in found if each.tainted_by), "")
+    return Untrusted(text, by=f"the history log, an entry learnt in {marked}") if marked else text
 
 
 def _shown(found: log.Found) -> str:
@@ -96,7 +99,7 @@ def _shown(found: log.Found) -> str:
     return f"[{when}]\n{found.content[:MAX_SHOWN]}{cut}"
 
 
-@tool(effects="rows")
+@tool(effects="rows", stays_inside=True)
 def daily_note(caller: Caller, text: str) -> str:
     """Take a note that you have before you for the rest of this day, in every conversation with this user.
 
@@ -112,5 +115,6 @@ def daily_note(caller: Caller, text: str) -> str:
         today=timezone.localdate(),
         turn_id=caller.turn_id,
         conversation_id=caller.conversation_id,
+        tainted_by=documents.learnt_in(caller.conversation_id, caller.tainted_by),
     )
     return "Noted for today."

@@ -17,6 +17,7 @@ from django.utils import timezone
 from memory.errors import MemoryChanged, MemoryTooLong
 from memory.models import Memory, MemoryVersion
 from memory.words import words_of
+from nanohost.accounts import audit
 from nanohost.lib.redaction import redact
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import storable
@@ -30,32 +31,44 @@ FEWEST_DROPPED = 4
 @dataclass(frozen=True, kw_only=True)
 class Background:
     """What an agent knows about an owner, for a prompt. ``notes``: today's, a line each; ``version`` 0: it knows
-    nothing yet."""
+    nothing yet. ``tainted_by``: what of it was learnt where untrusted text had entered, and where; empty: nothing."""
 
     version: int
     content: str
     notes: str
+    tainted_by: str = ""
 
 
 _head = Rows(
     lambda: (
         Memory.objects.filter(owner_id=Given("owner_id"), agent=Given("agent"))
         .order_by()
-        .values_list("version", "content", "notes_on", "notes")
+        .values_list("version", "content", "notes_on", "notes", "tainted_by", "notes_tainted_by")
     )
 )
 
 
 def background(*, agent: str, owner_id: int, today: date) -> Background:
     """What the prompt of this turn is to have of the memory, in one read."""
-    for version, content, notes_on, notes in _head(agent=agent, owner_id=owner_id):
-        return Background(version=version, content=content, notes=notes if notes_on == today else "")
+    for version, content, notes_on, notes, tainted, notes_tainted in _head(agent=agent, owner_id=owner_id):
+        notes = notes if notes_on == today else ""
+        tainted_by = f"long-term memory, version {version}, learnt in {tainted}" if tainted else ""
+        if notes and notes_tainted and not tainted_by:
+            tainted_by = f"notes of {today}, taken in {notes_tainted}"
+        return Background(version=version, content=content, notes=notes, tainted_by=tainted_by)
     return Background(version=0, content="", notes="")
 
 
 def is_full(content: str) -> bool:
     """Whether whoever rewrites it is to be asked to shorten it."""
     return len(content) > settings.MEMORY_MAX_CHARS
+
+
+def learnt_in(conversation_id: UUID | None, tainted_by: str) -> str:
+    """The mark of what is learnt in a conversation; empty unless untrusted text has entered there."""
+    if not tainted_by:
+        return ""
+    return f"conversation {conversation_id}" if conversation_id else tainted_by
 
 
 def locked_head(*, agent: str, owner_id: int) -> Memory:
@@ -84,6 +97,8 @@ def rewrite(
     made_by: str = "",
     checked: bool = True,
     doubt: str = "",
+    tainted_by: str = "",
+    anew: bool = False,
 ) -> MemoryVersion | None:
     """Make this the content, in the caller's transaction if there is one; returns the new version.
 
@@ -92,15 +107,20 @@ def rewrite(
     one that loses too much or is far too long is kept aside: what comes back has no number, and ``aside_because`` says
     why; so is one with a ``doubt`` of its own. Without, as people's are, only the length counts: raises
     :class:`MemoryTooLong`.
+
+    ``tainted_by``: where it was learnt, if untrusted text had entered there. A mark of the base stays, for what it is
+    of may still be in the text; unless that was written ``anew``.
     """
     content = storable(redact(content))
     with transaction.atomic():
         if not base:
             _make_head(agent=agent, owner_id=owner_id)
         head = Memory.objects.filter(owner_id=owner_id, agent=agent, version=base)
-        before = head.values_list("content", flat=True).first()
-        if before is None:
+        read = head.values_list("content", "tainted_by").first()
+        if read is None:
             raise MemoryChanged
+        before, marked = read
+        tainted_by = tainted_by if anew else marked or tainted_by
         if content == before:
             return None
         doubts = doubt or too_long(content)
@@ -108,8 +128,9 @@ def rewrite(
             raise MemoryTooLong(doubts)
         if checked:
             doubts = doubts or _too_much_lost(before=before, after=content, by_model=source == Source.COMPACTION)
+        changes = {"version": base + 1, "content": content, "updated_at": timezone.now()}
         # Before the version's row, whose number somebody else may have taken: here is where the first one wins.
-        if not doubts and head.update(version=base + 1, content=content, updated_at=timezone.now()) != 1:
+        if not doubts and head.update(**changes, tainted_by=tainted_by) != 1:
             raise MemoryChanged
         return MemoryVersion.objects.create(
             agent=agent,
@@ -124,6 +145,7 @@ def rewrite(
             last_seq=last_seq,
             model=model,
             made_by=made_by[:200],
+            tainted_by=tainted_by,
             aside_because=doubts,
         )
 
@@ -191,9 +213,23 @@ def restore(version: MemoryVersion, *, by: str) -> MemoryVersion | None:
             model=version.model,
             made_by=by,
             checked=False,
+            tainted_by=version.tainted_by,
+            anew=True,
         )
         _settle(version, by=by)
     return restored
+
+
+def trust(*, agent: str, owner_id: int) -> bool:
+    """Take what is known, and the day's notes, for trusted: somebody has read them. False if nothing was marked."""
+    with transaction.atomic():
+        head = locked_head(agent=agent, owner_id=owner_id)
+        marks = {"taintedBy": head.tainted_by, "notesTaintedBy": head.notes_tainted_by}
+        if not any(marks.values()):
+            return False
+        Memory.objects.filter(pk=head.pk).update(tainted_by="", notes_tainted_by="")
+        audit.record("memory.trusted", about=head, name=str(head), before=marks, after={"version": head.version})
+    return True
 
 
 def dismiss(version: MemoryVersion, *, by: str) -> None:

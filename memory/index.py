@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import date
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Q, Value
 from django.db.models.functions import StrIndex
 from django.db.models.lookups import GreaterThan
@@ -75,3 +75,27 @@ def find(words: Sequence[str], *, agent: str, owner_id: int, notes_after: date, 
         asked = _ASKED[connection.vendor](beginnings)
         cursor.execute(_BY_INDEX[connection.vendor], [asked, owner_id, agent, notes_after, limit])
         return [pk for (pk,) in cursor.fetchall()]
+
+
+# Pages of SQLite's index that are merged in one transaction.
+_PAGES = 500
+
+
+def forget_deleted() -> None:
+    """Have the index itself lose the words of entries that were deleted, piece by piece: SQLite only marks them there,
+    until it merges what is written. (PostgreSQL's VACUUM does so.)"""
+    if connection.vendor != "sqlite":
+        return
+    pages = -_PAGES  # the first time, to have all of it merged
+    while _merge(pages):
+        pages = _PAGES
+
+
+def _merge(pages: int) -> bool:
+    """Whether there was anything to merge, by SQLite's own rule: it then changes two rows or more."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT total_changes()")
+        before = cursor.fetchone()[0]
+        cursor.execute("INSERT INTO memory_historywords (memory_historywords, rank) VALUES ('merge', %s)", [pages])
+        cursor.execute("SELECT total_changes()")
+        return bool(cursor.fetchone()[0] - before >= 2)

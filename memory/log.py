@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -43,8 +44,10 @@ def append(
     happened_at: datetime,
     happened_until: datetime | None = None,
     day: date | None = None,
+    tainted_by: str = "",
 ) -> HistoryEntry:
-    """Add an entry, in the caller's transaction if there is one. ``day`` is for notes."""
+    """Add an entry, in the caller's transaction if there is one. ``day`` is for notes. ``tainted_by``: where it was
+    learnt, if untrusted text had entered there."""
     content = storable(redact(content))
     return HistoryEntry.objects.create(
         agent=agent,
@@ -60,6 +63,7 @@ def append(
         happened_at=happened_at,
         happened_until=happened_until,
         day=day,
+        tainted_by=tainted_by or None,
     )
 
 
@@ -71,8 +75,10 @@ def note(
     today: date,
     turn_id: UUID | None = None,
     conversation_id: UUID | None = None,
+    tainted_by: str = "",
 ) -> HistoryEntry:
-    """Add a line to the day's notes, which are in every prompt of that day, and to the log."""
+    """Add a line to the day's notes, which are in every prompt of that day, and to the log. ``tainted_by``: as in
+    :func:`append`."""
     with transaction.atomic():
         # First: entries have the order that their lines have in the notes.
         head = documents.locked_head(agent=agent, owner_id=owner_id)
@@ -85,10 +91,12 @@ def note(
             conversation_id=conversation_id,
             happened_at=timezone.now(),
             day=today,
+            tainted_by=tainted_by,
         )
-        earlier = head.notes.splitlines() if head.notes_on == today else []
-        notes = _with_line(earlier, entry.content)
-        Memory.objects.filter(pk=head.pk).update(notes_on=today, notes=notes, updated_at=timezone.now())
+        earlier, marked = (head.notes.splitlines(), head.notes_tainted_by) if head.notes_on == today else ([], "")
+        changes: dict[str, Any] = {"notes_on": today, "notes": _with_line(earlier, entry.content)}
+        changes["notes_tainted_by"] = marked or tainted_by
+        Memory.objects.filter(pk=head.pk).update(**changes, updated_at=timezone.now())
     return entry
 
 
@@ -114,7 +122,8 @@ def _latest(lines: list[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """An entry that was found: when what it tells of began and ended, and the messages it tells of."""
+    """An entry that was found: when what it tells of began and ended, and the messages it tells of. ``tainted_by``:
+    where it was learnt, if untrusted text had entered there."""
 
     when: datetime
     until: datetime | None
@@ -123,6 +132,7 @@ class Found:
     last_seq: int | None
     kind: str
     content: str
+    tainted_by: str = ""
 
 
 def recall(*, agent: str, owner_id: int, query: str, today: date, limit: int = 10) -> list[Found]:
@@ -157,6 +167,7 @@ def recall(*, agent: str, owner_id: int, query: str, today: date, limit: int = 1
             last_seq=entry.last_seq,
             kind=entry.kind,
             content=entry.content,
+            tainted_by=entry.tainted_by or "",
         )
         for entry in found
     ]

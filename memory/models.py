@@ -3,9 +3,14 @@
 Agents stand here by their names, and conversations and turns by their ids: what is remembered outlives them.
 """
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+
+# What is learnt where untrusted text has entered says so.
+_TAINT: Any = {"max_length": 255, "blank": True, "default": "", "db_default": ""}
 
 
 class Memory(models.Model):
@@ -18,6 +23,8 @@ class Memory(models.Model):
     content = models.TextField(blank=True)
     notes_on = models.DateField(null=True, blank=True, help_text="The day the notes are of.")
     notes = models.TextField(blank=True, help_text="That day's notes, a line each; the latest, if they are many.")
+    tainted_by = models.CharField(**_TAINT, help_text="Where some of the content was learnt, if that was tainted.")
+    notes_tainted_by = models.CharField(**_TAINT, help_text="Where some of the notes were taken, if that was tainted.")
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -53,6 +60,7 @@ class MemoryVersion(models.Model):
     last_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it came from.")
     model = models.CharField(max_length=128, blank=True, help_text="The model that wrote it.")
     made_by = models.CharField(max_length=200, blank=True, help_text="The name of the person who made it.")
+    tainted_by = models.CharField(**_TAINT, help_text="Where some of it was learnt, if that was tainted.")
     aside_because = models.TextField(blank=True, help_text="Why it was kept aside.")
     settled_at = models.DateTimeField(null=True, blank=True, help_text="When what was kept aside was taken, or not.")
     settled_by = models.CharField(max_length=200, blank=True, help_text="The name of the person who decided on it.")
@@ -91,6 +99,10 @@ class HistoryEntry(models.Model):
     first_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The first message it tells of.")
     last_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it tells of.")
     model = models.CharField(max_length=128, blank=True, help_text="The model that wrote it.")
+    # Null, for otherwise SQLite would make the table anew, without the triggers of its index.
+    tainted_by = models.CharField(
+        max_length=255, null=True, blank=True, help_text="Where it was learnt, if that was tainted."
+    )
     day = models.DateField(null=True, blank=True, help_text="The day a note is of.")
     happened_at = models.DateTimeField(help_text="When what it tells of began.")
     happened_until = models.DateTimeField(null=True, blank=True, help_text="When it ended.")

@@ -7,7 +7,7 @@ from tools import registry
 # Secrets of ours that may be variables; those of tools are the tools' to name.
 SECRETS = (
     *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "OPENAI_API_KEY", "METRICS_TOKEN"),
-    *("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY"),
+    *("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY", "WEBHOOK_KEY", "EMAIL_HOST_PASSWORD"),
 )
 
 

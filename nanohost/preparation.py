@@ -25,8 +25,9 @@ from django.db import (
 from django.db.migrations.loader import MigrationLoader
 from psycopg_pool import PoolTimeout
 
+from nanohost.accounts import audit, keys
 from nanohost.accounts.errors import MalformedKey
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import WIDE, ApiKey
 from nanohost.checks import SANDBOX_MISSING, WEB
 from nanohost.console import tasks
 from nanohost.console.roles import sync_roles
@@ -95,6 +96,7 @@ def prepare_database() -> Prepared:
         with _one_at_a_time():
             refuse_newer_database()
             call_command("migrate", verbosity=0, interactive=False)
+            audit.guard()
             sync_settings()
             follow_setting()
             sync_system_jobs((*SYSTEM_JOBS, *tasks.SYSTEM_JOBS))
@@ -220,7 +222,7 @@ def make_admin() -> str | None:
 def make_key() -> str | None:
     """See that there is an API key; the key if it was made now."""
     admin = get_user_model().objects.get(username="admin")
-    return None if ApiKey.objects.exists() else ApiKey.objects.issue(owner=admin)[1]
+    return None if ApiKey.objects.exists() else keys.make(owner=admin, **WIDE)[1]
 
 
 def configure_key() -> list[str]:
@@ -236,7 +238,7 @@ def configure_key() -> list[str]:
         ]
     try:
         with transaction.atomic():
-            former = ApiKey.objects.configure(wanted, owner=admin)
+            former = keys.configure(wanted, owner=admin)
     except MalformedKey as error:
         raise CommandError(f"NANOHOST_API_KEY makes no sense: {error}") from None
     except IntegrityError:  # a key that was revoked does not come back with a restart

@@ -54,6 +54,7 @@ LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
 LLM_RETRY_SECONDS = env.seconds("LLM_RETRY_SECONDS", 600)
 LLM_CONTEXT_WINDOW = env.integer("LLM_CONTEXT_WINDOW", 128_000, minimum=1024)
 LLM_OUTPUT_RESERVE = env.integer("LLM_OUTPUT_RESERVE", 8_000, minimum=128)
+CURRENCY = env.currency("CURRENCY", "USD")
 
 if LLM_OUTPUT_RESERVE > LLM_CONTEXT_WINDOW // 2:
     raise ImproperlyConfigured("LLM_OUTPUT_RESERVE makes no sense: it is more than half of LLM_CONTEXT_WINDOW.")
@@ -72,6 +73,11 @@ TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
 TOOL_MAX_INPUT_BYTES = env.integer("TOOL_MAX_INPUT_BYTES", 64 * 1024)
 TOOL_MAX_OUTPUT_BYTES = env.integer("TOOL_MAX_OUTPUT_BYTES", 64 * 1024)
 TOOL_RESULT_PROMPT_CHARS = env.integer("TOOL_RESULT_PROMPT_CHARS", 16_000, minimum=100)
+# After which nobody need decide on a call any more: it is denied. Seven days.
+APPROVAL_EXPIRY_SECONDS = env.seconds("APPROVAL_EXPIRY_SECONDS", 7 * 24 * 3600)
+# Who is told of each call that waits, by e-mail, and where the link in it leads.
+APPROVAL_EMAILS = env.addresses("APPROVAL_EMAILS")
+PUBLIC_URL = env.address("PUBLIC_URL").rstrip("/")
 TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MAX_THREADS)
 # Of each process a tool runs in or starts. Less than the minimum would not hold what is imported.
 TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20)
@@ -139,6 +145,21 @@ SCHEDULER_DAILY_SUMMARY_COVERS = env.choice(
     "SCHEDULER_DAILY_SUMMARY_COVERS", "yesterday", choices=("yesterday", "last-24h")
 )
 
+# --- e-mail: Django's own settings -------------------------------------------------------------------------------
+EMAIL_HOST = env.string("EMAIL_HOST")
+EMAIL_PORT = env.integer("EMAIL_PORT", 25, maximum=65_535)
+EMAIL_HOST_USER = env.string("EMAIL_HOST_USER")
+EMAIL_HOST_PASSWORD = env.secret("EMAIL_HOST_PASSWORD")
+EMAIL_USE_TLS = env.boolean("EMAIL_USE_TLS", False)
+EMAIL_USE_SSL = env.boolean("EMAIL_USE_SSL", False)
+EMAIL_TIMEOUT = 15
+DEFAULT_FROM_EMAIL = env.string("DEFAULT_FROM_EMAIL", "nanohost@localhost")
+
+if EMAIL_USE_TLS and EMAIL_USE_SSL:
+    raise ImproperlyConfigured("EMAIL_USE_TLS and EMAIL_USE_SSL are both set; set one.")
+if APPROVAL_EMAILS and not EMAIL_HOST:
+    raise ImproperlyConfigured("APPROVAL_EMAILS needs EMAIL_HOST, the mail server that takes them.")
+
 # --- metrics -----------------------------------------------------------------------------------------------------
 # Whoever sends it may read /metrics; without it, this machine alone.
 METRICS_TOKEN = env.key("METRICS_TOKEN")
@@ -175,6 +196,9 @@ def _secret_key() -> str:
 
 SECRET_KEY = _secret_key()
 redaction.remember("SECRET_KEY", SECRET_KEY)
+# The secrets of webhooks are made of it: by the web nodes that show one, and by the workers that sign with it.
+WEBHOOK_KEY = env.secret("WEBHOOK_KEY") or ("" if PRODUCTION else env.derived(SECRET_KEY, "webhooks"))
+redaction.remember("WEBHOOK_KEY", WEBHOOK_KEY)
 # What no setting holds, and few processes read.
 env.have_redacted(("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY"))
 # What DEBUG shows of an exception: without secrets, to this machine alone.
@@ -237,6 +261,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "nanohost.console.middleware.Redaction",
     "nanohost.console.middleware.Users",
+    "nanohost.console.middleware.Actors",
     "nanohost.console.middleware.Messages",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",  # the last: what it answers passes all others
@@ -315,7 +340,7 @@ UNFOLD = {
     "SITE_SYMBOL": "forum",
     "SITE_URL": None,
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "/static/console/icon.svg"}],
-    "SHOW_HISTORY": False,
+    "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "DASHBOARD_CALLBACK": "nanohost.console.dashboard.callback",
     "SIDEBAR": {"navigation": "nanohost.console.navigation.groups"},
@@ -345,7 +370,7 @@ AXES_LOCKOUT_PARAMETERS = ["ip_address"]
 # Whoever tries meanwhile does not wait longer for it: the time that the page tells is kept.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_RESET_ON_SUCCESS = True
-AXES_CLIENT_IP_CALLABLE = "nanohost.console.signin.address_of"
+AXES_CLIENT_IP_CALLABLE = "nanohost.console.signin.network_of"
 AXES_LOCKOUT_CALLABLE = "nanohost.console.signin.locked_out"
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False  # the console has a page of its own
@@ -355,11 +380,11 @@ AXES_SENSITIVE_PARAMETERS = ["username"]  # neither logged nor kept with what wa
 # --- API ---------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["nanohost.accounts.authentication.ApiKeyAuthentication"],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PERMISSION_CLASSES": ["nanohost.accounts.authentication.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["nanohost.lib.rest.RedactedJSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["nanohost.lib.rest.StorableJSONParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "nanohost.lib.rest.AlwaysJSON",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "nanohost.accounts.openapi.ScopedSchema",
     "EXCEPTION_HANDLER": "nanohost.lib.rest.problem_response",
     "UNAUTHENTICATED_USER": None,
     # OPTIONS is a method like others that an address does not take; the schema tells what it would.
@@ -380,7 +405,10 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "TurnStatus": "conversations.statuses.CHOICES",
+        "KeyState": "nanohost.accounts.models.STATES",
+        "Scope": "nanohost.accounts.models.Scope",
         "CallStatus": "tools.models.CallStatus",
+        "ApprovalState": "tools.models.ApprovalState",
         "MessageType": "conversations.models.Message.Type",
     },
 }
@@ -441,6 +469,10 @@ CELERY_TIMEZONE = TIME_ZONE
 # --- events: what happens in turns, told to those who wait and read ----------------------------------------------
 EVENTS_TRANSPORT = f"conversations.events.{'redis.RedisTransport' if REDIS_URL else 'local.LocalTransport'}"
 EVENTS_PREFIX = "nanohost:"
+
+# --- the audit log: where it is told how far it has come, beside the log stream -----------------------------------
+# Containers' file systems are read-only, and go with them.
+AUDIT_HEADS = None if PRODUCTION else DATA_DIR / "audit-heads.jsonl"
 
 # --- logging -----------------------------------------------------------------------------------------------------
 logs.configure()

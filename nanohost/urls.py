@@ -12,12 +12,15 @@ from nanohost.console.metrics import metrics
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("admin/queue/", include("nanohost.console.queue_page")),
+    path("admin/usage/", include("nanohost.console.usage_page")),
+    path("admin/retention/", include("nanohost.console.retention_page")),
     path("admin/", admin.site.urls),
     path("health/live", health.live),
     path("health/ready", health.ready),
     path("metrics", metrics),
     path("api/schema", SpectacularJSONAPIView.as_view(), name="schema"),
     path("api/docs", SpectacularSwaggerSplitView.as_view(url_name="schema", url_self="/api/docs")),
+    path("api/v1/", include("nanohost.console.usage_api")),
     path("api/v1/", include("conversations.api.urls")),
     path("api/v1/", include("scheduler.api.urls")),
 ]

@@ -11,10 +11,11 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q
 
 from agent.models import Agent
+from memory import documents
 from scheduler import series, times
 from scheduler.models import Schedule, ScheduleQuerySet
 from scheduler.runs import is_scheduled
-from tools.registry import Caller, tool
+from tools.registry import Caller, Untrusted, tool
 
 # Of one schedule's next times, and of the schedules in a list.
 TIMES_SHOWN, MAX_LISTED = 3, 50
@@ -81,28 +82,30 @@ def schedule(
             owner_id=caller.owner_id,
             agent=caller.agent,
             conversation_id=None if new_conversation else caller.conversation_id,
+            tainted_by=documents.learnt_in(caller.conversation_id, caller.tainted_by),
             **wishes,
         )
         _check_frequency(made)
         _check_count(caller)
-        return f"Created. {_told(made)}"
+        return _marked(f"Created. {_told(made)}", made)
     kept = _named(caller, id)
     if action == "update":
         if not wishes:
             raise ValueError("Say what is to change: prompt, description, at, every_seconds, cron, zone, …")
-        changed = series.update(kept, **wishes)
+        where = documents.learnt_in(caller.conversation_id, caller.tainted_by)
+        changed = series.update(kept, tainted_by=where, **wishes)
         goes_on_again = kept.state == "ended" and changed.state != "ended"
         if goes_on_again or {"at", "every_seconds", "cron"} & wishes.keys():
             _check_frequency(changed)
         if goes_on_again:
             _check_count(caller)
-        return f"Changed. {_told(changed)}"
+        return _marked(f"Changed. {_told(changed)}", changed)
     if action == "pause":
-        return f"Paused. {_told(series.pause(kept, because='Paused by its agent.'))}"
+        return _marked(f"Paused. {_told(series.pause(kept, because='Paused by its agent.'))}", kept)
     if action == "resume":
         if kept.paused_because == series.BY_OPERATOR:
             raise ValueError("An operator has paused this schedule. Only people can resume it; tell the user so.")
-        return f"Resumed. {_told(series.resume(kept))}"
+        return _marked(f"Resumed. {_told(series.resume(kept))}", kept)
     series.cancel(kept)
     return f"Cancelled for good: {kept.pk}."
 
@@ -155,7 +158,13 @@ def _listed(caller: Caller) -> str:
     lines = [_told(each) for each in found[:MAX_LISTED]]
     if len(found) > MAX_LISTED:
         lines.append(f"And older ones: these are the newest {MAX_LISTED}.")
-    return "\n".join(lines) or "There are no schedules."
+    return _marked("\n".join(lines) or "There are no schedules.", *found[:MAX_LISTED])
+
+
+def _marked(text: str, *schedules: Schedule) -> str:
+    """What is told of schedules; it is untrusted if the texts of one are."""
+    marked = next((each.tainted_by for each in schedules if each.tainted_by), "")
+    return Untrusted(text, by=f"a schedule, made in {marked}") if marked else text
 
 
 def _told(schedule: Schedule) -> str:

@@ -111,7 +111,7 @@ def _told_in(row: CheckIn) -> Conversation:
 
 def _conversation(row: CheckIn, key: str, metadata: dict[str, str]) -> Conversation:
     """Made when it is needed first; clients know it by its metadata."""
-    fresh = {"agent": row.agent, "metadata": metadata}
+    fresh = {"agent": row.agent, "metadata": metadata, "cost": 0}
     return Conversation.objects.get_or_create(owner_id=row.owner_id, key=key, defaults=fresh)[0]
 
 
@@ -142,10 +142,17 @@ def _settle(row: CheckIn, turn: Turn | None, *, now: datetime) -> None:
         if CheckIn.objects.filter(pk=row.pk, ended_at=None).update(**changed) != 1:
             return  # somebody else was first
         told = row.state != CheckInState.TOLD or inbox.note(
-            conversation_id=_told_in(row).pk, content=answer or "", by_agent=True
+            conversation_id=_told_in(row).pk, content=answer or "", by_agent=True, tainted_by=_taint_of(row)
         )
         if not told:  # somebody speaks there just now; at the next ring
             transaction.set_rollback(True)
+
+
+def _taint_of(row: CheckIn) -> str:
+    """From where untrusted text has entered the conversation in which it was asked; that begins anew only when the
+    next one asks."""
+    asked = Conversation.objects.filter(pk__in=[row.conversation_id], tainted_at_seq__isnull=False)
+    return f"a check-in, asked in conversation {row.conversation_id}" if asked.exists() else ""
 
 
 def _answer_of(turn: Turn) -> str:

@@ -59,6 +59,14 @@ class Schedule(models.Model):
     )
     description = models.CharField(max_length=200, blank=True, help_text="What it is for, for people.")
     prompt = models.TextField(help_text="What is said to the agent.")
+    tainted_by = models.CharField(
+        max_length=255,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Where the prompt was written, if an agent wrote it and untrusted text had entered there.",
+    )
     deliver_to = models.JSONField(default=dict, blank=True, help_text="For channels to come; kept, not read.")
 
     kind = models.CharField(max_length=5, choices=Kind.choices, help_text="Which of the next three counts.")
@@ -279,3 +287,22 @@ class JobRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job} at {self.started_at:%Y-%m-%d %H:%M:%S}Z"
+
+
+class RetentionRun(models.Model):
+    """The one row that says how far the day's run has come in deleting what is older than its agent keeps it."""
+
+    ONLY = 1
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    began_at = models.DateTimeField(null=True, help_text="When the latest run began.")
+    position = models.JSONField(null=True, help_text="Where it is to be gone on with. Empty: it has ended.")
+    lease_until = models.DateTimeField(null=True, help_text="Until then nobody else goes on with it.")
+    fence = models.PositiveIntegerField(default=0, help_text="Raised by each who does.")
+
+    class Meta:
+        # There is no page of it.
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return "retention"

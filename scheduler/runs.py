@@ -5,6 +5,7 @@ that merely end well.
 """
 
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,15 +14,20 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 
+from conversations.announced import SCHEDULE_FAILED
 from conversations.engine import inbox
+from conversations.engine.announcements import announce
 from conversations.errors import RESTORED
 from conversations.models import Conversation, Turn
 from conversations.statuses import FINAL, TurnStatus
+from nanohost.accounts import holds
+from nanohost.accounts.holds import Holds
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Rows
 from scheduler.models import CheckIn, RunState, Schedule, ScheduleRun
+from tools.taint import MAX_SOURCE
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +94,7 @@ def start(schedule: Schedule, *, slot: datetime, now: datetime, by_hand: bool = 
     run.created_at = now
     _insert_run(**{name: getattr(run, name) for name in _ROW})
     if problem:
+        _tell_failure(run, schedule)
         _pause_if_active(schedule, because=problem, now=now)
     return run
 
@@ -111,6 +118,7 @@ def _speak(run: ScheduleRun, schedule: Schedule) -> None:
         idempotency_key=f"schedule:{schedule.pk}:{run.slot:%Y%m%dT%H%M%S.%fZ}:{run.attempts + 1}",
         request_id=f"{BY_SCHEDULE}{run.pk}",
         turn_id=new_id(),
+        tainted_by=f"a schedule, made in {schedule.tainted_by}"[:MAX_SOURCE] if schedule.tainted_by else "",
     )
     run.conversation_id, run.turn_id = conversation.pk, turn.pk
     run.state, run.retry_at, run.attempts = RunState.FIRED, None, run.attempts + 1
@@ -181,7 +189,23 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
         if outcome == TurnStatus.SUCCEEDED:
             Schedule.objects.filter(pk=schedule.pk).update(failures=0)
         elif run.state == RunState.FAILED:
+            _tell_failure(run, schedule)
             _count_failure(run, schedule, now=now)
+
+
+def _tell_failure(run: ScheduleRun, schedule: Schedule) -> None:
+    """Tell webhooks of a run that has failed for good, in the transaction that stores it."""
+    told = {
+        "scheduleId": str(schedule.pk),
+        "runId": str(run.pk),
+        "slot": run.slot.isoformat(),
+        "ownerId": schedule.owner_id,
+        "conversationId": str(run.conversation_id) if run.conversation_id else None,
+        "turnId": str(run.turn_id) if run.turn_id else None,
+        "attempts": run.attempts,
+        "error": run.error,
+    }
+    announce(SCHEDULE_FAILED, told, owner_id=schedule.owner_id)
 
 
 def _may_be_tried_again(run: ScheduleRun, schedule: Schedule) -> bool:
@@ -222,6 +246,8 @@ def _pause_if_active(schedule: Schedule, *, because: str, now: datetime) -> None
 def forget_retries(schedule: Schedule, *, now: datetime) -> None:
     """Runs that wait to be tried again have failed."""
     waiting = open_runs(schedule).filter(state=RunState.DUE)
+    for run in waiting:
+        _tell_failure(run, schedule)
     waiting.update(state=RunState.FAILED, ended_at=now, retry_at=None)
 
 
@@ -256,6 +282,7 @@ def _retry(run: ScheduleRun, *, now: datetime) -> bool:
             transaction.set_rollback(True)
             return False
         if problem:
+            _tell_failure(run, schedule)
             _pause_if_active(schedule, because=problem, now=now)
     return not problem
 
@@ -283,12 +310,41 @@ def _store(run: ScheduleRun, *, was: RunState, attempts: int) -> bool:
 
 
 def forget_old() -> int:
-    """Delete what is written of times long past, and schedules that were cancelled then; returns how many rows."""
-    long_ago = from_now(-KEPT_FOR.total_seconds())
+    """Delete what is written of times long past, and schedules that were cancelled then, but for what a legal hold
+    keeps; returns how many rows."""
     gone = 0
-    ended = [kind.objects.filter(ended_at__lt=long_ago) for kind in (ScheduleRun, CheckIn)]
-    for rows in (*ended, Schedule.objects.filter(cancelled_at__lt=long_ago)):
+    for find in (_old_runs, _old_check_ins, _old_schedules):
         # In parts: a table that nobody has cleared for long is not cleared within one statement's time.
-        while found := list(rows.values_list("pk", flat=True)[:MANY]):
-            gone += rows.model.objects.filter(pk__in=found).delete()[0]
+        while deleted := _delete_some(find):
+            gone += deleted
     return gone
+
+
+def _delete_some(find: Callable[[Holds], QuerySet[Any]]) -> int:
+    with transaction.atomic():
+        rows = find(holds.placed_until_the_end())
+        found = list(rows.values_list("pk", flat=True)[:MANY])
+        return int(rows.model._default_manager.filter(pk__in=found).delete()[0]) if found else 0
+
+
+def _old_runs(placed: Holds) -> QuerySet[Any]:
+    owners, agents = placed.owners_and_agents()
+    held = Q(schedule__owner__in=owners) | Q(schedule__agent__name__in=agents)
+    return ScheduleRun.objects.filter(ended_at__lt=_long_ago()).exclude(held)
+
+
+def _old_check_ins(placed: Holds) -> QuerySet[Any]:
+    return CheckIn.objects.filter(ended_at__lt=_long_ago()).exclude(_of_held(placed))
+
+
+def _old_schedules(placed: Holds) -> QuerySet[Any]:
+    return Schedule.objects.filter(cancelled_at__lt=_long_ago()).exclude(_of_held(placed))
+
+
+def _of_held(placed: Holds) -> Q:
+    owners, agents = placed.owners_and_agents()
+    return Q(owner__in=owners) | Q(agent__name__in=agents)
+
+
+def _long_ago() -> Any:
+    return from_now(-KEPT_FOR.total_seconds())

@@ -3,15 +3,18 @@
 Each function changes what is to come. What has fired stays as it is, in the ledger and in the conversation.
 """
 
+import hashlib
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.forms.models import model_to_dict
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations.models import Conversation
+from nanohost.accounts import audit
 from nanohost.lib import clock
 from nanohost.lib.errors import NotFound
 from nanohost.lib.text import UNSTORABLE
@@ -39,6 +42,12 @@ class ScheduleInput(TypedDict, total=False):
     deliver_to: dict[str, Any]
 
 
+# What of it stands in the audit log.
+_WISHED = (
+    *("agent", "owner", "conversation_id", "kind", "at", "every_seconds", "expression", "zone"),
+    *("missed", "missed_most", "ends_at", "max_runs", "deliver_to"),
+)
+
 # What decides when it runs next.
 _OF_TIME = {"at", "every_seconds", "cron", "zone", "ends_at", "max_runs"}
 
@@ -59,16 +68,20 @@ def create(
     agent: str = "",
     conversation_id: UUID | None = None,
     now: datetime | None = None,
+    tainted_by: str = "",
     **wishes: Unpack[ScheduleInput],
 ) -> Schedule:
     """A new schedule. It speaks in a conversation of its owner's, to whose agent it then speaks, or in a new one each
-    time. Raises :class:`BadSchedule` with a sentence for whoever wished it."""
+    time. ``tainted_by``: where its texts were written, if untrusted text had entered there. Raises :class:`BadSchedule`
+    with a sentence for whoever wished it."""
     schedule = draft(now=now, **wishes)
-    schedule.owner_id, schedule.conversation_id = owner_id, conversation_id
+    schedule.owner_id, schedule.conversation_id, schedule.tainted_by = owner_id, conversation_id, tainted_by
     schedule.agent = _agent(owner_id, agent, conversation_id)
     if not schedule.prompt.strip():
         raise BadSchedule("A schedule needs a prompt: what is said to the agent.")
-    schedule.save(force_insert=True)
+    with transaction.atomic():
+        schedule.save(force_insert=True)
+        _note("schedule.made", schedule, before={})
     return schedule
 
 
@@ -87,10 +100,17 @@ def _agent(owner_id: int, name: str, conversation_id: UUID | None) -> Agent:
     return agent
 
 
-def update(schedule: Schedule, *, now: datetime | None = None, **wishes: Unpack[ScheduleInput]) -> Schedule:
-    """Change what is wished otherwise, and nothing else. One that has ended goes on if it has a time to come again."""
+def update(
+    schedule: Schedule, *, now: datetime | None = None, tainted_by: str = "", **wishes: Unpack[ScheduleInput]
+) -> Schedule:
+    """Change what is wished otherwise, and nothing else. One that has ended goes on if it has a time to come again.
+
+    ``tainted_by``: as of :func:`create`. A mark stays until both of its texts are others.
+    """
     with transaction.atomic():
         row, now = _locked(schedule), now or clock.read()
+        before = _as_wished(row)
+        texts_before = row.prompt, row.description
         if _OF_TIME & wishes.keys():
             _drop_what_is_due(row, because="It was changed before it ran.", now=now)
             ended = row.state == "ended"
@@ -99,7 +119,10 @@ def update(schedule: Schedule, *, now: datetime | None = None, **wishes: Unpack[
                 row.active, row.paused_because = True, ""
         else:
             _apply_texts(row, wishes)
+        is_other = row.prompt != texts_before[0] and row.description != (texts_before[1] or None)
+        row.tainted_by = tainted_by or ("" if is_other else row.tainted_by)
         _save(row)
+        _note("schedule.changed", row, before=before)
     return row
 
 
@@ -117,6 +140,7 @@ def pause(schedule: Schedule, *, because: str = "Paused by hand.", now: datetime
             _drop_what_is_due(row, because="It was paused before it ran.", now=now)
             runs.pause(row, because=because, now=now)
             row.refresh_from_db()
+            _note("schedule.paused", row, reason=because)
         elif because == BY_OPERATOR:
             row.paused_because = because
             _save(row)
@@ -134,6 +158,7 @@ def resume(schedule: Schedule, *, now: datetime | None = None) -> Schedule:
             _plan(row, now=now)
             row.active, row.paused_because, row.failures = True, "", 0
             _save(row)
+            _note("schedule.resumed", row)
     return row
 
 
@@ -145,6 +170,7 @@ def cancel(schedule: Schedule, *, now: datetime | None = None) -> None:
         runs.forget_retries(row, now=now)
         row.active, row.next_at, row.cancelled_at = False, None, now
         _save(row)
+        _note("schedule.cancelled", row)
 
 
 def run_now(schedule: Schedule, *, now: datetime | None = None) -> ScheduleRun:
@@ -152,6 +178,7 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> ScheduleRun:
     with transaction.atomic():
         row, now = _locked(schedule), now or clock.read()
         run = runs.start(row, slot=now, now=now, by_hand=True)
+        _note("schedule.run_by_hand", row)
         return run or ScheduleRun.objects.get(schedule=row, slot=now)
 
 
@@ -174,6 +201,24 @@ def _locked(schedule: Schedule) -> Schedule:
     if row is None:
         raise NotFound("There is no schedule of that id, or it is not yours.")
     return row
+
+
+def _as_wished(schedule: Schedule) -> dict[str, Any]:
+    """All that people and agents set, for the audit log: of what is said to the agent, a hash, for it may be erased."""
+    told = hashlib.sha256(f"{schedule.description}\n{schedule.prompt}".encode(errors="replace")).hexdigest()
+    return {**model_to_dict(schedule, _WISHED), "texts": f"sha256:{told}"}
+
+
+def _note(action: str, schedule: Schedule, *, before: dict[str, Any] | None = None, reason: str = "") -> None:
+    """Tell the audit log, of what was changed both how it was and how it is."""
+    if before is None:
+        audit.record(action, about=schedule, name=str(schedule.pk), reason=reason)
+        return
+    after = _as_wished(schedule)
+    changed = [name for name in after if before.get(name) != after[name]]
+    was = {name: before[name] for name in changed if name in before}
+    became = {name: after[name] for name in changed}
+    audit.record(action, about=schedule, name=str(schedule.pk), before=was or None, after=became)
 
 
 def _save(row: Schedule) -> None:

@@ -51,7 +51,14 @@ SYSTEM_JOBS = (
         name="retention",
         task="scheduler.tasks.retention",
         times=timedelta(minutes=60),
-        description="Forgets workers last heard of more than a week ago, and runs of schedules that ended 90 days ago.",
+        description="Forgets workers last heard of more than a week ago, runs of schedules that ended 90 days ago, and"
+        " webhooks' deliveries of 30 days ago.",
+    ),
+    SystemJob(
+        name="data_retention",
+        task="scheduler.tasks.data_retention",
+        times=timedelta(minutes=1),
+        description="Once a day, in pieces, deletes what is older than its agent's page says.",
     ),
 )
 

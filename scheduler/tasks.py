@@ -2,8 +2,10 @@
 
 from celery import shared_task
 
+from conversations.deliveries import outbox
 from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock
+from scheduler import retention as aged
 from scheduler import runs
 from scheduler.check_in import ask_agents
 from scheduler.daily import summarise_day
@@ -37,7 +39,14 @@ def check_in() -> None:
 def retention() -> None:
     """Forget what is kept for a while only."""
     with recorded("retention") as report:
-        workers, rows = forget_dead_workers(), runs.forget_old() + forget_old_job_runs()
+        workers, rows = forget_dead_workers(), runs.forget_old() + forget_old_job_runs() + outbox.forget_old()
         report.did = ", ".join(
             filter(None, (told(workers, "worker forgotten", "workers forgotten"), told(rows, "old row", "old rows")))
         )
+
+
+@shared_task
+def data_retention() -> None:
+    """Delete what is older than its agent keeps it. Not for long: a worker hears no ring meanwhile."""
+    with recorded("data_retention") as report:
+        report.did = told(aged.go_on(), "row deleted by its age", "rows deleted by their age")

@@ -17,9 +17,12 @@ from xdist.scheduler import LoadFileScheduling
 
 from agent import llm
 from agent.models import DEFAULT_AGENT, Agent
+from agent.spending import book
 from conversations.engine import inbox
 from conversations.models import Conversation, Message, Turn
-from nanohost.lib import redaction
+from nanohost.accounts import audit
+from nanohost.accounts.models import AuditEntry, AuditSeal
+from nanohost.lib import append_only, redaction
 from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.text import storable
 from tests import shapes
@@ -146,6 +149,7 @@ def django_db_setup(request: pytest.FixtureRequest, django_db_setup: None, djang
     if not any(item.get_closest_marker("django_db") for item in request.session.items):
         return  # and pytest-django has made no database
     with django_db_blocker.unblock(), connection.cursor() as cursor:
+        audit.guard()
         for table in tables():
             cursor.execute(f"SELECT 1 FROM {table}")
             if cursor.fetchone():
@@ -161,8 +165,13 @@ def delete_rows(test_case: object) -> None:
     """
     # Foreign keys are looked at when the transaction ends.
     with transaction.atomic(), connection.cursor() as cursor:
-        for table in tables():
+        written = [model for model in (AuditEntry, AuditSeal) if model.objects.exists()]
+        for model in written:
+            append_only.unprotect(connection, model)
+        for table in tables() - {model._meta.db_table for model in (AuditEntry, AuditSeal) if model not in written}:
             cursor.execute(f"DELETE FROM {table}")
+        for model in written:
+            append_only.protect(connection, model)
         for table, copy in COPIES.items():
             cursor.execute(f"INSERT INTO {table} SELECT * FROM {copy}")
 
@@ -236,6 +245,19 @@ def _no_tool_processes_left() -> Iterator[None]:
     gate.close_tools()
 
 
+@pytest.fixture(autouse=True)
+def _nobody_acts() -> Iterator[None]:
+    """Django's client of tests makes its requests in the context of the test, and not in one of their own."""
+    with audit.acting(audit.HOST):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_prices_of_before() -> None:
+    """What a process knows of prices and budgets it knows for a second, and a test may be shorter."""
+    book.forget()
+
+
 @pytest.fixture
 def owner(db: Any) -> Any:
     return OwnerFactory(username="owner")
@@ -297,9 +319,12 @@ def fill(conversation: Conversation) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def model(settings: Any) -> Iterator[OpenAIServer]:
+def model(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OpenAIServer]:
     """A provider that answers as it is told, by OpenAI's API."""
     server = OpenAIServer().start()
+    # It has no TLS, and the machine's authorities take a client 17 ms to read: there are clients by the hundred.
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", server.url
     llm.client.cache_clear()
     yield server

@@ -19,6 +19,8 @@ for name in ("OPENAI_API_KEY", "LLM_BASE_URL", "LLM_PROVIDER", "LLM_MODELS", "NA
     os.environ.pop(name, None)
 for name in ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"):
     os.environ.pop(name, None)
+if "NANOHOST_TOOL_PROCESS" not in os.environ:  # a tool's process is not used again once its environment has changed
+    os.environ["WEBHOOK_KEY"] = "of these tests, and of the processes that they start"
 if shapes.shape() == shapes.PRODUCTION:
     os.environ.setdefault("TEST_RUN", f"{secrets.randbits(31):08x}")  # inherited, too
     # There is no database of that name: whoever gets past the tests' own finds nothing.

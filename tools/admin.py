@@ -69,15 +69,16 @@ class ToolSettingAdmin(ModelAdmin):
     """Which tools may run, and within which limits. A change counts from the next decision of the gate on: at once."""
 
     form = ToolSettingForm
-    list_display = ["name", "in_code", "enabled", "state", "needs", "granted", "effects", "limits"]
+    list_display = ["name", "in_code", "enabled", "state", "needs", "granted", "approval", "effects", "limits"]
     list_filter = ["enabled"]
     search_fields = ["name"]
     readonly_fields = ["name", "description", "state", "needs", "ceiling", "effects", "defined_in", "takes", "schema"]
     readonly_fields += ["limits", "log", "calls", "updated_at"]
     fieldsets: ClassVar[Any] = [
         (None, {"fields": ["name", "description", "state", "enabled", "grants", "needs", "ceiling", "effects"]}),
+        ("Consent", {"fields": ["approval", "four_eyes"]}),
         ("What it takes", {"fields": ["takes", "schema", "defined_in"]}),
-        ("Limits", {"fields": ["limits", *FIELDS[2:]]}),
+        ("Limits", {"fields": ["limits", *FIELDS[2:-2]]}),
         ("What happened", {"fields": ["calls", "log", "updated_at"]}),
     ]
     actions = ["enable", "disable"]
@@ -315,7 +316,8 @@ class RuleFilter(KnownValues):
             *("not_registered", "not_in_ceiling", "not_enabled", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in GRANTABLE),
-            *("input_size", "arguments", "rate:conversation", "rate:owner"),
+            *("input_size", "arguments", "tainted", "rate:conversation", "rate:owner"),
+            *("consent:denied", "consent:expired", "consent:missing", "consent:changed"),
             *("limit:tool_rounds", "limit:time", "limit:tokens"),
             *("raised", "timeout", "crashed", "interrupted", "output", "unavailable"),
             *("cancelled", "deleted", "turn_time", "turn_ended"),

@@ -43,7 +43,7 @@ def time(timezone: str = "") -> str:
     return f"{datetime.now(zone).isoformat(timespec='seconds')} {timezone}"
 
 
-@tool(permissions=["NET_HTTP"], effects="read", timeout=3)
+@tool(permissions=["NET_HTTP"], effects="read", timeout=3, untrusted=True)
 def http_get(url: str, headers: dict[str, str] | None = None, readable: bool = False) -> dict[str, Any]:
     """Fetch a public web address with GET. Returns its status, contentType, url (after redirects) and text.
 

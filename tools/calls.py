@@ -1,6 +1,6 @@
 """The life of a call: asked for, claimed, ended. Each write is conditional, so that the first to end a call wins.
 
-    QUEUED → RUNNING → SUCCESS | FAILED | REJECTED | UNKNOWN
+    [WAITING →] QUEUED → RUNNING → SUCCESS | FAILED | REJECTED | UNKNOWN
 
 A call is stored as started before it runs and as done after. When its worker dies in between, a tool that only reads
 is run again; one with side effects becomes UNKNOWN, since nobody knows how far it came. One whose effects are rows of
@@ -17,25 +17,28 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, DurationField, F, Q, Value, When
 
+from nanohost.accounts import audit
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import RELEASED, lease_length
 from nanohost.lib.redaction import redact, redact_json
 from nanohost.lib.statements import Given, Insert, Rows, Update
 from nanohost.lib.text import storable
 from tools.errors import CallLost
-from tools.models import CallStatus, ToolCall, ToolCallQuerySet
+from tools.models import Approval, ApprovalState, CallStatus, ToolCall, ToolCallQuerySet
 from tools.registry import REPEATABLE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How a call ended. ``result`` is what the model is told; ``rule`` names what refused or ended it. ``stored``: it
-    already is, together with what the call has changed."""
+    already is, together with what the call has changed. ``tainted_by``: from where untrusted text in the result came,
+    if there is some."""
 
     status: CallStatus
     result: str
     rule: str = ""
     stored: bool = False
+    tainted_by: str = ""
 
 
 UNKNOWN_RESULT = (
@@ -59,8 +62,9 @@ def new_call(
     effects: str,
     refused: Outcome | None,
     rate_limited: bool,
+    consent: str = "",
 ) -> ToolCall:
-    """An unsaved call: queued, or ended at once if the gate refuses it."""
+    """An unsaved call: queued, or ended at once if the gate refuses it. ``consent``: the rule for which it waits."""
     call = ToolCall(
         conversation_id=conversation_id,
         turn_id=turn_id,
@@ -80,6 +84,8 @@ def new_call(
     call.rate_limited = rate_limited
     if refused:
         refuse(call, refused)
+    elif consent:
+        call.status, call.consent = CallStatus.WAITING, consent
     return call
 
 
@@ -103,7 +109,7 @@ _insert = Insert(
 def store(requested: Sequence[ToolCall]) -> None:
     """Save requested calls. Most are queued, and their statement is written once."""
     for call in requested:
-        if not call.ended:
+        if call.status == CallStatus.QUEUED:
             _insert(
                 id=call.pk,
                 conversation_id=call.conversation_id,
@@ -119,8 +125,21 @@ def store(requested: Sequence[ToolCall]) -> None:
                 arguments_hash=call.arguments_hash,
                 effects=call.effects,
             )
-    if refused := [call for call in requested if call.ended]:
-        ToolCall.objects.bulk_create(refused)
+    if others := [call for call in requested if call.status != CallStatus.QUEUED]:
+        ToolCall.objects.bulk_create(others)
+    for call in requested:
+        if call.status != CallStatus.WAITING:  # of which its approval tells
+            _note("tool.refused" if call.ended else "tool.admitted", call)
+
+
+def _note(action: str, call: ToolCall) -> None:
+    """Tell the audit log of a decision or an end, in the transaction that stores it: with the hash of the arguments,
+    and not what is in them, which may be erased."""
+    said = {"turn": str(call.turn_id), "argumentsHash": call.arguments_hash}
+    if call.ended:
+        said |= {"status": str(call.status), "rule": call.rule}
+    by = f"agent {call.agent}"
+    audit.record(action, about=call, name=call.tool_name, after=said, by=by, request_id=call.request_id)
 
 
 def _may_run() -> ToolCallQuerySet:
@@ -165,6 +184,8 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
             id=call_id
         ):
             (call,) = _by_id(id=call_id)
+            if call.ended:
+                _note("tool.ended", call)
             return call
     return None
 
@@ -180,6 +201,7 @@ _end = Update(
         "status": Given("status"),
         "rule": Given("rule"),
         "result": Given("result"),
+        "tainted_by": Given("tainted_by"),
         "private_arguments": "",
         "duration_ms": Given("duration_ms"),
         "ended_at": Now(),
@@ -218,9 +240,25 @@ def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
     again changes nothing."""
     result = storable(redact(outcome.result))
     ends = {"status": outcome.status, "rule": outcome.rule, "result": result, "duration_ms": duration_ms}
-    if _end(id=call.pk, fence=call.fence, **ends) != 1 and not _ended_by_us(id=call.pk, fence=call.fence):
-        raise CallLost(call.pk)
-    call.status, call.rule, call.result = outcome.status, outcome.rule, result
+    ends["tainted_by"] = outcome.tainted_by
+    with transaction.atomic():
+        ended = _end(id=call.pk, fence=call.fence, **ends)
+        call.status, call.rule, call.result = outcome.status, outcome.rule, result
+        if ended:
+            _note("tool.refused" if outcome.status == CallStatus.REJECTED else "tool.ended", call)
+        elif not _ended_by_us(id=call.pk, fence=call.fence):
+            raise CallLost(call.pk)
+
+
+def end_waiting(call_id: UUID, refused: Outcome) -> ToolCall | None:
+    """End a call that was not approved; None if it has ended otherwise. In the caller's transaction."""
+    ends = {"status": refused.status, "rule": refused.rule, "result": refused.result, "private_arguments": ""}
+    waiting = ToolCall.objects.filter(pk=call_id, status=CallStatus.WAITING)
+    if waiting.update(**ends, ended_at=Now(), duration_ms=0) != 1:
+        return None
+    call = ToolCall.objects.get(pk=call_id)
+    _note("tool.refused", call)
+    return call
 
 
 def outcomes(turn_id: UUID) -> list[tuple[str, str, str]]:
@@ -245,10 +283,19 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCa
 
     Returns the calls that this ended; one that ends by itself at the same moment is not among them.
     """
+    with transaction.atomic(savepoint=False):
+        return _end_open(turn_ids, rule=rule, reason=reason)
+
+
+def _end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCall]:
     started_write = {"status": CallStatus.RUNNING, "effects": "write"}
-    open_calls = list(ToolCall.objects.open().filter(turn_id__in=turn_ids).values_list("pk", flat=True))
-    if not open_calls:
+    statuses = dict(ToolCall.objects.open().filter(turn_id__in=turn_ids).values_list("pk", "status"))
+    if not statuses:
         return []
+    open_calls = list(statuses)
+    if waiting := [pk for pk, status in statuses.items() if status == CallStatus.WAITING]:
+        pending = Approval.objects.filter(call_id__in=waiting, state=ApprovalState.PENDING)
+        pending.update(state=ApprovalState.WITHDRAWN, private_proposed="", decided_at=Now(), reason=reason)
     ToolCall.objects.open().filter(pk__in=open_calls).update(
         status=Case(
             When(**started_write, then=Value(CallStatus.UNKNOWN.value)), default=Value(CallStatus.FAILED.value)
@@ -262,4 +309,7 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCa
         ended_at=Now(),
         lease_until=None,
     )
-    return list(ToolCall.objects.filter(pk__in=open_calls, rule=rule))
+    ended = list(ToolCall.objects.filter(pk__in=open_calls, rule=rule))
+    for call in ended:
+        _note("tool.ended", call)
+    return ended

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import transaction
 from django.forms.models import model_to_dict
 
+from nanohost.accounts import audit
 from tools import registry
 from tools.models import SettingChange, ToolSetting
 
@@ -26,6 +27,8 @@ FIELDS = (
     "max_output_bytes",
     "calls_per_minute_conversation",
     "calls_per_minute_owner",
+    "approval",
+    "four_eyes",
 )
 
 
@@ -50,12 +53,10 @@ def changing(tool_name: str, *, by: str) -> Iterator[ToolSetting]:
             return
         setting.clean_fields(exclude={"id", "name", "updated_at", *FIELDS} - set(changed))
         setting.save(update_fields=[*changed, "updated_at"])
-        SettingChange.objects.create(
-            tool_name=tool_name,
-            changed_by=by[:200],
-            before={name: before[name] for name in changed},
-            after={name: after[name] for name in changed},
-        )
+        was, became = ({name: values[name] for name in changed} for values in (before, after))
+        SettingChange.objects.create(tool_name=tool_name, changed_by=by[:200], before=was, after=became)
+        because = by if by == BY_SETTING else ""
+        audit.record("tool_setting.changed", about=setting, name=tool_name, before=was, after=became, reason=because)
 
 
 def follow_setting() -> None:

@@ -1,5 +1,7 @@
 """What can go wrong with tools."""
 
+from nanohost.lib.errors import Problem
+
 
 class ToolDefinitionError(TypeError):
     """A function cannot be a tool; the message says what to change."""
@@ -19,6 +21,25 @@ class Interrupted(Exception):
 
 class UnfitName(ValueError):
     """What was named cannot be a tool, or an app to write one into; the message says why."""
+
+
+class AlreadyDecided(Problem):
+    """Somebody else was first, or the call has ended."""
+
+    code, status, title = "already_decided", 409, "This was decided already, or needs no decision any more."
+
+
+class OwnConversation(Problem):
+    """Two strangers have to approve."""
+
+    code, status = "own_conversation", 403
+    title = "Two other people have to decide on this: it is about a conversation of your own."
+
+
+class ArgumentsRefused(Problem):
+    """The gate would not let a call with these arguments run."""
+
+    code, status, title = "arguments_refused", 422, "The gate refuses a call with these arguments."
 
 
 class ToolExists(ValueError):

@@ -1,9 +1,10 @@
 """The gate: the only way to a tool.
 
 A call runs only if the tool is registered, inside the settings' ceiling, enabled in the admin, allowed to this agent,
-granted every permission it declares, its input fits the size and the schema, and its rate limits have a place left. The
-first rule that says no names itself in the outcome. The gate decides when a call is asked for and again when it starts,
-since what was allowed may have been taken back in between.
+granted every permission it declares, its input fits the size and the schema, no untrusted text in the conversation
+stands against it, and its rate limits have a place left. The first rule that says no names itself in the outcome. The
+gate decides when a call is asked for and again when it starts, since what was allowed may have been taken back in
+between.
 """
 
 import difflib
@@ -12,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -25,15 +26,17 @@ from nanohost.lib.ids import new_id
 from nanohost.lib.logs import about
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import clip, storable
-from tools import calls, limits, registry
+from tools import approvals, calls, limits, registry, taint
 from tools.arguments import InvalidArguments, read_arguments
 from tools.calls import Outcome
+from tools.consent import Consent, mode_of
 from tools.errors import CallLost, Interrupted, UnknownTool
 from tools.limits import Limit
-from tools.models import CallStatus, ToolCall, ToolSetting
+from tools.models import Approval, CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
 from tools.registry import RegisteredTool
 from tools.runners import KINDS, AdmittedCall
+from tools.taint import Policy
 
 T = TypeVar("T")
 
@@ -46,9 +49,17 @@ _stopping = threading.Event()
 
 @dataclass(frozen=True, kw_only=True)
 class AgentTools:
-    """Which tools an agent may use, as a value: the gate does not know agents. ``names`` None: every enabled one."""
+    """Which tools an agent may use, as a value: the gate does not know agents. ``names`` None: every enabled one.
+
+    ``approvals``: which of its calls wait for consent, see :mod:`tools.consent`. ``tainted_by``: from where untrusted
+    text has entered the conversation that asks; empty: none has. ``taint``: what the agent says of calls with effects
+    or egress once some has.
+    """
 
     names: frozenset[str] | None
+    approvals: Mapping[str, str] = field(default_factory=dict)
+    taint: Policy = "off"
+    tainted_by: str = ""
 
     def include(self, name: str) -> bool:
         return self.names is None or name in self.names
@@ -129,6 +140,15 @@ def _admitting(
     return tool, setting
 
 
+def consent_rule(tool: RegisteredTool, setting: ToolSetting, agent_tools: AgentTools) -> str:
+    """The rule for which a call of a tool needs consent now; empty if it needs none."""
+    mode = mode_of(tool.name, of_tool=setting.approval, of_agent=agent_tools.approvals)
+    if mode == Consent.ALWAYS:
+        return "consent:always"
+    by_mode = mode == Consent.TAINTED and agent_tools.tainted_by
+    return "consent:tainted" if by_mode or taint.decide(tool, agent_tools) == "approve" else ""
+
+
 def check_arguments(tool: RegisteredTool, setting: ToolSetting, raw: str) -> dict[str, Any]:
     """The arguments, parsed; raises :class:`Refused` if they are too large, not JSON, or not what the schema says."""
     return _passed(_fitting(tool, setting, raw))
@@ -147,14 +167,27 @@ def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[
     return arguments
 
 
+def check_taint(tool: RegisteredTool, agent_tools: AgentTools) -> None:
+    """Raises :class:`Refused` if untrusted text in the conversation stands against a call."""
+    _passed(_withstanding_taint(tool, agent_tools))
+
+
+def _withstanding_taint(tool: RegisteredTool, agent_tools: AgentTools) -> Generator[str, None, None]:
+    if taint.decide(tool, agent_tools) == "refuse":
+        raise Refused(taint.RULE, taint.refusal(tool, agent_tools))
+    if agent_tools.taint != "off":
+        yield taint.RULE
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What would become of a call. ``passed``: the rules it passes, in their order. ``refusal``: the one that says no,
-    or None: it would run, with these ``arguments``."""
+    or None: it would run, with these ``arguments``, once somebody has approved it if there is a rule of ``consent``."""
 
     passed: Sequence[str]
     refusal: Refused | None = None
     arguments: Mapping[str, Any] | None = None
+    consent: str = ""
 
 
 def simulate(
@@ -170,19 +203,21 @@ def simulate(
         while True:
             passed.append(next(rules))
     except StopIteration as end:
-        return Verdict(passed=passed, arguments=end.value)
+        arguments, consent = end.value
+        return Verdict(passed=passed, arguments=arguments, consent=consent)
     except Refused as refusal:
         return Verdict(passed=passed, refusal=refusal)
 
 
-def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[str, None, dict[str, Any]]:
+def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[str, None, tuple[dict[str, Any], str]]:
     tool, setting = yield from _admitting(call.tool_name, agent_tools)
     arguments = yield from _fitting(tool, setting, raw)
+    yield from _withstanding_taint(tool, agent_tools)
     if exceeded := limits.exceeded_by(call, setting):
         raise _too_many(call, *exceeded)
     for limit in limits.limits_of(setting):
         yield limit.rule
-    return arguments
+    return arguments, consent_rule(tool, setting, agent_tools)
 
 
 def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:
@@ -227,22 +262,25 @@ def request(
     arguments: str,
     refusal: Refused | None = None,
 ) -> ToolCall:
-    """The row of a call a model asks for, not yet saved: queued, or REJECTED with the rule that refused it.
+    """The row of a call a model asks for, not yet saved: queued, waiting for consent, or REJECTED with the rule that
+    refused it.
 
     ``refusal`` is a rule of the caller's own that was met before the gate's, such as a turn's limit of rounds.
     """
-    effects, refused, rate_limited = "", refusal, False
+    effects, refused, rate_limited, consent, four_eyes = "", refusal, False, "", False
     try:
         effects = registry.get(tool_name).effects
         if refused is None:
             tool, setting = admit(tool_name, agent_tools=agent_tools)
             check_arguments(tool, setting, arguments)
-            rate_limited = setting.rate_limited
+            check_taint(tool, agent_tools)
+            rate_limited, four_eyes = setting.rate_limited, setting.four_eyes
+            consent = consent_rule(tool, setting, agent_tools)
     except UnknownTool:
         refused = refused or _refusal_of(tool_name, agent_tools)
     except Refused as met:
         refused = met
-    return calls.new_call(
+    call = calls.new_call(
         conversation_id=conversation_id,
         turn_id=turn_id,
         owner_id=owner_id,
@@ -255,21 +293,29 @@ def request(
         effects=effects,
         refused=refused.outcome() if refused else None,
         rate_limited=rate_limited,
+        consent=consent,
     )
+    call.four_eyes = four_eyes
+    return call
 
 
-def record(requested: Sequence[ToolCall]) -> None:
+def record(requested: Sequence[ToolCall]) -> list[tuple[ToolCall, Approval]]:
     """Store requested calls, in the caller's transaction; those refused are audited once it has committed.
 
     Those for which a rate limit has no place left are refused here, where two workers cannot both take the last one.
+    Returns those that wait for consent, each with its approval.
     """
+    asked = []
     with transaction.atomic(savepoint=False):
         for call, limit, free_in in limits.exceeding(requested):
             calls.refuse(call, _too_many(call, limit, free_in).outcome())
         calls.store(requested)
         for call in requested:
+            if call.status == CallStatus.WAITING:
+                asked.append((call, approvals.request(call, four_eyes=call.four_eyes)))
             if call.ended:
                 transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
+    return asked
 
 
 def _too_many(call: ToolCall, limit: Limit, free_in: float) -> Refused:
@@ -349,8 +395,12 @@ def _stored(what: str, store: Callable[[], T], *, seconds: float | None = None) 
 
 def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools]) -> Outcome:
     try:
-        tool, setting = admit(call.tool_name, agent_tools=agent_tools(call))
+        allowed = agent_tools(call)
+        tool, setting = admit(call.tool_name, agent_tools=allowed)
         arguments = check_arguments(tool, setting, call.whole_arguments)
+        check_taint(tool, allowed)
+        if (call.consent or consent_rule(tool, setting, allowed)) and (rule := approvals.standing(call)):
+            raise Refused(rule, _WITHOUT_CONSENT[rule].format(call.tool_name))
         if setting.rate_limited and (exceeded := limits.exceeded_at_start(call, setting)):
             raise _too_many(call, *exceeded)
     except Refused as refusal:
@@ -358,7 +408,7 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
     except DatabaseError as error:  # it has not been started: it may be again, whatever its effects
         logger.warning("the gate could not decide (%s); the call goes back into the queue", type(error).__name__)
         raise Interrupted from None
-    return tool.runner.run_admitted(
+    outcome = tool.runner.run_admitted(
         AdmittedCall(
             call=call,
             tool=tool,
@@ -366,8 +416,16 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
             timeout=setting.timeout(tool),
             output_bytes=setting.output_bytes(),
             still_wanted=partial(_still_wanted, call),
+            tainted_by=allowed.tainted_by,
         )
     )
+    return outcome if outcome.stored else taint.marked(outcome, tool)
+
+
+_WITHOUT_CONSENT = {
+    approvals.MISSING: "Calls of {} need consent by now, and nobody has approved this one. Ask for it again.",
+    approvals.CHANGED: "What was approved for {} is not what would run.",
+}
 
 
 def _still_wanted(call: ToolCall) -> bool:

@@ -16,11 +16,12 @@ from django.db import DatabaseError, OperationalError, transaction
 
 from nanohost.lib.database import TookTooLong, time_limit
 from nanohost.lib.errors import Problem
-from tools import calls
+from nanohost.lib.text import clip
+from tools import calls, taint
 from tools.calls import Outcome
 from tools.errors import Interrupted
 from tools.models import CallStatus
-from tools.registry import Caller
+from tools.registry import Caller, Untrusted
 from tools.results import as_text, binder, cap
 from tools.runners import AdmittedCall, Inline
 
@@ -71,7 +72,8 @@ def _run_function(function: Callable[..., Any], admitted: AdmittedCall) -> Outco
         return _failed("arguments", str(error))
     try:
         with time_limit(seconds):
-            text = as_text(function(**bound))
+            result = function(**bound)
+            text = as_text(result)
     except TookTooLong:
         return _failed("timeout", f"timed out after {seconds:g} s and was stopped")
     except (ValueError, Problem) as error:
@@ -79,7 +81,9 @@ def _run_function(function: Callable[..., Any], admitted: AdmittedCall) -> Outco
     except Exception as error:
         logger.exception("tool %s raised", admitted.call.tool_name)
         return _failed("raised", type(error).__name__)
-    return Outcome(status=CallStatus.SUCCESS, result=cap(text, admitted.output_bytes))
+    source = clip(result.by, taint.MAX_SOURCE) if isinstance(result, Untrusted) else ""
+    ended = Outcome(status=CallStatus.SUCCESS, result=cap(text, admitted.output_bytes), tainted_by=source)
+    return taint.marked(ended, admitted.tool)
 
 
 def _caller_of(admitted: AdmittedCall) -> Caller:
@@ -92,6 +96,7 @@ def _caller_of(admitted: AdmittedCall) -> Caller:
         agent=call.agent,
         call_id=call.pk,
         request_id=call.request_id,
+        tainted_by=admitted.tainted_by,
     )
 
 

@@ -12,6 +12,7 @@ from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools import registry
+from tools.consent import Consent
 from tools.permissions import GRANTABLE
 
 # The longest timeout an admin may set, in seconds. A turn has TURN_TIMEOUT_SECONDS, 600 unless set, for all it does.
@@ -74,6 +75,19 @@ class ToolSetting(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(MAX_CALLS_PER_MINUTE)],
         help_text="The same, in all conversations of an owner together. Empty: no limit.",
     )
+    approval = models.CharField(
+        "consent",
+        max_length=7,
+        choices=Consent.choices,
+        default=Consent.NEVER,
+        db_default=Consent.NEVER,
+        help_text="When a call waits until somebody has approved it. An agent may ask for more, never for less.",
+    )
+    four_eyes = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Two people have to approve a call, and neither may own its conversation.",
+    )
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -134,6 +148,8 @@ class SettingChange(models.Model):
 class CallStatus(models.TextChoices):
     """Where a call stands; the last four are final."""
 
+    # For somebody's consent; nothing runs it meanwhile.
+    WAITING = "WAITING"
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     SUCCESS = "SUCCESS"
@@ -143,7 +159,7 @@ class CallStatus(models.TextChoices):
     UNKNOWN = "UNKNOWN"
 
 
-OPEN_CALL = (CallStatus.QUEUED, CallStatus.RUNNING)
+OPEN_CALL = (CallStatus.WAITING, CallStatus.QUEUED, CallStatus.RUNNING)
 
 
 class ToolCallQuerySet(LeaseQuerySet["ToolCall"]):
@@ -188,7 +204,21 @@ class ToolCall(Leased):
 
     status = models.CharField(max_length=8, choices=CallStatus.choices, default=CallStatus.QUEUED)
     rule = models.CharField(max_length=64, blank=True, help_text="The rule that refused it, or what ended it.")
+    consent = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The rule for which it needs consent, if it does: it runs as it was approved, or not at all.",
+    )
     result = models.TextField(blank=True, help_text="What the model is told.")
+    tainted_by = models.CharField(
+        max_length=255,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="From where untrusted text in its result came. Empty: there is none.",
+    )
 
     attempts = models.PositiveIntegerField(default=0, help_text="How often it was started.")
 
@@ -197,11 +227,19 @@ class ToolCall(Leased):
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     duration_ms = models.PositiveIntegerField(null=True, blank=True)
+    erased_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="When its arguments and its result were deleted; what else it says stays.",
+    )
 
     objects = ToolCallQuerySet.as_manager()
 
     # Not stored. Of a call that is asked for: whether its tool had a rate limit when the gate let it in.
     rate_limited = False
+    # Of one that waits for consent: whether two people have to give it.
+    four_eyes = False
 
     class Meta:
         ordering = ["-created_at"]
@@ -218,6 +256,8 @@ class ToolCall(Leased):
             # What rate limits count.
             models.Index(fields=["conversation_id", "-created_at"], name="calls_of_a_conversation"),
             models.Index(fields=["owner_id", "tool_name", "-created_at"], name="calls_of_an_owner"),
+            # What is deleted by its age.
+            models.Index(fields=["agent", "created_at"], condition=Q(erased_at=None), name="calls_to_erase"),
         ]
 
     def __str__(self) -> str:
@@ -232,3 +272,85 @@ class ToolCall(Leased):
     def ended(self) -> bool:
         """Whether it has its outcome."""
         return self.status not in OPEN_CALL
+
+
+class ApprovalState(models.TextChoices):
+    """Where a request for consent stands; all but the first are final."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    # Nobody has decided in time: denied.
+    EXPIRED = "expired"
+    # Its call was ended otherwise, such as with its turn.
+    WITHDRAWN = "withdrawn"
+
+
+class Approval(models.Model):
+    """A call that waits for consent, and what was decided. What it belongs to stands here as plain ids, as a call's."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    call_id = models.UUIDField(unique=True, help_text="The call that it is about.")
+    conversation_id = models.UUIDField(help_text="The conversation that the call belongs to.")
+    turn_id = models.UUIDField(db_index=True, help_text="The turn that waits for it.")
+    owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose conversation it is.")
+    agent = models.CharField(max_length=64, help_text="Name of the agent that asks.")
+    tool_name = models.CharField("tool", max_length=128, help_text="The tool that it wants to use.")
+    rule = models.CharField(max_length=64, help_text="The rule that wants consent.")
+    request_id = models.CharField(max_length=64, blank=True, help_text="Of the request that the turn came with.")
+    arguments = models.TextField(help_text="As the model asked for them, without secrets.")
+    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of them, hexadecimal, with their secrets.")
+    proposed = models.TextField(
+        blank=True, default="", help_text="Changed arguments that somebody would approve, without secrets."
+    )
+    private_proposed = models.TextField(
+        blank=True, default="", editable=False, help_text="The same with their secrets, until it is decided."
+    )
+    approved_hash = models.CharField(
+        max_length=64, blank=True, default="", help_text="SHA-256 of what was approved: nothing else runs."
+    )
+    four_eyes = models.BooleanField(default=False, help_text="Two people are needed, neither of them the owner.")
+    state = models.CharField(
+        max_length=9, choices=ApprovalState.choices, default=ApprovalState.PENDING, help_text="What was decided."
+    )
+    reason = models.CharField(max_length=500, blank=True, default="", help_text="Why; the model is told of a denial's.")
+    decided_by = models.CharField(max_length=200, blank=True, default="", help_text="Who has decided.")
+    requested_at = models.DateTimeField(db_default=Now(), editable=False, help_text="When the call was asked for.")
+    expires_at = models.DateTimeField(help_text="When it is denied if nobody has decided.")
+    decided_at = models.DateTimeField(null=True, blank=True, help_text="When it was decided.")
+
+    class Meta:
+        ordering = ["-requested_at"]
+        indexes = [
+            models.Index(fields=["-requested_at", "-id"], name="approvals_by_time"),
+            models.Index(fields=["state", "expires_at"], name="approvals_by_state"),
+            models.Index(fields=["owner_id", "-requested_at"], name="approvals_of_an_owner"),
+            # What people filter by.
+            models.Index(fields=["tool_name", "-requested_at"], name="approvals_by_tool"),
+            models.Index(fields=["agent", "-requested_at"], name="approvals_by_agent"),
+            models.Index(fields=["rule", "-requested_at"], name="approvals_by_rule"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tool_name} for {self.agent}"
+
+    @property
+    def voters_needed(self) -> int:
+        """How many people have to approve it."""
+        return 2 if self.four_eyes else 1
+
+
+class ApprovalVote(models.Model):
+    """That somebody would approve a call, with these arguments; where two have to, the first waits for the second."""
+
+    approval = models.ForeignKey(Approval, on_delete=models.CASCADE, related_name="votes", help_text="What of.")
+    voter_id = models.BigIntegerField(help_text="The user's id.")
+    voter = models.CharField(max_length=200, help_text="The user's name.")
+    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of what they would approve.")
+    at = models.DateTimeField(db_default=Now(), editable=False, help_text="When.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["approval", "voter_id"], name="one_vote_a_voter")]
+
+    def __str__(self) -> str:
+        return self.voter

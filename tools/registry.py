@@ -51,6 +51,21 @@ class Caller:
     agent: str
     call_id: UUID
     request_id: str
+    # From where untrusted text has entered the conversation; empty: none has. What is written then is marked.
+    tainted_by: str = ""
+
+
+class Untrusted(str):
+    """A result that an inline tool knows to be untrusted, such as what was remembered of a web page. ``by``: from where
+    it came, in a few words."""
+
+    __slots__ = ("by",)
+    by: str
+
+    def __new__(cls, text: str, *, by: str) -> "Untrusted":
+        made = super().__new__(cls, text)
+        made.by = by
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +76,8 @@ class RegisteredTool:
     rows of this database and nothing else, in one transaction with the outcome of its call, so that it may be run again
     as well. ``timeout``: seconds, or None for ``TOOL_TIMEOUT_SECONDS``. ``secrets``: names of the environment variables
     its process is given. ``module``: the one that registers it. ``runner``: what runs its calls, for the gate.
+    ``untrusted``: what it returns may come from anybody, as a web page does. ``stays_inside``: it changes nothing but
+    what the agent keeps for this owner, and marks what it writes in a conversation that is tainted.
     """
 
     name: str
@@ -71,6 +88,8 @@ class RegisteredTool:
     timeout: float | None
     secrets: tuple[str, ...]
     runner: Runner
+    untrusted: bool = False
+    stays_inside: bool = False
 
     @property
     def inline(self) -> bool:
@@ -116,10 +135,13 @@ def tool(
     timeout: float | None = None,
     name: str | None = None,
     secrets: Sequence[str] = (),
+    untrusted: bool | None = None,
+    stays_inside: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a typed function as a tool; raises :class:`ToolDefinitionError` for one that cannot be one.
 
-    A tool that says nothing of its effects is taken to have some: it is then never run twice for one call.
+    A tool that says nothing of its effects is taken to have some: it is then never run twice for one call. One that
+    reaches other hosts and does not say whether its output is untrusted is taken to return what others wrote.
     """
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
@@ -140,6 +162,8 @@ def tool(
         if effects not in (known_effects := REPEATABLE if inline else ("read", "write")):
             allowed = " or ".join(f'"{each}"' for each in known_effects)
             raise ToolDefinitionError(f"{tool_name}: effects is {allowed}, not {effects!r}.")
+        if stays_inside and not (inline and effects == "rows"):
+            raise ToolDefinitionError(f'{tool_name}: only an inline tool with the effects "rows" stays inside.')
         if inline and (secrets or inspect.iscoroutinefunction(function)):
             raise ToolDefinitionError(f"{tool_name}: a tool with a caller has no secrets, and is no coroutine.")
         if timeout is not None and not 0 < timeout < 86_400:
@@ -162,6 +186,8 @@ def tool(
             timeout=timeout,
             secrets=tuple(secrets),
             runner=runner,
+            untrusted=Permission.NET_HTTP in needed if untrusted is None else untrusted,
+            stays_inside=stays_inside,
         )
         _awaiting_schema[tool_name] = function
         return function

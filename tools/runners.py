@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class AdmittedCall:
     """A claimed call that has passed the gate. ``timeout`` in seconds. ``still_wanted`` renews its lease, and says
-    whether it is still ours to run."""
+    whether it is still ours to run. ``tainted_by``: from where untrusted text has entered its conversation, if any
+    has."""
 
     call: ToolCall
     tool: RegisteredTool
@@ -30,6 +31,7 @@ class AdmittedCall:
     timeout: float
     output_bytes: int
     still_wanted: Callable[[], bool]
+    tainted_by: str = ""
 
 
 class Runner(ABC):

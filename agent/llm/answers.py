@@ -67,9 +67,7 @@ def completion_of(answer: Any) -> Completion:
             for call in asked_for
         )
         usage = given if isinstance(given := answer.get("usage"), dict) else {}
-        counted = Usage(
-            prompt_tokens=_tokens(usage.get("prompt_tokens")), completion_tokens=_tokens(usage.get("completion_tokens"))
-        )
+        counted = _counted(usage)
         finish_reason, model = choice.get("finish_reason"), str(answer.get("model") or "")
         reasoning = _reasoning(message)
     except _MALFORMED as error:
@@ -319,6 +317,18 @@ def _arguments(function: dict[str, Any]) -> str:
     if isinstance(arguments, dict):
         return json.dumps(arguments)
     return arguments or "{}"
+
+
+def _counted(usage: dict[str, Any]) -> Usage:
+    """What was used. What of the prompt was cached stands in its details; DeepSeek has a name of its own for it."""
+    prompt_tokens = _tokens(usage.get("prompt_tokens"))
+    details = given if isinstance(given := usage.get("prompt_tokens_details"), dict) else {}
+    cached = _tokens(details.get("cached_tokens")) or _tokens(usage.get("prompt_cache_hit_tokens"))
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=_tokens(usage.get("completion_tokens")),
+        cached_tokens=min(cached, prompt_tokens),
+    )
 
 
 def _tokens(count: Any) -> int:

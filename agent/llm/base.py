@@ -15,26 +15,31 @@ MAX_TOOL_CALLS = 128
 class ModelRequest:
     """One call of a model. ``messages`` and ``tools`` in the OpenAI chat format; without tools, none are offered.
 
-    ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model.
+    ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model. ``max_tokens``: of
+    the answer, what is thought aloud included; None where nothing bounds it but the model.
     """
 
     model: str
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: str = ""
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens, as the provider counts them; 0 where it says nothing."""
+    """Tokens, as the provider counts them; 0 where it says nothing. ``cached_tokens``: those of the prompt that it had
+    kept from before, which cost less."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
         )
 
 

@@ -68,6 +68,7 @@ class OpenAIClient:
                 follow_redirects=False,
             ),
         )
+        self._bound = _bound(self._package.base_url.host)
         self._connections = Connections(kept=settings.WORKER_MAX_TURNS)
         self._outline: Outline | None = None
         # Whether the server has refused to count the tokens of streams; they count as 0 then.
@@ -98,7 +99,7 @@ class OpenAIClient:
 
     async def _post(self, request: ModelRequest, options: str = "") -> Reply:
         """What a model's server answers, if that is no error; its body is not read yet."""
-        body = _body(request, options)
+        body = _body(request, options, self._bound)
         try:
             self._outline = self._outline or await self._outlined()
             reply = await self._connections.send(self._outline, body)
@@ -169,7 +170,14 @@ class _InPlaceOfTheNetwork(httpx2.AsyncBaseTransport):
         return self._answer
 
 
-def _body(request: ModelRequest, options: str) -> bytes:
+def _bound(host: str) -> str:
+    """What a server calls the most tokens of an answer. OpenAI's own newer models refuse the name that all others know,
+    some of which do not know the newer one."""
+    is_openai = host == "api.openai.com" or host.endswith(".openai.azure.com")
+    return "max_completion_tokens" if is_openai else "max_tokens"
+
+
+def _body(request: ModelRequest, options: str, bound: str) -> bytes:
     """The request's JSON, put together of what is kept of its messages and tools."""
     parts = [f'"model": {json.dumps(request.model)}', f'"messages": {as_json(request.messages)}']
     if request.tools:
@@ -177,6 +185,8 @@ def _body(request: ModelRequest, options: str) -> bytes:
     if request.tool_choice:
         choice = {"type": "function", "function": {"name": request.tool_choice}}
         parts.append(f'"tool_choice": {json.dumps(choice)}')
+    if request.max_tokens is not None:
+        parts.append(f'"{bound}": {request.max_tokens}')
     if options:
         parts.append(options)
     return f"{{{', '.join(parts)}}}".encode("utf-8", "replace")

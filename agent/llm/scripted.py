@@ -10,10 +10,14 @@ after a crash:
         {"think": "Tea or coffee?", "say": "Tea.", "pace": 0.1},           word by word, 0.1 s (600 at most) apart
         {"fail": "rate_limited", "times": 2, "retryAfter": 1, "say": "…"}  fails twice, then answers
         {"fail": "unavailable", "after": 2, "say": "1 2 3", "pace": 0}     fails when two pieces are handed over
+        {"obey": true, "say": "Nobody asks me to."}                        does what others ask for; see below
     ]}
 
 An answer that is streamed is handed over in pieces: what it thinks, then what it says. Each is one piece, or with a
 ``pace`` (0 too) as many as it has words. Not streamed, it takes the same time and fails the same.
+
+With ``obey`` it is taken in, as models are: it makes the calls that stand, as ``{"call": [...]}``, in what its user did
+not say. The result of a tool, the long-term memory or a summary may hold some; the last one counts.
 
 ``fail`` is one of auth, rate_limited, timeout, context_too_long, content_filter, unavailable, bad_response,
 request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
@@ -31,6 +35,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any, NoReturn
 
@@ -39,6 +44,7 @@ from agent.check_in import HEAD, HEARTBEAT_OK
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.loop import ChatMessage
 from agent.prompt import is_last_word, unmarked, unsent
+from agent.tokens import BYTES_A_TOKEN
 from memory.consolidation import LINES_HEAD, MEMORY_HEAD, SUMMARY_HEAD, TOOL_NAME
 from nanohost.lib.text import storable
 
@@ -75,6 +81,8 @@ class ScriptedClient:
             step = _checked(script[step_number], step_number)
         else:
             step = {"say": "The script has ended."}
+        if step.get("obey") and (calls := _asked_by_others(request.messages)):
+            step = {"call": calls}
         await asyncio.sleep(min(step.get("sleep", 0), LONGEST_SLEEP))
         failure = self._failure(step, this_step=hash((question, step_number)))
         answer = _answer(step, step_number, request, since)
@@ -115,6 +123,9 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
     if not content and not calls:
         content = "I would need tools for that." if step.get("call") else "There is nothing to say."
     reasoning = storable(step.get("think", ""))
+    if request.max_tokens is not None:
+        reasoning = reasoning[: BYTES_A_TOKEN * (request.max_tokens - 1)]
+        content = content[: BYTES_A_TOKEN * (request.max_tokens - 1) - len(reasoning)]
     return Completion(
         content=content,
         reasoning=reasoning,
@@ -124,8 +135,9 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
         ),
         model=request.model,
         usage=Usage(
-            prompt_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // 4 + 1,
-            completion_tokens=(len(reasoning) + len(content)) // 4 + 1,
+            prompt_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // BYTES_A_TOKEN
+            + 1,
+            completion_tokens=(len(reasoning) + len(content)) // BYTES_A_TOKEN + 1,
         ),
     )
 
@@ -142,6 +154,29 @@ def _script(question: str) -> list[Any] | None:
     return script if isinstance(script, list) else None
 
 
+# Of a text that is no user's, so many places are looked at, the last ones: each may be read to its end.
+_MAX_PLACES = 8
+
+
+def _asked_by_others(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The calls that a text asks for which the user did not say: the last of them."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            continue
+        # A tool's result may be JSON itself, with the quotation marks of its texts escaped.
+        text = str(message["content"] or "").replace('\\"', '"')
+        end = len(text)
+        for _ in range(_MAX_PLACES):
+            if (end := text.rfind('{"call"', 0, end)) < 0:
+                break
+            with suppress(ValueError, RecursionError):
+                found = json.JSONDecoder().raw_decode(text, end)[0]["call"]
+                if found and not _complaint_about_calls(found):
+                    calls: list[dict[str, Any]] = found
+                    return calls
+    return []
+
+
 def _no_constants(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -154,10 +189,13 @@ def _checked(step: Any, step_number: int) -> dict[str, Any]:
     return checked
 
 
+_WORDS = ("say", "think", "call", "obey", "sleep", "pace", "fail", "after", "times", "retryAfter")
+
+
 def _complaint(step: Any) -> str:
     if not isinstance(step, dict):
         return "it is no object"
-    if unknown := sorted(set(step) - {"say", "think", "call", "sleep", "pace", "fail", "after", "times", "retryAfter"}):
+    if unknown := sorted(set(step) - {*_WORDS}):
         return f"there is no {unknown[0]}"
     for name in ("sleep", "pace", "after", "times", "retryAfter"):
         if name in step and not _is_count(step[name]):

@@ -1,6 +1,28 @@
 """What happened, in the admin: conversations, turns, messages and workers, to be read and not to be changed."""
 
 # Each registers its pages.
-from conversations.admin import compaction, conversation, deferred, memory, message, tool_call, turn, worker
+from conversations.admin import (
+    approval,
+    compaction,
+    conversation,
+    deferred,
+    memory,
+    message,
+    tool_call,
+    turn,
+    webhooks,
+    worker,
+)
 
-__all__ = ["compaction", "conversation", "deferred", "memory", "message", "tool_call", "turn", "worker"]
+__all__ = [
+    "approval",
+    "compaction",
+    "conversation",
+    "deferred",
+    "memory",
+    "message",
+    "tool_call",
+    "turn",
+    "webhooks",
+    "worker",
+]

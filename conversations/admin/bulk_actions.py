@@ -139,9 +139,8 @@ def steer(request: HttpRequest, act: Act, turns: QuerySet[Turn], *, page: str, c
     done = [turn for turn in chosen if act.do(turn, reason)]
     if done:
         assert request.user.pk is not None
-        LogEntry.objects.log_actions(
-            user_id=request.user.pk, queryset=done, action_flag=CHANGE, change_message=f"{act.done}: {reason}"
-        )
+        for turn in done:  # one by one, so that the audit log hears of each
+            LogEntry.objects.log_actions(request.user.pk, [turn], CHANGE, f"{act.done}: {reason}")
         messages.success(request, f"{act.done}: {_turns(len(done))}.")
     if missed := len(chosen) - len(done):
         messages.warning(request, f"{_turns(missed)} {act.among.missed}.")

@@ -1,8 +1,10 @@
 """Compactions, in the admin."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.utils.html import format_html_join
 
+from agent.spending.money import told_money
 from conversations.admin.pages import MAX_CALLS
 from conversations.models import Compaction, Message
 from memory.models import HistoryEntry, MemoryVersion
@@ -19,18 +21,22 @@ class CompactionAdmin(GrowingAdmin):
     list_prefetch_related = ["conversation"]
     search_fields = ["id", "conversation__id"]
     search_help_text = "An id (or its beginning) of a compaction or conversation."
-    readonly_fields = ["its_conversation", "its_turn", "summary", "entries", "versions"]
+    readonly_fields = ["its_conversation", "its_turn", "summary", "entries", "versions", "paid"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "its_turn", "kind", "day", "status", "first_seq", "through_seq"]}),
         ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model"]}),
         ("Undone", {"fields": ["undone_at", "undone_by", "undone_because"]}),
-        ("Tokens", {"fields": ["prompt_tokens", "completion_tokens"]}),
+        ("What it took", {"fields": ["prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "paid"]}),
         (
             "How it is run",
             {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "notified_at"]},
         ),
         ("Time", {"fields": ["created_at", "ended_at"]}),
     ]
+
+    @admin.display(description="cost")
+    def paid(self, compaction: Compaction) -> str:
+        return told_money(compaction.cost, settings.CURRENCY)
 
     @admin.display(description="conversation")
     def its_conversation(self, compaction: Compaction) -> str:

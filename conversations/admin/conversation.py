@@ -1,14 +1,16 @@
 """Conversations, in the admin: the transcript, what is done to it, and its files."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
@@ -20,30 +22,45 @@ from django.utils.html import format_html
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
+from agent.spending.money import told_money
 from conversations import pins, summaries
 from conversations.admin import bulk_actions, export, reading
 from conversations.admin.pages import check_readers, number, page_link
 from conversations.engine import inbox, turn_control
 from conversations.models import MAX_REASON, MAX_SEQ, Conversation, Message, Turn
 from conversations.web.gateway import PARTS_HEADER
-from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, link_to_list, reason_in, shown, table
+from nanohost.accounts import audit, holds
+from nanohost.accounts.errors import UnderLegalHold
+from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, KnownValues, link_to_list, reason_in, shown, table
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import request_id
+
+
+class TaintedFilter(KnownValues):
+    """By whether untrusted text has entered since it last began anew."""
+
+    title, parameter_name = "tainted", "tainted"
+
+    def values(self) -> Sequence[str]:
+        return ("yes",)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(tainted_at_seq__isnull=False) if self.value() == "yes" else queryset
 
 
 @admin.register(Conversation)
 class ConversationAdmin(GrowingAdmin):
     """A transcript with one owner and one agent."""
 
-    list_display = ["created_at", "key", "owner", "agent", "updated_at", "transcript"]
-    list_filter = ["created_at", "agent", "owner"]
+    list_display = ["created_at", "key", "owner", "agent", "is_tainted", "updated_at", "transcript"]
+    list_filter = ["created_at", "agent", "owner", TaintedFilter]
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
     search_help_text = "An id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
     fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
-    fields += ["metadata", "next_seq", "next_turn", "created_at", "updated_at"]
-    readonly_fields = ["rows", "summary", "kept"]
+    fields += ["tainted_at_seq", "tainted_by", "metadata", "paid", "next_seq", "next_turn", "created_at", "updated_at"]
+    readonly_fields = ["rows", "summary", "kept", "paid"]
 
     def get_urls(self) -> list[Any]:
         pages: dict[str, tuple[str, Any]] = {
@@ -83,19 +100,26 @@ class ConversationAdmin(GrowingAdmin):
         told |= {"may_cancel": self.has_cancel_turn_permission(request)}
         told |= {"may_ask": self.has_requeue_turn_permission(request)}
         told |= {"may_pin": self._may(request, PIN), "may_undo": self._may(request, UNDO)}
+        told |= {"tainted_by": shown(conversation.tainted_by), "taint_policy": conversation.agent.taint}
         told |= {"may_delete": self.has_delete_permission(request)}
         told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
+        told |= {"cost": told_money(conversation.cost, settings.CURRENCY)}
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "admin/conversations/transcript.html", context)
 
+    def _exported(self, request: HttpRequest, pk: UUID) -> Conversation:
+        conversation = self._readable(request, pk)
+        audit.record("conversation.exported", about=conversation, name=str(conversation.pk))
+        return conversation
+
     def json_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
         """All of it as one object of JSON."""
-        conversation = self._readable(request, pk)
+        conversation = self._exported(request, pk)
         return _as_file(export.as_json(conversation), f"conversation-{pk}.json", "application/json")
 
     def json_lines_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
         """All of it as JSON, a line each."""
-        conversation = self._readable(request, pk)
+        conversation = self._exported(request, pk)
         return _as_file(export.as_json_lines(conversation), f"conversation-{pk}.jsonl", "application/jsonl")
 
     def cancel_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
@@ -220,13 +244,19 @@ class ConversationAdmin(GrowingAdmin):
         if conversation is None:
             raise Http404("There is no such conversation; perhaps it was deleted.")
         if request.method == "POST":
-            self.log_deletions(request, Conversation.objects.filter(pk=conversation.pk))
-            turn_control.delete_conversation(conversation.pk)
+            try:
+                with transaction.atomic():
+                    self.log_deletions(request, Conversation.objects.filter(pk=conversation.pk))
+                    turn_control.delete_conversation(conversation.pk)
+            except UnderLegalHold as held:
+                self.message_user(request, held.detail, messages.ERROR)
+                return self._back_to(conversation.pk)
             self.message_user(request, f"The conversation {conversation} is deleted.", messages.SUCCESS)
             return redirect("admin:conversations_conversation_changelist")
         told = {"conversation": conversation, "key": shown(conversation.key), "opts": self.opts}
         told |= {"owner": shown(conversation.owner.get_username()), "title": "Delete a conversation"}
         told |= {"messages_made": conversation.next_seq - 1, "turns_made": conversation.next_turn - 1}
+        told["held"] = [holds.told(each) for each in turn_control.holds_on(conversation, holds.placed())]
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "admin/conversations/delete.html", context)
 
@@ -237,6 +267,14 @@ class ConversationAdmin(GrowingAdmin):
         if found is None:
             raise Http404("There is no such conversation; perhaps it was deleted.")
         return found
+
+    @admin.display(description="cost")
+    def paid(self, conversation: Conversation) -> str:
+        return told_money(conversation.cost, settings.CURRENCY)
+
+    @admin.display(description="tainted", boolean=True)
+    def is_tainted(self, conversation: Conversation) -> bool:
+        return conversation.tainted_at_seq is not None
 
     @admin.display(description="transcript")
     def transcript(self, conversation: Conversation) -> str:

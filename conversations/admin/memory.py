@@ -56,6 +56,7 @@ class LinkedMemoryVersionAdmin(_MadeOfMessages, MemoryVersionAdmin):
     fieldsets = [
         MemoryVersionAdmin.fieldsets[0],
         ("Where it came from", {"fields": ["source", *_ORIGIN, "its_compaction", "made_by", "created_at"]}),
+        ("Untrusted", {"fields": ["tainted_by"]}),
         MemoryVersionAdmin.fieldsets[-1],
     ]
 
@@ -72,5 +73,6 @@ class LinkedMemoryVersionAdmin(_MadeOfMessages, MemoryVersionAdmin):
 class LinkedHistoryEntryAdmin(_MadeOfMessages, HistoryEntryAdmin):
     """The memory's page of the history log, with links to what each entry tells of."""
 
-    fields = ["agent", "owner", "kind", "content", "day", "happened_at", "happened_until", *_ORIGIN, "created_at"]
+    fields = ["agent", "owner", "kind", "content", "day", "happened_at", "happened_until", *_ORIGIN, "tainted_by"]
+    fields += ["created_at"]
     readonly_fields = _ORIGIN

@@ -10,10 +10,12 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models.functions import Left, Length
 from django.utils.safestring import SafeString
 
 from agent.models import AgentVersion
+from agent.spending.money import told_money
 from conversations import pins
 from conversations.engine import inbox
 from conversations.engine.model_request import build_again, calls_of
@@ -47,12 +49,19 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A tool call. ``row``: its record, unless that is of an import. ``result`` None: there is none yet."""
+    """A tool call. ``row``: its record, unless that is of an import. ``result`` None: there is none yet.
+    ``seq``: of the message that is its result."""
 
     name: Text
     arguments: Text
     result: Text | None
     row: Any = None
+    seq: int | None = None
+
+    @property
+    def tainted_by(self) -> SafeString:
+        """From where untrusted text in its result came."""
+        return shown(self.row.tainted_by if self.row else "")
 
     @property
     def rule(self) -> SafeString:
@@ -68,7 +77,7 @@ class Call:
 @dataclass(frozen=True, kw_only=True)
 class Bubble:
     """A message. ``label`` says who speaks, or what else it is. ``counts``: it is the summary that prompts have.
-    ``undone``: by whom, of a summary that was."""
+    ``undone``: by whom, of a summary that was. ``tainted_by``: from where untrusted text came that entered with it."""
 
     message: Any
     label: str
@@ -78,6 +87,12 @@ class Bubble:
     may_be_pinned: bool = False
     counts: bool = False
     undone: str = ""
+    tainted_by: str = ""
+
+    @property
+    def paid(self) -> str:
+        """Of an answer, its tokens and what it has cost."""
+        return told_usage(self.message.usage)
 
     @property
     def looks(self) -> str:
@@ -113,6 +128,11 @@ class Part:
         return self.turn is not None and may_be_cancelled(self.turn)
 
     @property
+    def cost(self) -> str:
+        """Of its model calls together."""
+        return told_money(self.turn.cost, settings.CURRENCY) if self.turn and self.turn.model_calls else ""
+
+    @property
     def waited(self) -> str:
         """From the question until a worker took it."""
         turn = self.turn
@@ -139,6 +159,15 @@ class Page:
     never_begun: Sequence[Part] = field(default_factory=list)
 
 
+def told_usage(usage: dict[str, Any] | None) -> str:
+    """What a model call has used and cost, in a few words; empty where nothing was kept of it."""
+    if not usage:
+        return ""
+    cached = f" ({usage['cached']} cached)" if usage["cached"] else ""
+    cost = told_money(usage["cost"], settings.CURRENCY)
+    return f"{usage['prompt']}{cached} + {usage['completion']} tokens, cost {cost}"
+
+
 def problem_of(turn: Turn) -> str:
     """Why a turn has no answer, in plain words; empty if it has one, or may yet."""
     if not turn.error_code:
@@ -151,15 +180,15 @@ def read(conversation: Conversation, *, before: int | None = None, after: int | 
     """The last messages; or the last ones ``before`` a message, or the first ones ``after`` it."""
     end = conversation.next_seq
     if after is not None:
-        first = min(after + 1, end)
+        first = min(max(after, conversation.erased_through) + 1, end)
         last = min(first + A_PAGE, end) - 1
     else:
         last = min(end if before is None else before, end) - 1
-        first = max(last - A_PAGE + 1, 1)
+        first = max(last - A_PAGE + 1, conversation.erased_through + 1)
     # By a range, in which no number is left out: PostgreSQL may plan "the last so many" without looking at whose they
     # are, and then sorts all of them.
     messages = list(_cut(Message.objects.filter(conversation=conversation, seq__range=(first, last)).order_by("seq")))
-    more_before, more_after = first > 1, last < end - 1
+    more_before, more_after = first > conversation.erased_through + 1, last < end - 1
     waiting: list[Any] = []
     never_begun: list[Any] = []
     if not more_after:
@@ -240,12 +269,13 @@ class _LookUp:
             may_be_pinned=message.chars > 0 and pins.is_said(message),
             counts=message.seq is not None and message.seq == self._summary,
             undone=shown(self._undone.get(message.seq, "")),
+            tainted_by=shown(message.tainted_by or ""),
         )
 
     def _call(self, message: Any, call_id: str, name: str, arguments: str) -> Call:
         row, told = self._calls.get((message.turn_id, call_id)), self._results.get((message.turn_id, call_id))
         result = _text(told) if told else _text(row) if row and row.ended else None
-        return Call(name=cut(name), arguments=cut(as_read(arguments)), result=result, row=row)
+        return Call(name=cut(name), arguments=cut(as_read(arguments)), result=result, row=row, seq=told and told.seq)
 
 
 def _label(message: Any) -> str:
@@ -285,6 +315,9 @@ def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:
     number = number if number and number <= len(calls) else len(calls)
     call = calls[number - 1] if calls else None
     told = {"turn": turn, "model": shown(turn.model), "calls": calls, "number": number, "call": call}
+    told["paid"] = told_usage(call.answer.usage) if call and call.answer else ""
+    through = turn.conversation.sent_erased_through
+    told["is_erased"] = through > 0 and (call is None or bool(call.answer and (call.answer.seq or 0) <= through))
     if call is None or not call.record:
         return told
     conversation, kept = turn.conversation, call.record

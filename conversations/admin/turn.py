@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -12,6 +13,7 @@ from django.urls import path, reverse
 from django.utils.html import format_html
 
 from agent.models import AgentVersion
+from agent.spending.money import told_money
 from conversations import waits
 from conversations.admin import bulk_actions, reading
 from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
@@ -88,6 +90,7 @@ class TurnAdmin(GrowingAdmin):
     actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
+    readonly_fields += ["paid"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
         (
@@ -105,6 +108,8 @@ class TurnAdmin(GrowingAdmin):
                     "idempotency_key",
                     "prompt_tokens",
                     "completion_tokens",
+                    "cached_tokens",
+                    "paid",
                     "model_calls",
                     "model_ms",
                 ]
@@ -142,6 +147,10 @@ class TurnAdmin(GrowingAdmin):
         if number and not found:
             return f"version {number}, which is not kept"
         return link_to("agent_agentversion", found.pk, str(found)) if found else None
+
+    @admin.display(description="cost")
+    def paid(self, turn: Turn) -> str:
+        return told_money(turn.cost, settings.CURRENCY)
 
     @admin.display(description="what the model was sent")
     def sent_to_model(self, turn: Turn) -> str:

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.validators import RegexValidator
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import Direction, extend_schema_serializer
+from drf_spectacular.utils import Direction, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
+from agent.spending.money import as_money
 from conversations.models import (
     MAX_REASON,
     CompactionKind,
@@ -50,16 +52,52 @@ class ConversationCreated(serializers.Serializer[Any]):
     key = serializers.CharField()
 
 
+class Money(serializers.Field[Any, Any, Any, Any]):
+    """Stored in millionths of the currency; shown as a decimal number in a string."""
+
+    def to_representation(self, value: int) -> str | None:
+        return as_money(value)
+
+
+class MoneyInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Tells OpenAPI of it."""
+
+    target_class = Money
+
+    def map_serializer_field(self, auto_schema: AutoSchema, direction: Direction) -> Any:
+        return {"type": "string", "format": "decimal", "pattern": r"^\d+\.\d{6}$"}
+
+
+class TaintView(serializers.Serializer[Any]):
+    """What has tainted a conversation."""
+
+    seq = serializers.IntegerField(source="tainted_at_seq", help_text="The message with which it entered.")
+    by = serializers.CharField(source="tainted_by", help_text="From where it came, in a few words.")
+
+
 class ConversationView(serializers.ModelSerializer[Conversation]):
     conversationId = serializers.UUIDField(source="pk")
     agent = serializers.CharField(source="agent.name")
     metadata = serializers.DictField()
+    cost = Money(allow_null=True, help_text="Of its model calls together. null: of some of them it is not known.")
+    currency = serializers.SerializerMethodField()
+    tainted = serializers.SerializerMethodField(
+        help_text="Untrusted text that has entered since it last began anew; null: none has."
+    )
     createdAt = serializers.DateTimeField(source="created_at")
     updatedAt = serializers.DateTimeField(source="updated_at")
 
     class Meta:
         model = Conversation
-        fields = ["conversationId", "key", "agent", "metadata", "createdAt", "updatedAt"]
+        fields = ["conversationId", "key", "agent", "metadata", "tainted", "cost", "currency", "createdAt", "updatedAt"]
+
+    def get_currency(self, conversation: Conversation) -> str:
+        return str(settings.CURRENCY)
+
+    @extend_schema_field(TaintView(allow_null=True))
+    def get_tainted(self, conversation: Conversation) -> dict[str, Any] | None:
+        """With which message, and from where."""
+        return None if conversation.tainted_at_seq is None else dict(TaintView(conversation).data)
 
 
 class ChatMessageIn(Strict):
@@ -131,6 +169,9 @@ class UsageView(serializers.Serializer[Any]):
     promptTokens = serializers.IntegerField()
     completionTokens = serializers.IntegerField()
     totalTokens = serializers.IntegerField()
+    cachedTokens = serializers.IntegerField(help_text="Of the prompts' tokens, those that the provider had cached.")
+    cost = Money(allow_null=True, help_text="null: of some of it the price is not known.")
+    currency = serializers.CharField()
 
 
 class ToolCallView(serializers.Serializer[Any]):

@@ -1,7 +1,7 @@
 """The API of what prompts are made of: a conversation's summaries, and pinned messages."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
@@ -13,6 +13,7 @@ from conversations import pins, summaries
 from conversations.api import serializers as shapes
 from conversations.api.views import owned_conversation
 from conversations.models import MAX_SEQ, Compaction, Message
+from nanohost.accounts.models import Scope
 from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, parameter_of, problems
 
 
@@ -22,6 +23,8 @@ class SummariesNewestFirst(Pages):
 
 class SummaryList(APIView):
     """A conversation's summaries."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,)}
 
     @extend_schema(
         operation_id="listSummaries",
@@ -66,6 +69,8 @@ def _summaries(compactions: Sequence[Compaction]) -> list[dict[str, Any]]:
 class SummaryUndo(APIView):
     """Undoing a summary."""
 
+    scopes: ClassVar = {"POST": (Scope.CHAT,)}
+
     @extend_schema(
         operation_id="undoSummary", request=shapes.UndoIn, responses={200: shapes.SummaryView, **problems(404, 409)}
     )
@@ -79,6 +84,8 @@ class SummaryUndo(APIView):
 
 class MessagePin(APIView):
     """A message that is in every prompt."""
+
+    scopes: ClassVar = {"PUT": (Scope.CHAT,), "DELETE": (Scope.CHAT,)}
 
     @extend_schema(
         operation_id="pinMessage", request=Nothing, responses={200: shapes.MessageView, **problems(404, 409)}

@@ -2,29 +2,34 @@
 
 from django.urls import path
 
-from agent.models import DEFAULT_AGENT, Agent
-from conversations.api import summaries, views
+from agent import access
+from agent.models import DEFAULT_AGENT
+from conversations.api import approvals, summaries, views
 from conversations.errors import UnknownAgent
 from memory.api.views import AgentHistory, AgentMemory
+from nanohost.accounts.api.views import KeyDetail, KeyList
+from nanohost.accounts.models import ApiKey
 from tools.api.views import ToolList
 from tools.gate import AgentTools
 
 
-def agent_exists(name: str) -> bool:
-    """Whether there is an agent of that name."""
-    return Agent.objects.filter(name=name).exists()
+def may_name(key: ApiKey, name: str) -> bool:
+    """Whether there is an agent of that name, and a key may name it."""
+    return access.agent_of_key(key, name) is not None
 
 
-def tools_of(name: str | None) -> AgentTools:
+def tools_of(key: ApiKey, name: str | None) -> AgentTools:
     """What an agent, or the default one, may use; raises :class:`conversations.errors.UnknownAgent`."""
     wanted = DEFAULT_AGENT if name is None else name
-    agent = Agent.objects.filter(name=wanted).first() if "\x00" not in wanted else None
+    agent = access.agent_of_key(key, wanted)
     if agent is None:
-        raise UnknownAgent(f"There is no agent named {wanted!r}.")
+        raise UnknownAgent(access.UNKNOWN.format(wanted))
     return agent.allowed_tools()
 
 
 urlpatterns = [
+    path("keys", KeyList.as_view()),
+    path("keys/<str:prefix>", KeyDetail.as_view()),
     path("conversations", views.ConversationList.as_view()),
     path("conversations/<uuid:conversation_id>", views.ConversationDetail.as_view()),
     path("conversations/<uuid:conversation_id>/chat", views.Chat.as_view()),
@@ -34,12 +39,15 @@ urlpatterns = [
     path("conversations/<uuid:conversation_id>/summaries", summaries.SummaryList.as_view()),
     path("conversations/<uuid:conversation_id>/summaries/<int:seq>/undo", summaries.SummaryUndo.as_view()),
     path("conversations/<uuid:conversation_id>/messages/<uuid:message_id>/pin", summaries.MessagePin.as_view()),
-    path("agents/<str:agent>/memory", AgentMemory.as_view(agent_exists=agent_exists)),
-    path("agents/<str:agent>/history", AgentHistory.as_view(agent_exists=agent_exists)),
+    path("agents/<str:agent>/memory", AgentMemory.as_view(may_name=may_name)),
+    path("agents/<str:agent>/history", AgentHistory.as_view(may_name=may_name)),
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),
     path("turns/<uuid:turn_id>/events", views.TurnEvents.as_view()),
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),
     path("deferred/<uuid:deferred_id>", views.DeferredDetail.as_view()),
     path("deferred/<uuid:deferred_id>/cancel", views.DeferredCancel.as_view()),
+    path("approvals", approvals.ApprovalList.as_view()),
+    path("approvals/<uuid:approval_id>", approvals.ApprovalDetail.as_view()),
+    path("approvals/<uuid:approval_id>/decide", approvals.ApprovalDecide.as_view()),
     path("tools", ToolList.as_view(tools_of=tools_of)),
 ]

@@ -1,9 +1,10 @@
 """The REST API. A view reads HTTP, makes one domain call and answers at once; waiting is the gateway's."""
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
+from django.db import transaction
 from django.http import HttpResponse, JsonResponse
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.generics import ListAPIView
@@ -11,14 +12,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from agent import access
 from conversations import pins
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestTurnsFirst
 from conversations.engine import deferred, inbox, turn_control
+from conversations.errors import UnknownAgent
 from conversations.events import answers
 from conversations.events.answers import Answer, accepted, turns_as_json
 from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, Message, Turn
 from conversations.web.gateway import await_turn, new_turn_id
+from nanohost.accounts.authentication import key_of
+from nanohost.accounts.models import Scope
 from nanohost.lib.api import NewestFirst, Nothing, checked, owner_of, parameter_of, problems
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.statements import Given, Rows
@@ -36,19 +41,22 @@ _turn = Rows(lambda: Turn.objects.filter(pk=Given("id"), owner_id=Given("owner_i
 def owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
     """The caller's conversation; somebody else's is as unknown as none."""
     for conversation in _conversation(id=conversation_id, owner_id=owner_of(request)):
-        return conversation
+        if access.admits(key_of(request), conversation.agent):
+            return conversation
     raise NotFound("There is no conversation of that id, or it is not yours.")
 
 
 def _owned_turn(request: Request, turn_id: UUID) -> Turn:
     for turn in _turn(id=turn_id, owner_id=owner_of(request)):
+        if not access.admits_all(key_of(request)):
+            owned_conversation(request, turn.conversation_id)
         return turn
     raise NotFound("There is no turn of that id, or it is not yours.")
 
 
 def _owned_deferred(request: Request, deferred_id: UUID) -> DeferredMessage:
     mine = DeferredMessage.objects.filter(pk=deferred_id, conversation__owner=owner_of(request))
-    for message in mine:
+    for message in access.admitted(mine, key_of(request), agent="conversation__agent"):
         return message
     raise NotFound("There is no message to come of that id, or it is not yours.")
 
@@ -56,11 +64,14 @@ def _owned_deferred(request: Request, deferred_id: UUID) -> DeferredMessage:
 class ConversationList(ListAPIView[Conversation]):
     """Conversations of the caller."""
 
+    scopes: ClassVar = {"GET": (Scope.READ,), "POST": (Scope.CHAT,)}
+
     serializer_class = shapes.ConversationView
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
         mine = Conversation.objects.select_related("agent").filter(owner=owner_of(self.request))
+        mine = access.admitted(mine, key_of(self.request))
         key = self.request.query_params.get("key")
         if key is None:
             return mine
@@ -84,9 +95,15 @@ class ConversationList(ListAPIView[Conversation]):
     def post(self, request: Request) -> Response:
         """Start a conversation with an agent. With a ``key`` that there is one of, that one is answered, with 200."""
         wanted = {"owner_id": owner_of(request), "metadata": {}, **checked(shapes.NewConversation, request)}
-        conversation, is_new = (
-            inbox.conversation_of(**wanted) if "key" in wanted else (inbox.start_conversation(**wanted), True)
-        )
+        key = key_of(request)
+        if "agent" in wanted and access.agent_of_key(key, wanted["agent"]) is None:
+            raise UnknownAgent(access.UNKNOWN.format(wanted["agent"]))
+        with transaction.atomic():
+            conversation, is_new = (
+                inbox.conversation_of(**wanted) if "key" in wanted else (inbox.start_conversation(**wanted), True)
+            )
+            if not access.admits(key, conversation.agent):
+                raise UnknownAgent(access.UNKNOWN.format(conversation.agent.name))
         location = {"Location": f"/api/v1/conversations/{conversation.pk}"}
         told = shapes.ConversationCreated(conversation).data
         return Response(told, status=201 if is_new else 200, headers=location)
@@ -95,13 +112,16 @@ class ConversationList(ListAPIView[Conversation]):
 class ConversationDetail(APIView):
     """One conversation."""
 
+    scopes: ClassVar = {"GET": (Scope.READ,), "DELETE": (Scope.CHAT,)}
+
     @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **problems(404)})
     def get(self, request: Request, conversation_id: UUID) -> Response:
         return Response(shapes.ConversationView(owned_conversation(request, conversation_id)).data)
 
-    @extend_schema(operation_id="deleteConversation", responses={204: None, **problems(404)})
+    @extend_schema(operation_id="deleteConversation", responses={204: None, **problems(404, 409)})
     def delete(self, request: Request, conversation_id: UUID) -> Response:
-        """Delete a conversation with its messages and turns; those that run are cancelled. Tool calls stay."""
+        """Delete a conversation with its messages and turns; those that run are cancelled. Tool calls stay. What a
+        legal hold keeps is not deleted: 409 `legal_hold`."""
         turn_control.delete_conversation(owned_conversation(request, conversation_id).pk)
         return Response(status=204)
 
@@ -135,6 +155,8 @@ _EVENTS = {(200, "text/event-stream"): _EVENT}
 class Chat(APIView):
     """Say something and get the answer."""
 
+    scopes: ClassVar = {"POST": (Scope.CHAT,)}
+
     @extend_schema(
         operation_id="chat",
         request=shapes.ChatIn,
@@ -166,6 +188,8 @@ class Chat(APIView):
 
 class TurnList(APIView):
     """The turns of a conversation."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,), "POST": (Scope.CHAT,)}
 
     @extend_schema(
         operation_id="createTurn",
@@ -202,6 +226,7 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
         turn_id=new_turn_id(request),
         on_busy=said.get("onBusy", "enqueue"),
         while_paused="refuse",
+        key=key_of(request),
     )
 
 
@@ -238,6 +263,8 @@ def _idempotency_key(request: Request) -> str | None:
 
 class MessageList(ListAPIView[Message]):
     """A conversation's transcript."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,), "POST": (Scope.CHAT,)}
 
     serializer_class = shapes.MessageView
     pagination_class = InSeqOrder
@@ -286,12 +313,15 @@ class MessageList(ListAPIView[Message]):
             run_after=said.get("runAfter"),
             idempotency_key=_idempotency_key(request),
             request_id=_request_id(request),
+            key=key_of(request),
         )
         return Response(shapes.DeferredMessageView(stored).data, status=202)
 
 
 class DeferredList(ListAPIView[DeferredMessage]):
     """A conversation's messages to come."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,)}
 
     serializer_class = shapes.DeferredMessageView
     pagination_class = NewestFirst
@@ -311,6 +341,8 @@ class DeferredList(ListAPIView[DeferredMessage]):
 class DeferredDetail(APIView):
     """One message to come, or what became of it."""
 
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}
+
     @extend_schema(operation_id="getDeferred", responses={200: shapes.DeferredMessageView, **problems(404)})
     def get(self, request: Request, deferred_id: UUID) -> Response:
         return Response(shapes.DeferredMessageView(_owned_deferred(request, deferred_id)).data)
@@ -318,6 +350,8 @@ class DeferredDetail(APIView):
 
 class DeferredCancel(APIView):
     """Cancelling a message to come."""
+
+    scopes: ClassVar = {"POST": (Scope.CHAT,)}
 
     @extend_schema(
         operation_id="cancelDeferred",
@@ -336,6 +370,8 @@ class DeferredCancel(APIView):
 class TurnDetail(APIView):
     """One turn."""
 
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}
+
     @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **problems(404)})
     def get(self, request: Request, turn_id: UUID) -> Response:
         return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
@@ -343,6 +379,8 @@ class TurnDetail(APIView):
 
 class TurnEvents(APIView):
     """What happens in a turn."""
+
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}
 
     @extend_schema(
         operation_id="followTurn", parameters=_LAST_EVENT_ID, responses={**_EVENTS, 204: None, **problems(404)}
@@ -354,6 +392,8 @@ class TurnEvents(APIView):
 
 class TurnCancel(APIView):
     """Cancelling a turn."""
+
+    scopes: ClassVar = {"POST": (Scope.CHAT,)}
 
     @extend_schema(operation_id="cancelTurn", request=Nothing, responses={200: shapes.TurnView, **problems(404)})
     def post(self, request: Request, turn_id: UUID) -> Response:

@@ -9,20 +9,24 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Count, Sum
 
 from agent.errors import LlmError
 from agent.llm.base import Completion
+from conversations import taint
 from conversations.engine import compaction, steps
 from conversations.engine.compaction import Part, Result
-from conversations.engine.compactor import consolidate
+from conversations.engine.compactor import Asker, consolidate
 from conversations.engine.lease import Claim
+from conversations.engine.paying import purse_of
 from conversations.engine.step_context import StepContext
 from conversations.errors import Overtaken
 from conversations.models import Compaction, CompactionKind, CompactionStatus, Conversation, Message, Turn
 from conversations.statuses import TurnStatus
 from memory.consolidation import Malformed
 from memory.errors import MemoryChanged
+from nanohost.accounts import holds
 from nanohost.lib.clock import Now
 from nanohost.lib.database_threads import DatabaseThreads
 
@@ -57,8 +61,7 @@ async def carry_out(claim: Claim, context: StepContext, database: DatabaseThread
         case "reset":
             await database(_begin_anew, claim, reply="This is a new beginning. Nothing of what was said was archived.")
         case "clear":
-            reply = "This is a new beginning; what was kept for this conversation is forgotten."
-            await database(_begin_anew, claim, reply=reply, forget_state=True)
+            await database(_clear, claim)
         case "stop":
             await database(_tell_what_stopped, claim)
         case "status":
@@ -83,16 +86,31 @@ def _begin_anew(
         if part and result:
             rows = rows.filter(consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at)
             compaction.apply(part, result, turn_id=claim.turn_id)
-        changes = {"starts_at_seq": seq + 1, "consolidated_through": seq, "summary_seq": None}
+        conversation = rows.only(*taint.OF_CONVERSATION).first()  # ours: its number was taken in this transaction
+        if conversation is None:
+            raise Overtaken
+        changes: dict[str, Any] = {"starts_at_seq": seq + 1, "consolidated_through": seq, "summary_seq": None}
+        changes |= taint.begun_anew(conversation, with_pins=not forget_state)
         # One that waits to be tried again would count its failures against what is said from now on.
         Compaction.objects.filter(conversation_id=claim.conversation_id, status=CompactionStatus.QUEUED).exclude(
             kind=CompactionKind.DAILY
         ).update(status=CompactionStatus.DROPPED, ended_at=Now())
-        emptied: dict[str, Any] = {"state": {}, "state_times": {}, "pins": []} if forget_state else {}
-        if rows.update(**changes, **emptied) != 1:
+        if forget_state:
+            changes |= {"state": {}, "state_times": {}, "state_tainted": {}, "pins": []}
+        if rows.update(**changes) != 1:
             raise Overtaken
 
     steps.finish(claim, Completion(), reply=reply, has_called=False, kind=Message.Kind.COMMAND, also=move)
+
+
+def _clear(claim: Claim) -> None:
+    """Begin anew, and forget what is kept for the conversation, unless a legal hold keeps it."""
+    whose: dict[str, Any] = {"owner_id": claim.owner_id, "agent": claim.agent.name}
+    with transaction.atomic():
+        is_held = bool(holds.placed_until_the_end().on(conversation_id=claim.conversation_id, **whose))
+        kept = "is kept, by a legal hold" if is_held else "is forgotten"
+        reply = f"This is a new beginning; what was kept for this conversation {kept}."
+        _begin_anew(claim, reply=reply, forget_state=not is_held)
 
 
 async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> None:
@@ -101,10 +119,11 @@ async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> N
     reply = "This is a new beginning. What was said is in memory."
     read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
     changed, problem = "Nothing was changed", "the memory keeps changing"
+    ask = Asker(purse_of(claim, database), partial(stored, steps.charge, claim))
     for _ in range(compaction.MAX_CLASHES):
         try:
             part = await database(read)
-            result = await consolidate(part, agent=claim.agent, model=claim.model) if part else None
+            result = await consolidate(part, agent=claim.agent, model=claim.model, ask=ask) if part else None
             await stored(_begin_anew, claim, reply=reply, part=part, result=result)
             return
         except (Overtaken, MemoryChanged):

@@ -7,7 +7,7 @@ conversation is consolidated.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,9 +18,11 @@ from django.db.models import Case, F, IntegerField, When
 from django.utils import timezone
 
 from agent import tokens
-from agent.llm.base import Usage
+from agent.llm.base import Completion
 from agent.models import Agent
 from agent.prompt import shorten
+from agent.spending import budgets
+from agent.spending.bills import Bill
 from conversations.engine import doorbell, transcript
 from conversations.errors import FenceLost, Overtaken
 from conversations.kinds import COMPACTIONS
@@ -43,6 +45,7 @@ from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import RELEASED, backoff, rescheduled
 from nanohost.lib.redaction import redact
+from tools.taint import MAX_SOURCE
 
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
 MAX_FAILURES = 3
@@ -76,7 +79,9 @@ def request(conversation_id: UUID, turn_id: UUID | None, *, keep_tokens: int) ->
 
     ``keep_tokens``: of the newest messages, so many stay at most, by an estimate that is not corrected.
     """
-    row = Compaction(conversation_id=conversation_id, turn_id=turn_id, keep_tokens=keep_tokens, notified_at=Now())
+    row = Compaction(
+        conversation_id=conversation_id, turn_id=turn_id, keep_tokens=keep_tokens, notified_at=Now(), cost=0
+    )
     Compaction.objects.bulk_create([row], ignore_conflicts=True)
     doorbell.notify(COMPACTIONS, row.pk)  # which finds nothing if another is under way
 
@@ -148,6 +153,24 @@ def keep(hold: Hold) -> bool:
     return bool(_held(hold).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
 
 
+def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
+    """Store what an answer has cost, whatever becomes of it and of the compaction."""
+    used = completion.usage
+    with transaction.atomic():
+        Conversation.objects.filter(pk=hold.conversation_id).update(
+            cost=None if bill.cost is None else F("cost") + bill.cost
+        )
+        Compaction.objects.filter(pk=hold.id).update(
+            model=hold.model,
+            prompt_tokens=F("prompt_tokens") + used.prompt_tokens,
+            completion_tokens=F("completion_tokens") + used.completion_tokens,
+            cached_tokens=F("cached_tokens") + used.cached_tokens,
+            cost=None if bill.cost is None else F("cost") + bill.cost,
+            model_calls=F("model_calls") + 1,
+        )
+        budgets.settle(bill)
+
+
 def hand_back(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
     _held(hold).update(status=CompactionStatus.QUEUED, **RELEASED)
@@ -182,6 +205,7 @@ class Part:
     """What is to be taken in, and what it is based on.
 
     ``consolidated_through`` and ``starts_at`` are the conversation's as they were read: whoever moves them first wins.
+    ``tainted_by``: from where untrusted text came, if there may be some in what it is made of.
     """
 
     conversation_id: UUID
@@ -194,6 +218,12 @@ class Part:
     memory_version: int
     memory: str
     lines: Sequence[Line]
+    tainted_by: str = ""
+
+    @property
+    def learnt_in(self) -> str:
+        """The mark of what is learnt of it."""
+        return documents.learnt_in(self.conversation_id, self.tainted_by)
 
     @property
     def through(self) -> int:
@@ -213,6 +243,7 @@ def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Par
     if not lines:
         return None
     known = documents.background(agent=agent.name, owner_id=conversation.owner_id, today=timezone.localdate())
+    entered = conversation.tainted_at_seq is not None and conversation.tainted_at_seq <= lines[-1].seq
     return Part(
         conversation_id=conversation_id,
         owner_id=conversation.owner_id,
@@ -224,6 +255,7 @@ def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Par
         memory_version=known.version,
         memory=known.content,
         lines=lines,
+        tainted_by=(conversation.tainted_by if entered else known.tainted_by)[:MAX_SOURCE],
     )
 
 
@@ -292,13 +324,12 @@ class Result:
     memory: str | None = None
     entries: Sequence[Entry] = ()
     model: str = ""
-    usage: Usage = field(default_factory=Usage)
     is_stub: bool = False
     # How far it goes: the last message, and how many of its characters.
     through: int = 0
     chars: int = 0
 
-    def folded(self, made: Consolidated, lines: Sequence[Line], usage: Usage) -> "Result":
+    def folded(self, made: Consolidated, lines: Sequence[Line]) -> "Result":
         """The result with one more chunk taken in."""
         last = lines[-1].seq
         chars = sum(len(line.content) for line in lines if line.seq == last)
@@ -307,7 +338,6 @@ class Result:
             summary=made.summary,
             memory=self.memory if made.memory is None else made.memory,
             entries=[*self.entries, *(Entry(content=part, lines=lines) for part in in_parts(made.entry))],
-            usage=self.usage + usage,
             through=last,
             chars=chars + (self.chars if last == self.through else 0),
         )
@@ -331,7 +361,7 @@ class Result:
                 for each in self.entries
             ],
             "model": self.model,
-            "usage": [self.usage.prompt_tokens, self.usage.completion_tokens],
+            "usage": [0, 0],  # which nodes of the release before read
             "through": self.through,
             "chars": self.chars,
         }
@@ -356,7 +386,6 @@ def made_so_far(part: Part, kept: dict[str, Any] | None, *, model: str) -> Resul
             for content, *ends in kept["entries"]
         ],
         model=kept["model"],
-        usage=Usage(prompt_tokens=kept["usage"][0], completion_tokens=kept["usage"][1]),
         through=kept["through"],
         chars=kept["chars"],
     )
@@ -374,7 +403,7 @@ def keep_memory(part: Part, memory: str, *, model: str, turn_id: UUID | None, ho
     kept aside for a person to decide on. Raises :class:`FenceLost`."""
     came_from: dict[str, Any] = {"conversation_id": part.conversation_id, "turn_id": turn_id, "model": model}
     came_from |= {"agent": part.agent, "owner_id": part.owner_id, "source": "compaction", "content": memory}
-    came_from |= {"first_seq": part.lines[0].seq, "last_seq": part.through}
+    came_from |= {"first_seq": part.lines[0].seq, "last_seq": part.through, "tainted_by": part.learnt_in}
     with transaction.atomic():
         try:
             version = documents.rewrite(base=part.memory_version, **came_from)
@@ -471,18 +500,28 @@ def store(hold: Hold, part: Part, result: Result) -> None:
     """
     with transaction.atomic():
         # Conversation, then what belongs to it: the order in which locks are taken everywhere.
-        seq = transcript.take_seqs(part.conversation_id, 1)
+        seq = transcript.take_seqs(part.conversation_id, 1, marks=[part.tainted_by])
         _pass_on(part, summary_seq=seq)
         memory_version = apply(part, result, turn_id=hold.turn_id)
-        before = {"before_through": part.consolidated_through, "before_summary": part.summary_seq}
-        end(hold, part.lines, result, seq=seq, kind=Message.Kind.ROLLING, memory_version=memory_version, **before)
+        before: dict[str, Any] = {"before_through": part.consolidated_through, "before_summary": part.summary_seq}
+        made: dict[str, Any] = {"seq": seq, "kind": Message.Kind.ROLLING, "tainted_by": part.tainted_by}
+        end(hold, part.lines, result, **made, memory_version=memory_version, **before)
         if len(part.lines) >= MAX_LINES - settings.MEMORY_WINDOW:
             request(part.conversation_id, hold.turn_id, keep_tokens=hold.keep_tokens)
 
 
-def end(hold: Hold, lines: Sequence[Line], result: Result, *, seq: int, kind: str, **more: int | None) -> None:
+def end(
+    hold: Hold,
+    lines: Sequence[Line],
+    result: Result,
+    *,
+    seq: int,
+    kind: str,
+    tainted_by: str = "",
+    **more: int | None,
+) -> None:
     """Store the summary as a message, and that the compaction is done, in the caller's transaction. ``more``: what else
-    its row is to tell."""
+    its row is to tell. ``tainted_by``: from where untrusted text came that the summary may be made of."""
     done = _held(hold).update(
         status=CompactionStatus.DONE,
         lease_until=None,
@@ -494,8 +533,6 @@ def end(hold: Hold, lines: Sequence[Line], result: Result, *, seq: int, kind: st
         is_stub=result.is_stub,
         made_so_far=None,
         model=result.model,
-        prompt_tokens=result.usage.prompt_tokens,
-        completion_tokens=result.usage.completion_tokens,
         **more,
     )
     if done != 1:
@@ -508,6 +545,7 @@ def end(hold: Hold, lines: Sequence[Line], result: Result, *, seq: int, kind: st
         type=Message.Type.SUMMARY,
         kind=kind,
         content=redact(result.summary),
+        tainted_by=tainted_by or None,
     )
 
 
@@ -527,6 +565,7 @@ def apply(part: Part, result: Result, *, turn_id: UUID | None) -> int | None:
     """
     whose: dict[str, Any] = {"agent": part.agent, "owner_id": part.owner_id}
     came_from: dict[str, Any] = {"conversation_id": part.conversation_id, "turn_id": turn_id, "model": result.model}
+    came_from["tainted_by"] = part.learnt_in
     for entry in result.entries:
         log.append(
             **whose,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
@@ -12,12 +12,14 @@ from django.conf import settings
 from django.db import OperationalError
 
 from agent import llm, tokens
-from agent.errors import LlmBadResponse, LlmError, LlmRequestRefused, LlmTimeout
+from agent.errors import BudgetExceeded, LlmBadResponse, LlmError, LlmRequestRefused, LlmTimeout, ModelNotPriced
 from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
 from agent.models import Agent
+from agent.spending.bills import Bill
 from conversations.engine import compaction, daily
 from conversations.engine.compaction import MAX_FAILURES, Asking, Hold, Part, Result
+from conversations.engine.paying import Purse
 from conversations.engine.runner import Runner
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
@@ -85,6 +87,11 @@ class Compactor(Runner):
             except (FenceLost, Overtaken):
                 logger.info("the conversation was moved on meanwhile; this compaction is dropped")
                 await self._stored(compaction.drop, hold)
+            except (BudgetExceeded, ModelNotPriced) as error:
+                # Nothing is given up: prompts leave out what is old until there is money again.
+                logger.warning("a compaction waits: %s", error.code)
+                told = f"{error.code}: {error.detail}"
+                await self._stored(compaction.put_off, hold, error=told, counts=False, seconds=LONGEST_WAIT)
             except LlmError as error:
                 # A provider that is away is no reason to give up on a summary.
                 logger.warning("a compaction has failed: %s", error.code)
@@ -157,27 +164,42 @@ class Compactor(Runner):
             await self._stored(compaction.keep_so_far, hold, part, so_far)
 
         try:
-            return await consolidate(part, agent=hold.agent, model=hold.model, made=made, keep=keep)
+            ask = self._asker(hold)
+            return await consolidate(part, agent=hold.agent, model=hold.model, ask=ask, made=made, keep=keep)
         except Malformed as error:
             if error.memory is not None:
                 kept = partial(compaction.keep_memory, part, error.memory, model=hold.model, turn_id=hold.turn_id)
                 await self._stored(lambda held: kept(hold=held), hold)
             raise
 
+    def _asker(self, hold: Hold) -> "Asker":
+        purse = Purse(
+            self.database,
+            work_id=hold.id,
+            conversation_id=hold.conversation_id,
+            owner_id=hold.owner_id,
+            agent=hold.agent,
+        )
+
+        async def charge(completion: Completion, bill: Bill) -> None:
+            await self._stored(compaction.charge, hold, completion, bill)
+
+        return Asker(purse, charge)
+
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MAX_FAILURES:
             await self._stored(compaction.fail, hold)
         elif lines := await self.database(daily.read, hold):
-            result = Result(summary="", model=hold.model)
+            result, ask = Result(summary="", model=hold.model), self._asker(hold)
             besides = compaction.told_besides(SAVE_SUMMARY, prompt_for_day(summary="", lines=[]))
             fit: dict[str, Any] = {"agent": hold.agent, "model": hold.model, "besides": besides}
             while left := result.left_of(lines):
                 asking = compaction.next_chunk(left, **fit, summary=result.summary)
                 messages = prompt_for_day(summary=asking.summary, lines=asking.lines)
-                completion = await _ask(hold.model, messages, SAVE_SUMMARY)
+                completion = await ask(hold.model, messages, SAVE_SUMMARY)
                 summary = parse_summary(completion.tool_calls, completion.content)
                 made = Consolidated(summary=summary, memory=None, entry="")
-                result = result.folded(made, asking.lines, completion.usage)
+                result = result.folded(made, asking.lines)
             await self._stored(daily.store, hold, lines, result)
         else:
             await self._stored(compaction.drop, hold)
@@ -191,11 +213,11 @@ class Compactor(Runner):
 
 
 async def consolidate(
-    part: Part, *, agent: Agent, model: str, made: Result | None = None, keep: Keep | None = None
+    part: Part, *, agent: Agent, model: str, ask: "Asker", made: Result | None = None, keep: Keep | None = None
 ) -> Result:
     """Have a model take in a part, chunk by chunk; raises :class:`LlmError` and :class:`Malformed`, which has the
-    memory as far as it was rewritten. ``made``: what was made of its first chunks before. ``keep``: called with what is
-    made after each chunk but the last."""
+    memory as far as it was rewritten. ``ask``: asks it, and pays for that. ``made``: what was made of its first chunks
+    before. ``keep``: called with what is made after each chunk but the last."""
     made = made or Result(summary=part.summary, model=model)
     left = made.left_of(part.lines)
     while left:
@@ -205,13 +227,13 @@ async def consolidate(
         shorten_to = settings.MEMORY_MAX_CHARS * 4 // 5 if documents.is_full(memory) and not asking.is_part else None
         shown: dict[str, Any] = {"memory": asking.memory, "summary": asking.summary, "is_part": asking.is_part}
         messages = prompt(**shown, lines=asking.lines, shorten_to=shorten_to)
-        completion = await _ask(model, messages, SAVE_MEMORY)
+        completion = await ask(model, messages, SAVE_MEMORY)
         try:
             told = parse(completion.tool_calls, completion.content, summary_so_far=made.summary)
         except Malformed as error:
             raise Malformed(str(error), memory=_whole(error.memory, memory, asking) or made.memory) from None
         told = replace(told, memory=_whole(told.memory, memory, asking))
-        made = made.folded(told, asking.lines, completion.usage)
+        made = made.folded(told, asking.lines)
         left = made.left_of(part.lines)
         if left and keep:
             await keep(made)
@@ -223,14 +245,29 @@ def _whole(given: str | None, memory: str, asking: Asking) -> str | None:
     return added_to(memory, given, shown=asking.memory) if given is not None and asking.is_part else given
 
 
-async def _ask(model: str, messages: list[ChatMessage], tool: dict[str, Any]) -> Completion:
-    """Ask a model that is to call this tool."""
-    request = ModelRequest(model=model, messages=messages, tools=[tool], tool_choice=tool["function"]["name"])
-    seconds = settings.LLM_TIMEOUT_SECONDS
-    try:
-        completion = await llm.ask(request, seconds=seconds)
-    except LlmRequestRefused:  # some servers do not let a client choose; most models call the one tool all the same
-        completion = await llm.ask(replace(request, tool_choice=""), seconds=seconds)
-    estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, messages))
-    tokens.correction.learn(model, estimated=estimated, reported=completion.usage.prompt_tokens)
-    return completion
+@dataclass(frozen=True)
+class Asker:
+    """Asks models that are to call a tool. ``charge``: stores what each answer costs, before anything is made of it."""
+
+    purse: Purse
+    charge: Callable[[Completion, Bill], Awaitable[None]]
+
+    async def __call__(self, model: str, messages: list[ChatMessage], tool: dict[str, Any]) -> Completion:
+        request = ModelRequest(model=model, messages=messages, tools=[tool], tool_choice=tool["function"]["name"])
+        estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, messages))
+        try:
+            completion = await self._ask(request, estimated)
+        except LlmRequestRefused:  # some servers do not let a client choose; most models call the one tool all the same
+            completion = await self._ask(replace(request, tool_choice=""), estimated)
+        tokens.correction.learn(model, estimated=estimated, reported=completion.usage.prompt_tokens)
+        return completion
+
+    async def _ask(self, request: ModelRequest, estimated: int) -> Completion:
+        offer = await self.purse.reserve(request, estimated=estimated)
+        try:
+            completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS)
+        except BaseException:
+            await self.purse.release(offer)
+            raise
+        await self.charge(completion, offer.bill(completion))
+        return completion

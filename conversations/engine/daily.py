@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from conversations import taint
 from conversations.engine import doorbell, transcript
 from conversations.engine.compaction import Hold, Result, end, line_of
 from conversations.kinds import COMPACTIONS
@@ -49,6 +50,7 @@ def _row(conversation_id: UUID, day: date, since: datetime, until: datetime) -> 
         since=since,
         until=until,
         keep_tokens=0,
+        cost=0,
         notified_at=Now(),
     )
 
@@ -70,4 +72,5 @@ def store(hold: Hold, lines: Sequence[Line], result: Result) -> None:
     """Store the summary as a message; raises :class:`conversations.errors.FenceLost`."""
     with transaction.atomic():
         seq = transcript.take_seqs(hold.conversation_id, 1)
-        end(hold, lines, result, seq=seq, kind=Message.Kind.DAILY)
+        marked = taint.last_before(hold.conversation_id, lines[-1].seq)
+        end(hold, lines, result, seq=seq, kind=Message.Kind.DAILY, tainted_by=marked)

@@ -15,6 +15,7 @@ from conversations.engine import inbox, turn_control
 from conversations.errors import RESTORED, IdempotencyConflict
 from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, DeferredState, Turn
 from conversations.statuses import TurnStatus
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
 
@@ -38,6 +39,7 @@ def put(
     model: str = "",
     idempotency_key: str | None = None,
     request_id: str,
+    key: ApiKey | None = None,
 ) -> DeferredMessage:
     """Store a deferred message. The same idempotency key in the same conversation gets the message it made before.
 
@@ -58,7 +60,7 @@ def put(
                 if asked != (kind, content, earlier.run_after if earlier.tries else run_after, model):
                     raise IdempotencyConflict("This Idempotency-Key was used for another message.")
                 return earlier
-        inbox.refuse_other_models(conversation.agent, model)
+        inbox.refuse_other_models(conversation.agent, model, key)
         return DeferredMessage.objects.create(
             conversation=conversation,
             kind=kind,
@@ -67,6 +69,7 @@ def put(
             run_after=run_after,
             idempotency_key=idempotency_key,
             request_id=request_id,
+            api_key_id=key.pk if key else None,
         )
 
 
@@ -125,6 +128,7 @@ def _receive(message: DeferredMessage) -> Turn:
         # With blanks, which no client's key has.
         idempotency_key=f"later {message.pk} {message.tries}",
         request_id=message.request_id,
+        key=ApiKey.objects.filter(pk=message.api_key_id).first() if message.api_key_id else None,
     )
 
 

@@ -12,24 +12,31 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import DurationField, Exists, F, Q, QuerySet
+from django.db.models import Count, DurationField, Exists, F, Q, QuerySet
+from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
+from agent.spending import book, budgets
+from agent.spending.budgets import Payer
+from conversations import taint
 from conversations.engine import doorbell, step_context, transcript, turn_control
 from conversations.engine.commands import STOP, command_in
 from conversations.engine.lease import POINTERS, Claim, TurnState
 from conversations.errors import (
+    BudgetUsedUp,
     ConversationBusy,
     IdempotencyConflict,
     IntakePaused,
     KeyTaken,
     ModelNotAllowed,
     NotFailed,
+    TooManyTurns,
     UnknownAgent,
 )
 from conversations.kinds import TURNS
 from conversations.models import Conversation, DeferredMessage, DeferredState, IntakePause, Message, Turn
 from conversations.statuses import ACTIVE, TurnStatus, WaitingFor
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id
@@ -50,7 +57,7 @@ def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: d
     """A new conversation with an agent; raises :class:`UnknownAgent`."""
     profile, conversation_id = _agent(agent), new_id()
     return Conversation.objects.create(
-        id=conversation_id, key=f"api:{conversation_id}", owner_id=owner_id, agent=profile, metadata=metadata
+        id=conversation_id, key=f"api:{conversation_id}", owner_id=owner_id, agent=profile, metadata=metadata, cost=0
     )
 
 
@@ -64,7 +71,7 @@ def conversation_of(
     :class:`InvalidRequest` if it would have to be made in a channel of the host's own.
     """
     profile = _agent(agent or DEFAULT_AGENT)
-    rows, fresh = Conversation.objects.select_related("agent"), {"agent": profile, "metadata": metadata}
+    rows, fresh = Conversation.objects.select_related("agent"), {"agent": profile, "metadata": metadata, "cost": 0}
     if key.startswith(OWN_CHANNEL) and not rows.filter(owner_id=owner_id, key=key).exists():
         raise InvalidRequest(f"The channel {OWN_CHANNEL}… is the host's own: what is there is found by its key.")
     # Of two who make it at once, the database lets one; the other finds what that one has made.
@@ -84,14 +91,15 @@ def _agent(name: str) -> Agent:
 _insert_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "waiting_for"),
+    *("created_at", "waiting_for", "api_key_id"),
     status=TurnStatus.QUEUED,
     notified_at=Now(),
+    cost=0,
 )
 _insert_claimed_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "agent_version", "worker"),
+    *("created_at", "agent_version", "worker", "api_key_id"),
     status=TurnStatus.RUNNING,
     fence=1,
     lease_until=from_now(Given("lease", DurationField())),
@@ -99,9 +107,12 @@ _insert_claimed_turn = Insert(
     started_at=Now(),
     stepped_at=Now(),
     notified_at=Now(),
+    cost=0,
 )
 _insert_message = Insert(
-    Message, "id", "conversation_id", "turn_id", "content", "created_at", "kind", "seq", role=Message.Role.USER
+    Message,
+    *("id", "conversation_id", "turn_id", "content", "created_at", "kind", "seq", "tainted_by"),
+    role=Message.Role.USER,
 )
 
 
@@ -116,6 +127,8 @@ def receive(
     on_busy: OnBusy = "enqueue",
     while_paused: WhilePaused = "hold",
     or_own_model: bool = False,
+    key: ApiKey | None = None,
+    tainted_by: str = "",
 ) -> Turn:
     """Store a user's message and the turn that will answer it. Returns the turn.
 
@@ -127,23 +140,29 @@ def receive(
     becomes of it while turns of the conversation are open: it waits behind them, is refused as
     :class:`ConversationBusy`, or has them cancelled. ``while_paused``: what becomes of it while the intake is paused:
     it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
-    back.
+    back; those are also refused, as :class:`TooManyTurns`, while as many turns of their ``key`` are open as may be.
+    ``key``: what it was asked with; the models that it lists take the place of LLM_MODELS. ``tainted_by``: from where
+    the message came, if it is untrusted text: it then taints the conversation once its turn begins.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
-    :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, and :class:`NotFound` if the
-    conversation is deleted meanwhile.
+    :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
+    come back, and :class:`NotFound` if the conversation is deleted meanwhile.
     """
     body_hash = _hash_of(conversation.pk, content, model)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
-    asked_model = _model_of(conversation.agent, model, or_own_model)
+    asked_model = _model_of(conversation.agent, model, or_own_model, key)
     command = command_in(content)
     if command == STOP:
         on_busy = "interrupt"
+    if while_paused == "refuse" and not command:
+        _refuse_unpaid(conversation, key)
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
             taken = _take_number(conversation.pk, while_paused)  # and the lock
+            if key and key.turns_at_once and while_paused == "refuse":
+                _refuse_too_many(key, key.turns_at_once)
             turn_id = turn_id or new_id()
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy, turn_id)
@@ -157,8 +176,9 @@ def receive(
                 "idempotency_key": idempotency_key,
                 "body_hash": body_hash,
                 "created_at": taken.now,
+                "api_key_id": key.pk if key else None,
             }
-            if place and not taken.waiting_for and not _open_turn(conversation_id=conversation.pk):
+            if place and not tainted_by and not taken.waiting_for and not _open_turn(conversation_id=conversation.pk):
                 claim = _insert_claimed(stored, conversation, taken, worker=place.worker, began=began)
                 transaction.on_commit(partial(_begin, place, claim))
                 status = TurnStatus.RUNNING
@@ -180,6 +200,7 @@ def receive(
                     created_at=taken.now,
                     kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
                     seq=None if first is None else first + offset,
+                    tainted_by=tainted_by or None if offset == len(said) - 1 else None,
                 )
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
@@ -204,6 +225,7 @@ def _insert_claimed(
         agent=conversation.agent,
         model=stored["model"],
         request_id=stored["request_id"],
+        api_key_id=stored["api_key_id"],
         fence=1,
         attempts=0,
         deadline=began + timeout.total_seconds(),
@@ -213,6 +235,39 @@ def _insert_claimed(
 
 def _begin(place: doorbell.Place, claim: Claim) -> None:
     place.begin((claim, step_context.as_claimed(claim)))
+
+
+def _refuse_unpaid(conversation: Conversation, key: ApiKey | None) -> None:
+    """Raise :class:`BudgetUsedUp` if nothing is left to pay an answer with: whoever asks is told before anything is
+    stored. Where something is left, it may turn out to be too little."""
+    payer = Payer(owner_id=conversation.owner_id, agent_id=conversation.agent_id, api_key_id=key.pk if key else None)
+    if limits := budgets.limits_on(book.read(), payer):
+        now = timezone.now()
+        if limit := budgets.used_up(limits, now):
+            raise BudgetUsedUp(budgets.told(limit, now))
+
+
+_lock_key = Rows(
+    lambda: ApiKey.objects.filter(pk=Given("key_id")).order_by().select_for_update().values_list("pk", flat=True)
+)
+_open_turns_of_key = Rows[int](
+    lambda: (
+        Turn.objects.open()
+        .filter(api_key_id=Given("key_id"))
+        .order_by()
+        .values("api_key_id")
+        .annotate(open_turns=Count("pk"))
+        .values_list("open_turns", flat=True)
+    )
+)
+
+
+def _refuse_too_many(key: ApiKey, most: int) -> None:
+    """One after the other, so that two of them cannot both be the last that there is room for."""
+    _lock_key(key_id=key.pk)
+    if sum(_open_turns_of_key(key_id=key.pk)) >= most:
+        detail = f"{most} turns of this key are open, which is as many as may be; try again when one has ended."
+        raise TooManyTurns(detail, headers={"Retry-After": "1"})
 
 
 def ask_again(turn: Turn, *, request_id: str) -> Turn:
@@ -233,6 +288,7 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
         idempotency_key=f"again:{turn.pk}",
         request_id=request_id,
         or_own_model=True,
+        tainted_by=said.tainted_by or "",
     )
 
 
@@ -252,19 +308,19 @@ def may_be_asked_again(turn: Turn, again: Mapping[UUID, Turn]) -> bool:
     return turn.status == TurnStatus.FAILED and turn.pk not in again
 
 
-def refuse_other_models(agent: Agent, model: str) -> None:
+def refuse_other_models(agent: Agent, model: str, key: ApiKey | None = None) -> None:
     """Raise :class:`ModelNotAllowed` unless a request may name this model; empty, it names none."""
-    _model_of(agent, model, or_own_model=False)
+    _model_of(agent, model, False, key)
 
 
-def _model_of(agent: Agent, named: str, or_own_model: bool) -> str:
+def _model_of(agent: Agent, named: str, or_own_model: bool, key: ApiKey | None) -> str:
     """The model to ask."""
-    own = agent.own_model()
-    if not named or named == own or named in settings.LLM_MODELS:
+    own, listed = agent.own_model(), (key and key.model_names) or settings.LLM_MODELS
+    if not named or named == own or named in listed:
         return named or own
     if or_own_model:
         return own
-    offered = dict.fromkeys((own, *settings.LLM_MODELS))
+    offered = dict.fromkeys((own, *listed))
     raise ModelNotAllowed(f"{named!r} is not offered; choose one of {', '.join(offered)}.")
 
 
@@ -278,9 +334,10 @@ def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
     return [f"[note] {each.content}" if each.kind == DeferredMessage.Kind.NOTE else each.content for each in taken]
 
 
-def note(*, conversation_id: UUID, content: str, by_agent: bool = False) -> bool:
+def note(*, conversation_id: UUID, content: str, by_agent: bool = False, tainted_by: str = "") -> bool:
     """Append what nobody has asked for. What the host itself has to say is for people, and the model does not see it;
-    what its agent says (``by_agent``) it sees as its own words.
+    what its agent says (``by_agent``) it sees as its own words. ``tainted_by``: from where it came, if the agent said
+    it where untrusted text had entered.
 
     False if a turn is active, into whose middle it would fall. Where the conversation is gone, nobody is left to be
     told: True.
@@ -297,8 +354,9 @@ def note(*, conversation_id: UUID, content: str, by_agent: bool = False) -> bool
             role=Message.Role.ASSISTANT if by_agent else Message.Role.SYSTEM,
             kind=Message.Kind.SAID if by_agent else Message.Kind.COMMAND,
             content=content,
+            tainted_by=tainted_by or None,
         )
-        Conversation.objects.filter(pk=conversation_id).update(next_seq=F("next_seq") + 1, updated_at=Now())
+        transcript.take_seqs(conversation_id, 1, marks=[tainted_by])
     return True
 
 
@@ -306,9 +364,11 @@ def begin_anew(*, conversation_id: UUID) -> None:
     """Let the next prompt begin with the next message, unless a turn is active. In the caller's transaction, which then
     has the conversation's lock."""
     row = Conversation.objects.select_for_update().filter(pk=conversation_id)
-    next_seq = row.values_list("next_seq", flat=True).first()
-    if next_seq and not Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():
-        row.update(starts_at_seq=next_seq, consolidated_through=next_seq - 1, summary_seq=None)
+    conversation = row.only("next_seq", *taint.OF_CONVERSATION).first()
+    if conversation and not Turn.objects.filter(conversation_id=conversation_id, status__in=ACTIVE).exists():
+        first = conversation.next_seq
+        changes: dict[str, Any] = {"starts_at_seq": first, "consolidated_through": first - 1, "summary_seq": None}
+        row.update(**changes, **taint.begun_anew(conversation))
 
 
 def _make_way(conversation_id: UUID, on_busy: OnBusy, turn_id: UUID) -> None:

@@ -53,11 +53,12 @@ class TurnState:
     summary_seq: int | None
     summarise_from_seq: int
     pins: Any
+    tainted_by: str
 
 
 # Its fields: of the turn, and of its conversation.
 OF_TURN = ("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for")
-POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins")
+POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins", "tainted_by")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ class Claim:
     agent: Agent
     model: str
     request_id: str
+    api_key_id: int | None
     fence: int
     attempts: int
     deadline: float = field(compare=False)
@@ -91,7 +93,9 @@ RETRYING_FOR = ExpressionWrapper(Now() - F("retrying_since"), output_field=Durat
 
 _inbox = Rows(
     lambda: (
-        Message.objects.filter(turn_id=Given("turn_id"), seq=None).order_by("pk").values_list("pk", "conversation_id")
+        Message.objects.filter(turn_id=Given("turn_id"), seq=None)
+        .order_by("pk")
+        .values_list("pk", "conversation_id", "tainted_by")
     )
 )
 _claim = Update(
@@ -140,11 +144,12 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     inbox = _inbox(turn_id=turn_id)
     try:
         with transaction.atomic():
-            seq = transcript.take_seqs(inbox[0][1], len(inbox)) if inbox else 0
+            marks = [marked or "" for _, _, marked in inbox]
+            seq = transcript.take_seqs(inbox[0][1], len(inbox), marks=marks) if inbox else 0
             timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
             if _claim(turn_id=turn_id, worker=worker, lease=lease_length(), timeout=timeout) != 1:
                 raise NotClaimed
-            for offset, (message_id, conversation_id) in enumerate(inbox):
+            for offset, (message_id, conversation_id, _) in enumerate(inbox):
                 if _give_seq(conversation_id=conversation_id, message_id=message_id, seq=seq + offset) != 1:
                     raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
             (turn,) = _claimed(turn_id=turn_id)
@@ -164,6 +169,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         conversation.summary_seq,
         conversation.summarise_from_seq,
         conversation.pins,
+        conversation.tainted_by,
     )
     return Claim(
         turn_id=turn.pk,
@@ -173,6 +179,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         agent=conversation.agent,
         model=turn.model,
         request_id=turn.request_id,
+        api_key_id=turn.api_key_id,
         fence=turn.fence,
         attempts=turn.attempts,
         deadline=time.monotonic() + turn.time_left.total_seconds(),  # type: ignore[attr-defined]  # annotated above

@@ -260,6 +260,10 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) ->
     """What a model was sent, from its record."""
     whose: dict[str, Any] = {"owner_id": conversation.owner_id, "agent": conversation.agent.name}
     doubts: list[str] = []
+    if (through := conversation.erased_through) and kept["first"] <= through:
+        doubts.append(f"messages up to {through} were deleted, by their age")
+    elif (through := conversation.results_erased_through) and kept["first"] <= through:
+        doubts.append(f"results of tools up to message {through} were deleted, by their age")
     versions = AgentVersion.objects.filter(agent=conversation.agent_id, number=kept["agent"])
     profile = versions.values_list("profile", flat=True).first()
     if profile is None:

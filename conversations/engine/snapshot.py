@@ -24,7 +24,7 @@ class Snapshot:
     ``unconsolidated``: how many messages no summary covers. ``command``: the turn's message, if it is a command to
     the host. ``first_seq``, ``last_seq`` and ``summary_seq``: where the transcript and the summary were read.
     ``pinned``: messages that are in every prompt. ``is_left_long``: it is not summarised for its length alone, since a
-    summary of it was undone just now.
+    summary of it was undone just now. ``tainted_by``: from where untrusted text has entered, if some has.
     """
 
     own: list[ChatMessage]
@@ -41,6 +41,7 @@ class Snapshot:
     summary_seq: int | None = None
     pinned: Sequence[Pinned] = ()
     is_left_long: bool = False
+    tainted_by: str = ""
 
     @property
     def calls(self) -> int:
@@ -87,6 +88,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         last_seq=last_seq,
         summary_seq=summary_seq,
         pinned=pins.for_prompt(claim.conversation_id, pins.seqs_of(state.pins), first_seq=first_seq),
+        tainted_by=state.tainted_by,
         # But not so long that the prompt would lack the beginning of what no summary covers.
         is_left_long=last_seq < state.summarise_from_seq and unconsolidated < history.MAX_MESSAGES // 2,
     )

@@ -14,9 +14,11 @@ from agent.loop import unanswered_calls
 from conversations.engine import snapshot
 from conversations.engine.lease import Claim
 from conversations.engine.snapshot import Snapshot
+from conversations.taint import CLEAN, Taint
 from memory import documents
 from tools import gate
 from tools.registry import RegisteredTool
+from tools.taint import MAX_SOURCE
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ class StepContext:
     """A held turn, with all that is stored for its next step.
 
     ``tools``: those the model is told of. ``memory`` and ``memory_version``: the long-term memory. ``notes``: those of
-    the day, ``today``.
+    the day, ``today``. ``taint``: whether untrusted text stands in what the model is told, and from where it came.
     """
 
     claim: Claim
@@ -36,6 +38,7 @@ class StepContext:
     memory_version: int
     notes: str
     today: date
+    taint: Taint = CLEAN
 
 
 @cache
@@ -78,4 +81,5 @@ def load(claim: Claim, stored: Snapshot | None = None) -> StepContext:
         memory_version=known.version,
         notes=known.notes,
         today=today,
+        taint=Taint(by=stored.tainted_by or known.tainted_by[:MAX_SOURCE], is_new=not stored.tainted_by),
     )

@@ -13,12 +13,15 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import (
+    BigIntegerField,
     Case,
     DurationField,
     F,
     IntegerField,
     JSONField,
     Q,
+    TextField,
+    Value,
     When,
 )
 from django.db.models.functions import Coalesce
@@ -27,8 +30,10 @@ from django.db.models.lookups import Exact
 from agent.history import INTERRUPTED
 from agent.llm.base import Completion, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
-from conversations import events
-from conversations.engine import compaction, doorbell, transcript
+from agent.spending import bills, budgets
+from agent.spending.bills import Bill
+from conversations import announced, events
+from conversations.engine import announcements, compaction, doorbell, transcript
 from conversations.engine.lease import Claim, held_turn
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
@@ -36,13 +41,14 @@ from conversations.events import Success, tool_events
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MAX_REASON, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
+from conversations.taint import CLEAN, Taint
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import RELEASED, rescheduled
 from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
 from nanohost.lib.statements import Given, Rows, Update
-from tools import calls, gate
-from tools.models import ToolCall
+from tools import approvals, calls, gate
+from tools.models import CallStatus, ToolCall
 
 # A stored step ends the count of what went wrong before it.
 _PROGRESS: dict[str, Any] = {
@@ -53,22 +59,30 @@ _PROGRESS: dict[str, Any] = {
     "retrying_since": None,
     "stepped_at": Now(),
 }
-_SPENDING: dict[str, Any] = {
-    **_PROGRESS,
+_COSTS: dict[str, Any] = {
     "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens", IntegerField()),
     "completion_tokens": F("completion_tokens") + Given("completion_tokens", IntegerField()),
+    "cached_tokens": F("cached_tokens") + Given("cached_tokens", IntegerField()),
+    # Where one of them is not known, nor is their sum.
+    "cost": F("cost") + Given("cost", BigIntegerField()),
     "model_calls": F("model_calls") + Given("model_calls", IntegerField()),
     "model_ms": F("model_ms") + Given("model_ms", IntegerField()),
 }
+_SPENDING: dict[str, Any] = _PROGRESS | _COSTS
 _WAITING: dict[str, Any] = {"status": TurnStatus.WAITING, "lease_until": None}
 _LATER: dict[str, Any] = _WAITING | {"waiting_for": WaitingFor.RETRY} | rescheduled(Given("wait", DurationField()))
 
 _goes_on = held_turn(_PROGRESS)
+_has_paid = held_turn(_COSTS)
 _goes_on_with_refusals = held_turn(_SPENDING)
 _waits_for_tools = held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.TOOLS, "notified_at": Now()})
+# People take their time, which is none of the turn's: it has all of its own when they have decided.
+_waits_for_approval = held_turn(
+    _SPENDING | _WAITING | {"waiting_for": WaitingFor.APPROVAL, "deadline": None, "notified_at": Now()}
+)
 _succeeds = held_turn(
     _SPENDING | {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()},
-    returning=("prompt_tokens", "completion_tokens"),
+    returning=("prompt_tokens", "completion_tokens", "cached_tokens", "cost"),
 )
 _is_rescheduled = held_turn(_LATER)
 _waits_for_retry = held_turn(
@@ -89,26 +103,34 @@ _is_released = held_turn(
 
 
 def store_calls(
-    claim: Claim, completion: Completion, *, limit: Limit | None, before: int = 0, sent: dict[str, Any] | None = None
+    claim: Claim,
+    completion: Completion,
+    *,
+    limit: Limit | None,
+    before: int = 0,
+    sent: dict[str, Any] | None = None,
+    bill: Bill = bills.NOTHING,
+    taint: Taint = CLEAN,
 ) -> bool:
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
     Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are notified. Those of
     tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is notified.
     ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
-    to its commit was lost. ``sent``: the record of what the model was sent.
+    to its commit was lost. ``sent``: the record of what the model was sent. ``bill``: what its answer costs. ``taint``:
+    untrusted text that was in what it was sent.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
-    taken = {call_id for call_id, _ in _results(turn_id=claim.turn_id)}
-    asked = [_with_plain_name(call) for call in completion.tool_calls]
-    wanted = with_unique_ids(asked, taken=taken, fresh=lambda: f"call_{new_id().hex}")
+    taken = {call_id for call_id, *_ in _results(turn_id=claim.turn_id)}
+    named = [_with_plain_name(call) for call in completion.tool_calls]
+    wanted = with_unique_ids(named, taken=taken, fresh=lambda: f"call_{new_id().hex}")
     rows = [
         gate.request(
             conversation_id=claim.conversation_id,
             turn_id=claim.turn_id,
             owner_id=claim.owner_id,
             agent=claim.agent.name,
-            agent_tools=claim.agent.allowed_tools(),
+            agent_tools=claim.agent.allowed_tools(tainted_by=taint.by),
             request_id=claim.request_id,
             call_id=call["id"],
             position=before + index,
@@ -119,20 +141,26 @@ def store_calls(
         for index, call in enumerate(wanted)
     ]
     queued = [row for row in rows if not row.ended]
-    change = _waits_for_tools if queued else _goes_on_with_refusals
+    waits = any(row.status == CallStatus.WAITING for row in rows)
+    change = _waits_for_approval if waits else _waits_for_tools if queued else _goes_on_with_refusals
     try:
-        with _writing(claim, change, messages=1, **_used(completion)) as seq:
+        with _writing(claim, change, messages=1, marks=[taint.entering], **_used(completion, bill)) as seq:
             asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
-            _append(claim, seq, [asks], sent=sent)
-            gate.record(rows)
+            _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering])
+            asked = gate.record(rows)
+            for row, approval in asked:
+                announcements.approval(announced.APPROVAL_REQUESTED, approval)
+                kind, data = events.approval_requested(approval, row)
+                events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
             for row in rows:
-                if not row.ended:
+                if row.status == CallStatus.QUEUED:
                     doorbell.notify(TOOLS, row.pk)
                 for kind, data in tool_events(row):  # of those that are refused
                     events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
             if queued and all(row.ended for row in queued):
                 # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
                 doorbell.notify(TURNS, claim.turn_id)
+            budgets.settle(bill)
     except IntegrityError:
         if ToolCall.objects.filter(turn_id=claim.turn_id).count() == before:
             raise
@@ -144,8 +172,9 @@ def store_calls(
 def store_results(claim: Claim, snapshot: Snapshot) -> None:
     """Answer the calls of the last round with their outcomes, in the order in which they were asked for."""
     unanswered = unanswered_calls(snapshot.own)
-    with _writing(claim, _goes_on, messages=len(unanswered)) as seq:
-        _append(claim, seq, _results_of(claim.turn_id, unanswered))
+    results, marks = _results_of(claim.turn_id, unanswered)
+    with _writing(claim, _goes_on, messages=len(results), marks=marks) as seq:
+        _append(claim, seq, results, marks=marks)
 
 
 def finish(
@@ -158,23 +187,25 @@ def finish(
     kind: str = Message.Kind.SAID,
     also: Callable[[int], None] | None = None,
     sent: dict[str, Any] | None = None,
+    bill: Bill = bills.NOTHING,
+    taint: Taint = CLEAN,
 ) -> None:
     """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
 
     ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``compact_to``: how many
     tokens of the conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``:
     what else is done in the transaction; it is given the reply's number. ``sent``: the record of what the model was
-    sent.
+    sent. ``bill``: what its answer costs. ``taint``: untrusted text that was in what the model was sent.
     """
     with transaction.atomic():
-        seq = transcript.take_seqs(claim.conversation_id, 1)
-        spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion))
+        seq = transcript.take_seqs(claim.conversation_id, 1, cost=bill.cost, marks=[taint.entering])
+        spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion, bill))
         if not spent:
             raise FenceLost
-        _append(claim, seq, [{"role": "assistant", "content": reply}], kind, sent)
+        _append(claim, seq, [{"role": "assistant", "content": reply}], kind, sent, bill.kept, [taint.entering])
         if also:
             also(seq)
-        prompt_tokens, completion_tokens = spent[0]
+        prompt_tokens, completion_tokens, cached_tokens, cost = spent[0]
         success = Success(
             conversation_id=str(claim.conversation_id),
             turn_id=str(claim.turn_id),
@@ -182,11 +213,31 @@ def finish(
             calls=calls.outcomes(claim.turn_id) if has_called else [],
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
+            cached_tokens=cached_tokens,
+            cost=cost,
         )
         events.publish_end_after_commit(claim.turn_id, success)
+        announcements.turn_ended(claim.turn_id, TurnStatus.SUCCEEDED)
         notify_next(claim.conversation_id)
         if compact_to is not None:
             compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
+        budgets.settle(bill)
+
+
+def charge(claim: Claim, completion: Completion, bill: Bill) -> None:
+    """Store what an answer of a model has cost of which nothing else is stored: it was of no use, or is part of
+    something. Of a turn that is no longer ours, the budgets count it all the same."""
+    try:
+        with _writing(claim, _has_paid, messages=0, **_used(completion, bill)):
+            budgets.settle(bill)
+    except FenceLost:
+        budgets.settle_alone(bill)
+
+
+def charge_lost(claim: Claim, bill: Bill) -> None:
+    """Have the budgets count an answer that could not be stored, since the turn is no longer ours."""
+    if bill.reserved:
+        budgets.settle_alone(bill)
 
 
 def fail(claim: Claim, *, code: str, detail: str = "", sent: dict[str, Any] | None = None) -> None:
@@ -262,8 +313,9 @@ def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str)
     gate.end_open([turn_id], rule=rule, reason=reason)
     own = Message.objects.filter(turn_id=turn_id, seq__isnull=False).order_by("seq")
     if unanswered := unanswered_calls([message.as_chat() for message in own]):
-        seq = transcript.take_seqs(conversation_id, len(unanswered))
-        transcript.append(conversation_id, turn_id, seq, _results_of(turn_id, unanswered))
+        results, marks = _results_of(turn_id, unanswered)
+        seq = transcript.take_seqs(conversation_id, len(results), marks=marks)
+        transcript.append(conversation_id, turn_id, seq, results, marks=marks)
 
 
 def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
@@ -277,6 +329,7 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
             raise FenceLost
         close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")
         events.publish_end_after_commit(claim.turn_id)
+        announcements.turn_ended(claim.turn_id, status)
         notify_next(claim.conversation_id)
 
 
@@ -284,20 +337,27 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
 
 
 @contextmanager
-def _writing(claim: Claim, change: Update, *, messages: int = 0, **given: Any) -> Iterator[int]:
-    """A transaction of a held turn: takes numbers for ``messages``, passes the fence, and yields the first number."""
+def _writing(
+    claim: Claim, change: Update, *, messages: int = 0, marks: Sequence[str] = (), **given: Any
+) -> Iterator[int]:
+    """A transaction of a held turn: takes numbers for ``messages``, passes the fence, and yields the first number.
+    ``marks``: of the messages, from where untrusted text in each came."""
     with transaction.atomic():
-        seq = transcript.take_seqs(claim.conversation_id, messages) if messages else 0
+        cost = given.get("cost", 0)
+        takes = messages or cost != 0
+        seq = transcript.take_seqs(claim.conversation_id, messages, cost=cost, marks=marks) if takes else 0
         if change(turn_id=claim.turn_id, fence=claim.fence, **given) != 1:
             raise FenceLost
         yield seq
 
 
-def _used(completion: Completion) -> dict[str, int]:
+def _used(completion: Completion, bill: Bill) -> dict[str, Any]:
     usage = completion.usage
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost": bill.cost,
         "model_calls": int(completion.took_ms > 0),
         "model_ms": completion.took_ms,
     }
@@ -322,21 +382,38 @@ def _append(
     messages: Sequence[ChatMessage],
     kind: str = Message.Kind.SAID,
     sent: dict[str, Any] | None = None,
+    usage: dict[str, Any] | None = None,
+    marks: Sequence[str] = (),
 ) -> None:
-    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent)
+    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent, usage, marks)
 
 
-_results = Rows[Any](lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list("call_id", "result"))
+# What was approved with other arguments than the model asked for: those.
+_changed_to = Case(When(consent=approvals.CHANGED, then=F("arguments")), default=Value(""), output_field=TextField())
+_results = Rows[Any](
+    lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list(
+        "call_id", "result", "tainted_by", _changed_to
+    )
+)
 
 
-def _results_of(turn_id: UUID, unanswered: Sequence[dict[str, Any]]) -> list[ChatMessage]:
-    results = dict(_results(turn_id=turn_id))
-    return [
+def _results_of(turn_id: UUID, unanswered: Sequence[dict[str, Any]]) -> tuple[list[ChatMessage], list[str]]:
+    """The outcomes of these calls as messages; and of each, from where untrusted text in it came."""
+    results = {
+        call_id: (
+            f"[A person has approved this call with other arguments: {other}]\n{result}" if other else result,
+            marked,
+        )
+        for call_id, result, marked, other in _results(turn_id=turn_id)
+    }
+    found = [results.get(call["id"], (INTERRUPTED, "")) for call in unanswered]
+    messages: list[ChatMessage] = [
         {
             "role": "tool",
             "tool_call_id": call["id"],
             "name": call["function"]["name"][:128],
-            "content": results.get(call["id"], INTERRUPTED),
+            "content": result,
         }
-        for call in unanswered
+        for call, (result, _) in zip(unanswered, found, strict=True)
     ]
+    return messages, [marked for _, marked in found]

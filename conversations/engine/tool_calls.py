@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Subquery
+
 from agent.models import Agent
 from conversations import events
 from conversations.engine import doorbell
 from conversations.engine.runner import Done, Runner
 from conversations.kinds import TOOLS, TURNS
+from conversations.models import Conversation
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.statements import Given, Rows
@@ -58,7 +61,7 @@ class CallRunner(Runner):
 
 def run_call(call_id: UUID, *, worker: str) -> None:
     """Run a tool call in this thread, and notify its turn's workers when it has ended."""
-    gate.run(call_id, agent_tools=_tools_of_its_agent, worker=worker, on_start=_tell, then=_go_on)
+    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, on_start=_tell, then=_go_on)
 
 
 def _tell(call: ToolCall) -> None:
@@ -72,10 +75,17 @@ def _go_on(call: ToolCall) -> None:
     doorbell.notify(TURNS, call.turn_id)
 
 
-_agent = Rows(lambda: Agent.objects.filter(name=Given("name")))
+_agent = Rows(
+    lambda: Agent.objects.filter(name=Given("name")).annotate(
+        tainted_by=Subquery(Conversation.objects.filter(pk=Given("conversation_id")).values("tainted_by"))
+    )
+)
 
 
-def _tools_of_its_agent(call: ToolCall) -> AgentTools:
-    """What the call's agent may use now; an agent that is gone may use nothing."""
-    agent = next(iter(_agent(name=call.agent)), None)
-    return agent.allowed_tools() if agent else AgentTools(names=frozenset())
+def tools_of_agent(call: ToolCall) -> AgentTools:
+    """What the call's agent may use now, in a conversation that may be tainted by now; an agent that is gone may use
+    nothing."""
+    agent = next(iter(_agent(name=call.agent, conversation_id=call.conversation_id)), None)
+    if agent is None:
+        return AgentTools(names=frozenset())
+    return agent.allowed_tools(tainted_by=agent.tainted_by or "")

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BigIntegerField, F
+from django.db.models import BigIntegerField, Case, F, When
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from agent.loop import ChatMessage
@@ -14,16 +15,38 @@ from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Update
 
+_TAKEN: dict[str, Any] = {
+    "next_seq": F("next_seq") + Given("count", BigIntegerField()),
+    "cost": F("cost") + Given("cost", BigIntegerField()),
+    "updated_at": Now(),
+}
 _take = Update(
+    lambda: Conversation.objects.filter(pk=Given("conversation_id")), lambda: _TAKEN, returning=("next_seq",)
+)
+_take_tainting = Update(
     lambda: Conversation.objects.filter(pk=Given("conversation_id")),
-    lambda: {"next_seq": F("next_seq") + Given("count", BigIntegerField()), "updated_at": Now()},
+    lambda: {
+        **_TAKEN,
+        # With the first untrusted text; what enters after it changes nothing.
+        "tainted_at_seq": Coalesce("tainted_at_seq", F("next_seq") + Given("offset", BigIntegerField())),
+        "tainted_by": Case(When(tainted_at_seq=None, then=Given("tainted_by")), default=F("tainted_by")),
+    },
     returning=("next_seq",),
 )
 
 
-def take_seqs(conversation_id: UUID, count: int) -> int:
-    """Take ``count`` numbers under the conversation's lock and return the first; FenceLost if it was deleted."""
-    taken = _take(conversation_id=conversation_id, count=count)
+def take_seqs(conversation_id: UUID, count: int, *, cost: int | None = 0, marks: Sequence[str] = ()) -> int:
+    """Take ``count`` numbers under the conversation's lock and return the first; FenceLost if it was deleted. ``cost``:
+    of what is stored with it, in millionths of the currency; None: that is not known.
+
+    ``marks``: of each message, from where untrusted text in it came. With the first of those, it is tainted.
+    """
+    of_conversation: dict[str, Any] = {"conversation_id": conversation_id, "count": count, "cost": cost}
+    if offset_and_source := next(((at, by) for at, by in enumerate(marks) if by), None):
+        offset, source = offset_and_source
+        taken = _take_tainting(**of_conversation, offset=offset, tainted_by=source)
+    else:
+        taken = _take(**of_conversation)
     if not taken:
         raise FenceLost
     ((next_seq,),) = taken
@@ -33,7 +56,7 @@ def take_seqs(conversation_id: UUID, count: int) -> int:
 _insert_message = Insert(
     Message,
     *("id", "conversation_id", "turn_id", "seq", "role", "content"),
-    *("tool_calls", "tool_call_id", "tool_name", "created_at", "kind", "sent"),
+    *("tool_calls", "tool_call_id", "tool_name", "tainted_by", "created_at", "kind", "sent", "usage"),
     type=Message.Type.NORMAL,
 )
 
@@ -45,9 +68,11 @@ def append(
     messages: Sequence[ChatMessage],
     kind: str = Message.Kind.SAID,
     sent: dict[str, Any] | None = None,
+    usage: dict[str, Any] | None = None,
+    marks: Sequence[str] = (),
 ) -> None:
     """Store messages in the OpenAI chat format, with numbers that were taken for them. ``sent``: of a model's answer,
-    the record of what it was sent."""
+    the record of what it was sent. ``usage``: and of what it has used. ``marks``: as their numbers were taken with."""
     for offset, message in enumerate(messages):
         _insert_message(
             id=new_id(),
@@ -59,7 +84,9 @@ def append(
             tool_calls=message.get("tool_calls"),
             tool_call_id=message.get("tool_call_id", ""),
             tool_name=message.get("name", ""),
+            tainted_by=(marks[offset] or None) if marks else None,
             created_at=timezone.now(),
             kind=kind,
             sent=sent,
+            usage=usage,
         )

@@ -8,12 +8,14 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from conversations import events
-from conversations.engine import doorbell
+from conversations.engine import announcements, doorbell
 from conversations.engine.steps import close_round, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MAX_REASON, Conversation, Turn
 from conversations.statuses import AT_REST, OPEN, TurnStatus, WaitingFor
+from nanohost.accounts import audit, holds
+from nanohost.accounts.models import LegalHold
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
 from tools import gate
@@ -64,6 +66,7 @@ def _end(turn: Turn, if_it_is: Q, outcome: Mapping[str, object], *, rule: str, r
         if ended:
             close_round(turn.conversation_id, turn.pk, rule=rule, reason=reason)
             events.publish_end_after_commit(turn.pk)
+            announcements.turn_ended(turn.pk, str(outcome["status"]))
             notify_next(turn.conversation_id)
     return bool(ended)
 
@@ -135,18 +138,35 @@ def end_restored() -> int:
     return ended
 
 
+def holds_on(conversation: Conversation, placed: holds.Holds) -> list[LegalHold]:
+    """The legal holds that keep a conversation."""
+    return placed.on(owner_id=conversation.owner_id, agent=conversation.agent.name, conversation_id=conversation.pk)
+
+
 def delete_conversation(conversation_id: UUID) -> None:
     """Delete a conversation with its turns and messages. Tool calls stay: they are the audit.
 
     Whoever still works on one of its turns finds the row gone at the next write, which then changes nothing.
+    Raises :class:`nanohost.accounts.errors.UnderLegalHold`.
     """
     with transaction.atomic():
-        conversation = Conversation.objects.select_for_update().filter(pk=conversation_id).first()
+        # Before the conversation's lock, as by all who delete.
+        placed = holds.placed_until_the_end()
+        rows = Conversation.objects.select_for_update(of=("self",)).select_related("agent")
+        conversation = rows.filter(pk=conversation_id).first()
         if conversation is None:
             return
+        holds.refuse(holds_on(conversation, placed))
         open_turns = Turn.objects.filter(conversation_id=conversation_id, status__in=OPEN)
         ended = list(open_turns.select_for_update().values_list("pk", flat=True))
         gate.end_open(ended, rule="deleted", reason="the conversation was deleted")
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)
+            announcements.turn_ended(turn_id, TurnStatus.CANCELLED, error_code="conversation_deleted")
+        audit.record(
+            "conversation.deleted",
+            about=conversation,
+            name=str(conversation.pk),
+            before={"owner": conversation.owner_id, "messages": conversation.next_seq - 1},
+        )
         conversation.delete()

@@ -21,11 +21,14 @@ from agent import llm, tokens
 from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
+from agent.spending import bills
+from agent.spending.bills import Bill
 from conversations import events
-from conversations.engine import commands, deferred, doorbell, lease, snapshot, step_context, steps
+from conversations.engine import approvals, commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
 from conversations.engine.lease import Claim
 from conversations.engine.model_request import Asking, compact_to
+from conversations.engine.paying import purse_of
 from conversations.engine.runner import Done, Runner
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.step_context import StepContext
@@ -109,6 +112,7 @@ class TurnRunner(Runner):
 
     def before_sweep(self) -> None:
         deferred.fire_due()
+        approvals.expire_due()
         end_overdue_calls()
 
     def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
@@ -260,24 +264,32 @@ class TurnRunner(Runner):
         step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
             return await self.database(answer_calls, claim, stored)
-        completion, keep_tokens, sent = Completion(), None, None
+        completion, keep_tokens, sent, bill = Completion(), None, None, bills.NOTHING
         if isinstance(step, CallModel):
             asking = Asking(context, step.limit)
             try:
-                completion = await self._ask(claim, stored, asking, step.limit)
+                completion, bill = await self._ask(claim, stored, asking, step.limit)
             except LlmError as error:
                 await self._give_up_or_wait(claim, stored, error, sent=asking.record)
                 return None
             keep_tokens, sent = compact_to(context, asking.request), asking.record
             step = next_step([*stored.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
-            given: dict[str, Any] = {"limit": step.limit, "before": stored.calls, "sent": sent}
-            waits = await self._stored(steps.store_calls, claim, completion, **given)
+            given: dict[str, Any] = {"limit": step.limit, "before": stored.calls, "sent": sent, "bill": bill}
+            waits = await self._paid(steps.store_calls, claim, completion, **given, taint=context.taint)
             return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
         given = {"reply": step.reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
-        await self._stored(steps.finish, claim, completion, **given)
+        await self._paid(steps.finish, claim, completion, **given, bill=bill, taint=context.taint)
         return None
+
+    async def _paid(self, store: Callable[..., T], claim: Claim, completion: Completion, **given: Any) -> T:
+        """Store an answer. Of a turn that was lost or cancelled meanwhile nobody wants it, but it was paid for."""
+        try:
+            return await self._stored(store, claim, completion, **given)
+        except FenceLost:
+            await self._stored(steps.charge_lost, claim, given["bill"])
+            raise
 
     async def _stored(
         self, store: Callable[Concatenate[Claim, P], T], claim: Claim, *args: P.args, **kwargs: P.kwargs
@@ -290,23 +302,34 @@ class TurnRunner(Runner):
         seconds = STORE_AT_A_STOP if self._stopping else max(claim.seconds_left(), settings.TURN_LEASE_SECONDS)
         return Tries(what, seconds=seconds)
 
-    async def _ask(self, claim: Claim, stored: Snapshot, asking: Asking, limit: Limit | None) -> Completion:
-        """Ask the model, within its timeout and the turn's deadline; raises :class:`LlmError`."""
+    async def _ask(
+        self, claim: Claim, stored: Snapshot, asking: Asking, limit: Limit | None
+    ) -> tuple[Completion, Bill]:
+        """Ask the model, within its timeout and the turn's deadline, and what budgets have left; raises
+        :class:`LlmError`."""
+        purse = purse_of(claim, self.database)
         while True:
             telling = _Telling(claim, stored)
-            seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
+            offer = await purse.reserve(asking.request, estimated=asking.estimated)
             try:
-                completion = await llm.ask(asking.request, seconds=seconds, on_delta=telling)
+                seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
+                completion = await llm.ask(offer.request, seconds=seconds, on_delta=telling)
                 break
             except LlmContextTooLong:
+                await purse.release(offer)
                 if not asking.make_smaller():
                     raise
+            except BaseException:
+                await purse.release(offer)
+                raise
+        bill = offer.bill(completion)
         telling.end()
         tokens.correction.learn(claim.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens)
         if not completion.content.strip() and not completion.tool_calls and not limit:
+            await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
         completion = replace(completion, content=await redact_known_aside(completion.content))
-        return _without_calls(completion) if limit else completion
+        return (_without_calls(completion) if limit else completion), bill
 
     async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""

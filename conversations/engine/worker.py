@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -24,10 +24,11 @@ from django.utils.module_loading import import_string
 
 import nanohost
 from conversations import events
-from conversations.engine import doorbell, sweeper
+from conversations.engine import announcements, doorbell, sweeper
 from conversations.engine.runner import Done, Runner
 from conversations.kinds import TOOLS, TURNS, Kind
 from conversations.models import Worker
+from nanohost.accounts import audit
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.database import pool_use
 from nanohost.lib.database_threads import DatabaseThreads
@@ -35,6 +36,8 @@ from nanohost.lib.database_threads import DatabaseThreads
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
+# How often what is new in the audit log is sealed.
+AUDIT_SECONDS = 0.3
 
 
 class _Room:
@@ -238,6 +241,10 @@ class Runtime:
             asyncio.create_task(self._every(Worker.HEARTBEAT_SECONDS, self._beat)),
             asyncio.create_task(self._every(Worker.HEARTBEAT_SECONDS, _show_life)),
             asyncio.create_task(self._every(settings.SWEEP_SECONDS, self._sweep)),
+            asyncio.create_task(self._every(AUDIT_SECONDS, partial(self._database, audit.keep, settings.AUDIT_HEADS))),
+            asyncio.create_task(
+                self._every(announcements.ANCHOR_SECONDS, partial(self._database, announcements.anchor))
+            ),
         ]
         await self._stop.wait()
         for task in periodic:
@@ -270,8 +277,12 @@ class Runtime:
         for kind, lane in self._lanes.items():
             await self._database(lane.runner.before_sweep)
             if room := lane.room.free:
-                for row_id in await self._database(sweeper.find, kind, wanted=room, held=lane.runner.held):
+                for row_id in await self._database(self._find, kind, room):
                     lane.take(row_id)
+
+    def _find(self, kind: Kind, room: int) -> Sequence[UUID]:
+        # What is held is asked when the statement runs: while it has waited for a thread, more may have been taken.
+        return sweeper.find(kind, wanted=room, held=self.held(kind))
 
     async def _beat(self) -> None:
         for runner in self._runners:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 from uuid import UUID
 
 from django.conf import settings
@@ -19,7 +19,7 @@ from django.db import transaction
 from django.utils.module_loading import import_string
 
 from conversations.events.kinds import DELTAS, EventKind
-from tools.models import ToolCall
+from tools.models import Approval, ToolCall
 
 
 class Success(TypedDict):
@@ -32,6 +32,9 @@ class Success(TypedDict):
     calls: list[tuple[str, str, str]]
     prompt_tokens: int
     completion_tokens: int
+    # Workers of the release before do not tell these.
+    cached_tokens: NotRequired[int]
+    cost: NotRequired[int | None]
 
 
 # A turn's events that are kept for readers who come late or come back; its rows tell what is older.
@@ -138,6 +141,24 @@ def tool_events(call: ToolCall) -> list[tuple[EventKind, dict[str, Any]]]:
     if call.ended:
         events.append((EventKind.TOOL_FINISHED, named | {"status": call.status, "result": call.result}))
     return events
+
+
+def approval_requested(approval: Approval, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
+    """That a call waits for consent, as an event."""
+    more = {"rule": approval.rule, "arguments": approval.arguments, "expiresAt": approval.expires_at.isoformat()}
+    return EventKind.APPROVAL_REQUESTED, _of_approval(approval, call) | more
+
+
+def approval_decided(approval: Approval, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
+    """What was decided on it, as an event."""
+    return EventKind.APPROVAL_DECIDED, _of_approval(approval, call) | {
+        "state": str(approval.state),
+        "reason": approval.reason,
+    }
+
+
+def _of_approval(approval: Approval, call: ToolCall) -> dict[str, Any]:
+    return {"approvalId": str(approval.pk), "callId": call.call_id, "toolName": call.tool_name}
 
 
 class Attempts:

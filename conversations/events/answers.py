@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from conversations.errors import BY_OPERATOR, PASSING, TurnProblem
+from django.conf import settings
+
+from agent.spending.money import as_money
+from conversations.errors import PASSING, TOLD, TurnProblem
 from conversations.events import Success
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
@@ -45,7 +48,7 @@ def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             "status": turn.status,
             "assistantMessage": replies.get(turn.pk),
             "toolCalls": called[turn.pk],
-            "usage": usage_of(turn.prompt_tokens, turn.completion_tokens),
+            "usage": usage_of(turn.prompt_tokens, turn.completion_tokens, turn.cached_tokens, turn.cost),
             "error": _error_of(turn),
             "retry": _retry_of(turn),
             "createdAt": turn.created_at,
@@ -85,7 +88,12 @@ def succeeded(success: Success) -> Answer:
         "turnId": success["turn_id"],
         "assistantMessage": success["reply"],
         "toolCalls": [_call(*each) for each in success["calls"]],
-        "usage": usage_of(success["prompt_tokens"], success["completion_tokens"]),
+        "usage": usage_of(
+            success["prompt_tokens"],
+            success["completion_tokens"],
+            success.get("cached_tokens", 0),
+            success.get("cost"),
+        ),
     }
     return Answer(status=200, body=body)
 
@@ -99,6 +107,8 @@ def success_of(turn: Turn, *, reply: str | None) -> Success:
         calls=calls.outcomes(turn.pk),
         prompt_tokens=turn.prompt_tokens,
         completion_tokens=turn.completion_tokens,
+        cached_tokens=turn.cached_tokens,
+        cost=turn.cost,
     )
 
 
@@ -127,12 +137,15 @@ def _call(name: str, status: str, result: str) -> dict[str, str]:
     return {"toolName": name, "status": status, "result": result}
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """Tokens, as the API shows them."""
+def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int, cost: int | None) -> dict[str, Any]:
+    """Tokens and what they cost, as the API shows them."""
     return {
         "promptTokens": prompt_tokens,
         "completionTokens": completion_tokens,
         "totalTokens": prompt_tokens + completion_tokens,
+        "cachedTokens": cached_tokens,
+        "cost": as_money(cost),
+        "currency": settings.CURRENCY,
     }
 
 
@@ -157,6 +170,5 @@ def _retry_of(turn: Turn) -> dict[str, Any] | None:
 
 
 def _told_of(turn: Turn) -> str:
-    """What its client is told besides what the code means: the detail is for people of the house, unless one of them
-    wrote it for the client."""
-    return turn.error_detail if turn.error_code == BY_OPERATOR else ""
+    """What its client is told besides what the code means."""
+    return turn.error_detail if turn.error_code in TOLD else ""

@@ -20,6 +20,10 @@ class EventKind(StrEnum):
     TOOL_STARTED = "tool.started"
     # {callId, toolName, status, result}
     TOOL_FINISHED = "tool.finished"
+    # {approvalId, callId, toolName, rule, arguments, expiresAt}: a call waits until somebody has approved it.
+    APPROVAL_REQUESTED = "approval.requested"
+    # {approvalId, callId, toolName, state, reason}
+    APPROVAL_DECIDED = "approval.decided"
     # What the chat request is answered with; the last event, as the two below are.
     TURN_COMPLETED = "turn.completed"
     TURN_FAILED = "turn.failed"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from conversations.events import place_of, tool_events
+from conversations.events import approval_decided, approval_requested, place_of, tool_events
 from conversations.events.answers import Renderer
 from conversations.events.hub import Hub, Subscription, as_sse
 from conversations.events.kinds import DELTAS, EventKind
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
-from tools.models import ToolCall
+from tools.models import Approval, ApprovalState, ToolCall
 
 PING_SECONDS = 15.0
 PING = b": ping\n\n"
@@ -63,12 +63,18 @@ def read_replay(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Replay
 def _events_of(turn: Turn) -> list[tuple[EventKind, dict[str, Any]]]:
     events: list[tuple[EventKind, dict[str, Any]]] = [STARTED]
     calls = {call.call_id: call for call in ToolCall.objects.filter(turn_id=turn.pk)}
+    needed = any(call.consent for call in calls.values())
+    asked = {each.call_id: each for each in Approval.objects.filter(turn_id=turn.pk)} if needed else {}
     spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
     for number, message in enumerate(spoken):
         if message.content:
             events.append((EventKind.MESSAGE_DELTA, {"message": number, "offset": 0, "text": message.content}))
-        for asked in message.tool_calls or ():
-            if call := calls.get(asked["id"]):
+        for wanted in message.tool_calls or ():
+            if call := calls.get(wanted["id"]):
+                if approval := asked.get(call.pk):
+                    events.append(approval_requested(approval, call))
+                    if approval.state != ApprovalState.PENDING:
+                        events.append(approval_decided(approval, call))
                 events += tool_events(call)
     return events
 

@@ -390,11 +390,13 @@ def header_in(record: Record, *, line: int, stem: str, zone: tzinfo) -> Header:
 
 
 def header_of(conversation: Conversation, *, zone: tzinfo) -> Record:
-    """The metadata record of a conversation. Messages are counted by their numbers, of which none is ever missing."""
+    """The metadata record of a conversation. Messages are counted by their numbers, of which none is missing unless
+    messages were deleted by their age."""
     metadata = dict(conversation.metadata)
     left: Record = metadata.pop(NANOBOT) if isinstance(metadata.get(NANOBOT), dict) else {}
-    counted = left.get("last_consolidated", 0)
-    forgotten = conversation.starts_at_seq - 1
+    counted = 0 if conversation.erased_through else left.get("last_consolidated", 0)
+    forgotten = _left_through(conversation, conversation.starts_at_seq - 1)
+    consolidated = _left_through(conversation, conversation.consolidated_through)
     ours = {"state": conversation.state, "state_times": conversation.state_times, "forgotten": forgotten}
     ours = {name: value for name, value in ours.items() if value}
     return {
@@ -405,9 +407,16 @@ def header_of(conversation: Conversation, *, zone: tzinfo) -> Record:
         "_type": "metadata",
         "key": conversation.key,
         # nanobot may count to the middle of a turn, to which a prompt here never goes; later the count here is higher.
-        "last_consolidated": max(conversation.consolidated_through, counted if _is_count(counted) else 0),
+        "last_consolidated": max(consolidated, counted if _is_count(counted) else 0),
         **({NANOHOST: ours} if ours else {}),
     }
+
+
+def _left_through(conversation: Conversation, seq: int) -> int:
+    """How many messages there are up to one of them."""
+    if not conversation.erased_through:
+        return seq
+    return Message.objects.filter(conversation=conversation, seq__lte=seq).count()
 
 
 def _is_count(value: object) -> bool:

@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from agent.models import DOCUMENTS, Agent, AgentVersion, validate_documents
+from conversations import taint
 from conversations.engine import transcript
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
@@ -53,6 +54,9 @@ from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
 from nanohost.lib.statements import Insert
 from nanohost.lib.text import storable
+from tools import registry
+from tools.errors import UnknownTool
+from tools.taint import MAX_SOURCE
 
 Kind = HistoryEntry.Kind
 
@@ -70,7 +74,7 @@ RAW = "[RAW] "
 _insert_message = Insert(
     Message,
     *("id", "conversation_id", "seq", "role", "type", "kind", "content"),
-    *("tool_calls", "tool_call_id", "tool_name", "metadata", "created_at"),
+    *("tool_calls", "tool_call_id", "tool_name", "tainted_by", "metadata", "created_at"),
     turn_id=None,
 )
 
@@ -155,7 +159,7 @@ class _Import:
             return
         first_line = self.passed.take() if header.line else b""
         conversation, is_new = Conversation.objects.select_for_update().get_or_create(
-            owner_id=self.owner_id, key=header.key, defaults={"agent": self.agent}
+            owner_id=self.owner_id, key=header.key, defaults={"agent": self.agent, "cost": 0}
         )
         if conversation.agent_id != self.agent.pk:
             self.wrong(header.line, f"its conversation has the agent {conversation.agent}; the file is left out")
@@ -183,6 +187,7 @@ class _Import:
             starts_at_seq=place.forgotten + 1,
             consolidated_through=place.through,
             summary_seq=place.summary_seq,
+            **_entered(conversation, starts_at=place.forgotten + 1),
             created_at=header.created_at or place.began or conversation.created_at,
             updated_at=header.updated_at or place.ended,
         )
@@ -361,6 +366,7 @@ def _record(conversation: Conversation, summaries: dict[int, str]) -> None:
             keep_tokens=0,
             summary_seq=seq,
             ended_at=created_at,
+            cost=0,
         )
         for seq, created_at in made
     )
@@ -368,7 +374,8 @@ def _record(conversation: Conversation, summaries: dict[int, str]) -> None:
 
 def _append(conversation: Conversation, messages: list[Message]) -> int:
     """Store messages behind those there are; returns how many."""
-    seq = transcript.take_seqs(conversation.pk, len(messages))
+    marks = [_mark_of(message) for message in messages]
+    seq = transcript.take_seqs(conversation.pk, len(messages), marks=marks)
     _insert_message.many(
         {
             "id": new_id(),
@@ -381,12 +388,33 @@ def _append(conversation: Conversation, messages: list[Message]) -> int:
             "tool_calls": message.tool_calls,
             "tool_call_id": message.tool_call_id,
             "tool_name": message.tool_name,
+            "tainted_by": marks[offset] or None,
             "metadata": message.metadata,
             "created_at": message.created_at,
         }
         for offset, message in enumerate(messages)
     )
     return len(messages)
+
+
+def _mark_of(message: Message) -> str:
+    """From where untrusted text in a message came: of the tools of elsewhere, nobody says which of their results are
+    trusted."""
+    if message.role != Message.Role.TOOL:
+        return ""
+    try:
+        is_trusted = not registry.get(message.tool_name).untrusted
+    except UnknownTool:
+        is_trusted = False
+    return "" if is_trusted else f"a file, a result of the tool {message.tool_name or 'without a name'}"[:MAX_SOURCE]
+
+
+def _entered(conversation: Conversation, *, starts_at: int) -> dict[str, Any]:
+    """What tells with which message untrusted text first entered, of those from ``starts_at`` on."""
+    marked = Message.objects.filter(conversation=conversation, seq__gte=starts_at, tainted_by__isnull=False)
+    for seq, by in marked.order_by("seq").values_list("seq", "tainted_by")[:1]:
+        return {"tainted_at_seq": seq, "tainted_by": by}
+    return taint.NONE
 
 
 def _entries(*, agent: str, owner_id: int) -> QuerySet[HistoryEntry]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from nanohost.lib.api import Strict, Text
+from nanohost.lib.api import NullIfEmpty, Strict, Text
 
 # The specification's names.
 # ruff: noqa: N815
@@ -26,6 +26,9 @@ class MemoryView(serializers.Serializer[Any]):
         help_text="Past so many, models are asked to shorten it; twice as many are the most."
     )
     notes = serializers.CharField(help_text="Today's.")
+    tainted = NullIfEmpty(
+        allow_null=True, help_text="What of it was learnt where untrusted text had entered, and where; null: nothing."
+    )
 
 
 class HistoryEntryView(serializers.Serializer[Any]):
@@ -34,6 +37,9 @@ class HistoryEntryView(serializers.Serializer[Any]):
     conversationId = serializers.UUIDField(source="conversation_id", allow_null=True)
     fromSeq = serializers.IntegerField(source="first_seq", allow_null=True)
     throughSeq = serializers.IntegerField(source="last_seq", allow_null=True)
+    tainted = NullIfEmpty(
+        source="tainted_by", allow_null=True, help_text="Where it was learnt, if untrusted text had entered there."
+    )
     happenedAt = serializers.DateTimeField(source="happened_at")
     happenedUntil = serializers.DateTimeField(source="happened_until", allow_null=True)
 

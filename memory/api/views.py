@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.utils import timezone
@@ -14,6 +14,8 @@ from rest_framework.views import APIView
 from memory import documents, log
 from memory.api import serializers as shapes
 from memory.models import HistoryEntry
+from nanohost.accounts.authentication import key_of
+from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.api import NewestFirst, checked, owner_of, parameter_of, problems
 from nanohost.lib.errors import InvalidRequest, NotFound
 
@@ -29,24 +31,27 @@ def _memory(agent: str, owner_id: int) -> dict[str, Any]:
         "characters": len(known.content),
         "maxCharacters": settings.MEMORY_MAX_CHARS,
         "notes": known.notes,
+        "tainted": known.tainted_by or None,
     }
 
 
 class OfAgent(APIView):
     """Of an agent that is named in the address."""
 
-    # Which agents there are is the app's to say that gives this view its address.
-    agent_exists: Callable[[str], bool] = staticmethod(lambda name: False)
+    # Which agents there are, and a key may name, is the app's to say that gives this view its address.
+    may_name: Callable[[ApiKey, str], bool] = staticmethod(lambda key, name: False)
 
     def known(self, name: str) -> str:
-        """The name of an agent that there is; raises :class:`nanohost.lib.errors.NotFound`."""
-        if "\x00" in name or not self.agent_exists(name):
+        """The name of an agent that the caller's key may name; raises :class:`nanohost.lib.errors.NotFound`."""
+        if not self.may_name(key_of(self.request), name):
             raise NotFound("There is no agent of that name.")
         return name
 
 
 class AgentMemory(OfAgent):
     """What an agent knows about the caller."""
+
+    scopes: ClassVar = {"GET": (Scope.MEMORY,), "PUT": (Scope.MEMORY,)}
 
     @extend_schema(operation_id="getMemory", responses={200: shapes.MemoryView, **problems(404)})
     def get(self, request: Request, agent: str) -> Response:
@@ -78,6 +83,8 @@ class AgentMemory(OfAgent):
 
 class AgentHistory(OfAgent):
     """What happened between an agent and the caller."""
+
+    scopes: ClassVar = {"GET": (Scope.MEMORY,)}
 
     @extend_schema(
         operation_id="searchHistory",

@@ -28,8 +28,14 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, Interval
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
+from nanohost.accounts import holds
+from nanohost.accounts.errors import UnderLegalHold
 from nanohost.console import (
     agents,  # noqa: F401 -- which registers pages as well
+    audit_log,  # noqa: F401 -- and so do these
+    holding,
+    keys,  # noqa: F401
+    legal_holds,  # noqa: F401
     people,
     tasks,
 )
@@ -114,7 +120,9 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Of several at once, none that has anything: what goes with each is told on its own page."""
         to_delete, counts, needed, protected = super().get_deleted_objects(objs, request)
-        kept = [
+        placed = holds.placed()
+        kept = [f"{user}: {holds.told(hold)}" for user in objs for hold in holding.on_owner(user, placed)]
+        kept += [
             f"{user}: deactivate, or open the user's own page and delete there" for user in objs if people.has_any(user)
         ]
         return to_delete, counts, set() if kept else needed, [*protected, *kept]
@@ -123,7 +131,11 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Somebody who has anything is deactivated, or erased with it."""
         user = self.get_object(request, unquote(object_id))
-        if user is None or not self.has_delete_permission(request, user) or not people.has_any(user):
+        if (
+            user is None
+            or not self.has_delete_permission(request, user)
+            or not (people.has_any(user) or people.held(user))
+        ):
             answer: HttpResponse = super().delete_view(request, object_id, extra_context)
             return answer
         does = request.POST.get("do", "")
@@ -139,13 +151,19 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
         is_missing = request.method == "POST"
         told = {"title": "Delete a user", "opts": self.opts, "name": user.get_username(), "user_id": user.pk}
         told |= {"belongings": people.belongings(user), "has_acted": people.has_acted(user), "is_missing": is_missing}
+        told["held"] = [holds.told(hold) for hold in people.held(user)]
         told |= {"may_deactivate": may_deactivate, "is_active": user.is_active, "is_oneself": is_oneself}
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "console/user_delete.html", context, status=400 if is_missing else 200)
 
     def _erase(self, request: HttpRequest, user: User) -> HttpResponse:
         number = user.pk
-        if not people.erase(user, seconds=ERASE_SECONDS):
+        try:
+            is_done = people.erase(user, seconds=ERASE_SECONDS) is not None
+        except UnderLegalHold as held:
+            self.message_user(request, held.detail, messages.ERROR)
+            return redirect("admin:auth_user_delete", number)
+        if not is_done:
             self.message_user(request, "Not everything has been erased yet. Erase again to continue.", messages.WARNING)
             return redirect("admin:auth_user_delete", number)
         assert request.user.pk is not None

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib import admin
@@ -13,15 +14,18 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 
-from agent.admin import AgentAdmin, as_text
-from agent.models import DOCUMENTS, Agent, AgentVersion
+from agent.admin import AgentAdmin, AgentsToolAdmin, as_text
+from agent.models import DOCUMENTS, Agent, AgentVersion, Taint
 from conversations.engine import inbox
 from conversations.models import Conversation, Turn
 from memory.models import Memory
+from nanohost.accounts import holds
+from nanohost.console import holding
 from nanohost.lib.admin import diff, shown
 from nanohost.lib.text import duration
 from scheduler.models import Schedule
 from tools import gate, registry
+from tools.models import ToolSetting
 
 # Of each kind, so many are listed; among the latest turns of all agents, so many are looked at.
 MOST, MAX_VERSIONS, LATEST_TURNS = 20, 50, 500
@@ -42,6 +46,17 @@ _LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 admin.site.unregister(Agent)
+# Nor does the simulator know conversations.
+admin.site.unregister(ToolSetting)
+
+
+@admin.register(ToolSetting)
+class WholeToolAdmin(AgentsToolAdmin):
+    """The tools' pages, with a simulator that knows what has entered a conversation."""
+
+    def tainted_by(self, conversation_id: UUID) -> str:
+        found = Conversation.objects.filter(pk=conversation_id).values_list("tainted_by", flat=True)
+        return found.first() or ""
 
 
 @admin.register(Agent)
@@ -53,6 +68,13 @@ class WholeAgentAdmin(AgentAdmin):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.whole_view)
         return [path("<int:pk>/whole/", view, name="agent_agent_whole"), *super().get_urls()]
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """With what a legal hold keeps in the way."""
+        to_delete, counts, needed, protected = super().get_deleted_objects(objs, request)
+        placed = holds.placed()
+        held = [f"{agent}: {holds.told(hold)}" for agent in objs for hold in holding.on_agent(agent, placed)]
+        return to_delete, counts, set() if held else needed, [*protected, *held]
 
     def get_fieldsets(self, request: HttpRequest, obj: Agent | None = None) -> Any:
         return [*super().get_fieldsets(request, obj), *([("More", {"fields": ["whole"]})] if obj else [])]
@@ -96,6 +118,8 @@ def profile_of(agent: Agent) -> dict[str, Any]:
         "model": shown(agent.model) or f"LLM_MODEL_DEFAULT, {settings.LLM_MODEL_DEFAULT}",
         "limits": limits,
         "prompt_tokens": agent.prompt_tokens(),
+        "taint": agent.get_taint_display(),
+        "is_unguarded": agent.taint == Taint.OFF,
         "documents": [(name, shown(text)) for name, text in documents],
         "tools": sorted(tools, key=lambda tool: (tool["rule"] is not None, tool["name"])),
         "gone": [shown(name) for name in gone],

@@ -77,7 +77,7 @@ def most_urgent(states: Iterable[str], workers: Workers) -> list[Diagnosis]:
     """Open turns that stand so, the most urgent first, then the oldest."""
     now = clock.read()
     turns = {turn.pk: turn for rows in _candidates(set(states)) for turn in rows}
-    waiting = [turn.pk for turn in turns.values() if turn.waiting_for == WaitingFor.TOOLS]
+    waiting = [turn.pk for turn in turns.values() if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL)]
     calls: dict[UUID, list[Any]] = defaultdict(list)
     rows = ToolCall.objects.open().filter(turn_id__in=waiting).order_by("created_at")
     for call in rows.only("turn_id", "tool_name", "status", "lease_until", "started_at", "created_at")[:MAX_CALLS]:
@@ -102,7 +102,7 @@ def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
     if RUNNING in states:
         yield every.filter(status=TurnStatus.RUNNING).order_by("lease_until")[:MAX_OF_A_KIND]
     if WAITING in states:
-        for waiting_for in (WaitingFor.TOOLS, WaitingFor.RETRY):
+        for waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL, WaitingFor.RETRY):
             waiting = every.filter(status=TurnStatus.WAITING, waiting_for=waiting_for)
             yield waiting.order_by("notified_at")[:MAX_OF_A_KIND]
     queued = every.filter(status=TurnStatus.QUEUED)
@@ -143,9 +143,9 @@ def _explain(
         return _running(turn, workers, usual, now)
     if turn.status == TurnStatus.QUEUED:
         return _queued(turn, workers, now)
-    if turn.waiting_for == WaitingFor.TOOLS and calls:
+    if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL) and calls:
         return _waits_for_calls(calls, workers, now)
-    if turn.waiting_for == WaitingFor.TOOLS:
+    if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL):
         due, words = turn.notified_at, "Its tool calls have ended"
     elif turn.run_after and turn.run_after > now:
         if turn.retries:
@@ -196,7 +196,9 @@ def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> 
     urgency, told = FINE, []
     for call in calls:
         name = call.tool_name or "(no name)"
-        if call.status == CallStatus.QUEUED:
+        if call.status == CallStatus.WAITING:
+            told.append(f"{name} (waiting for consent for {_since(call.created_at, now)})")
+        elif call.status == CallStatus.QUEUED:
             urgency = LATE if urgency == FINE and _is_late(call.created_at, now) else urgency
             told.append(f"{name} (queued for {_since(call.created_at, now)})")
         elif call.lease_until and call.lease_until < now:
@@ -206,7 +208,8 @@ def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> 
             told.append(f"{name} (running for {_since(call.started_at or call.created_at, now)})")
     if len(told) > 5:
         told = [*told[:5], f"{len(told) - 5} more"]
-    nobody = "" if workers.by_kind[TOOLS] else " No worker of tools is alive: start one."
+    waits_for_people = all(call.status == CallStatus.WAITING for call in calls)
+    nobody = "" if workers.by_kind[TOOLS] or waits_for_people else " No worker of tools is alive: start one."
     return urgency, f"It waits for {len(calls)} tool call{'' if len(calls) == 1 else 's'}: {', '.join(told)}.{nobody}"
 
 

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from conversations.models import Turn
 from conversations.statuses import FINAL, OPEN, TurnStatus
+from nanohost.console import uses
 from nanohost.console.models import Hour, Total
 from tools.models import OPEN_CALL, ToolCall
 
@@ -120,6 +121,7 @@ def _store(hour: datetime, total: Total, now: datetime) -> None:
     row, _ = Hour.objects.get_or_create(hour=hour)
     turns, calls = _turns_of(hour), _calls_of(hour)
     is_open = any(each["open"] for each in turns.values()) or any(calls.get(status) for status in OPEN_CALL)
+    is_open = uses.count(hour) or is_open
     for each in turns.values():
         del each["open"]
     calls = {status: count for status, count in calls.items() if status not in OPEN_CALL}

@@ -13,6 +13,8 @@ from django.contrib.sessions.middleware import SessionMiddleware
 from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 
+from nanohost.accounts import audit
+from nanohost.lib.admin import SHOWN_ONCE
 from nanohost.lib.redaction import redact_known, redact_known_html
 
 CONSOLE = "/admin/"
@@ -39,6 +41,20 @@ class Users(_OfConsole, AuthenticationMiddleware):
     """Django's."""
 
 
+class Actors:
+    """What is recorded in the audit log meanwhile was done by whoever is signed in."""
+
+    def __init__(self, get_response: Any) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if not request.path_info.startswith(CONSOLE):
+            return self._get_response(request)
+        user = request.user
+        with audit.acting(f"user {user.get_username()}" if user.is_authenticated else "somebody"):
+            return self._get_response(request)
+
+
 class Messages(_OfConsole, MessageMiddleware):
     """Django's. To be prepared for what the next page is told took a sixteenth of a web node's time."""
 
@@ -51,7 +67,8 @@ class Policy(_OfConsole, CSPMiddleware):
 
 class Redaction(_OfConsole, MiddlewareMixin):
     """Takes known secrets out of pages. The form of whoever may change a row has it as it is: what stands in a form is
-    stored. (Files are made in parts, by what takes the secrets out itself.)"""
+    stored. So has the page that shows a new secret once. (Files are made in parts, by what takes the secrets out
+    itself.)"""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         kind = response.get("Content-Type", "").partition(";")[0]
@@ -63,8 +80,10 @@ class Redaction(_OfConsole, MiddlewareMixin):
 
 
 def _may_be_changed(response: HttpResponse) -> bool:
-    """Whether it is the form of a row, for somebody who may change it."""
+    """Whether it is the form of a row, for somebody who may change it; or shows whoever made a secret that secret."""
     context = getattr(response, "context_data", None) or {}
+    if SHOWN_ONCE in context:
+        return True
     if "adminform" not in context:
         return False
     return bool(context["has_change_permission" if context["change"] else "has_add_permission"])

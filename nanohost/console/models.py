@@ -30,3 +30,39 @@ class Total(models.Model):
 
     def __str__(self) -> str:
         return f"all since {self.since}"
+
+
+class Use(models.Model):
+    """What was asked of models within one hour, by one owner, agent, API key and model; summaries too.
+
+    Names and ids stand here as they are: what was used has been, also by those that are deleted since.
+    """
+
+    hour = models.DateTimeField(help_text="When the hour begins, in UTC, in which the turn was asked for.")
+    day = models.DateField(help_text="The day in TIME_ZONE; an hour may be part of two.")
+    model = models.CharField(max_length=128, blank=True, help_text="The model that was asked.")
+    agent = models.CharField(max_length=64, help_text="The agent's name.")
+    owner_id = models.BigIntegerField(help_text="Whose conversations they are.")
+    api_key_id = models.BigIntegerField(help_text="The API key that was used; 0: none.")
+    turns = models.PositiveIntegerField(default=0, help_text="Turns that were asked for.")
+    calls = models.PositiveIntegerField(default=0, help_text="Answers of models.")
+    unpriced_calls = models.PositiveIntegerField(default=0, help_text="Of them, those of which no cost is known.")
+    prompt_tokens = models.BigIntegerField(default=0, help_text="Tokens of prompts.")
+    cached_tokens = models.BigIntegerField(default=0, help_text="Of them, those that providers had cached.")
+    completion_tokens = models.BigIntegerField(default=0, help_text="Tokens of answers.")
+    cost = models.BigIntegerField(default=0, help_text="As far as it is known, in millionths of the currency.")
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(
+                fields=["hour", "day", "model", "agent", "owner_id", "api_key_id"], name="one_use_an_hour"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["day"], name="uses_by_day"),
+            models.Index(fields=["owner_id", "day"], name="uses_of_an_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent}, {self.model}: {self.hour:%Y-%m-%d %H} h"

@@ -133,12 +133,11 @@ def _differences(lines: list[Line], away: str, workers: diagnosis.Workers) -> It
             f" worker looks for what is due every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
         )
     for line in lines:
-        thing = line.kind.noun
         if line.overlooked:
             number = f"{line.overlooked} or more" if line.overlooked == sweeper.MAX_FOUND else str(line.overlooked)
-            one = line.overlooked == 1
+            thing = line.kind.noun if line.overlooked == 1 else line.kind.nouns or f"{line.kind.noun}s"
             words = (
-                f"Workers were notified of {number} {thing}{'' if one else 's'} more than"
+                f"Workers were notified of {number} {thing} more than"
                 f" {diagnosis.LATE_SECONDS:.0f} s ago, and none has come."
             )
             if line.kind == TURNS:

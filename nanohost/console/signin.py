@@ -10,17 +10,15 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
+from nanohost.lib import locality
 
-def address_of(request: HttpRequest) -> str:
-    """The address a request comes from: the connection's, or what the outermost proxy of ours has seen.
 
-    Each proxy appends whom it has seen to X-Forwarded-For; what stands further to the left was sent by the client.
-    """
-    seen = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if settings.TRUSTED_PROXIES else []
-    connected: str = request.META.get("REMOTE_ADDR", "")
+def network_of(request: HttpRequest) -> str:
+    """The address a request comes from, or for IPv6 its network."""
     try:
-        address = ipaddress.ip_address([*seen, connected][-1 - min(settings.TRUSTED_PROXIES, len(seen))].strip())
+        address = ipaddress.ip_address(locality.address_of(request))
     except ValueError:
+        connected: str = request.META.get("REMOTE_ADDR", "")
         return connected
     if address.version == 6:  # whoever has one has all of its network
         return str(ipaddress.IPv6Network((address, 64), strict=False).network_address)

@@ -2,20 +2,20 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import admin
-from django.contrib.admin.utils import flatten_fieldsets, get_fields_from_path
+from django.contrib.admin.utils import flatten_fieldsets, get_fields_from_path, unquote
 from django.contrib.auth import get_permission_codename
-from django.core.exceptions import FieldDoesNotExist
+from django.core.exceptions import FieldDoesNotExist, PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import Q, QuerySet, UUIDField
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -31,7 +31,13 @@ else:
 
 # What an operator may do besides looking: permissions of actions, ``@admin.action(permissions=[CANCEL])``. Each is a
 # permission of the page's model, such as ``conversations.cancel_turn``; `manage.py prepare` makes them.
-CANCEL, REQUEUE, FAIL, TOGGLE, PAUSE, REVOKE = ACTIONS = ("cancel", "requeue", "fail", "toggle", "pause", "revoke")
+CANCEL, REQUEUE, FAIL, TOGGLE, PAUSE, REVOKE, DECIDE = ACTIONS = (
+    *("cancel", "requeue", "fail", "toggle", "pause", "revoke", "decide"),
+)
+
+
+# What the context of the one page that shows a new secret calls it.
+SHOWN_ONCE = "shown_once"
 
 
 # How a list may be narrowed by a column that is shown: whether it is this, and where times and numbers are of an order.
@@ -44,6 +50,21 @@ _ORDERED = (models.DateField, models.TimeField, models.DurationField, models.Int
 
 # And of what no list has an action for.
 PIN, UNDO = "pin", "undo"
+
+
+class _History:
+    """Where a log tells what has become of an object: given the request, its kind and its key; None if nowhere, or if
+    who asks may not see that."""
+
+    address: Callable[[HttpRequest, str, str], str | None] | None = None
+
+
+_history = _History()
+
+
+def have_history(address: Callable[[HttpRequest, str, str], str | None]) -> None:
+    """From now on, the history of an object is what is told at this address."""
+    _history.address = address
 
 
 class ModelAdmin(_ModelAdmin):
@@ -85,6 +106,16 @@ class ModelAdmin(_ModelAdmin):
             kinds += (f"__{field.target_field.name}__exact",)
         return {f"{name}{kind}" for kind in kinds}
 
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        """What a log tells of the object, even if it is gone; or else what the console itself knows."""
+        key = unquote(object_id)
+        address = _history.address(request, self.opts.label_lower, key) if _history.address else None
+        if not address:
+            return super().history_view(request, object_id, extra_context)
+        if not self.has_view_or_change_permission(request, self.get_object(request, key)):
+            raise PermissionDenied
+        return HttpResponseRedirect(address)
+
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return self._may(request, CANCEL)
 
@@ -102,6 +133,9 @@ class ModelAdmin(_ModelAdmin):
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return self._may(request, REVOKE)
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, DECIDE)
 
     def _may(self, request: HttpRequest, act: str) -> bool:
         return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}")

@@ -96,7 +96,7 @@ class ProblemView(serializers.Serializer[Any]):
 
 def problems(*statuses: int) -> dict[tuple[int, str], type[ProblemView]]:
     """For OpenAPI: the problems a route answers with, beside those that any request may meet."""
-    everywhere = (400, 401, 405, 408, 413, 415, 431, 500, 503)
+    everywhere = (400, 401, 403, 405, 408, 413, 415, 429, 431, 500, 503)
     return {(status, PROBLEM_TYPE): ProblemView for status in sorted({*everywhere, *statuses})}
 
 

@@ -116,3 +116,23 @@ def pool_use() -> PoolUse | None:
     told = pool.get_stats()
     used = told["pool_size"] - told["pool_available"]
     return PoolUse(used=used, most=told["pool_max"], waiting=told["requests_waiting"])
+
+
+@contextmanager
+def overwriting_what_is_deleted() -> Iterator[None]:
+    """On SQLite, what is deleted inside is overwritten in the file, and the log that it was written to is emptied, if
+    nobody reads it just then. (PostgreSQL has that done by VACUUM.)"""
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA secure_delete")
+        before = cursor.fetchone()[0]
+        cursor.execute("PRAGMA secure_delete = ON")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA secure_delete = {before}")
+            if not connection.in_atomic_block:
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")

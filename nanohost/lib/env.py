@@ -1,13 +1,17 @@
 """Typed readers of environment variables; what makes no sense is refused in one line."""
 
+import hashlib
+import hmac
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.validators import validate_email
 
 from nanohost.lib.redaction import redact, remember, remember_file
 
@@ -80,6 +84,11 @@ def raw_secret(name: str) -> str:
         raise ImproperlyConfigured(f"{name}_FILE={file!r} cannot be read: {reason}.") from None
     remember(name, value)
     return value
+
+
+def derived(secret: str, purpose: str) -> str:
+    """A secret for one purpose, made of another: who knows it does not know the other."""
+    return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def have_redacted(names: Iterable[str]) -> None:
@@ -158,6 +167,17 @@ def words(name: str, default: Sequence[str] = ()) -> list[str]:
     return _read(name, list(default), lambda raw: [word.strip() for word in raw.split(",") if word.strip()], "a list")
 
 
+def addresses(name: str) -> list[str]:
+    """E-mail addresses."""
+    found = words(name)
+    for each in found:
+        try:
+            validate_email(each)
+        except ValidationError:
+            raise ImproperlyConfigured(f"{name} makes no sense: {each!r} is no e-mail address.") from None
+    return found
+
+
 def choice(name: str, default: str, choices: Sequence[str]) -> str:
     def parse(raw: str) -> str:
         if raw not in choices:
@@ -207,6 +227,17 @@ def address(name: str, default: str = "") -> str:
         return raw
 
     return _read(name, default, parse, "an address that starts with http:// or https://")
+
+
+def currency(name: str, default: str) -> str:
+    """Three letters, as ISO 4217 has them."""
+
+    def parse(raw: str) -> str:
+        if not re.fullmatch("[A-Z]{3}", raw):
+            raise ValueError
+        return raw
+
+    return _read(name, default, parse, "three capital letters, such as EUR")
 
 
 def time_zone(name: str, default: str) -> str:

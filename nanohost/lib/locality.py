@@ -1,6 +1,7 @@
-"""Whether a request comes from this machine, by somebody who sits at it: what nobody else may see is shown on that."""
+"""Where a request comes from; and whether by somebody at this machine, who is shown what nobody else may see."""
 
 import ipaddress
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -41,6 +42,17 @@ def is_of_this_machine(request: HttpRequest) -> bool:
         return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
     except ValueError:
         return False
+
+
+def address_of(request: Any) -> str:
+    """The address a request comes from: the connection's, or what the outermost proxy of ours has seen.
+
+    Each proxy appends whom it has seen to X-Forwarded-For; what stands further to the left was sent by the client.
+    """
+    seen = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if settings.TRUSTED_PROXIES else []
+    connected: str = request.META.get("REMOTE_ADDR", "")
+    found: str = [*seen, connected][-1 - min(settings.TRUSTED_PROXIES, len(seen))].strip()
+    return found
 
 
 def _without_port(host: str) -> str:

@@ -53,6 +53,11 @@ def also_about(**subjects: object) -> None:
     _subjects.set({**_subjects.get(), **_as_texts(subjects)})
 
 
+def subject(name: str) -> str:
+    """What the lines logged here are about, such as ``requestId``; empty if that is not bound."""
+    return _subjects.get().get(name, "")
+
+
 def _as_texts(subjects: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in subjects.items() if value}
 

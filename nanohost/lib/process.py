@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import pwd
 import sys
 from contextlib import suppress
 from functools import cache
@@ -11,6 +12,14 @@ PDEATHSIG, CHILD_SUBREAPER, NO_NEW_PRIVS, SECCOMP = 1, 36, 38, 22
 _DUMPABLE, _CAPBSET_DROP = 4, 24
 # linux/capability.h: the version whose sets have two words of 32 bits.
 _CAPABILITIES = 0x20080522
+
+
+def user_of_this() -> str:
+    """The system's user whose process this is: the environment's names are whatever it says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have a number and no name
+        return str(os.getuid())
 
 
 @cache

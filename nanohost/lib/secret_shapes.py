@@ -37,6 +37,7 @@ def _unlike_a_name(others: str = "_-") -> str:
 
 JWT = "eyJ"
 _PART = "[A-Za-z0-9_-]"
+_BASE64 = "[A-Za-z0-9_+/-]{16,}+={0,2}+"
 
 
 def _but_no_name(word: str) -> str:
@@ -62,7 +63,9 @@ WORDS = {
     **dict.fromkeys(("AKIA", "ASIA"), r"[A-Z0-9]{16}"),
     **dict.fromkeys(("dop_v1_", "ya29.", "GOCSPX-", "hvs.", "hvb."), _but_no_name(f"{_PART}{{16,}}+")),
     # Payment, trade, post, work, chat.
-    **dict.fromkeys(("sk_", "rk_", "pk_", "whsec_", "shpat_", "lin_api_"), _but_no_name(f"{_PART}{{16,}}+")),
+    **dict.fromkeys(("sk_", "rk_", "pk_", "shpat_", "lin_api_"), _but_no_name(f"{_PART}{{16,}}+")),
+    # Of webhooks: base64 with all its characters.
+    "whsec_": f"(?:{_unlike_a_name('_+/-')}{_BASE64}|(?P<none>{_BASE64}))",
     "SG.": r"[A-Za-z0-9_-]{16,64}+\.[A-Za-z0-9_-]{16,}+",
     "ATATT3": r"[A-Za-z0-9_=-]{16,}+",
     "xox": r"[a-z]-[A-Za-z0-9-]{10,}+",

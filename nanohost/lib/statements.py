@@ -20,9 +20,10 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connection, connections, models
+from django.db.models.deletion import Collector
 from django.db.models.expressions import Col, Expression
 from django.db.models.query import ModelIterable, get_related_populators
-from django.db.models.sql import InsertQuery, UpdateQuery
+from django.db.models.sql import DeleteQuery, InsertQuery, UpdateQuery
 
 T = TypeVar("T")
 
@@ -134,6 +135,27 @@ class Update(Statement):
         return sql, list(parameters), lambda found: _values(compiler.apply_converters(found, converters))
 
 
+class Delete(Statement):
+    """A deletion of rows, which nothing refers to. Calling it with its values returns how many it has deleted."""
+
+    def __init__(self, rows: Callable[[], "models.QuerySet[Any]"]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __call__(self, **given: Any) -> int:
+        database = connections[DEFAULT_DB_ALIAS]
+        with database.cursor() as cursor:
+            self._execute(database, cursor, given)
+            return int(cursor.rowcount)
+
+    def _write(self) -> tuple[str, list[Any], Any]:
+        rows = self._rows()
+        if not Collector(using=connection.alias).can_fast_delete(rows):
+            raise TypeError(f"with rows of {rows.model.__name__} others are deleted, or somebody is told: use the ORM")
+        sql, parameters = rows.query.chain(DeleteQuery).get_compiler(using=connection.alias).as_sql()
+        return sql, list(parameters), None
+
+
 class Insert(Statement):
     """A row. ``constant`` are values that never change; every other field of the model that has no constant default is
     given at each call, by the name of its attribute."""
@@ -155,8 +177,14 @@ class Insert(Statement):
             cursor.executemany(sql, [_filled(database, parameters, given) for given in rows])
 
     def _write(self) -> tuple[str, list[Any], Any]:
-        fields = [field for field in self._model._meta.concrete_fields if not field.generated]
         values = self._constant | {name: Given(name) for name in self._given}
+        # A number that the database counts is left to it.
+        counted = self._model._meta.auto_field
+        fields = [
+            field
+            for field in self._model._meta.concrete_fields
+            if not field.generated and (field is not counted or field.attname in values)
+        ]
         row = self._model()
         for field in fields:
             if field.attname in values:

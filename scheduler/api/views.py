@@ -1,18 +1,23 @@
 """The REST API of schedules. A view reads HTTP and makes one domain call."""
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
+from django.db import transaction
 from drf_spectacular.utils import extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from agent import access
+from nanohost.accounts.authentication import key_of
+from nanohost.accounts.models import Scope
 from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, owner_of, problems
 from nanohost.lib.errors import NotFound
 from scheduler import series
 from scheduler.api import serializers as shapes
+from scheduler.errors import BadSchedule
 from scheduler.models import Schedule, ScheduleRun
 from scheduler.times import zone_of
 
@@ -24,7 +29,7 @@ class LastSlotFirst(Pages):
 def _owned(request: Request, schedule_id: UUID) -> Schedule:
     """The caller's schedule; somebody else's is as unknown as none, and so is one that was cancelled."""
     mine = Schedule.objects.kept().filter(pk=schedule_id, owner=owner_of(request))
-    if found := mine.select_related("agent").first():
+    if found := access.admitted(mine, key_of(request)).select_related("agent").first():
         return found
     raise NotFound("There is no schedule of that id, or it is not yours.")
 
@@ -45,11 +50,14 @@ def _previewed(schedule: Schedule) -> Response:
 class ScheduleList(ListAPIView[Schedule]):
     """Schedules of the caller."""
 
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.SCHEDULES), "POST": (Scope.SCHEDULES,)}
+
     serializer_class = shapes.ScheduleView
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        return Schedule.objects.kept().select_related("agent").filter(owner=owner_of(self.request))
+        mine = Schedule.objects.kept().select_related("agent").filter(owner=owner_of(self.request))
+        return access.admitted(mine, key_of(self.request))
 
     @extend_schema(operation_id="listSchedules", responses={200: shapes.ScheduleView(many=True), **problems()})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -62,7 +70,13 @@ class ScheduleList(ListAPIView[Schedule]):
     )
     def post(self, request: Request) -> Response:
         """Have an agent spoken to by the clock."""
-        schedule = series.create(owner_id=owner_of(request), **checked(shapes.NewSchedule, request))
+        wanted, key = checked(shapes.NewSchedule, request), key_of(request)
+        if wanted.get("agent") and access.agent_of_key(key, wanted["agent"]) is None:
+            raise BadSchedule(access.UNKNOWN.format(wanted["agent"]))
+        with transaction.atomic():
+            schedule = series.create(owner_id=owner_of(request), **wanted)
+            if not access.admits(key, schedule.agent):
+                raise BadSchedule(access.UNKNOWN.format(schedule.agent.name))
         answer = _shown(schedule)
         answer.status_code, answer["Location"] = 201, f"/api/v1/schedules/{schedule.pk}"
         return answer
@@ -70,6 +84,8 @@ class ScheduleList(ListAPIView[Schedule]):
 
 class ScheduleDetail(APIView):
     """One schedule."""
+
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.SCHEDULES), "PATCH": (Scope.SCHEDULES,), "DELETE": (Scope.SCHEDULES,)}
 
     @extend_schema(operation_id="getSchedule", responses={200: shapes.ScheduleView, **problems(404)})
     def get(self, request: Request, schedule_id: UUID) -> Response:
@@ -95,6 +111,8 @@ class ScheduleDetail(APIView):
 class Preview(APIView):
     """Times that are not kept."""
 
+    scopes: ClassVar = {"POST": (Scope.READ, Scope.SCHEDULES)}
+
     @extend_schema(
         operation_id="previewTimes", request=shapes.TimesIn, responses={200: shapes.PreviewView, **problems()}
     )
@@ -106,6 +124,8 @@ class Preview(APIView):
 class SchedulePreview(APIView):
     """Times to come."""
 
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.SCHEDULES)}
+
     @extend_schema(operation_id="previewSchedule", responses={200: shapes.PreviewView, **problems(404)})
     def get(self, request: Request, schedule_id: UUID) -> Response:
         """When it runs next, if it is left alone; of one that is paused, if it were resumed."""
@@ -114,6 +134,8 @@ class SchedulePreview(APIView):
 
 class SchedulePause(APIView):
     """Pausing a schedule."""
+
+    scopes: ClassVar = {"POST": (Scope.SCHEDULES,)}
 
     @extend_schema(
         operation_id="pauseSchedule", request=Nothing, responses={200: shapes.ScheduleView, **problems(404, 409)}
@@ -128,6 +150,8 @@ class SchedulePause(APIView):
 class ScheduleResume(APIView):
     """Resuming a schedule."""
 
+    scopes: ClassVar = {"POST": (Scope.SCHEDULES,)}
+
     @extend_schema(
         operation_id="resumeSchedule", request=Nothing, responses={200: shapes.ScheduleView, **problems(404, 409)}
     )
@@ -141,6 +165,8 @@ class ScheduleResume(APIView):
 class ScheduleRunNow(APIView):
     """Running a schedule by hand."""
 
+    scopes: ClassVar = {"POST": (Scope.SCHEDULES,)}
+
     @extend_schema(operation_id="runSchedule", request=Nothing, responses={202: shapes.RunView, **problems(404)})
     def post(self, request: Request, schedule_id: UUID) -> Response:
         """Run it once, now; its times stay as they are."""
@@ -151,6 +177,8 @@ class ScheduleRunNow(APIView):
 
 class RunList(ListAPIView[ScheduleRun]):
     """The ledger of a schedule."""
+
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.SCHEDULES)}
 
     serializer_class = shapes.RunView
     pagination_class = LastSlotFirst

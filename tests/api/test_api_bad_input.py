@@ -16,13 +16,16 @@ from drf_spectacular.generators import SchemaGenerator
 
 import conversations.api.urls
 import scheduler.api.urls
+from nanohost.accounts.models import Scope
 from nanohost.lib import rest
 from nanohost.lib.http import MAX_HEAD_BYTES, BoundedHeads
 from tests.support.api_client import (
     PROBLEM,
+    approval_of,
     chat,
     connect,
     eventually,
+    key_of,
     problem,
     raw,
     read_answer,
@@ -52,12 +55,20 @@ BOUNDED = [
     *((f"{OF_A_CONVERSATION}/{each}", "model", 128) for each in ("chat", "turns", "messages")),
     *(("POST /conversations", "agent", 64), ("POST /schedules", "agent", 64), ("POST /schedules", "zone", 64)),
     *(("PATCH /schedules/{schedule_id}", "zone", 64), ("POST /schedules/preview", "zone", 64)),
+    ("POST /approvals/{approval_id}/decide", "reason", 500),
     *((f"{method} /schedules{of}", "description", 200) for method, of in (("POST", ""), ("PATCH", "/{schedule_id}"))),
 ]
 
 
 @pytest.fixture(scope="module")
-def routes(api: httpx2.Client) -> dict[str, tuple[str, str]]:
+def api(host: Host) -> Iterator[httpx2.Client]:
+    """With a key that may do everything."""
+    with host.client(key_of(host, "of bad input", Scope.values)) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def routes(host: Host, api: httpx2.Client) -> dict[str, tuple[str, str]]:
     """Every route that writes, of rows that there are: its method and address."""
     conversation_id = start(api)
     turn_id = chat(api, conversation_id, "Hello").json()["turnId"]
@@ -66,6 +77,8 @@ def routes(api: httpx2.Client) -> dict[str, tuple[str, str]]:
     rows = {"conversation_id": conversation_id, "turn_id": turn_id, "message_id": message["id"], "seq": 1}
     note = api.post(f"/conversations/{conversation_id}/messages", json={"message": "Hello", "onWake": True}).json()
     rows |= {"agent": "default", "schedule_id": schedule["scheduleId"], "deferred_id": note["messageId"]}
+    rows["approval_id"] = approval_of(host, "of bad input")
+    rows["prefix"] = api.post("/keys", json={}).json()["prefix"]
     found = {route: (route.partition(" ")[0], route.partition(" ")[2].format(**rows)) for route in ROUTES}
     undo = found[f"{OF_A_CONVERSATION}/summaries/{{seq}}/undo"]
     return found | {"chat": found[f"{OF_A_CONVERSATION}/chat"], "undo": undo}
@@ -465,7 +478,8 @@ def test_a_chunk_that_lies_is_refused(host, routes, nothing_stored):
     assert refused_by_the_server(raw(host, head(host, "POST", routes["chat"][1], "Transfer-Encoding: chunked") + body))
 
 
-def test_slow_bodies_keep_nobody_else_waiting(host, api):
+def test_slow_bodies_keep_nobody_else_waiting(host):
+    api = host.client()
     conversation_id = start(api)
     body = b'{"message": "slowly"}'
     slow = [connect(host) for _ in range(30)]

@@ -57,7 +57,8 @@ def test_a_conversation_is_created_and_shown(api):
     conversation_id = created.json()["conversationId"]
     assert created.headers["location"] == f"/api/v1/conversations/{conversation_id}"
     shown = api.get(f"/conversations/{conversation_id}").json()
-    assert list(shown) == ["conversationId", "key", "agent", "metadata", "createdAt", "updatedAt"]
+    kept = ("conversationId", "key", "agent", "metadata", "tainted", "cost", "currency", "createdAt", "updatedAt")
+    assert tuple(shown) == kept
     assert (shown["agent"], shown["metadata"]) == ("default", {"ticket": 7})
     assert re.fullmatch(AN_ID, shown["conversationId"])
     assert re.fullmatch(TIME, shown["createdAt"])
@@ -141,7 +142,10 @@ def test_chat_answers(api, conversation_id):
     assert list(said) == ["conversationId", "turnId", "assistantMessage", "toolCalls", "usage"]
     assert (said["conversationId"], said["assistantMessage"]) == (conversation_id, "You said: Hello")
     assert said["toolCalls"] == []
-    assert said["usage"].keys() == {"promptTokens", "completionTokens", "totalTokens"}
+    assert list(said["usage"]) == [
+        *("promptTokens", "completionTokens", "totalTokens", "cachedTokens", "cost", "currency")
+    ]
+    assert (said["usage"]["cost"], said["usage"]["currency"]) == ("0.000000", "USD"), "the scripted model is free"
     assert said["usage"]["totalTokens"] == said["usage"]["promptTokens"] + said["usage"]["completionTokens"] > 0
 
 

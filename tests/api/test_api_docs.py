@@ -13,9 +13,10 @@ from conversations.errors import TurnProblem
 from conversations.events.kinds import EventKind
 from conversations.statuses import TurnStatus
 from memory.errors import MemoryChanged, MemoryTooLong
+from nanohost.accounts.models import Scope
 from nanohost.console import problems
 from nanohost.lib.errors import Problem
-from tests.support.api_client import chat, eventually, key_of, start
+from tests.support.api_client import approval_of, chat, eventually, key_of, start
 from tests.support.hosts import ROOT, Host
 
 PAGE = (ROOT / "docs/api.md").read_text()
@@ -73,7 +74,7 @@ def examples(**values: str) -> Iterator[tuple[str, str, dict[str, str], str | No
 
 
 def test_every_example_works(host: Host):
-    key = key_of(host, "reader-of-the-docs")
+    key = key_of(host, "reader-of-the-docs", Scope.values)
     with host.client(key) as client:
         conversation_id = start(client)
         turn_id = chat(client, conversation_id, "Hello").json()["turnId"]
@@ -84,18 +85,24 @@ def test_every_example_works(host: Host):
         summary = eventually(lambda: client.get(f"{of_it}/summaries").json()["results"])[0]["seq"]
         yearly = {"prompt": "Hello", "cron": "0 9 24 12 *"}
         schedule_id = client.post("/schedules", json=yearly).json()["scheduleId"]
+        prefix = client.post("/keys", json={}).json()["prefix"]
         note = {"message": "Hello", "onWake": True}
         deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
     things = {"CONVERSATION": conversation_id, "TURN": turn_id, "SCHEDULE": schedule_id, "DEFERRED": deferred_id}
-    things |= {"MESSAGE": message_id, "SUMMARY": str(summary)}
+    things |= {
+        "MESSAGE": message_id,
+        "SUMMARY": str(summary),
+        "PREFIX": prefix,
+        "APPROVAL": approval_of(host, "reader-of-the-docs"),
+    }
     for method, address, headers, body in examples(HOST=host.address, KEY=key, **things):
         answer = httpx2.request(method, address, headers=headers, content=body, timeout=30)
         assert answer.is_success, (method, address, answer.text)
 
 
 def test_every_route_has_an_example():
-    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE")
-    ids = {name: f"{{{name.lower()}_id}}" for name in names} | {"SUMMARY": "{seq}"}
+    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL")
+    ids = {name: f"{{{name.lower()}_id}}" for name in names} | {"SUMMARY": "{seq}", "PREFIX": "{prefix}"}
     shown = {f"{method} {address.partition('?')[0]}" for method, address, _, _ in examples(HOST="", KEY="", **ids)}
     shown = {address.replace("/agents/default/", "/agents/{agent}/") for address in shown}
     document = SchemaGenerator().get_schema(request=None, public=True)

@@ -10,8 +10,10 @@ import httpx2
 import pytest
 from drf_spectacular.generators import SchemaGenerator
 
-from tests.support.api_client import chat, key_of, problem, start
+from nanohost.accounts.models import WIDE
+from tests.support.api_client import approval_of, chat, key_of, problem, start
 from tests.support.hosts import KEY, Host
+from tests.support.wait import wait_until
 
 OPERATIONS = {
     f"{method.upper()} {path.removeprefix('/api/v1')}": [
@@ -22,10 +24,12 @@ OPERATIONS = {
 }
 # Of an agent everybody sees what is their own; tests/api/test_api_memory.py tells owners apart there.
 OF_AGENTS = {name for name in OPERATIONS if "/agents/" in name}
-WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters and name not in OF_AGENTS]
+# Keys are everybody's to who has the scope for them; tests/api/test_key_limits.py tells who has not.
+OF_KEYS = {name for name in OPERATIONS if "/keys" in name}
+WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters and name not in OF_AGENTS | OF_KEYS]
 # What these tell apart by owner is tested by name below; a new route without an id needs such a test, too.
 WITHOUT_IDS = {
-    *("GET /conversations", "POST /conversations", "GET /tools"),
+    *("GET /conversations", "POST /conversations", "GET /tools", "GET /approvals", "GET /usage"),
     *("GET /schedules", "POST /schedules", "POST /schedules/preview"),
 }
 
@@ -40,20 +44,23 @@ class Things:
     schedule_id: str
     message_id: str
     deferred_id: str
+    approval_id: str
     seq: int = 1
+    prefix: str = "none"
     agent: str = "default"
 
 
 @pytest.fixture(scope="module")
 def owners(host: Host) -> Iterator[tuple[Things, Things]]:
     """Two people, each with a conversation that holds a turn."""
-    clients = [host.client(key_of(host, name)) for name in ("one", "two")]
-    yield tuple(things_of(client) for client in clients)
+    names = ("one", "two")
+    clients = [host.client(key_of(host, name, [*WIDE["scopes"], "approve"])) for name in names]
+    yield tuple(things_of(client, approval_of(host, name)) for client, name in zip(clients, names, strict=True))
     for client in clients:
         client.close()
 
 
-def things_of(client: httpx2.Client) -> Things:
+def things_of(client: httpx2.Client, approval_id: str) -> Things:
     conversation_id = start(client)
     answer = chat(client, conversation_id, "What time is it?").json()
     yearly = {"prompt": "Hello", "cron": "0 9 24 12 *", "conversationId": conversation_id}
@@ -61,14 +68,15 @@ def things_of(client: httpx2.Client) -> Things:
     message_id = client.get(f"/conversations/{conversation_id}/messages").json()["results"][0]["id"]
     note = {"message": "Hello", "trigger": False}
     deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
-    return Things(client, conversation_id, answer["turnId"], schedule_id, message_id, deferred_id)
+    return Things(client, conversation_id, answer["turnId"], schedule_id, message_id, deferred_id, approval_id)
 
 
 def everything(things: Things) -> list[object]:
     """All that the API shows of somebody's things."""
     mine = f"/conversations/{things.conversation_id}"
     paths = (mine, f"{mine}/messages", f"{mine}/deferred", f"/turns/{things.turn_id}", "/conversations",
-             f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs")  # fmt: skip
+             f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs",
+             "/approvals", f"/approvals/{things.approval_id}")  # fmt: skip
     return [things.client.get(path).json() for path in paths]
 
 
@@ -79,25 +87,36 @@ def address(operation: str, things: Things) -> tuple[str, str]:
     return method, path.format(**ids)
 
 
+def body_of(operation: str) -> dict[str, str]:
+    return {"decision": "deny"} if operation.endswith("/decide") else {"message": "Hello"}
+
+
 @pytest.mark.parametrize("operation", WITH_IDS)
 def test_what_is_another_owners_is_not_found(owners, operation):
     mine, theirs = owners
     before = everything(theirs)
     method, path = address(operation, theirs)
-    told = problem(mine.client.request(method, path, json={"message": "Hello"}), 404, "not_found")
+    told = problem(mine.client.request(method, path, json=body_of(operation)), 404, "not_found")
     unknown = path.replace(theirs.conversation_id, mine.turn_id).replace(theirs.turn_id, mine.conversation_id)
-    for of_theirs in (theirs.schedule_id, theirs.message_id, theirs.deferred_id):
+    for of_theirs in (theirs.schedule_id, theirs.message_id, theirs.deferred_id, theirs.approval_id):
         unknown = unknown.replace(of_theirs, mine.turn_id)
     assert (
-        problem(mine.client.request(method, unknown, json={"message": "Hello"}), 404, "not_found")["detail"]
+        problem(mine.client.request(method, unknown, json=body_of(operation)), 404, "not_found")["detail"]
         == told["detail"]
     )
     assert everything(theirs) == before
 
 
 def test_routes_without_an_id_are_known():
-    assert set(OPERATIONS) - set(WITH_IDS) - OF_AGENTS == WITHOUT_IDS
+    assert set(OPERATIONS) - set(WITH_IDS) - OF_AGENTS - OF_KEYS == WITHOUT_IDS
+    assert len(OF_KEYS) == 5
     assert {"GET /agents/{agent}/history", "GET /agents/{agent}/memory", "PUT /agents/{agent}/memory"} == OF_AGENTS
+
+
+def test_approvals_are_listed_to_their_owner_only(owners):
+    for mine, _ in (owners, owners[::-1]):
+        listed = [row["approvalId"] for row in mine.client.get("/approvals").json()["results"]]
+        assert listed == [mine.approval_id]
 
 
 def test_conversations_are_listed_to_their_owner_only(owners):
@@ -105,6 +124,16 @@ def test_conversations_are_listed_to_their_owner_only(owners):
         listed = [row["conversationId"] for row in mine.client.get("/conversations").json()["results"]]
         assert mine.conversation_id in listed
         assert theirs.conversation_id not in listed
+
+
+def test_what_was_used_is_told_to_its_owner_only(owners):
+    def names(of: Things) -> list[str]:
+        return [row["name"] for row in of.client.get("/usage?group_by=owner").json()["results"]]
+
+    wait_until(lambda: all(names(each) for each in owners))  # it is counted every ten seconds
+    (mine,), (theirs,) = map(names, owners)
+    assert mine != theirs
+    assert theirs not in owners[0].client.get("/usage?group_by=owner&format=csv").text
 
 
 def test_schedules_are_listed_to_their_owner_only(owners):
@@ -165,7 +194,7 @@ def bad_keys(host: Host) -> dict[str, str | None]:
 def test_no_route_opens_without_a_good_key(host, owners, bad_keys, operation, kind):
     method, path = address(operation, owners[0])
     with host.client(bad_keys[kind]) as client:
-        refused = client.request(method, path, json={"message": "Hello"})
+        refused = client.request(method, path, json=body_of(operation))
     problem(refused, 401, "not_authenticated")
     assert refused.headers["www-authenticate"].startswith("Bearer")
     assert everything(owners[0])[0]["conversationId"] == owners[0].conversation_id

@@ -123,11 +123,13 @@ def test_the_host_does_as_its_schema_says(case: Any, host: Host) -> None:
 
 def test_every_route_is_in_the_schema(host: Host) -> None:
     from conversations.api.urls import urlpatterns as of_conversations
+    from nanohost.console.usage_api import urlpatterns as of_usage
     from scheduler.api.urls import urlpatterns as of_schedules
 
     documented = yaml.safe_load(httpx2.get(f"{host.address}/api/schema").text)
     assert documented == yaml.safe_load(OpenApiYamlRenderer().render(DOCUMENT))
-    routes = {re.sub(r"<\w+:(\w+)>", r"{\1}", f"/api/v1/{route.pattern}") for route in of_conversations + of_schedules}
+    there_are = of_conversations + of_schedules + of_usage
+    routes = {re.sub(r"<\w+:(\w+)>", r"{\1}", f"/api/v1/{route.pattern}") for route in there_are}
     assert routes == set(documented["paths"])
 
 

@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 
 from conversations import events
 from conversations.engine import turn_control
-from conversations.events import answers, hub
+from conversations.events import answers, hub, streams
 from conversations.events.streams import MAX_SENT_AT_ONCE
 from conversations.models import Turn
 from conversations.statuses import TurnStatus
@@ -33,6 +33,12 @@ def _transport_of_ones_own() -> Iterator[None]:
     events.transport.cache_clear()
     yield
     events.transport.cache_clear()
+
+
+@pytest.fixture
+def pinged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for events is pinged soon: with its second part, a reader is seen to wait."""
+    monkeypatch.setattr(streams, "PING_SECONDS", 0.1)
 
 
 class Reader:
@@ -131,7 +137,7 @@ def in_a_thread(do: Callable[[Any], object], turn: Any) -> None:
         do(turn)
 
 
-def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(say):
+def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(say, pinged):
     turn, piece = say("Hello"), "x" * 5000
 
     async def main() -> tuple[Reader, Reader]:
@@ -188,7 +194,7 @@ def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, ca
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_reader_of_more_events_than_are_kept_goes_on_where_it_was(say, monkeypatch):
+def test_a_reader_of_more_events_than_are_kept_goes_on_where_it_was(say, pinged, monkeypatch):
     """What is left of the message then begins in its midst."""
     monkeypatch.setattr(f"{django_settings.EVENTS_TRANSPORT.rpartition('.')[0]}.MAX_KEPT", 10)
     turn = say("Hello")
@@ -282,7 +288,7 @@ def test_a_turn_that_ends_before_it_is_listened_for_is_not_waited_for(say, monke
     assert is_told_of_the_end(asyncio.run(main()), streams=streams)
 
 
-def test_a_stream_that_fails_ends_and_is_told_of_once(say, caplog):
+def test_a_stream_that_fails_ends_and_is_told_of_once(say, pinged, caplog):
     turn = say("Hello")
 
     async def main() -> Reader:

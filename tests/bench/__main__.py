@@ -6,7 +6,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import cache, growth, hosts, profile, recall, results, speed
+from tests.bench import cache, control, growth, hosts, profile, recall, results, speed
 from tests.support.hosts import ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -36,6 +36,10 @@ def main() -> None:
             for shape, host in both.items():
                 took = recall.milliseconds(host.environment, 200 if quick else 100_000)
                 found[speed.RECALLED][shape].append(took)
+            for name, goal in ((control.SCOPES, speed.SCOPED), (control.BUDGET, speed.BUDGETED)):
+                for shape, host in both.items():
+                    key = control.narrow_key(host.environment, name)
+                    found[goal][shape] += [control.ratio(host.address, key, 2 * size.turns) for _ in range(size.rounds)]
             goals = results.goals(found)
             _tell(goals)
             loads = (1,) if quick else profile.LOADS

@@ -121,6 +121,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
         "NANOHOST_API_KEY": KEY,
         "NANOHOST_ADMIN_PASSWORD": "correct horse battery",
         "SECRET_KEY": "of every web node: it signs the sessions",
+        "WEBHOOK_KEY": "of web nodes and workers: the secrets of webhooks are made of it",
         "HTTPS": "false",  # there is no proxy
         "LOG_FORMAT": "json",
         **more,

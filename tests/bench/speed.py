@@ -60,6 +60,8 @@ def _both(embedded: float, production: float) -> dict[str, float]:
 
 
 CACHED = "prompts that a cache can serve, 60 turns"
+SCOPED = "a turn with a key of scopes to one without"
+BUDGETED = "a turn with a budget to one without"
 RECALLED = "a search of 100,000 entries of history"
 
 GOALS = (
@@ -74,6 +76,8 @@ GOALS = (
     Goal("a turn at 2,000 messages to one at 10", "ratio", _both(1.1, 1.1)),
     Goal("memory after the load", "MiB", {EMBEDDED: 200}),
     Goal(CACHED, "%", {EMBEDDED: 90}, at_least=True),
+    Goal(SCOPED, "ratio", _both(1.05, 1.05)),
+    Goal(BUDGETED, "ratio", _both(1.05, 1.05)),
     Goal(RECALLED, "ms", _both(50, 50)),
 )
 

@@ -19,9 +19,13 @@ COMMANDS = [
     ["export_sessions", "out", "--owner", "anna"],
     ["intake", "status"],
     ["keys", "list"],
+    ["audit", "verify"],
     ["tools", "list"],
     ["schedules", "list", "--owner", "anna"],
     ["fill", "--conversations", "1"],
+    ["retention", "--dry-run"],
+    ["erase", "anna", "--yes"],
+    ["holds", "list"],
     ["prepare"],
     ["restored"],
     # Django's, and its apps': all pass the same way.
@@ -63,7 +67,7 @@ def run(folder: Path, commands: list[list[str]] = COMMANDS, **environment: str) 
 
 def test_every_command_of_ours_is_tried():
     ours = {name for name, app in get_commands().items() if str(app).removeprefix("nanohost.") in OURS}
-    assert ours == {command[0] for command in (*COMMANDS[:9], *ON_A_SERVER)} | STARTS
+    assert ours == {command[0] for command in (*COMMANDS[:13], *ON_A_SERVER)} | STARTS
 
 
 def test_a_missing_data_folder_is_named(tmp_path):
@@ -82,6 +86,7 @@ def test_a_database_that_was_never_prepared_is_told_of(tmp_path):
 def test_a_server_that_does_not_answer_is_told_of_without_its_password(tmp_path):
     url = f"postgresql://nanohost:hunter2secret@127.0.0.1:{free_port()}/nanohost"
     around = {"DATABASE_URL": url, "REDIS_URL": "redis://127.0.0.1:1/0", "SECRET_KEY": "x" * 50, "DATA_DIR": "data"}
+    around["DJANGO_SETTINGS_MODULE"] = "tests.support.impatient"
     for said in run(tmp_path, [["tools", "list"], *ON_A_SERVER], **around):
         assert "The database that DATABASE_URL names cannot be used: connection" in said
         assert "hunter2" not in said

@@ -173,9 +173,10 @@ def test_what_other_apps_left_is_none_of_its_business(migrations):
     prepare()
 
 
+@pytest.mark.shapeless(reason="it reaches no database")
 def test_a_database_that_does_not_answer_is_told_in_one_line_without_its_password(tmp_path: Path):
     urls = {"DATABASE_URL": f"postgresql://user:pass-word@127.0.0.1:{free_port()}/name", "REDIS_URL": "redis://h/0"}
-    ended = manage_prepare(environment_of(tmp_path) | urls | {"DJANGO_SETTINGS_MODULE": "nanohost.settings"})
+    ended = manage_prepare(environment_of(tmp_path) | urls | {"DJANGO_SETTINGS_MODULE": "tests.support.impatient"})
     _, said = ended.communicate(timeout=60)
     assert ended.returncode == 1
     assert said.splitlines()[-1].startswith("CommandError: The database that DATABASE_URL names cannot be used: ")

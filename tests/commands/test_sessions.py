@@ -157,6 +157,25 @@ def records(written: dict[str, bytes], name: str = "telegram_12345") -> list[dic
 # --- sessions ----------------------------------------------------------------------------------------------------
 
 
+def test_results_of_tools_that_nobody_here_trusts_taint_it(folder, take_in):
+    said = [{"role": role, "content": "words", "timestamp": "2026-01-01T10:00:00"} for role in ("user", "tool", "tool")]
+    for record, name in zip(said[1:], ("time", "web_fetch"), strict=True):
+        record |= {"name": name, "tool_call_id": "call_1"}
+    write(folder, HEADER, *said)
+    assert take_in() == []
+    conversation = Conversation.objects.get()
+    assert (conversation.tainted_at_seq, conversation.tainted_by) == (3, "a file, a result of the tool web_fetch")
+
+
+def test_results_from_before_a_session_began_anew_do_not(folder, take_in):
+    fetched = {"role": "tool", "content": "words", "name": "web_fetch", "tool_call_id": "call_1"}
+    header = HEADER | {"nanohost": {"forgotten": 2}, "last_consolidated": 2}
+    write(folder, header, {"role": "user", "content": "Hello"}, fetched, {"role": "user", "content": "Hello again"})
+    take_in()
+    conversation = Conversation.objects.get()
+    assert (conversation.starts_at_seq, conversation.tainted_at_seq, conversation.tainted_by) == (3, None, "")
+
+
 def test_a_session_becomes_a_conversation(folder, take_in, owner):
     write(folder, HEADER | {"last_consolidated": 4, "metadata": {"lang": "de"}}, *WEATHER)
     assert take_in() == []

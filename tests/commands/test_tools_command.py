@@ -251,3 +251,11 @@ def test_a_new_tool_needs_no_database(tmp_path):
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_consent_is_set_from_the_shell(capsys):
+    said = tools(capsys, "allow", "time", "--approval", "always")
+    assert said == "time is allowed; each call waits for somebody's consent.\n"
+    assert ToolSetting.objects.get(name="time").approval == "always"
+    assert "somebody's consent" in tools(capsys, "allow", "time")  # what is not named stays
+    assert tools(capsys, "allow", "time", "--approval", "never") == "time is allowed.\n"

@@ -61,10 +61,9 @@ def test_who_enables_it_is_told_and_grants_it_in_one_click(http_get):
 
 
 def test_by_the_form_of_its_page_as_well(http_get):
-    assert (
-        "until it is granted NET_HTTP"
-        in of(ADMIN).post(page("tools_toolsetting", "change", pk()), {"enabled": "on"}, follow=True).content.decode()
-    )
+    form = {"enabled": "on", "approval": "never"}
+    saved = of(ADMIN).post(page("tools_toolsetting", "change", pk()), form, follow=True)
+    assert "until it is granted NET_HTTP" in saved.content.decode()
 
 
 def test_an_operator_is_told_and_grants_nothing(http_get):

@@ -22,7 +22,7 @@ ADD, LIST = reverse("admin:accounts_apikey_add"), reverse("admin:accounts_apikey
 
 
 def make(client, **fields):
-    answer = client.post(ADD, fields)
+    answer = client.post(ADD, {"scopes": ["chat", "read"], **fields})
     found = re.search(r'id="key"[^>]*>(nh_[^<]+)<', answer.content.decode())
     return answer, found[1] if found else None
 

@@ -367,7 +367,7 @@ def test_one_or_many_are_acted_on_once_it_is_confirmed_with_a_reason(operator, s
     assert {entry.user.username for entry in logged} == {"of operator"}
     assert all("It is three in the morning." in entry.get_change_message() for entry in logged)
     history = f"/admin/conversations/turn/{turns[0].pk}/history/"
-    for shown in (look(operator), operator.get(history)):
+    for shown in (look(operator), operator.get(history, follow=True)):
         assert "It is three in the morning." in shown.content.decode()
     assert history in look(operator).content.decode()
 

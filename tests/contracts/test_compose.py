@@ -175,6 +175,8 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
         "postgres_password": ["postgres"],
         "database_url": ["migrate", "web", "worker", "toolbox", "beat"],
         "secret_key": ["web"],
+        "webhook_key": ["web", "worker"],
+        "email_host_password": ["worker"],
         "openai_api_key": ["worker"],
     }
 
@@ -370,12 +372,12 @@ def secrets(tmp_path):
 
 
 def test_make_secrets_makes_every_secret(secrets):
-    made = secrets(OPENAI_API_KEY="sk-mine")
+    made = secrets(OPENAI_API_KEY="sk-mine", EMAIL_HOST_PASSWORD="of-the-mail")
     assert {f"./secrets/{name}" for name in made} == {each["file"] for each in COMPOSE["secrets"].values()}
-    assert made["openai_api_key"] == "sk-mine"
+    assert (made["openai_api_key"], made["email_host_password"]) == ("sk-mine", "of-the-mail")
     assert made["database_url"] == f"postgresql://nanohost:{made['postgres_password']}@postgres:5432/nanohost"
     assert re.fullmatch("[A-Za-z0-9]{64}", made["secret_key"])
-    assert made["secret_key"] != made["postgres_password"]
+    assert len({made[name] for name in ("secret_key", "webhook_key", "postgres_password")}) == 3
 
 
 def test_make_secrets_leaves_alone_what_there_is(secrets):

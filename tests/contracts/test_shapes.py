@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -11,26 +12,27 @@ from psycopg import sql
 from tests import shapes
 from tests.support import servers
 from tests.support.hosts import ROOT
+from tests.support.wait import wait_until
 
 DEAD_RUN = "00000001"
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as a developer does: with the servers of this run, and without what it has set."""
+def start(*command: str, **environment: str) -> "subprocess.Popen[str]":
+    """Start a command as a developer does: with the servers of this run, and without what it has set."""
     kept = ("PATH", "HOME", "TEST_DATABASE_URL", "TEST_REDIS_URL")
     own = {name: os.environ[name] for name in kept if name in os.environ}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, env=own | environment, capture_output=True, text=True, timeout=100
-    )
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env=own | environment, text=True, **output)
 
 
 @pytest.mark.shapeless(reason="it needs servers that are none")
 def test_a_server_that_is_named_and_does_not_answer_is_a_failure():
     nowhere = {"TEST_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/no"}
-    ran = run("tests.shapes", "--version", **nowhere)  # pytest's, which is all it does then
+    ran = start("tests.shapes", "--version", **nowhere)  # pytest's, which is all it does then
+    said, _ = ran.communicate(timeout=100)
     assert ran.returncode == 1
-    assert "production is not tested, a server does not answer. PostgreSQL (TEST_DATABASE_URL)" in ran.stdout
-    assert ran.stdout.endswith("\nshapes run: embedded\n")
+    assert "production is not tested, a server does not answer. PostgreSQL (TEST_DATABASE_URL)" in said
+    assert said.endswith("\nshapes run: embedded\n")
 
 
 @pytest.mark.shapeless(reason="it reads a file")
@@ -66,12 +68,26 @@ def test_what_a_killed_run_left_is_removed_and_what_others_have_stays():
     with servers.connect() as server, servers.broker() as keys:
         server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(left)))
         keys.set(f"{left}:turns", "1")
-        keys.set(others, "1", ex=60)
-        # It comes to an end before its first test.
-        begins = ("pytest", "--collect-only", "-p", "no:cacheprovider", "-n", "0", "tests/engine/test_inbox.py")
-        assert run(*begins, TEST_SHAPE=shapes.PRODUCTION).returncode == 0
-        databases = {name for (name,) in server.execute("SELECT datname FROM pg_database").fetchall()}
-        assert left not in databases
-        assert servers.name_of("migrated") in databases, "a run that lives was swept away"
+        keys.set(others, "1", ex=3600)
+
+        def databases() -> set[str]:
+            return {name for (name,) in server.execute("SELECT datname FROM pg_database").fetchall()}
+
+        another = f"{int(os.environ['TEST_RUN'], 16) ^ 1:08x}"
+        begins = start(
+            *("pytest", "--collect-only", "-p", "no:cacheprovider", "-n", "0"),
+            TEST_SHAPE=shapes.PRODUCTION,
+            TEST_RUN=another,
+        )
+        # It has swept before it makes its own, which takes it long, and which nobody needs.
+        own = f"{servers.PREFIX}{another}_migrated"
+        wait_until(lambda: own in databases() or begins.poll() is not None, seconds=60)
+        begins.send_signal(signal.SIGINT)
+        said, _ = begins.communicate(timeout=60)
+        assert "KeyboardInterrupt" in said
+        there_are = databases()
+        assert left not in there_are
+        assert own not in there_are, "it has left its own"
+        assert servers.name_of("migrated") in there_are, "a run that lives was swept away"
         assert (keys.exists(f"{left}:turns"), keys.exists(others)) == (0, 1)
         keys.delete(others)

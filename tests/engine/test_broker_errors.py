@@ -117,7 +117,9 @@ def test_workers_outlive_whatever_stands_in_their_queues(own: Host, redis: Redis
     with own.client() as client, redis.connect() as keys:
         conversation = start(client)
         assert answered(client, conversation)
-        queues = [f"{servers.database_of(own.data_dir)}:{queue}" for queue in ("turns", "tools", "compaction")]
+        queues = [
+            f"{servers.database_of(own.data_dir)}:{queue}" for queue in ("turns", "tools", "compaction", "deliveries")
+        ]
         for queue in queues:
             keys.lpush(queue, *JUNK.values())
         wait_until(lambda: not keys.exists(*queues))

@@ -487,7 +487,7 @@ def heard_of(turn: Turn, end: Callable[[], None]) -> Any:
         hub = Hub(nothing_has_ended)
         await hub.attach()
         async with asyncio.timeout(20):
-            while not getattr(events.transport(), "_is_connected", True):  # Redis: until it is connected
+            while not getattr(events.transport(), "is_connected", True):  # Redis: until it is connected
                 await asyncio.sleep(0.005)
             with hub.subscribed(turn.pk) as subscription:
                 await asyncio.to_thread(end_it)

@@ -28,6 +28,7 @@ from tests.support import servers
 from tests.support.api_client import chat, start
 from tests.support.hosts import Host
 from tests.support.scripts import script
+from tests.support.threads import in_threads
 from tests.support.wait import wait_until
 from tests.support.working import advance, run_call
 from tools import calls
@@ -325,20 +326,6 @@ def test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done(t
             wait_until(lambda: redis.llen(f"{prefix}turns") + redis.hlen(f"{prefix}unacked") == 0)
     finally:
         host.kill()
-
-
-def in_threads(deeds: list) -> None:
-    def do(deed) -> None:
-        try:
-            deed()
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=do, args=(deed,)) for deed in deeds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_a_deleted_conversation_takes_no_late_write(say):

@@ -14,7 +14,7 @@ from conversations.errors import IntakePaused
 from conversations.kinds import TURNS
 from conversations.models import DeferredMessage, IntakePause, Turn
 from conversations.statuses import TurnStatus, WaitingFor
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import WIDE, ApiKey
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
 from scheduler import series, ticking
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def client(owner):
-    ApiKey.objects.register(KEY, owner=owner)
+    ApiKey.objects.register(KEY, owner=owner, **WIDE)
     return Client(headers={"Authorization": f"Bearer {KEY}"})
 
 

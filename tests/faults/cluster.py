@@ -108,7 +108,9 @@ class Cluster:
                 port=0,
             )
             key = "of these tests, and long enough to be taken for one: 0123456789"
-            self._machine.write_secrets(secret_key=key, openai_api_key="")
+            self._machine.write_secrets(
+                secret_key=key, webhook_key=f"{key} of webhooks", openai_api_key="", email_host_password=""
+            )
             self._prepare()
             with self.postgresql.connect() as database:
                 database.execute("UPDATE tools_toolsetting SET enabled = true WHERE name IN ('strike', 'glance')")

@@ -388,12 +388,36 @@ MUTANTS = (
         edits=(
             (
                 "tools.gate:_decide_and_run",
-                "        tool, setting = admit(call.tool_name, agent_tools=agent_tools(call))\n        arguments",
+                "        tool, setting = admit(call.tool_name, agent_tools=allowed)\n        arguments",
                 "        tool, setting = registry.get(call.tool_name), ToolSetting()\n        arguments",
             ),
         ),
         caught_by=("tests/unit/tools/test_gate.py::test_what_is_taken_back_before_the_start_is_refused_at_the_start",),
         says="('SUCCESS', '') == ",
+    ),
+    Mutant(
+        name="taint counts only when a call is asked for",
+        edits=(("tools.gate:_decide_and_run", "        check_taint(tool, allowed)\n", ""),),
+        caught_by=("tests/engine/test_taint.py::test_a_call_is_decided_on_again_when_it_starts",),
+        says="('SUCCESS', '') == ",
+    ),
+    Mutant(
+        name="what a cancelled turn has read taints nothing",
+        edits=(
+            (
+                "conversations.engine.steps:close_round",
+                "take_seqs(conversation_id, len(results), marks=marks)",
+                "take_seqs(conversation_id, len(results))",
+            ),
+        ),
+        caught_by=("tests/engine/test_taint.py::test_a_round_that_is_cut_short_taints_all_the_same",),
+        says="assert '' == 'the tool http_get'",
+    ),
+    Mutant(
+        name="what is learnt of untrusted text is not marked",
+        edits=(("conversations.engine.compaction:apply", '    came_from["tainted_by"] = part.learnt_in\n', ""),),
+        caught_by=("tests/engine/test_taint.py::test_it_survives_a_summary_which_is_marked",),
+        says="== 'conversation ",
     ),
     Mutant(
         name="what a dead worker started is run again",

@@ -21,6 +21,7 @@ from tests.support.wait import wait_until
 SECRETS = {
     "database_url": "postgresql://nanohost:of-nobody@127.0.0.1:1/nanohost",
     "secret_key": "sign-with-this-secret-key-0123456789-0123456789-0123456789",
+    "webhook_key": "make-secrets-of-webhooks-of-this-key",
 }
 
 # How long the nodes of these tests drain.

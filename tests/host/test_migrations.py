@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from django.apps import apps
 from django.db import models
 from django.db.migrations import operations
 from django.db.migrations.loader import MigrationLoader
@@ -20,10 +22,12 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import NOT_PROVIDED
 
+from agent.models import Agent
 from nanohost.stack import read_services
 from tests.faults.servers import Redis, free_port
 from tests.support import servers
 from tests.support.api_client import chat, start
+from tests.support.factories import OwnerFactory
 from tests.support.hosts import KEY, PLAIN, ROOT, Host
 from tests.support.scripts import script
 from tests.support.wait import wait_until
@@ -43,8 +47,12 @@ FIRST_RELEASE = {
 }
 # Migrations that do more than add: why nodes of the release before can work beside it all the same.
 LISTED = {
+    "accounts.0003_audit_and_limits": "it lets the keys that there are do what they could, in columns that are new",
     "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
     "agent.0006_check_ins": "it renames two fields, and leaves their columns as they are",
+    "agent.0007_public": "it marks the default agent as public, in a column that is new",
+    "agent.0009_prices_and_budgets": "it stores prices, in a table that is new",
+    "agent.0010_taint": "on a host without users it guards the default agent, in a column that is new",
     "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
     "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
     "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",
@@ -164,17 +172,20 @@ def test_each_that_is_listed_is_told_of():
 # In a database in which models and fields have their earlier names. The tables are the same, so today's models do.
 BEFORE = """
 from django.contrib.auth.models import Group, Permission, User
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
-from agent.models import Agent
-from conversations.models import Conversation, DeferredMessage
-from scheduler.models import CheckIn
+# The models as they were.
+loader = MigrationExecutor(connection).loader
+model = loader.project_state(list(loader.applied_migrations)).apps.get_model
 
-owner, agent, now = User.objects.get(), Agent.objects.get(), timezone.now()
-Agent.objects.update(check_in_owner=owner, check_in_minutes=7)
-conversation = Conversation.objects.create(owner=owner, agent=agent, key="a:b")
-DeferredMessage.objects.create(conversation=conversation, kind="wake", content="Wake up.", run_after=now)
-CheckIn.objects.create(agent=agent, slot=now, day=now.date(), state="ok", ended_at=now)
+owner, agent, now = User.objects.get(), model("agent.Agent").objects.get(), timezone.now()
+model("agent.Agent").objects.update(heartbeat_owner=owner.pk, heartbeat_minutes=7)
+conversation = model("conversations.Conversation").objects.create(owner_id=owner.pk, agent=agent, key="a:b")
+later = {"content": "Wake up.", "run_after": now, "kind": "wake"}
+model("conversations.LaterMessage").objects.create(conversation=conversation, **later)
+model("scheduler.Heartbeat").objects.create(agent=agent, slot=now, day=now.date(), state="ok", ended_at=now)
 granted = Permission.objects.filter(codename__in=["view_latermessage", "change_heartbeat"])
 Group.objects.create(name="mine").permissions.set(granted)
 """
@@ -319,7 +330,7 @@ ALTER TABLE conversations_turn ADD COLUMN mood varchar(10) DEFAULT 'calm' NOT NU
 ALTER TABLE conversations_message ADD COLUMN language varchar(10) NULL;
 ALTER TABLE conversations_worker ADD COLUMN place varchar(10) DEFAULT '' NOT NULL;
 ALTER TABLE tools_toolcall ADD COLUMN cost integer DEFAULT 0 NOT NULL;
-CREATE TABLE conversations_delivery (id bigint PRIMARY KEY, turn_id uuid NOT NULL REFERENCES conversations_turn (id));
+CREATE TABLE conversations_letter (id bigint PRIMARY KEY, turn_id uuid NOT NULL REFERENCES conversations_turn (id));
 CREATE INDEX turns_by_mood ON conversations_turn (mood);
 INSERT INTO django_migrations (app, name, applied) VALUES ('conversations', '9999_mood', now());
 """
@@ -376,3 +387,16 @@ def test_a_backup_is_restored_by_the_documented_commands(nodes, tmp_path):
     assert found == kept
     prepared = group.manage("prepare", DATABASE_URL=servers.url_of(restored))
     assert (prepared.returncode, prepared.stdout.splitlines()[0]) == (0, "The database is up to date.")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("users", [0, 1])
+def test_the_default_agent_is_held_to_taint_on_a_new_host_and_as_it_was_on_others(users, agent):
+    assert agent.taint == "approve"  # as the migrations have made it
+    Agent.objects.update(taint="off")
+    OwnerFactory.create_batch(users)
+    import_module("agent.migrations.0010_taint").guard_a_new_host(apps, None)
+    agent.refresh_from_db()
+    assert agent.taint == ("off" if users else "approve")
+    assert Agent(name="clerk").taint == "approve"
+    assert Agent._meta.get_field("taint").db_default == "off"  # of those that there were

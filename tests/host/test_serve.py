@@ -145,7 +145,9 @@ def test_the_line_answers_when_pasted(new_host, first):
 
 
 def test_what_is_kept_is_for_its_owner_alone(new_host):
-    names = ("secret_key", "lock", "nanohost.sqlite3", "nanohost.sqlite3-wal", "nanohost.sqlite3-shm")
+    names = ["secret_key", "lock", "nanohost.sqlite3", "nanohost.sqlite3-wal", "nanohost.sqlite3-shm"]
+    names.append("audit-heads.jsonl")
+    wait_until((new_host.data_dir / names[-1]).exists)
     kept = {file.name: stat.S_IMODE(file.stat().st_mode) for file in new_host.data_dir.iterdir()}
     assert kept == dict.fromkeys(names, 0o600) | {new_host.log.name: kept[new_host.log.name]}
 

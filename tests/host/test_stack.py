@@ -31,7 +31,7 @@ pytestmark = pytest.mark.production(reason="several processes on PostgreSQL and 
 SECRET_KEY = "sign-with-this-secret-key-0123456789-0123456789-0123456789"
 MODEL_KEY = "sk-of-a-provider-that-nobody-calls"
 SERVICES = read_services()
-SECRET_FILES = {"DATABASE_URL_FILE", "SECRET_KEY_FILE", "OPENAI_API_KEY_FILE"}
+SECRET_FILES = {"DATABASE_URL_FILE", "SECRET_KEY_FILE", "OPENAI_API_KEY_FILE", "WEBHOOK_KEY_FILE"}
 # What the shell gives: to find programs, and how to write.
 OF_THE_SHELL = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH"}
 

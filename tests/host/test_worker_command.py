@@ -100,7 +100,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
         (["--queues", "tools,turns"], "Tools run in workers of their own"),
         pytest.param([], "Tools run in workers of their own", marks=pytest.mark.faults),
         (["--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
-        (["--queues", "turn"], "--queues names no queue: turn; there are: turns, tools, compaction."),
+        (["--queues", "turn"], "--queues names no queue: turn; there are: turns, tools, compaction, deliveries."),
     ],
     ids=["tools and turns", "no queues", "another pool", "no such queue"],
 )
@@ -171,6 +171,7 @@ def test_a_database_that_is_not_prepared_in_time_is_named_with_what_to_do(tmp_pa
 
 def test_a_database_that_does_not_answer_in_time_is_told_without_its_password(tmp_path):
     urls = {"DATABASE_URL": f"postgresql://user:pass-word@127.0.0.1:{free_port()}/name", "REDIS_URL": "redis://h/0"}
+    urls["DJANGO_SETTINGS_MODULE"] = "tests.support.impatient"
     said = refusal(IMPATIENT, tmp_path, "--queues", "turns", **urls)
     assert said.startswith("The database is not ready after 1.0 s: it cannot be used: ")
     assert "pass-word" not in said

@@ -12,7 +12,7 @@ from django.test import Client
 
 from agent.models import Agent
 from conversations.models import Turn
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import WIDE, ApiKey
 from nanohost.lib.ids import new_id
 from scheduler import agent_tools, runs, series
 from scheduler.check_in import ask_agents, settle
@@ -100,7 +100,7 @@ def test_a_check_in_reads_nothing_of_those_before(many: Any, agent: Any) -> None
     times = [now - timedelta(minutes=30 * number) for number in range(4320, 0, -1)]  # three months
     done = {"state": "ok", "tokens": 9}
     rows = [CheckIn(agent=each, slot=at, day=at.date(), ended_at=at, **done) for at in times for each in agents]
-    CheckIn.objects.bulk_create(rows)
+    CheckIn.objects.bulk_create(rows, batch_size=1000)  # at once, the session is idle for longer than it may be
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE scheduler_heartbeat")
     assert wrong(ran(lambda: ask_agents(now=now)), rows=BATCH_ROWS) == []
@@ -125,7 +125,7 @@ KEY = "nh_plans_0123456789abcdefghij"
 
 
 def test_the_api_and_the_console_read_a_bounded_part(many: Any) -> None:
-    ApiKey.objects.register(KEY, owner=many)
+    ApiKey.objects.register(KEY, owner=many, **WIDE)
     api, console = Client(headers={"Authorization": f"Bearer {KEY}"}), Client()
     console.force_login(get_user_model().objects.create_superuser("boss"))
     schedule = ScheduleRun.objects.latest("slot").schedule_id

@@ -9,10 +9,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
+from agent.spending import book
+from conversations.deliveries import endpoints
 from conversations.engine import steps
 from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import WIDE, ApiKey
 from tests.support.hosts import KEY
 from tools import gate
 from tools.models import ToolCall
@@ -21,10 +23,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def chat(owner, conversation, tool_settings) -> Callable[[], Turn]:
+def chat(owner, conversation, tool_settings, monkeypatch) -> Callable[[], Turn]:
     """A message that comes by HTTP; returns its turn."""
     tool_settings("time")
-    ApiKey.objects.register(KEY, owner=owner).note_use()  # which it does once a minute
+    monkeypatch.setattr(book, "FRESH_SECONDS", 3600)  # else it is read once a second
+    ApiKey.objects.register(KEY, owner=owner, **WIDE).note_use()  # which it does once a minute
     client = Client(headers={"Authorization": f"Bearer {KEY}"})
 
     def post() -> Turn:
@@ -37,7 +40,8 @@ def chat(owner, conversation, tool_settings) -> Callable[[], Turn]:
 
 
 def statements(do: Callable[[], object]) -> list[str]:
-    """What is asked of the database, without what begins and ends transactions."""
+    """What is asked of the database, without what begins and ends transactions, or is asked once a second."""
+    endpoints.wanted()
     with CaptureQueriesContext(connection) as asked:
         do()
     every = [query["sql"] for query in asked.captured_queries]
@@ -101,4 +105,4 @@ def test_a_turn_costs_as_many_statements_in_a_long_conversation_as_in_a_short_on
 
 def test_a_round_of_tools_costs_no_more_for_what_came_before_it(chat, conversation):
     with_tool(chat)
-    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 12, "finish": 5}
+    assert with_tool(chat) == with_tool(chat) == {"store_calls": 7, "run": 7, "answer": 12, "finish": 5}

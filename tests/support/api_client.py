@@ -1,16 +1,18 @@
 """Talking to a running host as its clients do, well-behaved ones and others."""
 
 import hashlib
+import json
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx2
 
+from nanohost.accounts.models import WIDE
 from tests.support.hosts import Host
 
 T = TypeVar("T")
@@ -50,8 +52,8 @@ def eventually(condition: Callable[[], T], *, seconds: float = 20) -> T:
     raise AssertionError("it did not come true in time")
 
 
-def key_of(host: Host, owner: str) -> str:
-    """A key of a new owner, written past the host: `manage.py keys create` would take a second."""
+def key_of(host: Host, owner: str, scopes: Sequence[str] = WIDE["scopes"]) -> str:
+    """A key of a new owner, for every agent, written past the host: `manage.py keys create` would take a second."""
     key = f"nh_{secrets.token_hex(8)}_{secrets.token_hex(16)}"
     (row,) = host.sql(
         "INSERT INTO auth_user (username, password, first_name, last_name, email, is_superuser, is_staff, is_active,"
@@ -59,8 +61,10 @@ def key_of(host: Host, owner: str) -> str:
         *(owner, False, False, True),
     )
     host.sql(
-        "INSERT INTO accounts_apikey (owner_id, prefix, digest, created_at) VALUES (?, ?, ?, CURRENT_TIMESTAMP)",
+        "INSERT INTO accounts_apikey (owner_id, prefix, digest, scopes, agent_names, created_at)"
+        " VALUES (?, ?, ?, ?, ?, CURRENT_TIMESTAMP)",
         *(row["id"], key.split("_")[1], hashlib.sha256(key.encode()).hexdigest()),
+        *(json.dumps(list(each)) for each in (scopes, WIDE["agent_names"])),
     )
     return key
 
@@ -111,3 +115,26 @@ def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
     while len(body) < int(headers["content-length"]):
         body += connection.recv(65536)
     return int(status_line.split(" ")[1]), headers, body
+
+
+def approval_of(host: Host, owner: str) -> str:
+    """The id of an approval that waits for a decision, in nobody's turn: written past the host, with its call."""
+    (row,) = host.sql("SELECT id FROM auth_user WHERE username = ?", owner)
+    approval, call, conversation, turn = (uuid4() for _ in range(4))
+    digest, none = hashlib.sha256(b"{}").hexdigest(), ""
+    host.sql(
+        "INSERT INTO tools_toolcall (id, conversation_id, turn_id, owner_id, agent, request_id, call_id, position,"
+        " tool_name, arguments, arguments_hash, effects, status, rule, result, consent, attempts, fence, worker)"
+        " VALUES (?, ?, ?, ?, 'default', ?, 'call_1', 0, 'time', '{}', ?, 'read', 'WAITING', ?, ?,"
+        " 'consent:always', 0, 0, ?)",
+        *(call, conversation, turn, row["id"], none, digest, none, none, none),
+    )
+    host.sql(
+        "INSERT INTO tools_approval (id, call_id, conversation_id, turn_id, owner_id, agent, tool_name, rule,"
+        " request_id, arguments, arguments_hash, proposed, private_proposed, approved_hash, four_eyes, state, reason,"
+        " decided_by, requested_at, expires_at)"
+        " VALUES (?, ?, ?, ?, ?, 'default', 'time', 'consent:always', ?, '{}', ?, ?, ?, ?, ?,"
+        " 'pending', ?, ?, CURRENT_TIMESTAMP, '2126-12-24 09:00:00')",
+        *(approval, call, conversation, turn, row["id"], none, digest, none, none, none, False, none, none),
+    )
+    return str(approval)

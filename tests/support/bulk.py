@@ -15,6 +15,8 @@ MESSAGES_A_TURN, CALLS_A_TURN = 5, 2
 # Those that refer to others first: a table that is logged may not refer to one that is not.
 _TABLES = (
     *(
+        "conversations_delivery",
+        "conversations_webhookendpoint",
         "conversations_latermessage",
         "conversations_compaction",
         "conversations_message",
@@ -22,6 +24,7 @@ _TABLES = (
         "conversations_conversation",
     ),
     "tools_toolcall",
+    *("tools_approvalvote", "tools_approval"),
 )
 
 # One turn every 150 s, the last one now: about a year. In milliseconds; IMMUTABLE functions of SQL cost nothing.
@@ -111,6 +114,31 @@ INSERT INTO conversations_latermessage
            pg_temp.turn(n), at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 4 = 0;
 
+INSERT INTO tools_approval
+    (id, call_id, conversation_id, turn_id, owner_id, agent, tool_name, rule, request_id, arguments, arguments_hash,
+     proposed, private_proposed, approved_hash, four_eyes, state, reason, decided_by, requested_at, expires_at,
+     decided_at)
+    SELECT pg_temp.id('500', n, n::bigint * {_STEP}), pg_temp.id('d00', n, n::bigint * {_STEP}),
+           pg_temp.conversation(pg_temp.of_turn(n)), pg_temp.turn(n), 2 + n % {OWNERS - 1}, 'scribe',
+           'time', 'consent:always', md5('turn' || n), '{{}}', md5('') || md5(''), '', '', md5('') || md5(''), false,
+           CASE WHEN n % 20 = 0 THEN 'denied' ELSE 'approved' END, '', 'owner-1', at, at + interval '7 days', at
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 4 = 0;
+INSERT INTO conversations_webhookendpoint
+    (id, name, url, kinds, is_active, disabled_because, seed, former_seed, digest, made_by, created_at)
+    SELECT n, 'hook ' || n, 'https://example.org/', '["turn.succeeded", "audit.head"]', n < 10, '', md5('seed' || n),
+           '', '', '', now()
+    FROM generate_series(1, 10) n;
+SELECT setval(pg_get_serial_sequence('conversations_webhookendpoint', 'id'), 10);
+-- Which are kept for 30 days.
+INSERT INTO conversations_delivery
+    (id, channel, endpoint_id, kind, data, owner_id, status, fence, worker, rung_at, expires_at, attempts, tries,
+     last_status, error, created_at, ended_at)
+    SELECT pg_temp.id('800', n, {TURNS * _STEP}::bigint - ({TURNS} - n)::bigint * 12000), 'webhook', 1 + n % 10,
+           'turn.succeeded', '{{}}', 1,
+           CASE WHEN n % 100 = 0 THEN 'failed' ELSE 'delivered' END, 1, 'host:1:1', at, at + interval '1 day', 1, '[]',
+           204, '', at, at
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT now() - ({TURNS} - n) * interval '12 seconds') made (at);
+
 -- What is going on: 300 turns queued, 100 run, 80 wait for tools, 20 for a retry, in as many conversations.
 INSERT INTO conversations_turn
     (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, fence, worker,
@@ -139,6 +167,14 @@ INSERT INTO tools_toolcall
            CASE WHEN n % 2 = 0 THEN 'QUEUED' ELSE 'RUNNING' END, '', '', 1, 1, 'host:1:1', now() + interval '1 day',
            now() - interval '1 minute', now()
     FROM generate_series(401, 480) n;
+INSERT INTO conversations_delivery
+    (id, channel, endpoint_id, kind, data, owner_id, status, fence, worker, lease_until, run_after, rung_at, expires_at,
+     attempts, tries, error, created_at)
+    SELECT pg_temp.id('800', 100000000 + n, ({TURNS} + n) * {_STEP}::bigint), 'webhook', 1 + n % 8, 'turn.succeeded',
+           '{{}}', 1, CASE WHEN n <= 8 THEN 'running' ELSE 'queued' END, 1, 'host:1:1',
+           CASE WHEN n <= 8 THEN now() + interval '1 day' END, CASE WHEN n > 300 THEN now() + interval '1 day' END,
+           now() - interval '1 minute', now() + interval '1 day', 1, '[]', '', now() + n * interval '1 millisecond'
+    FROM generate_series(1, 500) n;
 """
 
 

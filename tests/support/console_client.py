@@ -17,18 +17,29 @@ from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
 
 from agent.models import Agent, AgentVersion
+from agent.spending.models import Budget, ModelPrice
 from conversations.engine import inbox, intake
-from conversations.models import Compaction, Conversation, DeferredMessage, Message, Turn, Worker
+from conversations.models import (
+    Compaction,
+    Conversation,
+    DeferredMessage,
+    Delivery,
+    Message,
+    Turn,
+    WebhookEndpoint,
+    Worker,
+)
 from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory, MemoryVersion
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import ApiKey, LegalHold
+from nanohost.console.models import Use
 from nanohost.console.roles import ROLES
 from nanohost.lib.ids import new_id
 from scheduler import series
 from scheduler.models import CheckIn, JobRun, Schedule, ScheduleRun
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.factories import OwnerFactory
-from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
+from tools.models import Approval, CallStatus, SettingChange, ToolCall, ToolSetting
 
 ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"
 
@@ -96,6 +107,21 @@ def make_rows(number: int) -> None:
             rule=HOSTILE,
             result=HOSTILE,
         )
+        Approval.objects.create(
+            call_id=new_id(),
+            conversation_id=conversation.pk,
+            turn_id=turn.pk,
+            owner_id=owner.pk,
+            agent=HOSTILE,
+            tool_name=HOSTILE,
+            rule=HOSTILE,
+            arguments=HOSTILE,
+            arguments_hash="0" * 64,
+            proposed=HOSTILE,
+            reason=HOSTILE,
+            decided_by=HOSTILE,
+            expires_at=timezone.now(),
+        )
         Compaction.objects.create(
             conversation=conversation, turn_id=turn.pk, keep_tokens=0, error=HOSTILE, model=HOSTILE
         )
@@ -114,8 +140,29 @@ def make_rows(number: int) -> None:
         CheckIn.objects.create(agent=agent, owner=owner, slot=timezone.now(), day=today, state="failed", error=HOSTILE)
         JobRun.objects.create(job=HOSTILE, did=HOSTILE, error=HOSTILE, started_at=timezone.now())
         Worker.objects.create(name=f"{HOSTILE}{new_id()}", version=HOSTILE, heartbeat_at=timezone.now(), turns_most=8)
+        hook = WebhookEndpoint.objects.create(
+            name=HOSTILE,
+            url=f"https://example.org/{HOSTILE}",
+            kinds=[HOSTILE],
+            disabled_because=HOSTILE,
+            made_by=HOSTILE,
+        )
+        tries = [{"at": HOSTILE, "status": 500, "error": HOSTILE, "ms": 1}]
+        Delivery.objects.create(
+            endpoint=hook,
+            kind=HOSTILE,
+            data={HOSTILE: HOSTILE},
+            owner_id=owner.pk,
+            error=HOSTILE,
+            tries=tries,
+            expires_at=timezone.now(),
+        )
+        hour = {"hour": timezone.now(), "day": today, "api_key_id": 0}
+        Use.objects.create(owner_id=owner.pk, model=HOSTILE, agent=HOSTILE, **hour)
         ApiKey.objects.issue(owner=owner)
         ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)
+        Budget.objects.create(name=HOSTILE, whose="owner", owner=owner, measure="money", every="day", amount=1)
+        ModelPrice.objects.create(model=HOSTILE, prompt=1, completion=1, valid_from=timezone.now())
         SettingChange.objects.create(
             tool_name=HOSTILE, changed_by=HOSTILE, before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE}
         )
@@ -137,6 +184,7 @@ def make_a_row_of_each() -> None:
     ClockedSchedule.objects.create(clocked_time=timezone.now())
     CrontabSchedule.objects.create()
     SolarSchedule.objects.create(event="sunset", latitude=52.5, longitude=13.4)
+    LegalHold.objects.create(kind="owner", owner_id=0, reason=HOSTILE, placed_by=HOSTILE)
     AccessAttempt.objects.create(username="x", ip_address="192.0.2.1", failures_since_start=1)
 
 
@@ -152,7 +200,7 @@ def pages() -> Iterator[Page]:
     """Every address of the console that needs no more than a row's key."""
     for view in ("index", "password_change", "jsi18n", "search"):
         yield Page(view, None, reverse(f"admin:{view}"))
-    for view in ("queue", "queue_intake"):
+    for view in ("queue", "queue_intake", "retention", "usage", "usage_csv"):
         yield Page(view, None, reverse(view))
     for label in sorted({model._meta.app_label for model in admin.site._registry}):
         yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))

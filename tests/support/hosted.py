@@ -22,6 +22,7 @@ if PRODUCTION:  # a tool's process is given no server
     # Many hosts and processes share a server of 100 connections: none is kept that is not used.
     DATABASES["default"]["OPTIONS"]["pool"]["max_idle"] = 2
     CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"] = EVENTS_PREFIX = os.environ["TEST_KEYS"]
+    CELERY_BEAT_MAX_LOOP_INTERVAL = 1  # it sees soon what tests change of its jobs
 elif not NANOHOST_TOOL_PROCESS:
     pragmas = DATABASES["default"]["OPTIONS"]
     pragmas["init_command"] = pragmas["init_command"].replace("synchronous=FULL", "synchronous=OFF")

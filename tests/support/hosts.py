@@ -37,7 +37,7 @@ CELERY = ("-m", "celery", "-A", "nanohost")
 ALONE = ("--without-mingle", "--without-gossip")
 PROCESSES = {
     "web": ("manage.py", "web"),
-    "worker": (*CELERY, "worker", "--queues", "turns,compaction", *ALONE),
+    "worker": (*CELERY, "worker", "--queues", "turns,compaction,deliveries", *ALONE),
     "toolbox": (*CELERY, "worker", "--queues", "tools", *ALONE),
 }
 BEAT = {"beat": (*CELERY, "beat")}
@@ -70,6 +70,7 @@ def environment_of(data_dir: Path) -> dict[str, str]:
         "REDIS_URL": shapes.named_servers().redis_url,
         "TEST_KEYS": f"{database}:",
         "SECRET_KEY": "of every web node: it signs the sessions",
+        "WEBHOOK_KEY": "of web nodes and workers: the secrets of webhooks are made of it",
         "HTTPS": "false",  # there is no proxy
     }
 

@@ -40,12 +40,13 @@ class Broken(Exception):
 
 def check_request(body: Any) -> None:
     """Hold a request against the rules; raises :class:`Broken`. Only what nanohost means to send is known."""
-    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options"}
+    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens"}
     _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
     _need(body.get("stream", True) is True, "stream must be true, where it is given")
     _need("stream" in body or "stream_options" not in body, "stream_options without stream")
     _need(body.get("stream_options", USAGE_WANTED) == USAGE_WANTED, "stream_options has unknown keys")
     _need(isinstance(body.get("model"), str) and body["model"], "model must be a name")
+    _need(body.get("max_tokens", 1) >= 1, "max_tokens must be at least 1")
     check_messages(body.get("messages"))
     if "tools" in body:
         _check_tools(body["tools"])
@@ -456,7 +457,13 @@ async def _parts(body: Any) -> AsyncIterator[bytes]:
 
 def asked(body: dict[str, Any]) -> ModelRequest:
     choice = body["tool_choice"]["function"]["name"] if "tool_choice" in body else ""
-    return ModelRequest(model=body["model"], messages=body["messages"], tools=body.get("tools", []), tool_choice=choice)
+    return ModelRequest(
+        model=body["model"],
+        messages=body["messages"],
+        tools=body.get("tools", []),
+        tool_choice=choice,
+        max_tokens=body.get("max_tokens"),
+    )
 
 
 def as_told(answer: Completion) -> Reply:

@@ -67,7 +67,8 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         if isinstance(target, ast.Name):
             yield target.id, node.value
         elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-            for each, value in zip(target.elts, node.value.elts, strict=True):
+            # Of what is unpacked out of another, nobody knows which is whose.
+            for each, value in zip(target.elts, node.value.elts, strict=False):
                 yield ast.unparse(each), value
 
 

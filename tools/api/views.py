@@ -1,12 +1,15 @@
 """The API of tools: which there are, and which an agent may use."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from nanohost.accounts.authentication import key_of
+from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.api import problems
 from tools import gate
 from tools.api import serializers as shapes
@@ -16,8 +19,11 @@ from tools.gate import AgentTools
 class ToolList(APIView):
     """The tools there are."""
 
-    # What an agent may use is the app's to say that gives this view its address; raises for one that there is not.
-    tools_of: Callable[[str | None], AgentTools] = staticmethod(lambda name: AgentTools(names=frozenset()))
+    scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}
+
+    # What an agent may use is the app's to say that gives this view its address; raises for one that there is not, or
+    # that the key may not name.
+    tools_of: Callable[[ApiKey, str | None], AgentTools] = staticmethod(lambda key, name: AgentTools(names=frozenset()))
 
     @extend_schema(
         operation_id="listTools",
@@ -32,7 +38,7 @@ class ToolList(APIView):
     )
     def get(self, request: Request) -> Response:
         """Every registered tool, and whether an agent may use it now, or the rule that forbids it."""
-        survey = gate.survey(agent_tools=self.tools_of(request.query_params.get("agent")))
+        survey = gate.survey(agent_tools=self.tools_of(key_of(request), request.query_params.get("agent")))
         return Response(
             [
                 {

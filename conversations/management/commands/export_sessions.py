@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from conversations.errors import FolderInUse
 from conversations.management.owned import add_arguments, agent_named, owner_named, told
 from conversations.transfer import sessions
+from nanohost.accounts import audit
 
 
 class Command(BaseCommand):
@@ -22,9 +23,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, folder: Path, owner: str, agent: str, force: bool, **options: Any) -> None:
         try:
-            counts = sessions.export_folder(
-                folder, owner_id=owner_named(owner).pk, agent=agent_named(agent), force=force
-            )
+            whose = owner_named(owner)
+            counts = sessions.export_folder(folder, owner_id=whose.pk, agent=agent_named(agent), force=force)
+            audit.record("conversation.exported", about=whose, after=dict(counts), reason=f"Agent {agent}.")
         except FolderInUse:
             raise CommandError(f"There is something in {folder}; --force writes into it all the same.") from None
         except OSError as error:

@@ -1,12 +1,12 @@
 """``manage.py intake``: pause the intake of new turns, see how far the host has drained, resume."""
 
-import getpass
 import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from conversations.engine import intake
+from nanohost.lib.process import user_of_this
 
 LOOK_EVERY_SECONDS = 0.5
 
@@ -39,12 +39,12 @@ class Command(BaseCommand):
     def _pause(self, *, because: str, by: str | None, wait: float, **_: Any) -> None:
         if not because.strip():
             raise CommandError("--because is empty: say why, for those who see the banner.")
-        if not intake.pause(by=by or _this_user(), because=because.strip()):
+        if not intake.pause(by=by or user_of_this(), because=because.strip()):
             self.stdout.write("It is paused already; that pause stays as it is.")
         self._status(wait=wait)
 
     def _resume(self, *, by: str | None, **_: Any) -> None:
-        resumed = intake.resume(by=by or _this_user())
+        resumed = intake.resume(by=by or user_of_this())
         self.stdout.write("New turns are taken in again." if resumed else "It was not paused.")
 
     def _status(self, *, wait: float, **_: Any) -> None:
@@ -62,10 +62,3 @@ class Command(BaseCommand):
             self.stdout.write("drained")
         elif wait:
             raise CommandError(f"It has not drained within {wait:g} s.")
-
-
-def _this_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "manage.py"

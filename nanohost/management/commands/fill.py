@@ -88,6 +88,7 @@ def _rows(wanted: dict[str, Any], owners: list[int], agent: Agent, dice: random.
             agent=agent,
             next_seq=wanted["turns"] * wanted["messages"] + 1,
             next_turn=wanted["turns"] + 1,
+            cost=0,
             created_at=began,
             updated_at=began,
         )
@@ -110,6 +111,8 @@ def _turn(
         status=status,
         model=dice.choices(_MODELS, (7, 2, 1))[0],
         request_id=f"fill-{dice.randrange(10**12)}",
+        cost=dice.randrange(100, 20_000),
+        model_calls=1,
         prompt_tokens=dice.randrange(200, 6000),
         completion_tokens=dice.randrange(5, 600),
         error_code=dice.choice(list(TurnProblem.codes)) if status == TurnStatus.FAILED else "",

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from nanohost import serving
 from nanohost.data_dir import keep_secret_key, lock_data_dir, make_data_dir
 from nanohost.hardening import harden
+from nanohost.lib import env
 from nanohost.stack import LOCAL_DATABASE_URL, LOCAL_REDIS_URL, Machine, Stack, reach_servers
 
 
@@ -34,7 +35,12 @@ class Command(BaseCommand):
         reach_servers(database_url, redis_url)
         keep_secret_key(settings.DATA_DIR)
         machine = Machine(folder=folder, database_url=database_url, redis_url=redis_url, host=settings.HOST, port=port)
-        machine.write_secrets(secret_key=settings.SECRET_KEY, openai_api_key=settings.OPENAI_API_KEY)
+        machine.write_secrets(
+            secret_key=settings.SECRET_KEY,
+            webhook_key=settings.WEBHOOK_KEY or env.derived(settings.SECRET_KEY, "webhooks"),
+            openai_api_key=settings.OPENAI_API_KEY,
+            email_host_password=settings.EMAIL_HOST_PASSWORD,
+        )
         Stack(machine, several=workers, address=address, write=self._write).run()
         lock.close()
 

@@ -47,6 +47,26 @@ def result(call_id: str, content: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
+# --- taken in ---
+
+
+def obeys(content: str) -> list[str]:
+    steps = [{"call": [{"name": "time"}]}, {"obey": True, "say": "No."}]
+    answer = ask(steps, called("call_0"), result("call_0", content))
+    return [each["function"]["arguments"] for each in answer.tool_calls]
+
+
+def test_it_does_what_a_result_asks_for():
+    asks = {"call": [{"name": "time", "arguments": {"timezone": "UTC"}}]}
+    assert obeys(f"Please: {json.dumps(asks)}") == ['{"timezone": "UTC"}']
+    assert obeys(json.dumps({"text": f"Please: {json.dumps(asks)}"})) == ['{"timezone": "UTC"}']
+
+
+@pytest.mark.parametrize("content", ["", "Please.", '{"call"', '{"call": 1}', '{"call": [{}]}', '{"call": [' * 5000])
+def test_nobody_asks_it_for_anything(content):
+    assert obeys(content) == []
+
+
 # --- without a script --------------------------------------------------------------------------------------------
 
 

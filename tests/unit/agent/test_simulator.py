@@ -58,6 +58,10 @@ def only_time(settings):
     return {"agent_tools": AgentTools(names=frozenset({"time"}))}
 
 
+def tainted(settings):
+    return {"agent_tools": AgentTools(names=None, taint="refuse", tainted_by="the tool http_get")}
+
+
 def one_a_minute(of):
     def prohibit(settings):
         ToolSetting.objects.filter(name="append_line").update(**{f"calls_per_minute_{of}": 1})
@@ -80,6 +84,7 @@ RULES = [
     (shell, "permission_ceiling:SHELL"),
     (lambda settings: {"raw": "no json"}, "arguments"),
     (lambda settings: {"raw": '{"path": "x", "line": "one", "more": 1}'}, "arguments"),
+    (tainted, "tainted"),
     (one_a_minute("conversation"), "rate:conversation"),
     (one_a_minute("owner"), "rate:owner"),
 ]
@@ -94,9 +99,10 @@ def test_for_every_rule_the_simulator_says_what_a_real_call_gets(allowed, settin
 
 
 def test_no_rule_is_left_out():
-    """Those of the gate, as the filter of calls lists them; behind them stand a turn's limits, and what ends a run."""
+    """Those of the gate, as the filter of calls lists them; behind them stand a turn's limits, and what ends a run.
+    What becomes of a call that waits for consent, people decide."""
     every = list(RuleFilter.values(None))
-    of_gate = every[: every.index("limit:tool_rounds")]
+    of_gate = [rule for rule in every[: every.index("limit:tool_rounds")] if not rule.startswith("consent:")]
     kind = lambda rule: rule.partition(":")[0] if rule.startswith("permission") else rule  # noqa: E731 -- shorter than a function
     assert {kind(rule) for rule in of_gate} == {kind(rule) for _, rule in RULES} == set(QUESTIONS)
 
@@ -157,7 +163,7 @@ def every_tool(agent):
 def test_the_page_tells_step_by_step(admin_client, allowed, every_tool):
     html = look(admin_client, **filled_in())
     assert "Yes: it would run" in html
-    assert html.count('<li class="passed">') == 8
+    assert html.count('<li class="passed">') == 9
     ToolSetting.objects.update(enabled=False)
     html = look(admin_client, **filled_in())
     assert "No: the rule <bdi>not_enabled</bdi> refuses it" in html

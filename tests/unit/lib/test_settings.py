@@ -20,11 +20,13 @@ NONSENSE = {
     "address": ["nonsense", "http://", "ftp://host/", "//host"],
     "path": ["~nobody-of-that-name/var"],
     "time_zone": ["Mars/Base", "Europe", "../etc/passwd"],
+    "currency": ["usd", "DOLLAR", "€"],
     "string": ["\udcff"],  # how a byte that is not UTF-8 arrives
     "secret": ["\udcff"],
     "key": ["two words", "über", "\udcff"],
     "server": ["nonsense", "http://host/name", "//host/name", "\udcff"],
     "words": ["\udcff"],
+    "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
 }
 
 
@@ -54,11 +56,15 @@ def test_nonsense_is_refused_in_one_line_that_names_the_setting(environment, nam
     assert "\n" not in str(refusal.value)
 
 
+# What is made, if nobody has set it.
+MADE = ("SECRET_KEY", "WEBHOOK_KEY")
+
+
 @pytest.mark.parametrize("name", [reader.name for reader in readers() if reader.name != "DATA_DIR"])
 def test_blank_is_unset(environment, name):
     unset = read_settings()
     environment(**{name: "  "})
-    if name in unset and name != "SECRET_KEY":
+    if name in unset and name not in MADE:
         assert read_settings()[name] == unset[name]
 
 
@@ -111,11 +117,23 @@ def test_the_secret_key_is_the_one_kept(environment, tmp_path):
     assert read_settings()["SECRET_KEY"] == "from the environment"
 
 
+def test_without_a_key_of_webhooks_it_is_made_of_the_secret_key_and_in_production_there_is_none(environment):
+    environment(SECRET_KEY="one")
+    made = read_settings()["WEBHOOK_KEY"]
+    assert (read_settings()["WEBHOOK_KEY"], len(made)) == (made, 64)
+    environment(SECRET_KEY="another")
+    assert read_settings()["WEBHOOK_KEY"] != made
+    environment(**{name: SECRETS[name] for name in ("DATABASE_URL", "REDIS_URL")})
+    assert read_settings()["WEBHOOK_KEY"] == ""
+
+
 # --- secrets from files ------------------------------------------------------------------------------------------
 
 # Each with a value it takes; the two addresses go together.
 SECRETS = {
     "SECRET_KEY": "kept/by:some@store",
+    "WEBHOOK_KEY": "kept/by:another@store",
+    "EMAIL_HOST_PASSWORD": "the word of the mail server",
     "OPENAI_API_KEY": "sk-0123456789",
     "METRICS_TOKEN": "scrape-0123456789",
     "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
@@ -159,7 +177,7 @@ def test_a_secret_may_stand_in_a_file_with_or_without_a_line_end(environment, se
 def test_a_blank_file_is_unset(environment, secret_file, name, blank):
     unset = read_settings()
     environment(**{f"{name}_FILE": secret_file(blank)})
-    assert read_settings()[name] == unset[name] or name == "SECRET_KEY"
+    assert read_settings()[name] == unset[name] or name in MADE
 
 
 @pytest.mark.parametrize("name", SECRETS)

@@ -12,10 +12,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from agent.models import Agent
+from agent.spending.models import Budget, BudgetPeriod, Reservation
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
-from nanohost.lib.statements import Given, Insert, Rows, Statement, Update
+from nanohost.lib.statements import Delete, Given, Insert, Rows, Statement, Update
 from tests.support.sources import product_modules
 
 pytestmark = pytest.mark.django_db
@@ -78,6 +79,19 @@ def test_an_update_tells_how_many_it_changed_or_what_they_are_then(say):
     )
     assert returning(id=turn.pk) == [(turn.pk, 6)]
     assert returning(id=new_id()) == []
+
+
+def test_a_deletion_tells_how_many_it_deleted_and_leaves_alone_what_others_refer_to():
+    budget = Budget.objects.create(name="house", whose="host", measure="tokens", every="day", amount=1)
+    period = BudgetPeriod.objects.create(budget=budget, start=timezone.localdate())
+    whose = {"period": period, "amount": 1, "lease_until": timezone.now(), "conversation_id": new_id()}
+    calls = [Reservation.objects.create(call_id=new_id(), work_id=new_id(), **whose).call_id for _ in range(2)]
+    delete = Delete(lambda: Reservation.objects.filter(call_id=Given("call_id")))
+    assert [delete(call_id=calls[0]), delete(call_id=calls[0])] == [1, 0]
+    assert list(Reservation.objects.values_list("call_id", flat=True)) == [calls[1]]
+    with pytest.raises(TypeError, match="with rows of BudgetPeriod others are deleted"):
+        Delete(lambda: BudgetPeriod.objects.filter(pk=Given("pk")))(pk=period.pk)
+    assert BudgetPeriod.objects.count() == 1
 
 
 def test_an_insert_makes_the_row_that_the_orm_would(conversation):

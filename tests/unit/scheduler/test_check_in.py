@@ -15,6 +15,8 @@ from conversations.engine import model_request
 from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, Conversation, Message, Turn
 from conversations.statuses import TurnStatus
+from memory import documents
+from memory.models import Memory
 from scheduler import runs
 from scheduler.check_in import ask_agents, settle, tokens_of
 from scheduler.daily import summarise_day
@@ -187,6 +189,19 @@ def test_what_it_has_to_tell_is_delivered_once_as_its_own_words(watch, owner):
     settle(now=NOW + 2 * MINUTE)
     assert (states(), told(owner)) == (["told"], [("assistant", "The plants are dry.")])
     assert CheckIn.objects.get().tokens > 0
+
+
+def test_what_it_has_to_tell_carries_taint_to_where_it_is_told(watch, owner):
+    of = {"agent": "default", "owner_id": owner.pk}
+    documents.rewrite(**of, base=0, content="- roses", source="remember", tainted_by="a page")
+    watch(TELL)
+    live_through(1)
+    asked, told_in = (Conversation.objects.get(key=f"heartbeat:default{which}") for which in (":asked", ""))
+    assert asked.tainted_by == "long-term memory, version 1, learnt in a page"
+    assert told_in.tainted_by == f"a check-in, asked in conversation {asked.pk}"
+    Memory.objects.update(tainted_by="")
+    ask_agents(now=NOW + HALF_HOUR)  # which begins anew
+    assert Conversation.objects.get(pk=asked.pk).tainted_at_seq is None
 
 
 def test_its_user_can_answer_where_it_was_told(watch, owner, say):

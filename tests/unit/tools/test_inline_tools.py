@@ -126,6 +126,7 @@ def test_a_tool_is_told_on_whose_behalf_it_runs(ask_for, owner):
         "agent": "default",
         "call_id": str(call.pk),
         "request_id": "request-1",
+        "tainted_by": "",
     }
 
 

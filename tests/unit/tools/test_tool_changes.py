@@ -90,7 +90,9 @@ def test_what_fails_in_the_middle_is_neither_stored_nor_logged(append_line):
 
 def test_the_admins_form_and_its_actions_log_the_user(admin_client, append_line):
     address = reverse("admin:tools_toolsetting_change", args=[append_line.pk])
-    admin_client.post(address, {"enabled": "on", "grants": ["FS_WRITE"], "calls_per_minute_owner": "7"})
+    admin_client.post(
+        address, {"enabled": "on", "approval": "never", "grants": ["FS_WRITE"], "calls_per_minute_owner": "7"}
+    )
     chosen = {"_selected_action": [append_line.pk]}
     admin_client.post(reverse("admin:tools_toolsetting_changelist"), {"action": "disable", **chosen})
     admin_client.post(reverse("admin:tools_toolsetting_changelist"), {"action": "enable", **chosen})
@@ -200,7 +202,9 @@ def test_what_a_form_did_not_change_stays_as_another_left_it(admin_client, appen
         save(*arguments)
 
     monkeypatch.setattr(ToolSettingAdmin, "save_model", after_another)
-    admin_client.post(reverse("admin:tools_toolsetting_change", args=[append_line.pk]), {"enabled": "on"})
+    admin_client.post(
+        reverse("admin:tools_toolsetting_change", args=[append_line.pk]), {"enabled": "on", "approval": "never"}
+    )
     assert [(who, after) for _, who, _, after in logged()] == [
         ("anna", {"grants": ["FS_WRITE"]}),
         ("admin", {"enabled": True}),

@@ -287,7 +287,9 @@ def test_a_tool_without_a_limit_costs_no_statement_more(limit, tool_settings):
     tool_settings("echo")
     limit("time", calls_per_minute_conversation=5)
     plain, limited = statements_of(lambda: ask("echo", value=1)), statements_of(lambda: ask("time"))
-    assert [sql.split()[0] for sql in plain] == ["SELECT", "INSERT", "SELECT"]
+    assert [sql.split()[0] for sql in plain] == ["SELECT", "INSERT", "INSERT", "SELECT"], (
+        "the last INSERT is the audit log's"
+    )
     assert len(limited) == len(plain) + 2, "the lock, and the count"
     assert not any("FOR UPDATE" in sql for sql in plain)
 

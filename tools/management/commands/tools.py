@@ -1,8 +1,6 @@
-"""``manage.py tools list | allow NAME [--grant PERMISSION] | deny NAME | new NAME [--app APP]``."""
+"""``manage.py tools list | allow NAME [--grant PERMISSION] [--approval MODE] | deny NAME | new NAME [--app APP]``."""
 
 import json
-import os
-import pwd
 import shlex
 import sys
 from pathlib import Path
@@ -11,11 +9,19 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from nanohost.lib.process import user_of_this
 from tools import gate, registry, scaffold
 from tools.changes import changing
+from tools.consent import Consent
 from tools.errors import ToolExists, UnfitName
 from tools.models import sync_settings
 from tools.permissions import GRANTABLE
+
+WITH_CONSENT = {
+    Consent.NEVER: "",
+    Consent.TAINTED: "; in a conversation that is tainted, each call waits for somebody's consent",
+    Consent.ALWAYS: "; each call waits for somebody's consent",
+}
 
 EFFECTS = {"read": "reads", "write": "writes", "rows": "changes rows"}
 
@@ -43,6 +49,7 @@ class Command(BaseCommand):
         allow = actions.add_parser("allow", help="Enable a tool.")
         allow.add_argument("name")
         allow.add_argument("--grant", action="append", default=[], choices=[str(each) for each in GRANTABLE])
+        allow.add_argument("--approval", choices=Consent.values, help="When its calls wait for somebody's consent.")
         deny = actions.add_parser("deny", help="Disable a tool and take its grants back.")
         deny.add_argument("name")
         new = actions.add_parser("new", help="Write a new tool and its test into an app of your own.")
@@ -66,6 +73,8 @@ class Command(BaseCommand):
         with changing(name, by=_who()) as setting:
             setting.enabled = True
             setting.grants = sorted({*setting.grants, *options["grant"]})
+            setting.approval = options["approval"] or setting.approval
+            mode = Consent(setting.approval)
         survey = gate.survey(agent_tools=gate.AgentTools(names=None))
         forbidden_by = next(rule for tool, rule in survey if tool.name == name)
         if forbidden_by and forbidden_by.startswith("permission:"):
@@ -74,7 +83,7 @@ class Command(BaseCommand):
         elif forbidden_by:
             self.stdout.write(f"{name} is enabled, but still forbidden by {forbidden_by}.")
         else:
-            self.stdout.write(f"{name} is allowed.")
+            self.stdout.write(f"{name} is allowed{WITH_CONSENT[mode]}.")
 
     def _deny(self, options: dict[str, Any]) -> None:
         name = _known(options["name"])
@@ -110,12 +119,8 @@ class Command(BaseCommand):
 
 
 def _who() -> str:
-    """Whom the change log names. By the process's user: the environment's names are whatever it says."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's user may have a number and no name
-        user = str(os.getuid())
-    return f"manage.py, {user}"
+    """Whom the change log names."""
+    return f"manage.py, {user_of_this()}"
 
 
 def _known(name: str) -> str:

@@ -1,0 +1,119 @@
+"""What a process knows of prices and budgets. It looks again once a second, while there is work: not at each call."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db.models.functions import Coalesce
+from django.db.models.signals import post_delete, post_save
+
+from agent.spending.models import Budget, Measure, ModelPrice
+from agent.spending.periods import Every, Period, period_of
+from agent.spending.prices import Price, find
+from nanohost.lib.statements import Given, Rows
+
+# A budget that was made or changed elsewhere counts after so many seconds.
+FRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A budget that counts: ``amount`` in tokens, or in millionths of the currency. Each as its column's."""
+
+    id: int
+    name: str
+    whose: str
+    agent_id: int | None
+    owner_id: int | None
+    api_key_id: int | None
+    measure: str
+    every: str
+    amount: int
+
+    @property
+    def is_money(self) -> bool:
+        """Whether it counts money; else tokens."""
+        return self.measure == Measure.MONEY
+
+    def period(self, now: datetime) -> Period:
+        """The day or month that a moment is in."""
+        return period_of(Every(self.every), now, settings.TIME_ZONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """What was read. ``read_at``: on this process's monotonic clock."""
+
+    prices: Sequence[Price]
+    limits: Sequence[Limit]
+    read_at: float
+
+    def price_of(self, model: str, now: datetime) -> Price | None:
+        """What the model costs; None if that is not known."""
+        return find(self.prices, model, provider=settings.LLM_PROVIDER, now=now)
+
+
+_prices = Rows[tuple[object, ...]](
+    lambda: (
+        ModelPrice.objects.filter(currency=Given("currency"))
+        .order_by()
+        .values_list("model", "prompt", Coalesce("cached_prompt", "prompt"), "completion", "valid_from")
+    )
+)
+_limits = Rows[tuple[object, ...]](
+    lambda: (
+        Budget.objects.filter(is_on=True)
+        .order_by("id")
+        .values_list("id", "name", "whose", "agent_id", "owner_id", "api_key_id", "measure", "every", "amount")
+    )
+)
+
+
+class _Shelf:
+    """The process's one book."""
+
+    def __init__(self) -> None:
+        self._book: Book | None = None
+        self._reading = threading.Lock()
+
+    def fresh(self) -> Book | None:
+        """The book, if it was read a moment ago."""
+        book = self._book
+        return book if book and time.monotonic() - book.read_at < FRESH_SECONDS else None
+
+    def read(self) -> Book:
+        """The book, read again unless it is fresh; by one thread at a time."""
+        if book := self.fresh():
+            return book
+        with self._reading:
+            if book := self.fresh():  # whoever was before us has just read it
+                return book
+            now = time.monotonic()
+            prices = [
+                Price(model=model, prompt=prompt, cached_prompt=cached, completion=completion, valid_from=since)  # type: ignore[arg-type]  # as the columns are
+                for model, prompt, cached, completion, since in _prices(currency=settings.CURRENCY)
+            ]
+            limits = [Limit(*row) for row in _limits()]  # type: ignore[arg-type]  # as above
+            self._book = Book(prices=prices, limits=limits, read_at=now)
+            return self._book
+
+    def forget(self) -> None:
+        """Read it again when it is needed next."""
+        self._book = None
+
+
+_shelf = _Shelf()
+fresh, read, forget = _shelf.fresh, _shelf.read, _shelf.forget
+
+
+def _changed(**_: object) -> None:
+    """What this process has changed itself it knows at once; within the transaction, and for others after it."""
+    forget()
+
+
+for _rows in (ModelPrice, Budget):
+    post_save.connect(_changed, sender=_rows, weak=False)
+    post_delete.connect(_changed, sender=_rows, weak=False)

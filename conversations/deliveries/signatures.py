@@ -1,0 +1,52 @@
+"""Secrets of webhooks, and what is signed with them, as https://www.standardwebhooks.com says.
+
+A secret is made of an endpoint's seed, a random number in its row, and WEBHOOK_KEY, which stands in no row: whoever
+reads the database learns no secret. Web nodes show it once, workers make it again whenever they sign.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+
+from django.conf import settings
+
+# What the text of a secret begins with; base64 of its 32 bytes follows.
+PREFIX = "whsec_"
+
+
+class NoWebhookKey(Exception):
+    """This process has no WEBHOOK_KEY, or not the one that the secret was made with; says which."""
+
+
+def new_seed() -> str:
+    """What a new secret is made of."""
+    return secrets.token_hex(32)
+
+
+def secret_of(seed: str) -> str:
+    """The secret that is made of a seed; raises :class:`NoWebhookKey`."""
+    if not settings.WEBHOOK_KEY:
+        raise NoWebhookKey("There is no WEBHOOK_KEY here, of which the secrets of webhooks are made")
+    made = hmac.new(settings.WEBHOOK_KEY.encode(), f"webhook {seed}".encode(), hashlib.sha256).digest()
+    return PREFIX + base64.b64encode(made).decode()
+
+
+def digest_of(secret: str) -> str:
+    """By what it is known that a secret is the same."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def headers_of(*, message_id: str, timestamp: int, body: bytes, secrets_now: Iterable[str]) -> dict[str, str]:
+    """The three headers of a signed message. ``timestamp``: seconds since 1970, of this attempt. With several secrets,
+    each signs: the receiver may know any of them."""
+    signed = b".".join((message_id.encode(), str(timestamp).encode(), body))
+    signatures = (
+        hmac.new(base64.b64decode(each.removeprefix(PREFIX)), signed, hashlib.sha256).digest() for each in secrets_now
+    )
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(each).decode()}" for each in signatures),
+    }

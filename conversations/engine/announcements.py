@@ -1,0 +1,125 @@
+"""Telling webhooks, and people by e-mail, of events: deliveries are stored with what they tell of, and workers are
+notified after the commit.
+
+Where nobody wants a kind of event, telling of it costs no statement.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from conversations import announced
+from conversations.deliveries import endpoints, outbox
+from conversations.engine import doorbell
+from conversations.kinds import DELIVERIES
+from conversations.models import Delivery, Turn, WebhookEndpoint
+from conversations.statuses import TurnStatus
+from nanohost.accounts import audit
+from nanohost.lib import clock
+from tools.models import Approval
+
+# How often the head of the audit log is looked at, in seconds.
+ANCHOR_SECONDS = 60.0
+
+
+def announce(kind: str, data: Mapping[str, Any], *, owner_id: int | None = None) -> None:
+    """Tell the endpoints that want it of an event, in the transaction that it happens in. ``kind``: of
+    ``announced.KINDS``. ``data``: ids and facts, by names as the API has them; no contents, no secrets. ``owner_id``:
+    whose event it is."""
+    if kind in endpoints.wanted():
+        _notify(outbox.put(kind, data, owner_id=owner_id))
+
+
+def turn_ended(turn_id: UUID, status: str, *, error_code: str = "") -> None:
+    """Tell of a turn that ends in this transaction. ``error_code``: unless its row says it."""
+    kind = announced.TURN_ENDED[TurnStatus(status).value]
+    if kind not in endpoints.wanted():
+        return
+    turn = Turn.objects.select_related("conversation__agent").get(pk=turn_id)
+    told = {
+        "turnId": str(turn.pk),
+        "conversationId": str(turn.conversation_id),
+        "ownerId": turn.owner_id,
+        "agent": turn.conversation.agent.name,
+        "model": turn.model,
+        "status": TurnStatus(status).value,
+        "errorCode": error_code or turn.error_code or None,
+        "promptTokens": turn.prompt_tokens,
+        "completionTokens": turn.completion_tokens,
+        "requestId": turn.request_id,
+    }
+    announce(kind, told, owner_id=turn.owner_id)
+
+
+def approval(kind: str, approval: Approval) -> None:
+    """Tell of a call that waits for consent, or of what was decided on it, in this transaction; of the first also those
+    who asked for e-mails."""
+    addresses = settings.APPROVAL_EMAILS if kind == announced.APPROVAL_REQUESTED else []
+    if kind not in endpoints.wanted() and not addresses:
+        return
+    told = {
+        "approvalId": str(approval.pk),
+        "turnId": str(approval.turn_id),
+        "conversationId": str(approval.conversation_id),
+        "ownerId": approval.owner_id,
+        "agent": approval.agent,
+        "toolName": approval.tool_name,
+        "rule": approval.rule,
+        "state": str(approval.state),
+        "decidedBy": approval.decided_by or None,
+        "expiresAt": approval.expires_at.isoformat(),
+        "requestId": approval.request_id,
+    }
+    announce(kind, told, owner_id=approval.owner_id)
+    if addresses:
+        _notify(outbox.put_emails(addresses, kind, told, owner_id=approval.owner_id))
+
+
+def try_out(endpoint: WebhookEndpoint) -> Delivery:
+    """Send an endpoint an event that says nothing, whatever it has chosen."""
+    with transaction.atomic():
+        row = outbox.put_for(endpoint, announced.TEST, {"webhook": endpoint.name})
+        audit.record("webhook.tried", about=endpoint, after={"delivery": str(row.pk)})
+        _notify([row])
+    return row
+
+
+def send_again(delivery: Delivery) -> bool:
+    """Have a delivery sent now, with the id that it has; False if it is being sent."""
+    with transaction.atomic():
+        if not outbox.again(delivery):
+            return False
+        audit.record("delivery.sent_again", about=delivery, name=delivery.kind, before={"status": delivery.status})
+        _notify([delivery])
+    return True
+
+
+# What this process knows to be anchored of the audit log.
+_anchored = audit.Head(0, audit.BEGINNING)
+
+
+def anchor() -> None:
+    """Tell endpoints that want it how far the audit log has come, if it has come further. Of all processes that do so,
+    one is heard in a minute."""
+    global _anchored
+    if announced.AUDIT_HEAD not in endpoints.wanted():
+        return
+    head = audit.head()
+    if not head.number or head == _anchored:
+        return
+    with transaction.atomic():
+        minute = f"{clock.read():%Y-%m-%dT%H:%M}"
+        rows = outbox.put(announced.AUDIT_HEAD, {audit.NUMBER: head.number, audit.HASH: head.hash}, once=minute)
+        _notify(rows)
+    stored = Delivery.objects.filter(pk__in=[row.pk for row in rows]).values_list("data", flat=True)
+    # Another process may have been faster, when the log had not come as far: then this head is for the next minute.
+    if stored and all(data[audit.NUMBER] >= head.number for data in stored):
+        _anchored = head
+
+
+def _notify(rows: list[Delivery]) -> None:
+    for row in rows:
+        doorbell.notify(DELIVERIES, row.pk)

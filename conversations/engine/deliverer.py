@@ -1,0 +1,132 @@
+"""The deliveries that a worker process sends, on its event loop; see :mod:`conversations.deliveries.outbox`."""
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TypeVar
+from uuid import UUID
+
+from django.db import OperationalError
+
+from conversations.deliveries import emails, outbox, webhooks
+from conversations.deliveries.outbox import Hold, Outcome
+from conversations.engine import sweeper
+from conversations.engine.runner import Runner
+from conversations.kinds import DELIVERIES
+from conversations.models import Delivery
+from nanohost.lib.database import STORE_AT_A_STOP, Tries
+from nanohost.lib.database_threads import DatabaseThreads
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How each channel sends: without the database, in a thread.
+SENDERS: dict[str, Callable[[Delivery], Outcome]] = {
+    Delivery.Channel.WEBHOOK: webhooks.send,
+    Delivery.Channel.EMAIL: emails.send,
+}
+
+# Seconds for which a process that stops waits for answers, and tries to store one while the database is away.
+WAIT_AT_A_STOP, STORE_SECONDS = 1.0, 60.0
+
+
+class Deliverer(Runner):
+    """Sends deliveries, each a task of its own. Lives on one event loop."""
+
+    def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
+        super().__init__(worker=worker, database=database)
+        self._working: set[asyncio.Task[None]] = set()
+        self._held: dict[UUID, Hold] = {}
+        self._stopping = False
+
+    @property
+    def held(self) -> Collection[UUID]:
+        return list(self._held)
+
+    async def advance(self, delivery_id: UUID) -> None:
+        """Send a delivery; then, as long as there are some, others that nobody had room for. Does nothing if it is not
+        to be had."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        try:
+            next_id: UUID | None = delivery_id
+            while next_id:
+                hold = await self.database(outbox.claim, next_id, worker=self.worker)
+                if hold is None:
+                    return
+                await self._deliver(hold)
+                if self._stopping:
+                    return
+                found = await self.database(sweeper.find, DELIVERIES, wanted=1, held=self.held)
+                next_id = found[0] if found else None
+        except OperationalError as error:
+            logger.warning("a delivery must wait: the database is away (%s); a sweep finds it", type(error).__name__)
+
+    async def _deliver(self, hold: Hold) -> None:
+        self._held[hold.id] = hold
+        try:
+            outcome = await self._attempt(hold)
+            if outcome.error:
+                logger.info("delivery %s of %s: %s", hold.id, hold.delivery.kind, outcome.error)
+            seconds = STORE_AT_A_STOP if self._stopping else STORE_SECONDS
+            await self.database.store(Tries("a delivery", seconds=seconds), outbox.settle, hold, outcome)
+        except asyncio.CancelledError:
+            # Its thread may still get through to the receiver, who knows the next one by its id.
+            await self.database.store(Tries("a delivery", seconds=STORE_AT_A_STOP), outbox.hand_back, hold)
+        finally:
+            self._held.pop(hold.id, None)
+
+    async def _attempt(self, hold: Hold) -> Outcome:
+        if hold.delivery.attempts > outbox.MAX_ATTEMPTS:
+            return Outcome(error="Its workers died, again and again.", is_final=True)
+        try:
+            return await in_own_thread(lambda: SENDERS[hold.delivery.channel](hold.delivery))
+        except Exception as error:
+            logger.exception("a delivery stumbled over a fault of ours")
+            return Outcome(error=f"A fault of the host: {type(error).__name__}.")
+
+    async def renew(self, database: DatabaseThreads) -> None:
+        if self._held:
+            await database(outbox.renew, self.held, worker=self.worker)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._working:
+            await asyncio.wait(set(self._working), timeout=WAIT_AT_A_STOP)
+        for task in self._working:
+            task.cancel()
+        while self._working:
+            await asyncio.wait(set(self._working))
+
+
+async def in_own_thread(call: Callable[[], T]) -> T:
+    """What a function returns that runs in a thread of its own, which nobody waits for when the process ends: a
+    receiver that hangs keeps no host from stopping."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():  # whoever waited was cancelled
+            return
+        if error is None:
+            outcome.set_result(result)  # type: ignore[arg-type]  # what the call has returned
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = context.run(call)
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=work, name="delivery", daemon=True).start()
+    return await outcome
