@@ -289,8 +289,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(host_on, tmp_path, setting, 
 
 
 @pytest.fixture
-def begun(settings, tmp_path):
+def begun(settings, tmp_path, monkeypatch):
     """What the command says that does not start, in this process: ``begun(PORT=99999)``."""
+    monkeypatch.delenv("WEBHOOK_KEY")  # a start takes secrets out of the environment, which other tests need
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def begin(**changed: object) -> str:
