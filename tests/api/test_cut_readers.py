@@ -7,17 +7,16 @@ import asyncio
 import os
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import shapes
+from tests.support import warm
 from tests.support.api_client import eventually, start
 from tests.support.crowd import Visitor, come, request, until
-from tests.support.hosts import ROOT, Host, environment_of
+from tests.support.hosts import Host, environment_of
 from tests.support.scripts import script
 from tests.support.sse import Told, text_of
 
@@ -34,12 +33,8 @@ def addresses(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         return
     printed = tmp_path_factory.mktemp("web") / "web.log"
     with printed.open("wb") as log:
-        web = subprocess.Popen(
-            [sys.executable, "manage.py", "web"],
-            cwd=ROOT,
-            env=environment_of(host.data_dir),
-            stdout=log,
-            stderr=log,
+        web = warm.start(
+            ("manage.py", "web"), env=environment_of(host.data_dir), stdout=log.fileno(), stderr=log.fileno()
         )
     try:
         yield [host.address, eventually(lambda: address_in(printed), seconds=60)]

@@ -17,6 +17,7 @@ import pytest
 from django.utils.module_loading import import_string
 
 from tests import shapes
+from tests.support import warm
 from tests.support.api_client import start
 from tests.support.hosts import ROOT, Host
 from tests.support.scripts import script
@@ -56,14 +57,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def manage(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "DATA_DIR": str(folder / "nothing")}
-    return subprocess.run(
-        [sys.executable, "manage.py", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return warm.run("manage.py", *arguments, env=environment, timeout=60)
 
 
 def run_its_tests(folder: Path, *paths: str) -> subprocess.CompletedProcess[str]:

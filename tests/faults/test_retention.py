@@ -2,14 +2,13 @@
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 
 import pytest
 
 from nanohost.lib.erasing import from_pairs
+from tests.support import warm
 from tests.support.hosts import Host, environment_of
 from tests.support.wait import wait_until
 
@@ -68,12 +67,11 @@ def is_consistent(host, action):
 
 def kill_in_the_midst(host, *arguments):
     """Run a command, and kill it once it has deleted something; fails if it is done before."""
-    running = subprocess.Popen(
-        [sys.executable, "manage.py", *arguments],
-        cwd=host.root,
-        env=environment_of(host.data_dir),
-        stdout=subprocess.DEVNULL,
-    )
+    with host.log.open("ab") as log:
+        printed = log.fileno()
+        running = warm.start(
+            ("manage.py", *arguments), env=environment_of(host.data_dir), stdout=printed, stderr=printed
+        )
     wait_until(lambda: count(host) < ROWS, seconds=60)
     running.send_signal(signal.SIGKILL)
     running.wait()

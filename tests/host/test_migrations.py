@@ -25,7 +25,7 @@ from django.db.models import NOT_PROVIDED
 from agent.models import Agent
 from nanohost.stack import read_services
 from tests.faults.servers import Redis, free_port
-from tests.support import servers
+from tests.support import servers, warm
 from tests.support.api_client import chat, start
 from tests.support.factories import OwnerFactory
 from tests.support.hosts import KEY, PLAIN, ROOT, Host
@@ -273,14 +273,7 @@ class Nodes:
         return str(answer.json()["assistantMessage"])
 
     def manage(self, *arguments: str, **own: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=self.environment | own,
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        return warm.run("manage.py", *arguments, env=self.environment | own, timeout=100)
 
     def leave(self) -> None:
         started = [process for processes in self.processes.values() for process in processes]

@@ -23,7 +23,8 @@ import httpx2
 from psycopg.rows import dict_row
 
 from tests import shapes
-from tests.support import servers
+from tests.support import servers, warm
+from tests.support.warm import WarmProcess
 from tests.toolbox import grants_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +90,7 @@ def sqlite_template(name: str) -> Path:
                 shutil.copy(sqlite_template("migrated"), database)
             command = {"migrated": ("migrate", "--verbosity=0"), "prepared": ("prepare",)}[name]
             environment = environment_of(folder)
-            subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=environment, check=True, timeout=120)
+            warm.run("manage.py", *command, cwd=ROOT, env=environment, timeout=120).check_returncode()
             assert not database.with_name("nanohost.sqlite3-wal").exists()
             database.rename(made)
     return made
@@ -100,14 +101,17 @@ class Host:
 
     On production ``beat`` has it run as well; embedded, it always does. ``empty``: the embedded host starts on nothing,
     by the project's own settings, as a user's first does; others start on a copy of a database that was migrated, and
-    prepared unless they name what that would make.
+    prepared unless they name what that would make. ``cold``, as ``empty`` ones are: no process of it is started warm
+    (tests/support/warm.py).
     """
 
-    def __init__(self, data_dir: Path, *, beat: bool = False, empty: bool = False, **environment: str) -> None:
+    def __init__(
+        self, data_dir: Path, *, beat: bool = False, empty: bool = False, cold: bool = False, **environment: str
+    ) -> None:
         self.data_dir = data_dir
         self.log = data_dir / "host.log"
         self.root = ROOT
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
         self.address = ""
         self._production = shapes.shape() == shapes.PRODUCTION
         self._commands = PROCESSES | (BEAT if beat else {}) if self._production else {"serve": ("manage.py", "serve")}
@@ -116,9 +120,10 @@ class Host:
             self._environment |= {"DJANGO_SETTINGS_MODULE": "nanohost.settings"}
         self._prepared = not PREPARED.keys() & environment.keys()
         self._empty = empty
+        self._cold = cold or empty
 
     @property
-    def process(self) -> subprocess.Popen[bytes] | None:
+    def process(self) -> subprocess.Popen[bytes] | WarmProcess | None:
         """The process that serves HTTP; None before the first start."""
         return self.processes.get("web" if self._production else "serve")
 
@@ -136,9 +141,7 @@ class Host:
             for name, command in self._commands.items():
                 if name in self.processes and self.processes[name].poll() is None:
                     continue
-                self.processes[name] = subprocess.Popen(
-                    [sys.executable, *command], cwd=self.root, env=self._environment, stdout=log, stderr=log
-                )
+                self.processes[name] = self._begin(command, log.fileno())
         until = time.monotonic() + seconds
         with httpx2.Client(timeout=5, verify=PLAIN) as asker:
             while time.monotonic() < until:
@@ -152,6 +155,12 @@ class Host:
                         return self
                 time.sleep(0.1)
         raise TimeoutError(f"the host was not ready within {seconds} s:\n{self.log_text()[-3000:]}")
+
+    def _begin(self, command: tuple[str, ...], log: int) -> subprocess.Popen[bytes] | WarmProcess:
+        options: dict[str, Any] = {"cwd": self.root, "env": self._environment, "stdout": log, "stderr": log}
+        if not self._cold and warm.may(command, self._environment):
+            return warm.start(command, **options)
+        return subprocess.Popen([sys.executable, *command], **options)
 
     def _is_ready(self, asker: httpx2.Client) -> bool:
         try:
@@ -181,14 +190,7 @@ class Host:
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``manage.py`` beside the host, on its data."""
         self.have_database()
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=self.root,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return warm.run("manage.py", *arguments, cwd=self.root, env=self._environment, timeout=60)
 
     def have_database(self) -> None:
         """Make its database, unless there is one."""

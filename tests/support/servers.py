@@ -9,8 +9,6 @@ being free, and removed by the next.
 import hashlib
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +17,7 @@ import redis
 from psycopg import sql
 
 from tests import shapes
+from tests.support import warm
 
 PREFIX = "test_nanohost_"
 # The first half of each run's advisory lock; any number will do.
@@ -101,14 +100,8 @@ class Run:
 
 def manage(*arguments: str, database: str, environment: dict[str, str]) -> None:
     """Run ``manage.py`` on a database."""
-    ran = subprocess.run(
-        [sys.executable, "manage.py", *arguments],
-        cwd=ROOT,
-        env=environment | {"DATABASE_URL": url_of(database), "REDIS_URL": shapes.named_servers().redis_url},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    where = {"DATABASE_URL": url_of(database), "REDIS_URL": shapes.named_servers().redis_url}
+    ran = warm.run("manage.py", *arguments, env=environment | where, timeout=120)
     assert ran.returncode == 0, ran.stderr
 
 
