@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from nanohost.console.roles import VIEWER, sync_roles
 from nanohost.lib import append_only
 from nanohost.lib.admin import ModelAdmin
 from scheduler import series
+from tests.support.factories import AgentFactory
 from tests.support.hosts import ROOT
 from tests.support.working import advance, settle
 from tools.changes import changing
@@ -164,6 +166,68 @@ def test_users_roles_and_jobs(admin_client: Client) -> None:
     assert '"password": "[redacted]"' in rows
 
 
+def test_who_is_deactivated(admin_client: Client, owner: Any) -> None:
+    anna, ben = User.objects.create_user("anna"), User.objects.create_user("ben")
+    in_the_console(admin_client, "auth_user_changelist", None, action="deactivate", _selected_action=[anna.pk])
+    keys.make(owner=ben)
+    in_the_console(admin_client, "auth_user_delete", ben.pk, do="deactivate")
+    assert entries("user.changed") == [("user admin", "user.changed", name) for name in ("anna", "ben")]
+    assert (json.loads(last().before), json.loads(last().after)) == ({"is_active": True}, {"is_active": False})
+
+
+def test_jobs_that_are_switched_off_and_on_and_run_by_hand(admin_client: Client) -> None:
+    every_hour = IntervalSchedule.objects.create(every=1, period="hours")
+    job = PeriodicTask.objects.create(name="job", task="scheduler.tasks.tick", interval=every_hour)
+    for action in ("disable_tasks", "disable_tasks", "enable_tasks", "run_tasks"):
+        in_the_console(
+            admin_client, "django_celery_beat_periodictask_changelist", None, action=action, _selected_action=[job.pk]
+        )
+    told = AuditEntry.objects.filter(object_id=str(job.pk), actor="user admin").order_by("id")
+    assert [(entry.action, entry.after) for entry in told] == [
+        ("job.changed", '{"enabled": false}'),
+        ("job.changed", '{"enabled": true}'),
+        ("job.run_by_hand", ""),
+    ]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_agent_that_is_deleted(admin_client: Client, together: bool) -> None:
+    agents = [AgentFactory(), AgentFactory()]
+    if together:
+        chosen = {"action": "delete_selected", "_selected_action": [agent.pk for agent in agents], "post": "yes"}
+        in_the_console(admin_client, "agent_agent_changelist", None, **chosen)
+    else:
+        for agent in agents:
+            in_the_console(admin_client, "agent_agent_delete", agent.pk, post="yes")
+    assert entries("agent.deleted") == [("user admin", "agent.deleted", agent.name) for agent in agents]
+    assert json.loads(last().before) == agents[1].profile()
+
+
+def test_what_is_deleted_together_is_told_of_one_by_one(admin_client: Client) -> None:
+    times = [IntervalSchedule.objects.create(every=number, period="days") for number in (5, 6)]
+    chosen = {"action": "delete_selected", "_selected_action": [each.pk for each in times], "post": "yes"}
+    in_the_console(admin_client, "django_celery_beat_intervalschedule_changelist", None, **chosen)
+    assert sorted(entries("console.deleted")) == [("user admin", "console.deleted", f"every {n} days") for n in (5, 6)]
+
+
+def test_members_that_are_given_and_taken_from_the_other_side() -> None:
+    role, anna = Group.objects.create(name="readers"), User.objects.create_user("anna")
+    may = Permission.objects.get(codename="view_apikey")
+    role.user_set.add(anna)
+    may.group_set.add(role)
+    may.user_set.set([anna])
+    role.user_set.clear()
+    may.group_set.clear()
+    told = AuditEntry.objects.filter(action__regex="given|taken").order_by("id")
+    assert [(entry.action, entry.object_name, entry.after) for entry in told] == [
+        ("user.given", "anna", '{"groups": ["readers"]}'),
+        ("role.given", "readers", f'{{"permissions": ["{may}"]}}'),
+        ("user.given", "anna", f'{{"permissions": ["{may}"]}}'),
+        ("user.taken", "anna", '{"groups": ["readers"]}'),
+        ("role.taken", "readers", f'{{"permissions": ["{may}"]}}'),
+    ]
+
+
 def test_who_is_erased_leaves_no_name(owner: Any) -> None:
     owner.email = "anna@example.org"
     owner.save()
@@ -194,6 +258,19 @@ def test_an_export_is_told_of(admin_client: Client, say: Any) -> None:
         assert b"".join(admin_client.get(page).streaming_content)
         assert (last().actor, last().action) == ("user admin", "conversation.exported")
         assert last().object_id == str(conversation.pk)
+
+
+def test_files_of_usage_and_of_the_log_are_exports_too(admin_client: Client, owner: Any) -> None:
+    row, text = ApiKey.objects.issue(owner=owner, scopes=["read"])
+    admin_client.get(reverse("usage_csv"))
+    Client(headers={"Authorization": f"Bearer {text}"}).get("/api/v1/usage?format=csv", secure=True)
+    with audit.acting("manage.py boss"):
+        call_command("audit", "export", stdout=StringIO())
+    assert entries("usage.exported", "audit.exported") == [
+        ("user admin", "usage.exported", ""),
+        (f"key {row} of owner", "usage.exported", ""),
+        ("manage.py boss", "audit.exported", ""),
+    ]
 
 
 def test_what_is_done_in_the_console_beside_that(admin_client: Client, say: Any) -> None:
@@ -349,6 +426,8 @@ def test_the_command_verifies_and_names_what_is_wrong(owner: Any, capsys: Any, t
     assert "is whole" in capsys.readouterr().out
     call_command("audit", "export")
     assert len(capsys.readouterr().out.splitlines()) == AuditSeal.objects.count()
+    audit.seal()
+    audit.tell_head(settings.AUDIT_HEADS)
     for model in (AuditEntry, AuditSeal):
         append_only.unprotect(connection, model)
     try:
