@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -26,7 +27,7 @@ from nanohost.console import people
 from nanohost.console.audit_log import ACTIONS
 from nanohost.console.roles import VIEWER, sync_roles
 from nanohost.lib import append_only
-from nanohost.lib.admin import ModelAdmin
+from nanohost.lib.admin import MAX_LISTED, ModelAdmin
 from scheduler import series
 from tests.support.factories import AgentFactory
 from tests.support.hosts import ROOT
@@ -385,6 +386,56 @@ def test_what_is_no_time_is_told_and_narrows_nothing(admin_client: Client, said:
     assert "is no time: say it as 2026-01-31T09:30" in shown.content.decode()
     assert shown.context["cl"].result_list
     assert "<b>" not in shown.content.decode()
+
+
+def test_a_range_that_ends_before_it_begins_is_told(admin_client: Client) -> None:
+    AuditEntry.objects.create(actor="boss", action="signed_in")
+    page = reverse("admin:accounts_auditentry_changelist")
+    for until in ("2026-01-01", "2026-01-02T00:00"):
+        shown = admin_client.get(page, {"from": "2026-01-02", "until": until})
+        assert "“Until” has to be later than “From”" in shown.content.decode()
+        assert not shown.context["cl"].result_list
+    right = admin_client.get(page, {"from": "2026-01-02", "until": "2026-01-03"}).content.decode()
+    assert "has to be later" not in right
+
+
+@pytest.fixture
+def found(admin_client: Client) -> Callable[..., list[str]]:
+    """The reasons of the entries that a search finds, the newest first."""
+
+    def search(q: str, **filters: str) -> list[str]:
+        page = reverse("admin:accounts_auditentry_changelist")
+        return [entry.reason for entry in admin_client.get(page, {"q": q, **filters}).context["cl"].result_list]
+
+    return search
+
+
+def test_the_log_is_searched_for_who_for_what_it_is_about_and_for_a_request(found: Any) -> None:
+    shop = {"object_type": "accounts.apikey", "object_id": "7", "object_name": "nh_ab12cd34_… (the shop)"}
+    of = {
+        "anna": {"actor": "user anna", "action": "key.made", **shop},
+        "agent": {"actor": "agent default", "action": "tool.ended", "request_id": "4f1c"},
+        "both": {"actor": "user anna", "action": "key.revoked", "request_id": "4f1c", **shop},
+        "other": {"actor": "user anna smith", "action": "key.made", "object_id": "71", "object_name": "the shop"},
+    }
+    for reason, entry in of.items():
+        AuditEntry.objects.create(reason=reason, **entry)
+    for term in ("user anna", "anna", " user anna "):
+        assert found(term) == ["both", "anna"]
+    assert found("agent default") == found("default") == ["agent"]
+    assert found("user anna smith") == ["other"]
+    assert found("7") == found(shop["object_name"]) == ["both", "anna"]
+    assert found("4f1c") == ["both", "agent"]
+    assert found("4f1c", action="key.revoked") == ["both"]
+    assert found("anna smit") == found("user") == found("anna default") == found("%") == []
+
+
+def test_of_very_many_that_are_found_the_newest_are_listed(found: Any) -> None:
+    seldom = [AuditEntry(actor="user boss", action="key.made", reason=str(number)) for number in (1, 2)]
+    often = (AuditEntry(actor="user boss", action="signed_in", reason="in") for _ in range(MAX_LISTED + 1))
+    AuditEntry.objects.bulk_create([*seldom, *often])
+    assert found("user boss")[:2] == ["in", "in"]
+    assert found("user boss", action="key.made") == ["2", "1"]
 
 
 # --- from outside ------------------------------------------------------------------------------------------------
