@@ -271,7 +271,7 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
         """Row by row, as beat and the audit log are told of it."""
         job.enabled = on
         with transaction.atomic():
-            job.save(update_fields=["enabled", "last_run_at", "date_changed"])
+            job.save(update_fields=["enabled", "last_run_at", "date_changed"])  # type: ignore[no-untyped-call]
             self.log_change(request, job, "Enabled." if on else "Disabled.")
 
     @admin.action(description="Run the selected jobs now", permissions=[TOGGLE])
