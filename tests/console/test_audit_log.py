@@ -20,7 +20,7 @@ from django.urls import reverse
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from agent.models import Agent
-from conversations.engine import turn_control
+from conversations.engine import intake, turn_control
 from nanohost.accounts import audit, keys
 from nanohost.accounts.models import ApiKey, AuditEntry, AuditSeal
 from nanohost.console import people
@@ -136,6 +136,18 @@ def test_settings_agents_and_schedules(owner: Any, tool_settings: Any) -> None:
         {"expression": "0 9 * * *"},
         {"expression": "0 10 * * *"},
     )
+
+
+def test_the_intake_that_is_paused_and_resumed() -> None:
+    with audit.acting("user boss"):
+        for _ in range(2):
+            intake.pause(by="boss", because="A deploy.")
+        for _ in range(2):
+            intake.resume(by="anna")
+    paused, resumed = AuditEntry.objects.filter(action__startswith="intake.").order_by("id")
+    assert (paused.actor, paused.action, paused.reason) == ("user boss", "intake.paused", "A deploy.")
+    assert (resumed.action, json.loads(resumed.after)) == ("intake.resumed", {"by": "anna"})
+    assert json.loads(resumed.before)["because"] == "A deploy."
 
 
 def test_users_roles_and_jobs(admin_client: Client) -> None:
