@@ -450,6 +450,25 @@ def test_of_very_many_that_are_found_the_newest_are_listed(found: Any) -> None:
     assert found("user boss", action="key.made") == ["2", "1"]
 
 
+@pytest.mark.embedded(reason="the plans are SQLite's; for those of PostgreSQL see tests/plans")
+@pytest.mark.parametrize("filters", [{}, {"action": "signed_in"}, {"from": "2026-01-02", "until": "2026-02-02"}])
+def test_a_search_goes_by_index_in_its_order(found: Any, filters: dict[str, str]) -> None:
+    AuditEntry.objects.create(actor="user boss", action="signed_in", at=datetime(2026, 1, 3, tzinfo=UTC))
+    plans: list[list[str]] = []
+
+    def explain(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("SELECT") and 'FROM "accounts_auditentry"' in sql:
+            # Past the wrapper, and with parameters as Django's own cursor passes them.
+            steps = connection.connection.execute(f"EXPLAIN QUERY PLAN {sql}".replace("%s", "?"), params)
+            plans.append([step[-1] for step in steps])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        assert len(found("boss", **filters)) == 1
+    assert len(plans) > 8
+    assert not [plan for plan in plans if any("SCAN accounts" in step or "TEMP B-TREE" in step for step in plan)]
+
+
 # --- from outside ------------------------------------------------------------------------------------------------
 
 
