@@ -30,7 +30,7 @@ ACTIONS = (
     *("key.made", "key.changed", "key.revoked", "agent.made", "agent.changed", "agent.deleted"),
     *("schedule.made", "schedule.changed", "schedule.paused", "schedule.resumed", "schedule.cancelled"),
     *("schedule.run_by_hand", "conversation.deleted", "conversation.exported", "usage.exported", "audit.exported"),
-    *("memory.trusted", "intake.paused", "intake.resumed"),
+    *("memory.trusted", "memory.restored", "memory.dismissed", "intake.paused", "intake.resumed"),
     *("user.made", "user.changed", "user.deleted", "user.erased", "user.given", "user.taken"),
     *("role.made", "role.changed", "role.deleted", "role.given", "role.taken"),
     *("webhook.made", "webhook.changed", "webhook.rotated", "webhook.disabled", "webhook.tried", "delivery.sent_again"),
@@ -54,7 +54,15 @@ _KINDS = ("user", "agent", "manage.py")
 OBJECTS = (
     *("tools.toolcall", "tools.toolsetting", "tools.approval", "accounts.apikey", "accounts.auditentry", "agent.agent"),
     *("scheduler.schedule", "conversations.conversation", "conversations.webhookendpoint", "conversations.delivery"),
-    *("agent.modelprice", "agent.budget", "memory.memory", "conversations.intakepause", "auth.user", "auth.group"),
+    *(
+        "agent.modelprice",
+        "agent.budget",
+        "memory.memory",
+        "memory.memoryversion",
+        "conversations.intakepause",
+        "auth.user",
+        "auth.group",
+    ),
     "accounts.legalhold",
     "django_celery_beat.periodictask",
 )

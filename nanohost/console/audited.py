@@ -31,7 +31,7 @@ _TELL_THEMSELVES = {
     *("auth.user", "auth.group", "django_celery_beat.periodictask", "accounts.apikey", "agent.agent"),
     *("tools.toolsetting", "scheduler.schedule", "agent.modelprice", "agent.budget"),
     *("conversations.webhookendpoint", "conversations.delivery"),
-    "accounts.legalhold",
+    *("accounts.legalhold", "conversations.intakepause"),
 }
 # Tables that say who has what: the columns of the one who has it, and of what that is.
 _ENDS: dict[type[Model], tuple[str, str]] = {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from agent.models import Agent
 from conversations.engine import intake, turn_control
+from memory import documents
 from nanohost.accounts import audit, keys
 from nanohost.accounts.models import ApiKey, AuditEntry, AuditSeal
 from nanohost.console import people
@@ -136,6 +138,33 @@ def test_settings_agents_and_schedules(owner: Any, tool_settings: Any) -> None:
         {"expression": "0 9 * * *"},
         {"expression": "0 10 * * *"},
     )
+
+
+def test_memory_that_is_restored_or_dismissed(owner: Any) -> None:
+    whose = {"agent": "default", "owner_id": owner.pk}
+    write = partial(documents.rewrite, **whose, source="api", checked=False)
+    clean = write(base=0, content="- tea")
+    write(base=1, content="- tea and roses", tainted_by="a page")
+    aside = documents.rewrite(**whose, base=2, content="- roses", source="import", doubt="It drops much.")
+    with audit.acting("user boss"):
+        for _ in range(2):
+            documents.restore(clean, by="boss")
+            documents.dismiss(aside, by="boss")
+    restored, dismissed = AuditEntry.objects.filter(actor="user boss").order_by("id")
+    assert (restored.action, dismissed.action) == ("memory.restored", "memory.dismissed")
+    assert json.loads(restored.before) == {"version": 2, "taintedBy": "a page"}
+    assert json.loads(restored.after) == {"version": 3, "content of": clean.pk, "taintedBy": ""}
+    assert (dismissed.object_type, dismissed.object_id) == ("memory.memoryversion", str(aside.pk))
+
+
+@pytest.mark.parametrize("by", ["console", "shell"])
+def test_the_intake_is_told_of_once_however_it_is_paused(admin_client: Client, by: str) -> None:
+    if by == "console":
+        admin_client.post(reverse("queue_intake"), {"reason": "A deploy."})
+    else:
+        call_command("intake", "pause", "--because", "A deploy.", stdout=StringIO())
+    (told,) = AuditEntry.objects.filter(object_type="conversations.intakepause")
+    assert (told.action, told.reason) == ("intake.paused", "A deploy.")
 
 
 def test_the_intake_that_is_paused_and_resumed() -> None:
