@@ -8,6 +8,7 @@ from uuid import UUID
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -174,6 +175,13 @@ class AgentAdmin(ModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
         obj.save_version(by=request.user.get_username())
+
+    def delete_model(self, request: HttpRequest, obj: Agent) -> None:
+        obj.remove()
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Agent]) -> None:
+        for agent in queryset:
+            agent.remove()
 
     @admin.display(description="earlier versions")
     def versions(self, agent: Agent) -> str:

@@ -210,6 +210,12 @@ class Agent(models.Model):
                 after={name: became[name] for name in differ},
             )
 
+    def remove(self) -> None:
+        """Delete it, and tell the audit log what it was."""
+        with transaction.atomic():
+            audit.record("agent.deleted", about=self, before=self.profile())
+            self.delete()
+
 
 # The fields of an agent that its versions keep.
 PROFILE = (

@@ -13,7 +13,7 @@ from tools.taint import MAX_SOURCE
 NONE: dict[str, Any] = {"tainted_at_seq": None, "tainted_by": ""}
 
 # The columns that tell what becomes of taint when a conversation begins anew.
-OF_CONVERSATION = ("starts_at_seq", "pins", "tainted_at_seq", "tainted_by")
+OF_CONVERSATION = ("starts_at_seq", "erased_through", "pins", "tainted_at_seq", "tainted_by")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,11 @@ CLEAN = Taint()
 
 def begun_anew(conversation: Conversation, *, with_pins: bool = True) -> dict[str, Any]:
     """What changes in a conversation's row when it begins anew: of what was said, only what is pinned is in its prompts
-    from then on. Of a row that nobody else changes meanwhile."""
+    from then on. Of a row that nobody else changes meanwhile. If the message that brought taint was deleted by its age,
+    the first that is left tells of it from now on."""
+    at = conversation.tainted_at_seq
+    if at is not None and at <= conversation.erased_through:
+        mark_next(conversation.pk, conversation.erased_through, conversation.tainted_by)
     if conversation.tainted_at_seq is None or not with_pins:
         return NONE
     for seq in sorted(int(each["seq"]) for each in conversation.pins):
@@ -55,6 +59,14 @@ def in_message(conversation: Conversation, seq: int) -> str:
         return last_before(conversation.pk, seq)
     at = conversation.tainted_at_seq
     return conversation.tainted_by if at is not None and at <= seq else ""
+
+
+def mark_next(conversation_id: UUID, seq: int, by: str) -> None:
+    """Have the first message behind a number tell that untrusted text has entered, and from where; one that tells of
+    some already goes on to."""
+    own = Message.objects.filter(conversation_id=conversation_id)
+    following = own.filter(seq__gt=seq).order_by("seq").values_list("pk", flat=True)[:1]
+    own.filter(pk__in=list(following), tainted_by=None).update(tainted_by=by)
 
 
 def last_before(conversation_id: UUID, seq: int) -> str:

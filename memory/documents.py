@@ -217,6 +217,10 @@ def restore(version: MemoryVersion, *, by: str) -> MemoryVersion | None:
             anew=True,
         )
         _settle(version, by=by)
+        if restored:
+            was = {"version": head.version, "taintedBy": head.tainted_by}
+            became = {"version": restored.number, "content of": version.pk, "taintedBy": version.tainted_by}
+            audit.record("memory.restored", about=head, name=str(head), before=was, after=became)
     return restored
 
 
@@ -234,9 +238,11 @@ def trust(*, agent: str, owner_id: int) -> bool:
 
 def dismiss(version: MemoryVersion, *, by: str) -> None:
     """Leave a version aside for good; it is kept."""
-    _settle(version, by=by)
+    with transaction.atomic():
+        if _settle(version, by=by):
+            audit.record("memory.dismissed", about=version)
 
 
-def _settle(version: MemoryVersion, *, by: str) -> None:
+def _settle(version: MemoryVersion, *, by: str) -> bool:
     open_question = MemoryVersion.objects.filter(pk=version.pk, number=None, settled_at=None)
-    open_question.update(settled_at=timezone.now(), settled_by=by[:200])
+    return bool(open_question.update(settled_at=timezone.now(), settled_by=by[:200]))

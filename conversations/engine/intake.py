@@ -14,10 +14,14 @@ from django.db.models import Count
 
 from conversations.models import MAX_REASON, IntakePause, Turn
 from conversations.statuses import TurnStatus, WaitingFor, describe
+from nanohost.accounts import audit
 from nanohost.lib import clock
 from nanohost.lib.redaction import redact_head
 
 logger = logging.getLogger(__name__)
+
+# What the audit log calls it.
+_NAME = "the intake of new turns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +57,13 @@ class Left:
 
 def pause(*, by: str, because: str) -> bool:
     """Take no new turns in, from the commit on; False if it is paused already: that pause stays as it is."""
-    _, paused = IntakePause.objects.get_or_create(
-        pk=IntakePause.ONLY,
-        defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": redact_head(because, MAX_REASON)},
-    )
+    because = redact_head(because, MAX_REASON)
+    with transaction.atomic():
+        pause, paused = IntakePause.objects.get_or_create(
+            pk=IntakePause.ONLY, defaults={"paused_at": clock.read(), "paused_by": by[:150], "because": because}
+        )
+        if paused:
+            audit.record("intake.paused", about=pause, name=_NAME, after={"by": by}, reason=because)
     if paused:
         logger.warning("the intake of new turns is paused", extra={"by": by})
     return paused
@@ -65,8 +72,13 @@ def pause(*, by: str, because: str) -> bool:
 def resume(*, by: str) -> bool:
     """Take new turns in again; False if it was not paused. Sweeps find what was held, within seconds."""
     with transaction.atomic():
-        resumed = bool(IntakePause.objects.current().delete()[0])
-        if resumed:
+        pause = IntakePause.objects.current().select_for_update().first()
+        resumed = bool(pause and pause.delete()[0])
+        if pause and resumed:
+            was = {"by": pause.paused_by, "because": pause.because}
+            audit.record(
+                "intake.resumed", kind=pause._meta.label_lower, key=pause.ONLY, name=_NAME, before=was, after={"by": by}
+            )
             # Taken in from here on: the next pause would hold them again, with all that waits behind them by then. One
             # that is locked, or stored at this moment, is let in all the same (see TurnQuerySet.due).
             held = Turn.objects.filter(status=TurnStatus.QUEUED, waiting_for=WaitingFor.INTAKE)

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Greatest
 
+from conversations import taint
 from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
@@ -144,6 +145,7 @@ def erase_messages(conversation_id: UUID, *, before: datetime | None, rows: int,
         left -= len(summed_up)
     if gone:
         _move_on(conversation, {each.seq for each in gone})
+        _pass_taint_on(conversation_id, conversation.erased_through, gone)
     if left > 0:
         left -= len(_delete(own, list(loose[:left]), erased))
     for others in (deferred, compactions):
@@ -200,6 +202,14 @@ def _move_on(conversation: Conversation, gone: set[int | None]) -> None:
     seqs = [seq for seq in gone if seq]
     later = Compaction.objects.filter(conversation=conversation, before_summary__in=seqs)
     later.update(before_summary=None)
+
+
+def _pass_taint_on(conversation_id: UUID, through: int, gone: Sequence[Message]) -> None:
+    """What untrusted text had entered before is told by the marks of messages: where one goes, the next that is left
+    has it. The last counts of those that went one behind the other."""
+    marks = {max(each.seq, through): each.tainted_by for each in gone if each.seq and each.tainted_by}
+    for seq, by in marks.items():
+        taint.mark_next(conversation_id, seq, by)
 
 
 def _aged_through(conversation: Conversation, what: str, before: datetime) -> int:

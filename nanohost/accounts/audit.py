@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Exists, Max, OuterRef
+from django.db.models import Exists, Min, OuterRef
 
 from nanohost.accounts.models import AuditEntry, AuditSeal, UnsealedEntry
 from nanohost.lib import append_only
@@ -279,12 +279,14 @@ def _refuse_unsealed() -> None:
 
 
 def lines(*, since: datetime | None = None) -> Iterator[str]:
-    """The sealed entries as JSON, each with the hash before it and its own: to be verified by anybody."""
+    """The sealed entries as JSON, each with the hash before it and its own: to be verified by anybody. ``since``: from
+    the first on that is so young; one that is older may be among those behind it, since its transaction took long."""
     after, previous = 0, BEGINNING
     if since:
-        first = AuditSeal.objects.filter(entry_id__in=AuditEntry.objects.filter(at__lt=since).values("pk"))
-        after = first.aggregate(last=Max("number"))["last"] or 0
-        previous = AuditSeal.objects.get(number=after).hash if after else BEGINNING
+        young = AuditSeal.objects.filter(entry_id__in=AuditEntry.objects.filter(at__gte=since).values("pk"))
+        first = young.aggregate(first=Min("number"))["first"]
+        before = AuditSeal.objects.filter(number__lt=first) if first else AuditSeal.objects.all()
+        after, previous = before.order_by("-number").values_list("number", "hash").first() or (0, BEGINNING)
     for seal, entry in _sealed(after):
         if entry is None:
             raise NotWhole(f"number {seal.number}: its entry {seal.entry_id} is missing")

@@ -286,6 +286,9 @@ class AuditEntry(models.Model):
             models.Index(fields=["action", "-id"], name="audit_by_action"),
             models.Index(fields=["actor", "-id"], name="audit_by_actor"),
             models.Index(fields=["object_type", "object_id", "-id"], name="audit_of_an_object"),
+            models.Index(fields=["object_id", "-id"], name="audit_by_object_id"),
+            models.Index(fields=["object_name", "-id"], name="audit_by_object_name"),
+            models.Index(fields=["request_id", "-id"], name="audit_by_request"),
             models.Index(fields=["at"], name="audit_by_time"),
         ]
 

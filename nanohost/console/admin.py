@@ -14,6 +14,7 @@ from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -28,7 +29,7 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, Interval
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from nanohost.accounts import holds
+from nanohost.accounts import audit, holds
 from nanohost.accounts.errors import UnderLegalHold
 from nanohost.console import (
     agents,  # noqa: F401 -- which registers pages as well
@@ -114,8 +115,15 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
         self.message_user(request, "They are deactivated, but for yourself.", messages.SUCCESS)
 
     def _deactivate(self, request: HttpRequest, user: User) -> None:
-        User.objects.filter(pk=user.pk).update(is_active=False)
-        self.log_change(request, user, "Deactivated.")
+        user.is_active = False
+        with transaction.atomic():
+            user.save(update_fields=["is_active"])
+            self.log_change(request, user, "Deactivated.")
+
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        """In one transaction with what the audit log is told of it."""
+        with transaction.atomic():
+            return super().user_change_password(request, id, form_url)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Of several at once, none that has anything: what goes with each is told on its own page."""
@@ -249,14 +257,27 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
 
     @admin.action(description="Enable the selected jobs", permissions=[TOGGLE])
     def enable_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
-        super().enable_tasks(request, queryset)
+        for job in queryset.filter(enabled=False):
+            self._switch(request, job, on=True)
+        self.message_user(request, "They are enabled.", messages.SUCCESS)
 
     @admin.action(description="Disable the selected jobs", permissions=[TOGGLE])
     def disable_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
-        super().disable_tasks(request, queryset)
+        for job in queryset.filter(enabled=True):
+            self._switch(request, job, on=False)
+        self.message_user(request, "They are disabled.", messages.SUCCESS)
+
+    def _switch(self, request: HttpRequest, job: PeriodicTask, *, on: bool) -> None:
+        """Row by row, as beat and the audit log are told of it."""
+        job.enabled = on
+        with transaction.atomic():
+            job.save(update_fields=["enabled", "last_run_at", "date_changed"])  # type: ignore[no-untyped-call]
+            self.log_change(request, job, "Enabled." if on else "Disabled.")
 
     @admin.action(description="Run the selected jobs now", permissions=[TOGGLE])
     def run_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
+        for job in queryset:
+            audit.record("job.run_by_hand", about=job)
         super().run_tasks(request, queryset)
 
 

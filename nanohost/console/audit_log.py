@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from heapq import nlargest
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from django.utils.html import format_html
 
 from nanohost.accounts import audit
 from nanohost.accounts.models import AuditEntry, AuditSeal
-from nanohost.lib.admin import GrowingAdmin, KnownValues, excerpt, have_history
+from nanohost.lib.admin import MAX_LISTED, GrowingAdmin, KnownValues, excerpt, have_history
 from nanohost.lib.redaction import redact_known
 
 # What can be done or decided, as the log calls it: the choices of the list's filter.
@@ -26,16 +27,16 @@ ACTIONS = (
     *("tool.admitted", "tool.refused", "tool.ended", "tool_setting.changed"),
     *("consent.requested", "consent.seconded", "consent.decided"),
     *("hold.placed", "hold.released", "retention.erased", "user.erasing"),
-    *("key.made", "key.changed", "key.revoked", "agent.made", "agent.changed"),
+    *("key.made", "key.changed", "key.revoked", "agent.made", "agent.changed", "agent.deleted"),
     *("schedule.made", "schedule.changed", "schedule.paused", "schedule.resumed", "schedule.cancelled"),
-    *("schedule.run_by_hand", "conversation.deleted", "conversation.exported", "audit.exported"),
-    "memory.trusted",
+    *("schedule.run_by_hand", "conversation.deleted", "conversation.exported", "usage.exported", "audit.exported"),
+    *("memory.trusted", "memory.restored", "memory.dismissed", "intake.paused", "intake.resumed"),
     *("user.made", "user.changed", "user.deleted", "user.erased", "user.given", "user.taken"),
     *("role.made", "role.changed", "role.deleted", "role.given", "role.taken"),
     *("webhook.made", "webhook.changed", "webhook.rotated", "webhook.disabled", "webhook.tried", "delivery.sent_again"),
     *("price.made", "price.changed", "price.deleted"),
     *("budget.made", "budget.changed", "budget.deleted", "budget.warning", "budget.exceeded"),
-    *("job.made", "job.changed", "job.deleted", "signed_in", "signed_out", "sign_in_failed"),
+    *("job.made", "job.changed", "job.deleted", "job.run_by_hand", "signed_in", "signed_out", "sign_in_failed"),
     *("console.added", "console.changed", "console.deleted"),
 )
 
@@ -46,11 +47,22 @@ LATE = timedelta(minutes=10)
 # Databases and calendars end near the years 1 and 9999.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
+# What stands before the name of somebody who acts; a search finds them without it as well.
+_KINDS = ("user", "agent", "manage.py")
+
 # What it can be done to.
 OBJECTS = (
     *("tools.toolcall", "tools.toolsetting", "tools.approval", "accounts.apikey", "accounts.auditentry", "agent.agent"),
     *("scheduler.schedule", "conversations.conversation", "conversations.webhookendpoint", "conversations.delivery"),
-    *("agent.modelprice", "agent.budget", "memory.memory", "auth.user", "auth.group"),
+    *(
+        "agent.modelprice",
+        "agent.budget",
+        "memory.memory",
+        "memory.memoryversion",
+        "conversations.intakepause",
+        "auth.user",
+        "auth.group",
+    ),
     "accounts.legalhold",
     "django_celery_beat.periodictask",
 )
@@ -105,6 +117,9 @@ class TimeFilter(admin.ListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         since, until = (self._time(request, name) for name in (self.FROM, self.UNTIL))
+        if since and until and since >= until:
+            messages.error(request, "“Until” has to be later than “From”: nothing has happened in between.")
+            return queryset.none()
         by_time = AuditEntry.objects.order_by("at").values_list("pk", flat=True)
         if since:
             first = by_time.filter(at__gte=since - LATE).first()
@@ -133,12 +148,27 @@ class AuditEntryAdmin(GrowingAdmin):
     list_filter = [TimeFilter, ActionFilter, ObjectFilter]
     more_lookups = (TimeFilter.FROM, TimeFilter.UNTIL)
     search_fields = ["actor", "object_id", "object_name", "request_id"]
+    search_help_text = "All of one of these: who, an object's id or name, a request's id."
     fields = [
         *("at", "actor", "action", "object_type", "object_id", "object_name", "changed", "reason", "request_id"),
         *("number", "hash"),
     ]
     readonly_fields = ["changed", "number", "hash"]
     list_before_template = "admin/accounts/audit_export.html"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
+    ) -> tuple[QuerySet[AuditEntry], bool]:
+        """Entries of which something is all of the term: the newest, as many as are listed. Each column is asked by
+        itself, in the order of its own index; of them together, a database might read all that there is."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        asked = [{name: term} for name in self.search_fields] + [{"actor": f"{kind} {term}"} for kind in _KINDS]
+        found: set[int] = set()
+        for each in asked:
+            found.update(queryset.filter(**each).order_by("-pk").values_list("pk", flat=True)[:MAX_LISTED])
+        return queryset.filter(pk__in=nlargest(MAX_LISTED, found)), False
 
     @admin.display(description="object")
     def object(self, entry: AuditEntry) -> str:

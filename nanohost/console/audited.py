@@ -31,7 +31,13 @@ _TELL_THEMSELVES = {
     *("auth.user", "auth.group", "django_celery_beat.periodictask", "accounts.apikey", "agent.agent"),
     *("tools.toolsetting", "scheduler.schedule", "agent.modelprice", "agent.budget"),
     *("conversations.webhookendpoint", "conversations.delivery"),
-    "accounts.legalhold",
+    *("accounts.legalhold", "conversations.intakepause"),
+}
+# Tables that say who has what: the columns of the one who has it, and of what that is.
+_ENDS: dict[type[Model], tuple[str, str]] = {
+    User.groups.through: ("user", "group"),
+    User.user_permissions.through: ("user", "permission"),
+    Group.permissions.through: ("group", "permission"),
 }
 _DEEDS = {ADDITION: "console.added", CHANGE: "console.changed", DELETION: "console.deleted"}
 
@@ -42,7 +48,7 @@ def connect() -> None:
         pre_save.connect(_before_saving, sender=model, weak=False)
         post_save.connect(_saved, sender=model, weak=False)
         post_delete.connect(_deleted, sender=model, weak=False)
-    for through in (User.groups.through, User.user_permissions.through, Group.permissions.through):
+    for through in _ENDS:
         m2m_changed.connect(_members_changed, sender=through, weak=False)
     post_save.connect(_logged, sender=LogEntry, weak=False)
     user_logged_in.connect(_signed_in, weak=False)
@@ -85,16 +91,21 @@ def _deleted(sender: type[Model], instance: Any, **_: Any) -> None:
     audit.record(f"{_FIELDS[sender][0]}.deleted", about=instance, before=_shown(_values(instance), _FIELDS[sender][1]))
 
 
-def _members_changed(instance: Any, action: str, model: type[Model], pk_set: Any, **_: Any) -> None:
+def _members_changed(
+    sender: type[Model], instance: Any, action: str, reverse: bool, model: type[Model], pk_set: Any, **_: Any
+) -> None:
+    """Of whoever is given something, or has it taken away; ``reverse``: the change was made on what is given."""
     deed = {"post_add": "given", "post_remove": "taken", "pre_clear": "taken"}.get(action)
-    rows = model._default_manager.filter(pk__in=pk_set or ())
+    if deed is None:
+        return
     if action == "pre_clear":
-        of_user = instance.groups if model is Group else instance.user_permissions
-        rows = (instance.permissions if isinstance(instance, Group) else of_user).all()
-    names = sorted(map(str, rows)) if deed else []
-    if names:
-        what = model._meta.verbose_name_plural
-        audit.record(f"{_FIELDS[type(instance)][0]}.{deed}", about=instance, after={str(what): names})
+        here, there = _ENDS[sender][::-1] if reverse else _ENDS[sender]
+        pk_set = sender._default_manager.filter(**{here: instance}).values_list(there, flat=True)
+    others = sorted(model._default_manager.filter(pk__in=pk_set), key=str)
+    holders, given = (others, [instance]) if reverse else ([instance], others)
+    for holder in holders if given else ():
+        names = {str(given[0]._meta.verbose_name_plural): [str(each) for each in given]}
+        audit.record(f"{_FIELDS[type(holder)][0]}.{deed}", about=holder, after=names)
 
 
 def _logged(instance: LogEntry, created: bool, **_: Any) -> None:

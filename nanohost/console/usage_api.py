@@ -100,7 +100,7 @@ class Usage(APIView):
         found = uses.report(group_by=group_by, first=first, last=last, **_seen_by(key_of(request), owner_of(request)))
         if kind == "csv":
             headers = {"Content-Disposition": f'attachment; filename="usage-{first}-{last}.csv"'}
-            return HttpResponse(uses.as_csv(found), content_type="text/csv; charset=utf-8", headers=headers)
+            return HttpResponse(uses.export(found), content_type="text/csv; charset=utf-8", headers=headers)
         return Response(_as_json(found))
 
 

@@ -51,7 +51,7 @@ def as_file(request: HttpRequest) -> HttpResponse:
     found = _report(request)
     name = f"usage-{found.group_by}-{found.first}-{found.last}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return HttpResponse(uses.as_csv(found), content_type="text/csv; charset=utf-8", headers=headers)
+    return HttpResponse(uses.export(found), content_type="text/csv; charset=utf-8", headers=headers)
 
 
 def _report(request: HttpRequest) -> Report:

@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce, TruncDate
 
 from agent.spending.money import as_money
 from conversations.models import OPEN_COMPACTION, Compaction, Turn
+from nanohost.accounts import audit
 from nanohost.accounts.models import ApiKey
 from nanohost.console.models import Use
 from nanohost.lib.redaction import redact_known
@@ -178,6 +179,13 @@ def _names(group_by: str, values: Sequence[Any]) -> dict[Any, str]:
 
 
 # --- as a table --------------------------------------------------------------------------------------------------
+
+
+def export(report: Report) -> str:
+    """As a file of values; the audit log is told of it."""
+    said = {"groupBy": report.group_by, "from": report.first, "to": report.last}
+    audit.record("usage.exported", kind=Use._meta.label_lower, after=said)
+    return as_csv(report)
 
 
 def as_csv(report: Report) -> str:

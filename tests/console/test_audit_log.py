@@ -4,7 +4,10 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,17 @@ from django.urls import reverse
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from agent.models import Agent
-from conversations.engine import turn_control
+from conversations.engine import intake, turn_control
+from memory import documents
 from nanohost.accounts import audit, keys
 from nanohost.accounts.models import ApiKey, AuditEntry, AuditSeal
 from nanohost.console import people
 from nanohost.console.audit_log import ACTIONS
 from nanohost.console.roles import VIEWER, sync_roles
 from nanohost.lib import append_only
-from nanohost.lib.admin import ModelAdmin
+from nanohost.lib.admin import MAX_LISTED, ModelAdmin
 from scheduler import series
+from tests.support.factories import AgentFactory
 from tests.support.hosts import ROOT
 from tests.support.working import advance, settle
 from tools.changes import changing
@@ -135,6 +140,45 @@ def test_settings_agents_and_schedules(owner: Any, tool_settings: Any) -> None:
     )
 
 
+def test_memory_that_is_restored_or_dismissed(owner: Any) -> None:
+    whose = {"agent": "default", "owner_id": owner.pk}
+    write = partial(documents.rewrite, **whose, source="api", checked=False)
+    clean = write(base=0, content="- tea")
+    write(base=1, content="- tea and roses", tainted_by="a page")
+    aside = documents.rewrite(**whose, base=2, content="- roses", source="import", doubt="It drops much.")
+    with audit.acting("user boss"):
+        for _ in range(2):
+            documents.restore(clean, by="boss")
+            documents.dismiss(aside, by="boss")
+    restored, dismissed = AuditEntry.objects.filter(actor="user boss").order_by("id")
+    assert (restored.action, dismissed.action) == ("memory.restored", "memory.dismissed")
+    assert json.loads(restored.before) == {"version": 2, "taintedBy": "a page"}
+    assert json.loads(restored.after) == {"version": 3, "content of": clean.pk, "taintedBy": ""}
+    assert (dismissed.object_type, dismissed.object_id) == ("memory.memoryversion", str(aside.pk))
+
+
+@pytest.mark.parametrize("by", ["console", "shell"])
+def test_the_intake_is_told_of_once_however_it_is_paused(admin_client: Client, by: str) -> None:
+    if by == "console":
+        admin_client.post(reverse("queue_intake"), {"reason": "A deploy."})
+    else:
+        call_command("intake", "pause", "--because", "A deploy.", stdout=StringIO())
+    (told,) = AuditEntry.objects.filter(object_type="conversations.intakepause")
+    assert (told.action, told.reason) == ("intake.paused", "A deploy.")
+
+
+def test_the_intake_that_is_paused_and_resumed() -> None:
+    with audit.acting("user boss"):
+        for _ in range(2):
+            intake.pause(by="boss", because="A deploy.")
+        for _ in range(2):
+            intake.resume(by="anna")
+    paused, resumed = AuditEntry.objects.filter(action__startswith="intake.").order_by("id")
+    assert (paused.actor, paused.action, paused.reason) == ("user boss", "intake.paused", "A deploy.")
+    assert (resumed.action, json.loads(resumed.after)) == ("intake.resumed", {"by": "anna"})
+    assert json.loads(resumed.before)["because"] == "A deploy."
+
+
 def test_users_roles_and_jobs(admin_client: Client) -> None:
     sync_roles()
     AuditEntryCount = AuditEntry.objects.count
@@ -162,6 +206,68 @@ def test_users_roles_and_jobs(admin_client: Client) -> None:
     rows = " ".join(map(str, AuditEntry.objects.values_list("before", "after")))
     assert "pbkdf2" not in rows
     assert '"password": "[redacted]"' in rows
+
+
+def test_who_is_deactivated(admin_client: Client, owner: Any) -> None:
+    anna, ben = User.objects.create_user("anna"), User.objects.create_user("ben")
+    in_the_console(admin_client, "auth_user_changelist", None, action="deactivate", _selected_action=[anna.pk])
+    keys.make(owner=ben)
+    in_the_console(admin_client, "auth_user_delete", ben.pk, do="deactivate")
+    assert entries("user.changed") == [("user admin", "user.changed", name) for name in ("anna", "ben")]
+    assert (json.loads(last().before), json.loads(last().after)) == ({"is_active": True}, {"is_active": False})
+
+
+def test_jobs_that_are_switched_off_and_on_and_run_by_hand(admin_client: Client) -> None:
+    every_hour = IntervalSchedule.objects.create(every=1, period="hours")
+    job = PeriodicTask.objects.create(name="job", task="scheduler.tasks.tick", interval=every_hour)
+    for action in ("disable_tasks", "disable_tasks", "enable_tasks", "run_tasks"):
+        in_the_console(
+            admin_client, "django_celery_beat_periodictask_changelist", None, action=action, _selected_action=[job.pk]
+        )
+    told = AuditEntry.objects.filter(object_id=str(job.pk), actor="user admin").order_by("id")
+    assert [(entry.action, entry.after) for entry in told] == [
+        ("job.changed", '{"enabled": false}'),
+        ("job.changed", '{"enabled": true}'),
+        ("job.run_by_hand", ""),
+    ]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_agent_that_is_deleted(admin_client: Client, together: bool) -> None:
+    agents = [AgentFactory(), AgentFactory()]
+    if together:
+        chosen = {"action": "delete_selected", "_selected_action": [agent.pk for agent in agents], "post": "yes"}
+        in_the_console(admin_client, "agent_agent_changelist", None, **chosen)
+    else:
+        for agent in agents:
+            in_the_console(admin_client, "agent_agent_delete", agent.pk, post="yes")
+    assert entries("agent.deleted") == [("user admin", "agent.deleted", agent.name) for agent in agents]
+    assert json.loads(last().before) == agents[1].profile()
+
+
+def test_what_is_deleted_together_is_told_of_one_by_one(admin_client: Client) -> None:
+    times = [IntervalSchedule.objects.create(every=number, period="days") for number in (5, 6)]
+    chosen = {"action": "delete_selected", "_selected_action": [each.pk for each in times], "post": "yes"}
+    in_the_console(admin_client, "django_celery_beat_intervalschedule_changelist", None, **chosen)
+    assert sorted(entries("console.deleted")) == [("user admin", "console.deleted", f"every {n} days") for n in (5, 6)]
+
+
+def test_members_that_are_given_and_taken_from_the_other_side() -> None:
+    role, anna = Group.objects.create(name="readers"), User.objects.create_user("anna")
+    may = Permission.objects.get(codename="view_apikey")
+    role.user_set.add(anna)
+    may.group_set.add(role)
+    may.user_set.set([anna])
+    role.user_set.clear()
+    may.group_set.clear()
+    told = AuditEntry.objects.filter(action__regex="given|taken").order_by("id")
+    assert [(entry.action, entry.object_name, entry.after) for entry in told] == [
+        ("user.given", "anna", '{"groups": ["readers"]}'),
+        ("role.given", "readers", f'{{"permissions": ["{may}"]}}'),
+        ("user.given", "anna", f'{{"permissions": ["{may}"]}}'),
+        ("user.taken", "anna", '{"groups": ["readers"]}'),
+        ("role.taken", "readers", f'{{"permissions": ["{may}"]}}'),
+    ]
 
 
 def test_who_is_erased_leaves_no_name(owner: Any) -> None:
@@ -194,6 +300,19 @@ def test_an_export_is_told_of(admin_client: Client, say: Any) -> None:
         assert b"".join(admin_client.get(page).streaming_content)
         assert (last().actor, last().action) == ("user admin", "conversation.exported")
         assert last().object_id == str(conversation.pk)
+
+
+def test_files_of_usage_and_of_the_log_are_exports_too(admin_client: Client, owner: Any) -> None:
+    row, text = ApiKey.objects.issue(owner=owner, scopes=["read"])
+    admin_client.get(reverse("usage_csv"))
+    Client(headers={"Authorization": f"Bearer {text}"}).get("/api/v1/usage?format=csv", secure=True)
+    with audit.acting("manage.py boss"):
+        call_command("audit", "export", stdout=StringIO())
+    assert entries("usage.exported", "audit.exported") == [
+        ("user admin", "usage.exported", ""),
+        (f"key {row} of owner", "usage.exported", ""),
+        ("manage.py boss", "audit.exported", ""),
+    ]
 
 
 def test_what_is_done_in_the_console_beside_that(admin_client: Client, say: Any) -> None:
@@ -310,6 +429,75 @@ def test_what_is_no_time_is_told_and_narrows_nothing(admin_client: Client, said:
     assert "<b>" not in shown.content.decode()
 
 
+def test_a_range_that_ends_before_it_begins_is_told(admin_client: Client) -> None:
+    AuditEntry.objects.create(actor="boss", action="signed_in")
+    page = reverse("admin:accounts_auditentry_changelist")
+    for until in ("2026-01-01", "2026-01-02T00:00"):
+        shown = admin_client.get(page, {"from": "2026-01-02", "until": until})
+        assert "“Until” has to be later than “From”" in shown.content.decode()
+        assert not shown.context["cl"].result_list
+    right = admin_client.get(page, {"from": "2026-01-02", "until": "2026-01-03"}).content.decode()
+    assert "has to be later" not in right
+
+
+@pytest.fixture
+def found(admin_client: Client) -> Callable[..., list[str]]:
+    """The reasons of the entries that a search finds, the newest first."""
+
+    def search(q: str, **filters: str) -> list[str]:
+        page = reverse("admin:accounts_auditentry_changelist")
+        return [entry.reason for entry in admin_client.get(page, {"q": q, **filters}).context["cl"].result_list]
+
+    return search
+
+
+def test_the_log_is_searched_for_who_for_what_it_is_about_and_for_a_request(found: Any) -> None:
+    shop = {"object_type": "accounts.apikey", "object_id": "7", "object_name": "nh_ab12cd34_… (the shop)"}
+    of = {
+        "anna": {"actor": "user anna", "action": "key.made", **shop},
+        "agent": {"actor": "agent default", "action": "tool.ended", "request_id": "4f1c"},
+        "both": {"actor": "user anna", "action": "key.revoked", "request_id": "4f1c", **shop},
+        "other": {"actor": "user anna smith", "action": "key.made", "object_id": "71", "object_name": "the shop"},
+    }
+    for reason, entry in of.items():
+        AuditEntry.objects.create(reason=reason, **entry)
+    for term in ("user anna", "anna", " user anna "):
+        assert found(term) == ["both", "anna"]
+    assert found("agent default") == found("default") == ["agent"]
+    assert found("user anna smith") == ["other"]
+    assert found("7") == found(shop["object_name"]) == ["both", "anna"]
+    assert found("4f1c") == ["both", "agent"]
+    assert found("4f1c", action="key.revoked") == ["both"]
+    assert found("anna smit") == found("user") == found("anna default") == found("%") == []
+
+
+def test_of_very_many_that_are_found_the_newest_are_listed(found: Any) -> None:
+    seldom = [AuditEntry(actor="user boss", action="key.made", reason=str(number)) for number in (1, 2)]
+    often = (AuditEntry(actor="user boss", action="signed_in", reason="in") for _ in range(MAX_LISTED + 1))
+    AuditEntry.objects.bulk_create([*seldom, *often])
+    assert found("user boss")[:2] == ["in", "in"]
+    assert found("user boss", action="key.made") == ["2", "1"]
+
+
+@pytest.mark.embedded(reason="the plans are SQLite's; for those of PostgreSQL see tests/plans")
+@pytest.mark.parametrize("filters", [{}, {"action": "signed_in"}, {"from": "2026-01-02", "until": "2026-02-02"}])
+def test_a_search_goes_by_index_in_its_order(found: Any, filters: dict[str, str]) -> None:
+    AuditEntry.objects.create(actor="user boss", action="signed_in", at=datetime(2026, 1, 3, tzinfo=UTC))
+    plans: list[list[str]] = []
+
+    def explain(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("SELECT") and 'FROM "accounts_auditentry"' in sql:
+            # Past the wrapper, and with parameters as Django's own cursor passes them.
+            steps = connection.connection.execute(f"EXPLAIN QUERY PLAN {sql}".replace("%s", "?"), params)
+            plans.append([step[-1] for step in steps])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explain):
+        assert len(found("boss", **filters)) == 1
+    assert len(plans) > 8
+    assert not [plan for plan in plans if any("SCAN accounts" in step or "TEMP B-TREE" in step for step in plan)]
+
+
 # --- from outside ------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +537,8 @@ def test_the_command_verifies_and_names_what_is_wrong(owner: Any, capsys: Any, t
     assert "is whole" in capsys.readouterr().out
     call_command("audit", "export")
     assert len(capsys.readouterr().out.splitlines()) == AuditSeal.objects.count()
+    audit.seal()
+    audit.tell_head(settings.AUDIT_HEADS)
     for model in (AuditEntry, AuditSeal):
         append_only.unprotect(connection, model)
     try:

@@ -17,6 +17,7 @@ from memory.models import HistoryEntry, Memory, MemoryVersion
 from scheduler import series
 from scheduler.models import Schedule
 from scheduler.ticking import tick
+from tests.support.ageing import go, keep
 from tests.support.compacting import compact, saves
 from tests.support.factories import AgentFactory
 from tests.support.injections import INJECTIONS, Injection
@@ -125,6 +126,14 @@ def talk(owner: Any) -> Callable[..., Conversation]:
 def calls_of(chat: Conversation) -> list[tuple[str, str, str]]:
     rows = ToolCall.objects.filter(conversation_id=chat.pk).order_by("created_at", "position")
     return list(rows.values_list("tool_name", "status", "rule"))
+
+
+def forget_through(chat: Conversation, seq: int) -> None:
+    """Its messages up to this one become old, and go."""
+    old = Message.objects.filter(conversation=chat, seq__lte=seq)
+    old.update(created_at=timezone.now() - timedelta(days=31))
+    keep(chat.agent, messages=30)
+    assert go()["refuse", "messages"] >= seq
 
 
 def source_of(chat: Conversation) -> str:
@@ -329,6 +338,49 @@ def test_what_is_pinned_keeps_it(talk, site, harm):
     pins.unpin(chat.pk, said.pk)
     talk("/reset", into=chat)
     assert source_of(chat) == ""
+    pins.pin(chat.pk, said.pk, by="anna")
+    chat.refresh_from_db()
+    assert chat.tainted_at_seq == said.seq
+
+
+@pytest.mark.parametrize("first", ["/reset", "retention"])
+def test_what_is_pinned_keeps_it_though_the_message_that_brought_it_is_deleted_by_its_age(talk, site, first):
+    chat = talk(call("http_get", url=site.page("/page", "Roses.")), DONE)
+    talk("Hello", into=chat)
+    said = Message.objects.filter(conversation=chat, role="assistant").latest("seq")
+    steps = [lambda: talk("/reset", into=chat), lambda: forget_through(chat, said.seq - 2)]
+    for step in steps if first == "/reset" else reversed(steps):
+        step()
+    assert source_of(chat) == ""
+    pins.pin(chat.pk, said.pk, by="anna")
+    chat.refresh_from_db()
+    assert (chat.tainted_at_seq, "the tool http_get" in chat.tainted_by) == (said.seq, True)
+
+
+def test_what_is_said_after_all_that_is_tainted_was_deleted_by_its_age_is_no_cleaner(talk, site):
+    chat = talk(call("http_get", url=site.page("/page", "Roses.")), DONE)
+    forget_through(chat, chat.next_seq - 1)
+    assert not Message.objects.filter(conversation=chat).exists()
+    talk("Hello", into=chat)
+    said = Message.objects.filter(conversation=chat, role="assistant").latest("seq")
+    talk("/reset", into=chat)
+    pins.pin(chat.pk, said.pk, by="anna")
+    chat.refresh_from_db()
+    assert (chat.tainted_at_seq, "the tool http_get" in chat.tainted_by) == (said.seq, True)
+
+
+def test_what_was_said_after_a_tainted_summary_stays_tainted_though_that_is_deleted(talk, site, settings):
+    settings.MEMORY_WINDOW = 1
+    chat = talk("Hello")
+    talk("Hello again", into=chat)
+    talk(call("http_get", url=site.page("/page", "Roses.")), call("remember", fact="roses"), DONE)
+    summed_up = compact(chat)
+    talk("And again", into=chat)
+    said = Message.objects.filter(conversation=chat, role="assistant").latest("seq")
+    assert source_of(chat).startswith("long-term memory")
+    talk("/reset", into=chat)
+    forget_through(chat, summed_up.through_seq)
+    assert not Message.objects.filter(conversation=chat, type=Message.Type.SUMMARY).exists()
     pins.pin(chat.pk, said.pk, by="anna")
     chat.refresh_from_db()
     assert chat.tainted_at_seq == said.seq

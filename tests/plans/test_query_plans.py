@@ -64,7 +64,7 @@ from conversations.models import (
 from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.accounts import audit
-from nanohost.accounts.models import WIDE, ApiKey, Scope
+from nanohost.accounts.models import WIDE, ApiKey, AuditEntry, Scope
 from nanohost.lib.admin import GrowingAdmin
 from nanohost.lib.clock import from_now
 from nanohost.lib.erasing import MAX_ROWS, Erased
@@ -82,7 +82,7 @@ pytestmark = [
 
 GROW = {
     model._meta.db_table
-    for model in (Conversation, Turn, Message, ToolCall, Compaction, DeferredMessage, Approval, Delivery)
+    for model in (Conversation, Turn, Message, ToolCall, Compaction, DeferredMessage, Approval, Delivery, AuditEntry)
 }
 
 
@@ -1168,6 +1168,7 @@ def console_paths() -> Iterator[tuple[str, str]]:
     rows[DeferredMessage] = DeferredMessage.objects.order_by("-created_at").first()
     rows[Approval] = Approval.objects.order_by("-requested_at").first()
     rows[Delivery] = Delivery.objects.order_by("-created_at").first()
+    rows[AuditEntry] = AuditEntry.objects.order_by("-id").first()
     rows[Compaction] = Compaction.objects.order_by("-created_at").first()
     for page in growing():
         path, name = path_of(page), page.opts.model_name
@@ -1200,12 +1201,29 @@ def console_paths() -> Iterator[tuple[str, str]]:
         for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
             yield f"{figure['link']} of {window}", figure["link"]
         yield f"schedules late of {window}", overview["late_link"]
+    yield from audit_paths()
     yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
     for state in ("all", "running", "waiting", "queued", "held"):
         yield f"queue, {state}", f"/admin/queue/?state={state}"
     yield "queue, the list that it leads to", look_at("/admin/queue/").context["turns_link"]
     yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
+
+
+def audit_paths() -> Iterator[tuple[str, str]]:
+    """The audit log by who, what, object and time, and by some of these at once; often and seldom."""
+    path, turn = "/admin/accounts/auditentry/", a_turn()
+    call = ToolCall.objects.filter(turn_id=turn.pk).earliest("position")
+    day = {"from": f"{turn.created_at:%Y-%m-%d}", "until": f"{turn.created_at + timedelta(days=1):%Y-%m-%d}"}
+    of_user, action = {"object_type": "auth.user", "object_id__exact": "7"}, {"action": "signed_in"}
+    for query in (
+        *({"q": term} for term in ("agent default", "default", "user owner-7", "owner-7", "7", "append_line")),
+        *({"q": term} for term in (str(call.pk), turn.request_id, "user nobody")),
+        *(day, action, of_user, {"object_type": "accounts.legalhold"}, {"object_type": "auth.user"}),
+        {"q": "agent default", **day},
+        *({"q": "owner-7", **narrowed} for narrowed in (day, action, {"object_type": "auth.user"})),
+    ):
+        yield f"audit log, {query}", f"{path}?{urlencode(query)}"
 
 
 # --- the fixture -------------------------------------------------------------------------------------------------

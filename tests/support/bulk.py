@@ -2,6 +2,7 @@
 
 200 owners, the first of whom has every fourth of 20,000 conversations; the first conversation has 100,000 messages.
 200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Ids sort by time, as those of the host.
+The audit log has 420,000 entries.
 """
 
 import time
@@ -25,6 +26,7 @@ _TABLES = (
     ),
     "tools_toolcall",
     *("tools_approvalvote", "tools_approval"),
+    *("accounts_auditentry", "accounts_auditseal"),
 )
 
 # One turn every 150 s, the last one now: about a year. In milliseconds; IMMUTABLE functions of SQL cost nothing.
@@ -123,6 +125,21 @@ INSERT INTO tools_approval
            'time', 'consent:always', md5('turn' || n), '{{}}', md5('') || md5(''), '', '', md5('') || md5(''), false,
            CASE WHEN n % 20 = 0 THEN 'denied' ELSE 'approved' END, '', 'owner-1', at, at + interval '7 days', at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 4 = 0;
+-- Of each call, that it was admitted or refused, and how it ended; and now and then somebody signs in.
+INSERT INTO accounts_auditentry
+    (at, actor, action, object_type, object_id, object_name, before, after, reason, request_id)
+    SELECT at, CASE WHEN k = 2 THEN 'user owner-' || 1 + n / 10 % {OWNERS} ELSE 'agent default' END,
+           CASE WHEN k = 2 THEN 'signed_in' WHEN k = 1 THEN 'tool.ended' WHEN n % 200 = 0 THEN 'tool.refused'
+                ELSE 'tool.admitted' END,
+           CASE WHEN k = 2 THEN 'auth.user' ELSE 'tools.toolcall' END,
+           CASE WHEN k = 2 THEN (1 + n / 10 % {OWNERS})::text
+                ELSE pg_temp.id('d00', n * {CALLS_A_TURN}, n::bigint * {_STEP})::text END,
+           CASE WHEN k = 2 THEN 'owner-' || 1 + n / 10 % {OWNERS} WHEN n % 5000 = 0 THEN 'append_line' ELSE 'time' END,
+           '', '{{}}', '', md5('request' || n)
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at), generate_series(0, 2) k
+    WHERE k < 2 OR n % 10 = 0 ORDER BY n, k;
+INSERT INTO accounts_auditseal (number, entry_id, hash)
+    SELECT row_number() OVER (ORDER BY id), id, md5(id::text) || md5('') FROM accounts_auditentry;
 INSERT INTO conversations_webhookendpoint
     (id, name, url, kinds, is_active, disabled_because, seed, former_seed, digest, made_by, created_at)
     SELECT n, 'hook ' || n, 'https://example.org/', '["turn.succeeded", "audit.head"]', n < 10, '', md5('seed' || n),

@@ -281,6 +281,17 @@ def test_an_export_has_all_that_was_sealed() -> None:
     assert not list(audit.lines(since=timezone.now() + timedelta(days=1)))
 
 
+def test_an_export_from_a_day_on_has_all_of_that_day() -> None:
+    """An entry has the time at which its transaction began; one that took long is sealed after later ones."""
+    day = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    for number, seconds in enumerate((-9, 1, -1, 2), 1):
+        AuditEntry.objects.create(actor="boss", action="signed_in", at=day + timedelta(seconds=seconds), reason=number)
+    audit.seal()
+    told = [json.loads(line) for line in audit.lines(since=day)]
+    assert [line["reason"] for line in told] == ["2", "3", "4"]
+    assert told[0]["previous"] == AuditSeal.objects.get(number=1).hash
+
+
 def test_however_many_are_gone_the_others_are_sealed() -> None:
     UnsealedEntry.objects.bulk_create(UnsealedEntry(entry_id=-number) for number in range(1, 1001))
     some(3)

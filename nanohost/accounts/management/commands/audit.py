@@ -43,6 +43,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The audit log is whole: {head.number} entries{against}. Its head is {head.hash}.")
 
     def _export(self, options: dict[str, Any]) -> None:
+        audit.record("audit.exported", kind="accounts.auditentry")
         try:
             for line in audit.lines(since=options["since"]):
                 self.stdout.write(line)
