@@ -9,7 +9,7 @@ from django.db.models import F, Q
 
 from conversations import events
 from conversations.engine import announcements, doorbell
-from conversations.engine.steps import close_round, notify_next
+from conversations.engine.steps import close_round, end_calls, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MAX_REASON, Conversation, Turn
@@ -159,7 +159,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         holds.refuse(holds_on(conversation, placed))
         open_turns = Turn.objects.filter(conversation_id=conversation_id, status__in=OPEN)
         ended = list(open_turns.select_for_update().values_list("pk", flat=True))
-        gate.end_open(ended, rule="deleted", reason="the conversation was deleted")
+        end_calls(ended, rule="deleted", reason="the conversation was deleted")
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)
             announcements.turn_ended(turn_id, TurnStatus.CANCELLED, error_code="conversation_deleted")
