@@ -1,11 +1,12 @@
 """Taking away what somebody else holds: cancelling, failing and requeueing turns, deleting conversations."""
 
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, Value, When
 
 from conversations import events
 from conversations.engine import announcements, doorbell
@@ -101,7 +102,11 @@ def _take_away(turn: Turn) -> bool:
 def _hurry(turn: Turn) -> bool:
     with transaction.atomic():
         queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(notified_at=Now())
-        if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**_anew()):
+        # While people decide, no time of the turn runs.
+        of_approval = When(waiting_for=WaitingFor.APPROVAL, then=Value(None))
+        anew = _anew()
+        anew["deadline"] = Case(of_approval, default=anew["deadline"])
+        if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**anew):
             doorbell.notify(TURNS, turn.pk)
             for call_id in ToolCall.objects.open().filter(turn_id=turn.pk).values_list("pk", flat=True):
                 doorbell.notify(TOOLS, call_id)
@@ -109,7 +114,7 @@ def _hurry(turn: Turn) -> bool:
     return False
 
 
-def _anew() -> dict[str, object]:
+def _anew() -> dict[str, Any]:
     deadline = from_now(settings.TURN_TIMEOUT_SECONDS)
     told = {"retries": 0, "retry_code": "", "retry_detail": "", "retrying_since": None}
     return {"run_after": Now(), "notified_at": Now(), "deadline": deadline, **told}

@@ -128,9 +128,6 @@ def test_a_key_with_one_scope_opens_what_that_is_for_and_nothing_else(owner: Any
 
 def test_a_new_key_talks_and_reads_and_no_more() -> None:
     assert ApiKey().scopes == ["chat", "read"]
-    assert not ApiKey().is_wider
-    assert ApiKey(scopes=["chat", "memory"]).is_wider
-    assert ApiKey(agent_names=[EVERY_AGENT]).is_wider
 
 
 # --- agents ------------------------------------------------------------------------------------------------------
@@ -250,6 +247,11 @@ def test_a_deferred_message_keeps_the_models_of_its_key(owner: Any, talk: Conver
         (["203.0.113.9", "2001:db8::/32"], "2001:db8::7", True),
         (["2001:db8::/32"], "2001:db9::7", False),
         (["203.0.113.0/24"], "nonsense", False),
+        (["::ffff:203.0.113.0/120"], "203.0.113.9", True),
+        (["::ffff:203.0.113.0/120"], "::ffff:203.0.114.9", False),
+        (["::/0"], "203.0.113.9", False),
+        (["0.0.0.0/0"], "2001:db8::7", False),
+        (["fe80::/64"], "fe80::7%eth0", True),
     ],
 )
 def test_a_key_is_used_from_its_networks(owner: Any, networks: list[str], address: str, opens: bool) -> None:

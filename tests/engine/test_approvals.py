@@ -71,6 +71,13 @@ def test_it_may_take_days(asked, effects):
     assert (turn.status, effects.read_text()) == (TurnStatus.SUCCEEDED, "one\n")
 
 
+def test_its_time_does_not_begin_when_somebody_requeues_it(asked):
+    turn = asked("one")
+    assert turn_control.requeue_turn(turn)
+    turn.refresh_from_db()
+    assert (turn.waiting_for, turn.deadline) == (WaitingFor.APPROVAL, None)
+
+
 def test_a_denial_tells_the_model_why(asked, effects):
     turn = asked("one")
     approvals.decide(the_approval().pk, by=ANNA, decision="deny", reason="Not on a Sunday.")
