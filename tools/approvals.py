@@ -167,6 +167,7 @@ def _propose(approval: Approval, arguments: str) -> None:
 
 def deny(approval: Approval, *, by: str, reason: str) -> ToolCall:
     """Deny a locked, pending one: its call is refused, and the model is told why."""
+    reason = redact_head(reason, MAX_REASON)
     said = f"{by} has denied this call." + (f" The reason: {reason}" if reason else "")
     return _refuse(approval, ApprovalState.DENIED, DENIED, said, by=by, reason=reason)
 

@@ -153,6 +153,24 @@ def test_a_secret_argument_is_run_whole_and_kept_nowhere(asked, effects):
     assert secret not in str(rows)
 
 
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_a_secret_in_a_reason_is_kept_nowhere(asked, decision):
+    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    turn = asked("one")
+    approvals.decide(the_approval().pk, by=ANNA, decision=decision, reason=f"It has {secret} in it.")
+    finish(turn)
+    models = (Approval, ToolCall, AuditEntry, Message, Delivery)
+    assert secret not in str([list(model.objects.values_list()) for model in models])
+
+
+def test_a_secret_in_a_reason_to_second_is_kept_nowhere(asked):
+    ToolSetting.objects.update(four_eyes=True)
+    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    asked("one")
+    approvals.decide(the_approval().pk, by=ANNA, decision="approve", reason=f"It has {secret} in it.")
+    assert secret not in str(list(AuditEntry.objects.values_list()))
+
+
 def test_what_runs_is_what_was_approved(asked, effects):
     turn = asked("one")
     approvals.decide(the_approval().pk, by=ANNA, decision="approve")
