@@ -120,13 +120,18 @@ def approve(approval: Approval, by: Voter, *, arguments: str | None, seen: str, 
 
     ``arguments``: others than those that the model asked for; the gate has looked at them. They are what the next one
     approves, and an approval of what was proposed before no longer counts. ``seen``: the hash of those that were looked
-    at, if it is known; nobody approves what somebody else has just proposed instead.
+    at, if it is known; nobody approves what somebody else has just proposed instead, nor unseen what somebody else has.
     """
     if seen and seen != wanted_hash(approval):
         raise AlreadyDecided("Somebody has changed the arguments meanwhile: look at them again. Nothing was decided.")
     call = ToolCall.objects.select_for_update().filter(pk=approval.call_id, status=CallStatus.WAITING).first()
     if call is None:
         raise AlreadyDecided(ENDED)
+    if approval.proposed and arguments is None and not seen:
+        raise AlreadyDecided(
+            "Somebody would approve other arguments: look at them, and say by argumentsHash that you approve those."
+            " Nothing was decided."
+        )
     if arguments is not None:
         if MASK in arguments and MASK not in call.whole_arguments:
             raise ArgumentsRefused(
@@ -162,6 +167,7 @@ def _propose(approval: Approval, arguments: str) -> None:
 
 def deny(approval: Approval, *, by: str, reason: str) -> ToolCall:
     """Deny a locked, pending one: its call is refused, and the model is told why."""
+    reason = redact_head(reason, MAX_REASON)
     said = f"{by} has denied this call." + (f" The reason: {reason}" if reason else "")
     return _refuse(approval, ApprovalState.DENIED, DENIED, said, by=by, reason=reason)
 

@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.models import Case, DurationField, F, Q, Value, When
 
 from nanohost.accounts import audit
+from nanohost.lib import clock
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import RELEASED, lease_length
 from nanohost.lib.redaction import redact, redact_json
@@ -278,24 +279,24 @@ def doubt_queued(turn_ids: Iterable[UUID]) -> None:
     queued.update(status=CallStatus.RUNNING, started_at=Now())
 
 
-def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCall]:
+def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> tuple[list[ToolCall], list[Approval]]:
     """End the open calls of turns that no longer want them: those that may have had an effect are UNKNOWN.
 
-    Returns the calls that this ended; one that ends by itself at the same moment is not among them.
+    Returns the calls that this ended, and the approvals that nobody has to give any more; a call that ends by itself
+    at the same moment is not among them.
     """
     with transaction.atomic(savepoint=False):
         return _end_open(turn_ids, rule=rule, reason=reason)
 
 
-def _end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolCall]:
+def _end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> tuple[list[ToolCall], list[Approval]]:
     started_write = {"status": CallStatus.RUNNING, "effects": "write"}
     statuses = dict(ToolCall.objects.open().filter(turn_id__in=turn_ids).values_list("pk", "status"))
     if not statuses:
-        return []
+        return [], []
     open_calls = list(statuses)
-    if waiting := [pk for pk, status in statuses.items() if status == CallStatus.WAITING]:
-        pending = Approval.objects.filter(call_id__in=waiting, state=ApprovalState.PENDING)
-        pending.update(state=ApprovalState.WITHDRAWN, private_proposed="", decided_at=Now(), reason=reason)
+    waiting = [pk for pk, status in statuses.items() if status == CallStatus.WAITING]
+    withdrawn = _withdraw(waiting, reason=reason) if waiting else []
     ToolCall.objects.open().filter(pk__in=open_calls).update(
         status=Case(
             When(**started_write, then=Value(CallStatus.UNKNOWN.value)), default=Value(CallStatus.FAILED.value)
@@ -312,4 +313,17 @@ def _end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[ToolC
     ended = list(ToolCall.objects.filter(pk__in=open_calls, rule=rule))
     for call in ended:
         _note("tool.ended", call)
-    return ended
+    return ended, withdrawn
+
+
+def _withdraw(call_ids: Sequence[UUID], *, reason: str) -> list[Approval]:
+    """Nobody has to consent any more to calls that end otherwise. In the order of their ids, as they were asked for."""
+    pending = Approval.objects.select_for_update().filter(call_id__in=call_ids, state=ApprovalState.PENDING)
+    withdrawn = list(pending.order_by("pk"))
+    now = clock.read() if withdrawn else None
+    for approval in withdrawn:
+        approval.state, approval.private_proposed = ApprovalState.WITHDRAWN, ""
+        approval.decided_at, approval.reason = now, reason
+        approval.save(update_fields=["state", "private_proposed", "decided_at", "reason"])  # it is locked
+        audit.record("consent.withdrawn", about=approval, after={"state": str(approval.state)}, reason=reason)
+    return withdrawn

@@ -322,10 +322,13 @@ def _too_many(call: ToolCall, limit: Limit, free_in: float) -> Refused:
     return Refused(limit.rule, limit.message(call.tool_name, free_in=free_in))
 
 
-def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> None:
-    """End the open calls of turns that no longer want them; each is audited once that is committed."""
-    for call in calls.end_open(turn_ids, rule=rule, reason=reason):
+def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[Approval]:
+    """End the open calls of turns that no longer want them; each is audited once that is committed. Returns the
+    approvals that nobody has to give any more."""
+    ended, withdrawn = calls.end_open(turn_ids, rule=rule, reason=reason)
+    for call in ended:
         transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
+    return withdrawn
 
 
 def doubt_queued(turn_ids: Iterable[UUID]) -> None:

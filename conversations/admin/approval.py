@@ -17,7 +17,8 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 
 from agent.models import Agent
-from conversations.admin.pages import READERS, page_link
+from conversations.access import READERS
+from conversations.admin.pages import page_link
 from conversations.engine import approvals
 from conversations.models import Conversation, Message
 from nanohost.lib.admin import DECIDE, GrowingAdmin, KnownValues, excerpt, link_to, reason_in, shown, table

@@ -7,10 +7,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-READERS = [
-    *("conversations.view_conversation", "conversations.view_message", "conversations.view_turn"),
-    *("tools.view_toolcall", "agent.view_agentversion", "memory.view_memoryversion"),
-]
+from conversations.access import READERS
 
 # A page shows so many of a turn's tool calls; the list of tool calls has the rest.
 MAX_CALLS = 200

@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from agent import access
 from agent.models import Agent
+from conversations.access import READERS
 from conversations.api.serializers import MessageView
 from conversations.engine import approvals
 from conversations.models import Message
@@ -87,7 +88,9 @@ class ApprovalView(serializers.Serializer[Approval]):
 
 
 class ApprovalDetailView(ApprovalView):
-    messages = serializers.ListField(child=MessageView(), help_text="The latest messages of the conversation.")
+    messages = serializers.ListField(
+        child=MessageView(), help_text="The latest messages of the conversation; none for those who may not read it."
+    )
 
 
 class LatestAsked(Pages):
@@ -148,10 +151,12 @@ class ApprovalDetail(APIView):
 
     @extend_schema(operation_id="getApproval", responses={200: ApprovalDetailView, **problems(404)})
     def get(self, request: Request, approval_id: UUID) -> Response:
-        """What is asked for, and the latest messages of its conversation."""
+        """What is asked for, and the latest messages of its conversation; of somebody else's, for those who may read it
+        in the console as well."""
         approval = _found(request, approval_id)
         latest = Message.objects.filter(conversation_id=approval.conversation_id, seq__isnull=False).order_by("-seq")
-        approval.messages = list(latest[:MAX_MESSAGES])[::-1]  # type: ignore[attr-defined]  # for its shape
+        may_read = approval.owner_id == owner_of(request) or request.user.has_perms(READERS)
+        approval.messages = list(latest[:MAX_MESSAGES])[::-1] if may_read else []  # type: ignore[attr-defined]  # for its shape
         return Response(ApprovalDetailView(approval, context=_owners([approval]) | {"pinned": set()}).data)
 
 

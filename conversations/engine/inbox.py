@@ -161,11 +161,11 @@ def receive(
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
             taken = _take_number(conversation.pk, while_paused)  # and the lock
-            if key and key.turns_at_once and while_paused == "refuse":
-                _refuse_too_many(key, key.turns_at_once)
             turn_id = turn_id or new_id()
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy, turn_id)
+            if key and key.turns_at_once and while_paused == "refuse" and command != STOP:
+                _refuse_too_many(key, key.turns_at_once)
             stored: dict[str, Any] = {
                 "id": turn_id,
                 "conversation_id": conversation.pk,
@@ -253,7 +253,7 @@ _lock_key = Rows(
 _open_turns_of_key = Rows[int](
     lambda: (
         Turn.objects.open()
-        .filter(api_key_id=Given("key_id"))
+        .filter(api_key_id=Given("key_id"), cancel_requested=False)
         .order_by()
         .values("api_key_id")
         .annotate(open_turns=Count("pk"))
@@ -263,7 +263,8 @@ _open_turns_of_key = Rows[int](
 
 
 def _refuse_too_many(key: ApiKey, most: int) -> None:
-    """One after the other, so that two of them cannot both be the last that there is room for."""
+    """One after the other, so that two of them cannot both be the last that there is room for. Turns that are being
+    cancelled count no more: this one may be what they give way to."""
     _lock_key(key_id=key.pk)
     if sum(_open_turns_of_key(key_id=key.pk)) >= most:
         detail = f"{most} turns of this key are open, which is as many as may be; try again when one has ended."

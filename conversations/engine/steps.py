@@ -305,12 +305,21 @@ def notify_next(conversation_id: UUID) -> None:
         doorbell.notify(TURNS, next_turn)
 
 
+def end_calls(turn_ids: Sequence[UUID], *, rule: str, reason: str) -> None:
+    """End the calls that turns leave open, inside the transaction that ends those; and tell whoever was told that they
+    wait for consent that they do no longer."""
+    for approval in gate.end_open(turn_ids, rule=rule, reason=reason):
+        announcements.approval(announced.APPROVAL_DECIDED, approval)
+        kind, data = events.approval_decided(approval, ToolCall.objects.get(pk=approval.call_id))
+        events.publish_after_commit(approval.turn_id, kind, data)
+
+
 def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str) -> None:
     """End what a turn leaves open, inside the transaction that ends it: its calls, and their answers in the transcript.
 
     The next turn's model thereby learns what became of the calls, above all of those that are UNKNOWN.
     """
-    gate.end_open([turn_id], rule=rule, reason=reason)
+    end_calls([turn_id], rule=rule, reason=reason)
     own = Message.objects.filter(turn_id=turn_id, seq__isnull=False).order_by("seq")
     if unanswered := unanswered_calls([message.as_chat() for message in own]):
         results, marks = _results_of(turn_id, unanswered)

@@ -1,15 +1,16 @@
 """Taking away what somebody else holds: cancelling, failing and requeueing turns, deleting conversations."""
 
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, Value, When
 
 from conversations import events
 from conversations.engine import announcements, doorbell
-from conversations.engine.steps import close_round, notify_next
+from conversations.engine.steps import close_round, end_calls, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MAX_REASON, Conversation, Turn
@@ -101,7 +102,11 @@ def _take_away(turn: Turn) -> bool:
 def _hurry(turn: Turn) -> bool:
     with transaction.atomic():
         queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(notified_at=Now())
-        if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**_anew()):
+        # While people decide, no time of the turn runs.
+        of_approval = When(waiting_for=WaitingFor.APPROVAL, then=Value(None))
+        anew = _anew()
+        anew["deadline"] = Case(of_approval, default=anew["deadline"])
+        if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**anew):
             doorbell.notify(TURNS, turn.pk)
             for call_id in ToolCall.objects.open().filter(turn_id=turn.pk).values_list("pk", flat=True):
                 doorbell.notify(TOOLS, call_id)
@@ -109,7 +114,7 @@ def _hurry(turn: Turn) -> bool:
     return False
 
 
-def _anew() -> dict[str, object]:
+def _anew() -> dict[str, Any]:
     deadline = from_now(settings.TURN_TIMEOUT_SECONDS)
     told = {"retries": 0, "retry_code": "", "retry_detail": "", "retrying_since": None}
     return {"run_after": Now(), "notified_at": Now(), "deadline": deadline, **told}
@@ -159,7 +164,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         holds.refuse(holds_on(conversation, placed))
         open_turns = Turn.objects.filter(conversation_id=conversation_id, status__in=OPEN)
         ended = list(open_turns.select_for_update().values_list("pk", flat=True))
-        gate.end_open(ended, rule="deleted", reason="the conversation was deleted")
+        end_calls(ended, rule="deleted", reason="the conversation was deleted")
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)
             announcements.turn_ended(turn_id, TurnStatus.CANCELLED, error_code="conversation_deleted")

@@ -3,11 +3,12 @@ in the audit log."""
 
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.forms.models import model_to_dict
 
 from nanohost.accounts import audit
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import EXPIRED, ApiKey
 
 # What people set.
 LIMITS = (
@@ -18,7 +19,10 @@ LIMITS = (
 
 def make(*, owner: Any, **limits: Any) -> tuple[ApiKey, str]:
     """A key, and its text, which is shown once. Raises ``ValidationError`` for limits that make no sense."""
-    ApiKey(owner=owner, **limits).clean_fields(exclude={"prefix", "digest"})
+    wanted = ApiKey(owner=owner, **limits)
+    wanted.clean_fields(exclude={"prefix", "digest"})
+    if wanted.state == EXPIRED:
+        raise ValidationError({"expires_at": "That is over: the key would open nothing."})
     with transaction.atomic():
         made, text = ApiKey.objects.issue(owner=owner, **limits)
         _note("key.made", made, after=limits_of(made))

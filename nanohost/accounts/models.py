@@ -5,6 +5,7 @@ import hmac
 import ipaddress
 import re
 import secrets
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Self
 from uuid import UUID
@@ -85,10 +86,21 @@ def validate_networks(networks: Any) -> None:
     """A list of networks, such as 203.0.113.0/24, or of addresses."""
     _refuse_no_list(networks)
     for network in networks:
+        if "%" in network:
+            raise ValidationError(f"{network!r} names a zone, by which no address is told from another here.")
         try:
-            ipaddress.ip_network(network)
+            _network(network)
         except ValueError as error:
             raise ValidationError(f"{error}. A network is written as 203.0.113.0/24 or 2001:db8::/32.") from None
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """The network; of IPv4 addresses written as IPv6, the one of IPv4. Raises ValueError."""
+    found = ipaddress.ip_network(text)
+    if isinstance(found, ipaddress.IPv6Network) and found.prefixlen >= 96:
+        mapped = found.network_address.ipv4_mapped
+        return ipaddress.IPv4Network((mapped, found.prefixlen - 96)) if mapped else found
+    return found
 
 
 def _refuse_no_list(texts: Any) -> None:
@@ -222,10 +234,15 @@ class ApiKey(models.Model):
             return REVOKED
         return EXPIRED if self.expires_at and self.expires_at <= timezone.now() else ACTIVE
 
-    @property
-    def is_wider(self) -> bool:
-        """Whether it may do more than a key of which nothing is said when it is made."""
-        return not set(self.scopes) <= set(NEW_SCOPES) or EVERY_AGENT in self.agent_names
+    def is_wider(self, *, public: Collection[str]) -> bool:
+        """Whether it may do more than a key of which nothing is said when it is made. ``public``: the agents that such
+        a key may name."""
+        more = (
+            set(self.scopes) - set(NEW_SCOPES),
+            set(self.agent_names) - set(public),
+            set(self.model_names) - set(settings.LLM_MODELS),
+        )
+        return any(more)
 
     def admits(self, agent: str, *, is_public: bool) -> bool:
         """Whether it may name an agent, and open its conversations."""
@@ -241,7 +258,7 @@ class ApiKey(models.Model):
             return False
         if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
             found = found.ipv4_mapped
-        return any(found in ipaddress.ip_network(network) for network in self.networks)
+        return any(found in _network(network) for network in self.networks)
 
     def note_use(self) -> None:
         """Remember that the key was used, at most once a minute, so that a busy key costs no write a request."""

@@ -25,7 +25,7 @@ from nanohost.lib.redaction import redact_known
 # What can be done or decided, as the log calls it: the choices of the list's filter.
 ACTIONS = (
     *("tool.admitted", "tool.refused", "tool.ended", "tool_setting.changed"),
-    *("consent.requested", "consent.seconded", "consent.decided"),
+    *("consent.requested", "consent.seconded", "consent.decided", "consent.withdrawn"),
     *("hold.placed", "hold.released", "retention.erased", "user.erasing"),
     *("key.made", "key.changed", "key.revoked", "agent.made", "agent.changed", "agent.deleted"),
     *("schedule.made", "schedule.changed", "schedule.paused", "schedule.resumed", "schedule.cancelled"),

@@ -141,7 +141,15 @@ class ApiKeyAdmin(ModelAdmin):
 
     @admin.display(description="wider than a new key", boolean=True)
     def wider(self, key: ApiKey) -> bool:
-        return key.is_wider
+        return key.is_wider(public=key.public_agents)  # type: ignore[attr-defined]  # looked up with the list
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        listed = super().get_changelist_instance(request)
+        listed.result_list = list(listed.result_list)
+        public = set(Agent.objects.filter(is_public=True).values_list("name", flat=True))
+        for key in listed.result_list:
+            key.public_agents = public
+        return listed
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import Group, Permission
 from django.test import Client
 
 from agent.models import Agent
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts.models import EVERY_AGENT, ApiKey
-from nanohost.console.roles import sync_roles
+from nanohost.console.roles import VIEWER, sync_roles
 from tests.support.scripts import script
 from tests.support.working import advance, settle
 from tools.models import Approval, ApprovalState, ToolSetting
@@ -94,6 +94,14 @@ def test_who_may_decide_in_the_console_decides_on_everybodys(outsider: Any, appr
     sync_roles()
     outsider.user_permissions.add(Permission.objects.get(codename="decide_approval"))
     assert decide(client_of(outsider), approval, decision="approve").status_code == 200
+
+
+def test_who_may_decide_but_read_no_transcripts_is_shown_none(outsider: Any, approval: Approval) -> None:
+    sync_roles()
+    outsider.user_permissions.add(Permission.objects.get(codename="decide_approval"))
+    assert get(client_of(outsider), f"/{approval.pk}").json()["messages"] == []
+    outsider.groups.add(Group.objects.get(name=VIEWER))
+    assert len(get(client_of(outsider), f"/{approval.pk}").json()["messages"]) == 2
 
 
 def test_a_key_decides_for_its_agents_only(owner: Any, approval: Approval) -> None:

@@ -80,6 +80,7 @@ def test_without_an_owner_it_is_the_callers(admin: Client, owner: Any) -> None:
         ({"scopes": "chat"}, "scopes"),
         ({"networks": ["203.0.113.9/24"]}, "host bits"),
         ({"networks": ["home"]}, "home"),
+        ({"networks": ["fe80::%eth0/64"]}, "zone"),
         ({"agents": [""]}, "agents"),
         ({"agents": ["x" * 129]}, "agents"),
         ({"models": [7]}, "models"),
@@ -103,6 +104,14 @@ def test_what_makes_no_sense_is_told_and_nothing_is_stored(admin: Client, body: 
         assert ask(admin, "patch", f"/{prefix}", body).status_code == 400
     assert stored() == before
     assert not AuditEntry.objects.filter(object_type="accounts.apikey").exists()
+
+
+def test_no_key_is_made_that_has_expired_and_one_can_be_made_to_expire(admin: Client) -> None:
+    past = {"expiresAt": (timezone.now() - timedelta(seconds=1)).isoformat()}
+    answer = ask(admin, "post", body=past)
+    assert (answer.status_code, "expiresAt" in answer.json()["errors"]) == (400, True)
+    prefix = ask(admin, "post", body={}).json()["prefix"]
+    assert ask(admin, "patch", f"/{prefix}", past).json()["state"] == "expired"
 
 
 def test_who_is_not_active_gets_no_key(admin: Client) -> None:

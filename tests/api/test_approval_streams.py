@@ -74,3 +74,17 @@ def test_no_time_of_the_turn_runs_out_meanwhile(impatient, client, careful):
     ended = client.get(f"/turns/{turn_id}").json()
     assert ended["status"] == "succeeded"
     assert ended["toolCalls"][0]["status"] == "REJECTED"
+
+
+def test_who_follows_a_turn_is_told_that_nobody_has_to_decide_any_more(client, careful):
+    conversation_id = client.post("/conversations", json={"agent": careful}).json()["conversationId"]
+    turn_id = client.post(f"/conversations/{conversation_id}/turns", json={"message": ASK}).json()["turnId"]
+    with streaming(client, "GET", f"/turns/{turn_id}/events") as told:
+        events = []
+        for event in told:
+            events.append(event)
+            if event.kind == "approval.requested":
+                assert client.post(f"/turns/{turn_id}/cancel").status_code == 200
+    asked, decided, ended = [event for event in events if event.kind != "message.delta"][-3:]
+    assert (asked.kind, decided.kind, ended.kind) == ("approval.requested", "approval.decided", "turn.cancelled")
+    assert (decided.data["state"], decided.data["approvalId"]) == ("withdrawn", asked.data["approvalId"])

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 
-from conversations.engine import deferred, inbox, turn_control
+from conversations.engine import deferred, inbox, lease, turn_control
 from conversations.errors import ModelNotAllowed, TooManyTurns
 from conversations.models import Conversation, DeferredMessage, Turn
 from nanohost.accounts.models import EVERY_AGENT, ApiKey, Scope
@@ -128,9 +128,6 @@ def test_a_key_with_one_scope_opens_what_that_is_for_and_nothing_else(owner: Any
 
 def test_a_new_key_talks_and_reads_and_no_more() -> None:
     assert ApiKey().scopes == ["chat", "read"]
-    assert not ApiKey().is_wider
-    assert ApiKey(scopes=["chat", "memory"]).is_wider
-    assert ApiKey(agent_names=[EVERY_AGENT]).is_wider
 
 
 # --- agents ------------------------------------------------------------------------------------------------------
@@ -250,6 +247,11 @@ def test_a_deferred_message_keeps_the_models_of_its_key(owner: Any, talk: Conver
         (["203.0.113.9", "2001:db8::/32"], "2001:db8::7", True),
         (["2001:db8::/32"], "2001:db9::7", False),
         (["203.0.113.0/24"], "nonsense", False),
+        (["::ffff:203.0.113.0/120"], "203.0.113.9", True),
+        (["::ffff:203.0.113.0/120"], "::ffff:203.0.114.9", False),
+        (["::/0"], "203.0.113.9", False),
+        (["0.0.0.0/0"], "2001:db8::7", False),
+        (["fe80::/64"], "fe80::7%eth0", True),
     ],
 )
 def test_a_key_is_used_from_its_networks(owner: Any, networks: list[str], address: str, opens: bool) -> None:
@@ -300,6 +302,46 @@ def test_so_many_turns_of_a_key_are_open_at_a_time(owner: Any, talk: Conversatio
     assert inbox.receive(conversation=talk, content="of the host", request_id="r")
     turn_control.cancel_turn(Turn.objects.filter(api_key_id=key.pk).first())
     assert say().status_code == 202
+
+
+@pytest.mark.parametrize("said", [{"message": "/stop"}, {"message": "No, this", "onBusy": "interrupt"}])
+@pytest.mark.parametrize("is_running", [False, True])
+def test_what_takes_the_place_of_a_turn_is_not_one_too_many(
+    owner: Any, talk: Conversation, said: dict[str, str], is_running: bool
+) -> None:
+    client = client_of(owner, turns_at_once=1)
+    say = lambda **body: call(client, "POST", f"/conversations/{talk.pk}/turns", body)  # noqa: E731 -- shorter than a function
+    assert say(message="Hello").status_code == 202
+    turn = Turn.objects.get()
+    if is_running:
+        assert lease.claim(turn.pk, worker="worker")
+    assert say(**said).status_code == 202
+    turn.refresh_from_db()
+    assert (turn.cancel_requested, turn.ended) == (True, not is_running)
+    assert say(message="One more").status_code == 429
+
+
+def test_a_turn_is_stopped_however_many_are_open(owner: Any, talk: Conversation) -> None:
+    key, secret = ApiKey.objects.issue(owner=owner, turns_at_once=1)
+    client = Client(headers={"Authorization": f"Bearer {secret}"})
+    of_host = inbox.receive(conversation=talk, content="Hello", request_id="r")
+    elsewhere = inbox.start_conversation(owner_id=owner.pk, metadata={})
+    inbox.receive(conversation=elsewhere, content="Hello", request_id="r", key=key)
+    assert call(client, "POST", f"/conversations/{talk.pk}/turns", {"message": "/stop"}).status_code == 202
+    of_host.refresh_from_db()
+    assert of_host.status == "cancelled"
+
+
+def test_a_turn_that_was_not_let_in_has_cancelled_none(owner: Any, talk: Conversation) -> None:
+    key, secret = ApiKey.objects.issue(owner=owner, turns_at_once=1)
+    client = Client(headers={"Authorization": f"Bearer {secret}"})
+    of_host = inbox.receive(conversation=talk, content="Hello", request_id="r")
+    elsewhere = inbox.start_conversation(owner_id=owner.pk, metadata={})
+    inbox.receive(conversation=elsewhere, content="Hello", request_id="r", key=key)
+    said = {"message": "No, this", "onBusy": "interrupt"}
+    assert call(client, "POST", f"/conversations/{talk.pk}/turns", said).status_code == 429
+    of_host.refresh_from_db()
+    assert (of_host.status, of_host.cancel_requested) == ("queued", False)
 
 
 def test_of_many_who_ask_at_once_no_more_are_let_in(owner: Any) -> None:

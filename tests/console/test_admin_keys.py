@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import OPERATOR, VIEWER, sync_roles
-from tests.support.factories import OwnerFactory
+from tests.support.factories import AgentFactory, OwnerFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -77,6 +77,26 @@ def test_what_makes_no_sense_makes_no_key(admin_client, owner, fields, words):
 def test_who_is_not_active_gets_none(admin_client):
     gone = OwnerFactory(is_active=False)
     assert make(admin_client, owner=gone.pk)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("may", "is_wider"),
+    [
+        ({}, False),
+        ({"agent_names": ["default"]}, False),
+        ({"model_names": ["large"]}, False),
+        ({"scopes": ["memory"]}, True),
+        ({"agent_names": ["*"]}, True),
+        ({"agent_names": ["default", "clerk"]}, True),
+        ({"model_names": ["large", "huge"]}, True),
+    ],
+)
+def test_the_list_says_which_keys_are_wider_than_a_new_one(admin_client, owner, settings, may, is_wider):
+    settings.LLM_MODELS = ["large"]
+    AgentFactory(name="clerk")
+    ApiKey.objects.issue(owner=owner, **may)
+    (cell,) = re.findall(r'<td class="field-wider.*?</td>', admin_client.get(LIST).content.decode(), re.DOTALL)
+    assert ("True" in cell, "False" in cell) == (is_wider, not is_wider)
 
 
 @pytest.mark.parametrize("role", [VIEWER, OPERATOR])

@@ -71,6 +71,13 @@ def test_it_may_take_days(asked, effects):
     assert (turn.status, effects.read_text()) == (TurnStatus.SUCCEEDED, "one\n")
 
 
+def test_its_time_does_not_begin_when_somebody_requeues_it(asked):
+    turn = asked("one")
+    assert turn_control.requeue_turn(turn)
+    turn.refresh_from_db()
+    assert (turn.waiting_for, turn.deadline) == (WaitingFor.APPROVAL, None)
+
+
 def test_a_denial_tells_the_model_why(asked, effects):
     turn = asked("one")
     approvals.decide(the_approval().pk, by=ANNA, decision="deny", reason="Not on a Sunday.")
@@ -144,6 +151,24 @@ def test_a_secret_argument_is_run_whole_and_kept_nowhere(asked, effects):
     assert effects.read_text() == f"{secret}\n"
     rows = [*Approval.objects.values_list(), *ToolCall.objects.values_list(), *AuditEntry.objects.values_list()]
     assert secret not in str(rows)
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_a_secret_in_a_reason_is_kept_nowhere(asked, decision):
+    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    turn = asked("one")
+    approvals.decide(the_approval().pk, by=ANNA, decision=decision, reason=f"It has {secret} in it.")
+    finish(turn)
+    models = (Approval, ToolCall, AuditEntry, Message, Delivery)
+    assert secret not in str([list(model.objects.values_list()) for model in models])
+
+
+def test_a_secret_in_a_reason_to_second_is_kept_nowhere(asked):
+    ToolSetting.objects.update(four_eyes=True)
+    secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
+    asked("one")
+    approvals.decide(the_approval().pk, by=ANNA, decision="approve", reason=f"It has {secret} in it.")
+    assert secret not in str(list(AuditEntry.objects.values_list()))
 
 
 def test_what_runs_is_what_was_approved(asked, effects):
@@ -255,6 +280,24 @@ def test_a_cancelled_turn_withdraws_it(asked):
     assert ToolCall.objects.get().status == CallStatus.FAILED
 
 
+def test_a_call_that_ends_otherwise_waits_for_nobody_and_those_are_told_who_want_it(asked):
+    endpoints.make(name="the shop", url="https://example.org/", kinds=["approval.decided"])
+    turn = asked("one")
+    turn_control.cancel_turn(turn)
+    (told,) = Delivery.objects.all()
+    assert (told.kind, told.data["state"], told.data["decidedBy"]) == ("approval.decided", "withdrawn", None)
+    entry = AuditEntry.objects.filter(object_type="tools.approval").latest("pk")
+    assert (entry.action, entry.reason) == ("consent.withdrawn", "the turn was cancelled")
+
+
+def test_a_conversation_that_is_deleted_waits_for_nobody(asked):
+    endpoints.make(name="the shop", url="https://example.org/", kinds=["approval.decided"])
+    turn = asked("one")
+    turn_control.delete_conversation(turn.conversation_id)
+    assert [each.data["state"] for each in Delivery.objects.all()] == ["withdrawn"]
+    assert the_approval().state == ApprovalState.WITHDRAWN
+
+
 def test_four_eyes_are_two_strangers(asked, owner, effects):
     ToolSetting.objects.update(four_eyes=True)
     turn = asked("one")
@@ -276,7 +319,22 @@ def test_the_second_of_four_eyes_approves_what_the_first_has_seen(asked, effects
     approvals.decide(approval_id, by=ANNA, decision="approve")
     changed = approvals.decide(approval_id, by=BERT, decision="approve", arguments=other)
     assert changed.state == ApprovalState.PENDING
-    assert approvals.decide(approval_id, by=ANNA, decision="approve").state == ApprovalState.APPROVED
+    again = approvals.decide(approval_id, by=ANNA, decision="approve", seen=hash_of(other))
+    assert again.state == ApprovalState.APPROVED
+    finish(turn)
+    assert effects.read_text() == "two\n"
+
+
+def test_nobody_approves_unseen_what_somebody_else_has_proposed(asked, effects):
+    ToolSetting.objects.update(four_eyes=True)
+    turn = asked("one")
+    approval_id = the_approval().pk
+    other = json.dumps({"path": str(effects), "line": "two"})
+    approvals.decide(approval_id, by=BERT, decision="approve", arguments=other)
+    with pytest.raises(AlreadyDecided, match="argumentsHash"):
+        approvals.decide(approval_id, by=ANNA, decision="approve")
+    assert (the_approval().state, the_approval().votes.count()) == (ApprovalState.PENDING, 1)
+    approvals.decide(approval_id, by=ANNA, decision="approve", seen=hash_of(other))
     finish(turn)
     assert effects.read_text() == "two\n"
 

@@ -220,6 +220,38 @@ def test_what_has_another_name_now_keeps_its_rows_and_what_was_granted(tmp_path)
     ]
 
 
+BEFORE_SCOPES = """
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+loader = MigrationExecutor(connection).loader
+keys = loader.project_state(list(loader.applied_migrations)).apps.get_model("accounts.ApiKey").objects
+assert not hasattr(keys.model, "scopes")
+keys.create(owner_id=User.objects.get().pk, prefix="former", digest="0" * 64)
+"""
+AFTER_SCOPES = """
+from nanohost.accounts.models import ApiKey
+
+former = ApiKey.objects.get(prefix="former")
+new, _ = ApiKey.objects.issue(owner=former.owner)
+for key in (former, new):
+    print(key.scopes, key.agent_names, key.is_wider(public=[]))
+"""
+
+
+def test_keys_that_there_were_before_there_were_scopes_keep_what_they_could(tmp_path):
+    host = Host(tmp_path)
+    host.have_database()
+    assert host.manage("migrate", "--verbosity=0", "accounts", "0002").stderr == ""
+    assert host.manage("shell", "--no-imports", "-c", BEFORE_SCOPES).stderr == ""
+    assert host.manage("prepare").returncode == 0
+    assert host.manage("shell", "--no-imports", "-c", AFTER_SCOPES).stdout.splitlines() == [
+        "['chat', 'read', 'schedules', 'memory'] ['*'] True",
+        "['chat', 'read'] [] False",
+    ]
+
+
 production = pytest.mark.production(reason="several nodes share a database")
 
 

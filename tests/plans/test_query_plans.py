@@ -984,6 +984,12 @@ def decide() -> Callable[[], object]:
     return lambda: approvals.decide(approval.pk, by=tools.approvals.Voter(pk=1, name="anna"), decision="approve")
 
 
+@operation("steps.end_calls")
+def withdraw() -> Callable[[], object]:
+    approval = an_approval()
+    return lambda: steps.end_calls([approval.turn_id], rule="cancelled", reason="")
+
+
 @operation("approvals.expire_due")
 def expire() -> Callable[[], object]:
     approval = an_approval()
