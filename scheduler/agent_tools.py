@@ -11,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q
 
 from agent.models import Agent
+from conversations.models import Turn
 from memory import documents
 from scheduler import series, times
 from scheduler.models import Schedule, ScheduleQuerySet
@@ -83,6 +84,7 @@ def schedule(
             agent=caller.agent,
             conversation_id=None if new_conversation else caller.conversation_id,
             tainted_by=documents.learnt_in(caller.conversation_id, caller.tainted_by),
+            api_key_id=Turn.objects.filter(pk=caller.turn_id).values_list("api_key_id", flat=True).first(),
             **wishes,
         )
         _check_frequency(made)

@@ -57,6 +57,9 @@ class Schedule(models.Model):
     conversation_id = models.UUIDField(
         null=True, blank=True, help_text="Where it speaks. Empty: in a new conversation each time."
     )
+    api_key_id = models.BigIntegerField(
+        null=True, blank=True, editable=False, help_text="The API key that it was made with, if it was with one."
+    )
     description = models.CharField(max_length=200, blank=True, help_text="What it is for, for people.")
     prompt = models.TextField(help_text="What is said to the agent.")
     tainted_by = models.CharField(

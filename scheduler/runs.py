@@ -22,6 +22,7 @@ from conversations.models import Conversation, Turn
 from conversations.statuses import FINAL, TurnStatus
 from nanohost.accounts import holds
 from nanohost.accounts.holds import Holds
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import new_id
@@ -118,6 +119,7 @@ def _speak(run: ScheduleRun, schedule: Schedule) -> None:
         idempotency_key=f"schedule:{schedule.pk}:{run.slot:%Y%m%dT%H%M%S.%fZ}:{run.attempts + 1}",
         request_id=f"{BY_SCHEDULE}{run.pk}",
         turn_id=new_id(),
+        key=ApiKey.objects.filter(pk=schedule.api_key_id).first() if schedule.api_key_id else None,
         tainted_by=f"a schedule, made in {schedule.tainted_by}"[:MAX_SOURCE] if schedule.tainted_by else "",
     )
     run.conversation_id, run.turn_id = conversation.pk, turn.pk

@@ -69,12 +69,15 @@ def create(
     conversation_id: UUID | None = None,
     now: datetime | None = None,
     tainted_by: str = "",
+    api_key_id: int | None = None,
     **wishes: Unpack[ScheduleInput],
 ) -> Schedule:
     """A new schedule. It speaks in a conversation of its owner's, to whose agent it then speaks, or in a new one each
-    time. ``tainted_by``: where its texts were written, if untrusted text had entered there. Raises :class:`BadSchedule`
-    with a sentence for whoever wished it."""
+    time. ``tainted_by``: where its texts were written, if untrusted text had entered there. ``api_key_id``: what it was
+    asked for with; budgets of that key count what it says. Raises :class:`BadSchedule` with a sentence for whoever
+    wished it."""
     schedule = draft(now=now, **wishes)
+    schedule.api_key_id = api_key_id
     schedule.owner_id, schedule.conversation_id, schedule.tainted_by = owner_id, conversation_id, tainted_by
     schedule.agent = _agent(owner_id, agent, conversation_id)
     if not schedule.prompt.strip():

@@ -74,7 +74,7 @@ class ScheduleList(ListAPIView[Schedule]):
         if wanted.get("agent") and access.agent_of_key(key, wanted["agent"]) is None:
             raise BadSchedule(access.UNKNOWN.format(wanted["agent"]))
         with transaction.atomic():
-            schedule = series.create(owner_id=owner_of(request), **wanted)
+            schedule = series.create(owner_id=owner_of(request), api_key_id=key.pk, **wanted)
             if not access.admits(key, schedule.agent):
                 raise BadSchedule(access.UNKNOWN.format(schedule.agent.name))
         answer = _shown(schedule)

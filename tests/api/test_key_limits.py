@@ -234,6 +234,14 @@ def test_a_deferred_message_keeps_the_models_of_its_key(owner: Any, talk: Conver
     assert (turn.model, turn.api_key_id) == ("small", key.pk)
 
 
+def test_what_a_schedule_says_is_asked_with_the_key_that_it_was_made_with(owner: Any, talk: Conversation) -> None:
+    client = client_of(owner, scopes=[Scope.SCHEDULES])
+    wanted = {"prompt": "Hello", "everySeconds": 3600, "conversationId": str(talk.pk)}
+    made = call(client, "POST", "/schedules", wanted).json()
+    assert call(client, "POST", f"/schedules/{made['scheduleId']}/run", {}).status_code == 202
+    assert Turn.objects.get().api_key_id == ApiKey.objects.get().pk
+
+
 # --- networks ----------------------------------------------------------------------------------------------------
 
 

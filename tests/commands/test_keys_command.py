@@ -83,6 +83,13 @@ def test_an_owners_name_that_cannot_be_one_is_refused(name):
     assert not get_user_model().objects.exists()
 
 
+def test_nobody_makes_a_key_for_a_user_who_is_deactivated(owner):
+    get_user_model().objects.update(is_active=False)
+    with pytest.raises(CommandError, match="deactivated"):
+        call_command("keys", "create", f"--owner={owner.username}")
+    assert not ApiKey.objects.exists()
+
+
 # --- what is kept ------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from conversations.engine import inbox
 from conversations.models import Message, Turn
+from nanohost.accounts.models import ApiKey
 from scheduler import series
 from scheduler.models import Schedule, ScheduleRun
 from scheduler.ticking import tick
@@ -54,6 +55,15 @@ def test_it_waits_for_permission_and_no_model_says_on_whose_behalf_it_runs(owner
 
 
 # --- what it does -------------------------------------------------------------------------------------------------
+
+
+def test_it_is_made_with_the_key_of_the_turn_that_asks_for_it(owner, conversation, tool_settings):
+    tool_settings("schedule")
+    key, _ = ApiKey.objects.issue(owner=owner)
+    arguments = {"action": "create", "prompt": "Say hello.", "at": SOON}
+    said = script({"call": [{"name": "schedule", "arguments": arguments}]}, {"say": "Done."})
+    settle([inbox.receive(conversation=conversation, content=said, request_id="r", key=key)])
+    assert Schedule.objects.get().api_key_id == key.pk
 
 
 def test_it_speaks_in_the_conversation_that_asked_for_it(use, owner, conversation):

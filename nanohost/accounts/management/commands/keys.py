@@ -50,6 +50,8 @@ class Command(BaseCommand):
     def _owner(self, name: str) -> Any:
         users = get_user_model()
         if not UNSTORABLE.search(name) and (known := users.objects.filter(username=name).first()) is not None:
+            if not known.is_active:
+                raise CommandError(f"--owner {name!r} is a deactivated user: a key of theirs would open nothing.")
             return known
         owner = users(username=name)
         owner.set_unusable_password()
