@@ -829,6 +829,13 @@ class Worker(models.Model):
     provider = models.CharField(
         max_length=32, blank=True, db_default="", default="", help_text="Who its models are asked of: LLM_PROVIDER."
     )
+    providers = models.CharField(
+        max_length=255,
+        blank=True,
+        db_default="",
+        default="",
+        help_text="The providers that it has a key or an address of, separated by commas.",
+    )
     sandbox = models.CharField(
         max_length=100, blank=True, db_default="", default="", help_text="What keeps its tools where they are."
     )

@@ -326,10 +326,10 @@ def model(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", server.url
-    llm.client.cache_clear()
+    llm.forget_clients()
     yield server
     server.stop()
-    llm.client.cache_clear()
+    llm.forget_clients()
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ What the provider says about an error is read for its code and then dropped, sin
 """
 
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ _STATUSES = {
 }
 
 # What malformed answers raise where they are read as if they were well formed.
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 def parsed(body: bytes) -> Any:
@@ -70,14 +71,14 @@ def completion_of(answer: Any) -> Completion:
         counted = _counted(usage)
         finish_reason, model = choice.get("finish_reason"), str(answer.get("model") or "")
         reasoning = _reasoning(message)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise errors.LlmBadResponse(f"not a completion ({type(error).__name__})") from None
     if finish_reason == "content_filter":
         raise errors.LlmContentFiltered("the answer was cut by the content filter")
     if finish_reason == "error":  # OpenRouter: of the model behind it
         raise errors.LlmUnavailable("the model failed in the middle of its answer")
     if len(calls) > MAX_TOOL_CALLS:
-        raise _too_many_calls()
+        raise too_many_calls()
     return Completion(
         content=storable(content),
         reasoning=storable(reasoning),
@@ -105,6 +106,16 @@ def error_of(*, status: int | None, codes: set[str], words: str, retry_after: fl
     if status is None or status in (409, 425) or status >= 500:
         return errors.LlmUnavailable(detail, retry_after=retry_after)
     return errors.LlmRequestRefused(detail)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Retry-After in seconds; its other form, a date, is rare enough to be answered with our own backoff, and so is
+    less than a second, which would use up all retries at once."""
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if seconds >= 1 and math.isfinite(seconds) else None
 
 
 class StreamedAnswer:
@@ -176,7 +187,7 @@ class StreamedAnswer:
             choice = choices[0]
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             return self._add_delta(choice.get("delta") or {})
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise errors.LlmBadResponse(f"not a chunk of a completion ({type(error).__name__})") from None
 
     def _add_delta(self, delta: dict[str, Any]) -> Delta | None:
@@ -197,7 +208,7 @@ class StreamedAnswer:
         call = self._call_of(index, call_id, function.get("name"))
         if call is None:
             if len(self._calls) == MAX_TOOL_CALLS:
-                raise _too_many_calls()
+                raise too_many_calls()
             call = _Call(place=index if isinstance(index, int) else 0)
             self._calls.append(call)
         if index is not None:
@@ -300,7 +311,8 @@ def _status(codes: set[str]) -> int | None:
     return next(iter([*numbers, *names]), None)
 
 
-def _too_many_calls() -> errors.LlmBadResponse:
+def too_many_calls() -> errors.LlmBadResponse:
+    """More than there may be."""
     return errors.LlmBadResponse(f"more than {MAX_TOOL_CALLS} tool calls at once")
 
 
@@ -321,16 +333,16 @@ def _arguments(function: dict[str, Any]) -> str:
 
 def _counted(usage: dict[str, Any]) -> Usage:
     """What was used. What of the prompt was cached stands in its details; DeepSeek has a name of its own for it."""
-    prompt_tokens = _tokens(usage.get("prompt_tokens"))
+    prompt_tokens = tokens_in(usage.get("prompt_tokens"))
     details = given if isinstance(given := usage.get("prompt_tokens_details"), dict) else {}
-    cached = _tokens(details.get("cached_tokens")) or _tokens(usage.get("prompt_cache_hit_tokens"))
+    cached = tokens_in(details.get("cached_tokens")) or tokens_in(usage.get("prompt_cache_hit_tokens"))
     return Usage(
         prompt_tokens=prompt_tokens,
-        completion_tokens=_tokens(usage.get("completion_tokens")),
+        completion_tokens=tokens_in(usage.get("completion_tokens")),
         cached_tokens=min(cached, prompt_tokens),
     )
 
 
-def _tokens(count: Any) -> int:
+def tokens_in(count: Any) -> int:
     """A count of tokens; what is none counts as 0. To Python, true is an integer; to no database."""
     return count if type(count) is int and 0 <= count <= MAX_TOKENS else 0

@@ -51,9 +51,10 @@ class Book:
     limits: Sequence[Limit]
     read_at: float
 
-    def price_of(self, model: str, now: datetime) -> Price | None:
-        """What the model costs; None if that is not known."""
-        return find(self.prices, model, provider=settings.LLM_PROVIDER, now=now)
+    def price_of(self, names: Sequence[str], now: datetime) -> Price | None:
+        """What a model of these names costs, the first that has a price; None if that is not known."""
+        found = (find(self.prices, name, provider=settings.LLM_PROVIDER, now=now) for name in dict.fromkeys(names))
+        return next((price for price in found if price), None)
 
 
 _prices = Rows[tuple[object, ...]](

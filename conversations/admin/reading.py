@@ -165,7 +165,8 @@ def told_usage(usage: dict[str, Any] | None) -> str:
         return ""
     cached = f" ({usage['cached']} cached)" if usage["cached"] else ""
     cost = told_money(usage["cost"], settings.CURRENCY)
-    return f"{usage['prompt']}{cached} + {usage['completion']} tokens, cost {cost}"
+    by = f", of {usage['provider']} ({usage['why']})" if usage.get("provider") else ""
+    return f"{usage['prompt']}{cached} + {usage['completion']} tokens, cost {cost}{by}"
 
 
 def problem_of(turn: Turn) -> str:

@@ -60,7 +60,7 @@ class Compactor(Runner):
         self._stopping = False
 
     def warm(self) -> None:
-        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
+        llm.warm()  # which the loop must not wait for
 
     async def advance(self, compaction_id: UUID) -> None:
         """Take a compaction and see it through; does nothing if it is not to be had."""
@@ -184,7 +184,7 @@ class Compactor(Runner):
         async def charge(completion: Completion, bill: Bill) -> None:
             await self._stored(compaction.charge, hold, completion, bill)
 
-        return Asker(purse, charge)
+        return Asker(purse, charge, hold.agent.provider)
 
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MAX_FAILURES:
@@ -247,13 +247,21 @@ def _whole(given: str | None, memory: str, asking: Asking) -> str | None:
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks models that are to call a tool. ``charge``: stores what each answer costs, before anything is made of it."""
+    """Asks models that are to call a tool. ``charge``: stores what each answer costs, before anything is made of it.
+    ``provider``: the one that the agent names, if it names one."""
 
     purse: Purse
     charge: Callable[[Completion, Bill], Awaitable[None]]
+    provider: str = ""
 
     async def __call__(self, model: str, messages: list[ChatMessage], tool: dict[str, Any]) -> Completion:
-        request = ModelRequest(model=model, messages=messages, tools=[tool], tool_choice=tool["function"]["name"])
+        request = ModelRequest(
+            model=model,
+            messages=messages,
+            tools=[tool],
+            tool_choice=tool["function"]["name"],
+            provider=self.provider,
+        )
         estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, messages))
         try:
             completion = await self._ask(request, estimated)

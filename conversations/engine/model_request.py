@@ -108,7 +108,8 @@ def build(context: StepContext, limit: Limit | None) -> tuple[ModelRequest, int]
         limit=limit,
     )
     estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt))
-    return ModelRequest(model=context.claim.model, messages=prompt, tools=tools), estimated
+    claim = context.claim
+    return ModelRequest(model=claim.model, messages=prompt, tools=tools, provider=claim.agent.provider), estimated
 
 
 def compact_to(context: StepContext, request: ModelRequest) -> int | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import OperationalError
 from django.utils import timezone
 
-from agent import tokens
+from agent import llm, tokens
 from agent.llm.base import Completion, ModelRequest
 from agent.models import Agent
 from agent.spending import book, budgets
@@ -59,12 +59,15 @@ class Purse:
     async def reserve(self, request: ModelRequest, *, estimated: int) -> Offer:
         """Reserve what a call may use. ``estimated``: tokens of the prompt, by an estimate that is not corrected.
 
-        Raises :class:`agent.errors.BudgetExceeded` and :class:`agent.errors.ModelNotPriced`.
+        Raises :class:`agent.errors.BudgetExceeded`, :class:`agent.errors.ModelNotPriced` and
+        :class:`agent.errors.NoProvider`.
         """
+        choice = llm.choose(request.model, request.provider)
         known = book.fresh()
         if known is None:
             known = await self._database(book.read)
-        price, limits = known.price_of(request.model, timezone.now()), budgets.limits_on(known, self._payer)
+        now = timezone.now()
+        price, limits = known.price_of((request.model, choice.model), now), budgets.limits_on(known, self._payer)
         call_id = new_id()
         if not limits:
             return Offer(request=request, call_id=call_id, price=price, reserved=None)

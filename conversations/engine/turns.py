@@ -105,10 +105,11 @@ class TurnRunner(Runner):
         return [*self._busy_with, *self._coming]
 
     def warm(self) -> None:
-        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
+        llm.warm()  # which the loop must not wait for
 
     def describe(self) -> dict[str, Any]:
-        return {"turns_most": TURNS.places(), "provider": settings.LLM_PROVIDER}
+        providers = ",".join(llm.accesses())
+        return {"turns_most": TURNS.places(), "provider": settings.LLM_PROVIDER, "providers": providers}
 
     def before_sweep(self) -> None:
         deferred.fire_due()

@@ -32,7 +32,7 @@ def nothing_learned(monkeypatch) -> None:
 def prompts(monkeypatch) -> list[ModelRequest]:
     """What the scripted model is asked, in order."""
     asked: list[ModelRequest] = []
-    client = llm.client()
+    client = llm.client("mock")
     complete = type(client).complete
 
     async def recorded(self: Any, request: ModelRequest, on_delta: Any = None) -> Any:

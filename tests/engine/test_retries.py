@@ -28,7 +28,7 @@ def server(settings) -> Any:
     settings.LLM_PROVIDER, settings.LLM_BASE_URL, settings.OPENAI_API_KEY = "openai", running.url, running.key
     yield running
     running.stop()
-    llm.client.cache_clear()
+    llm.forget_clients()
 
 
 def let_pass(turn: Turn) -> float:
