@@ -27,6 +27,7 @@ CLIENTS = {
     Dialect.CHAT: "agent.llm.openai.OpenAIClient",
     Dialect.AZURE: "agent.llm.openai.OpenAIClient",
     Dialect.ANTHROPIC: "agent.llm.anthropic.AnthropicClient",
+    Dialect.RESPONSES: "agent.llm.responses.ResponsesClient",
     Dialect.SCRIPTED: "agent.llm.scripted.ScriptedClient",
 }
 

@@ -74,7 +74,11 @@ class Completion:
     def as_message(self) -> ChatMessage:
         """The answer as a message of the chat."""
         message: ChatMessage = {"role": "assistant", "content": self.content}
-        return message | {"tool_calls": list(self.tool_calls)} if self.tool_calls else message
+        if self.tool_calls:
+            message["tool_calls"] = list(self.tool_calls)
+        if self.reasoning or self.thoughts:
+            message["thoughts"] = {"by": self.provider, "text": self.reasoning, "blocks": list(self.thoughts)}
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,8 @@ from agent.fixed import as_json
 from agent.llm.answers import MALFORMED, StreamedAnswer, completion_of, error_of, parsed, retry_after
 from agent.llm.base import Completion, ModelRequest, OnDelta
 from agent.llm.connections import BROKEN, DRAIN_SECONDS, Connections, Outline, Reply, broken
-from agent.llm.providers import Access, Dialect
+from agent.llm.providers import Access, Dialect, Provider, Thinking
+from agent.loop import ChatMessage
 from nanohost.lib.text import storable
 
 # An event stream begins with a field's name, a comment or (.NET) a mark of its byte order; JSON with none of these.
@@ -105,7 +106,7 @@ class OpenAIClient:
 
     async def _post(self, request: ModelRequest, options: str = "") -> Reply:
         """What a model's server answers, if that is no error; its body is not read yet."""
-        body = _body(request, options, self._bound)
+        body = _body(request, options, self._bound, self._access.provider)
         try:
             outline = self._outlines.get(request.model if self._is_azure else "")
             reply = await self._connections.send(outline or await self._outlined(request.model), body)
@@ -114,9 +115,9 @@ class OpenAIClient:
         except openai.APIStatusError as error:
             if options == _STREAM_WITH_USAGE and _refuses_stream_options(error):
                 raise _StreamOptionsRefused from None
-            raise _translated(error) from None
+            raise translated(error) from None
         except openai.OpenAIError as error:
-            raise _translated(error) from None
+            raise translated(error) from None
         except httpx2.InvalidURL:
             raise errors.LlmUnavailable("its address is none") from None
         except BROKEN as error:
@@ -155,7 +156,7 @@ class OpenAIClient:
             listed = await package.get("/models", cast_to=httpx2.Response)
             return [storable(each["id"])[:128] for each in parsed(listed.content)["data"]]
         except openai.OpenAIError as error:
-            raise _translated(error) from None
+            raise translated(error) from None
         except BROKEN as error:
             raise broken(error) from None
         except MALFORMED:
@@ -198,9 +199,10 @@ def _bound(access: Access, host: str) -> str:
     return "max_completion_tokens" if is_openai else "max_tokens"
 
 
-def _body(request: ModelRequest, options: str, bound: str) -> bytes:
+def _body(request: ModelRequest, options: str, bound: str, provider: Provider) -> bytes:
     """The request's JSON, put together of what is kept of its messages and tools."""
-    parts = [f'"model": {json.dumps(request.model)}', f'"messages": {as_json(request.messages)}']
+    messages = [_with_thoughts(each, provider) if "thoughts" in each else each for each in request.messages]
+    parts = [f'"model": {json.dumps(request.model)}', f'"messages": {as_json(messages)}']
     if request.tools:
         parts.append(f'"tools": {as_json(request.tools)}')
     if request.tool_choice:
@@ -208,9 +210,30 @@ def _body(request: ModelRequest, options: str, bound: str) -> bytes:
         parts.append(f'"tool_choice": {json.dumps(choice)}')
     if request.max_tokens is not None:
         parts.append(f'"{bound}": {request.max_tokens}')
+    if request.effort:
+        parts.append(_THINKING[provider.thinking].format(effort=json.dumps(request.effort)))
     if options:
         parts.append(options)
     return f"{{{', '.join(parts)}}}".encode("utf-8", "replace")
+
+
+# How much a model is to think, as providers want to be told.
+_THINKING = {
+    Thinking.EFFORT: '"reasoning_effort": {effort}',
+    Thinking.TYPE: '"thinking": {{"type": "enabled"}}',
+    Thinking.ENABLE: '"enable_thinking": true',
+    Thinking.SPLIT: '"reasoning_split": true',
+}
+
+
+def _with_thoughts(message: ChatMessage, provider: Provider) -> ChatMessage:
+    """An assistant's message with what was thought before it, if this provider has answered so and wants it back."""
+    told = {name: value for name, value in message.items() if name != "thoughts"}
+    thoughts = message["thoughts"]
+    if provider.sends_back and thoughts["by"] == provider.name:
+        back = thoughts["text"] if provider.sends_back == "reasoning_content" else thoughts["blocks"]
+        return told | ({provider.sends_back: back} if back else {})
+    return told
 
 
 class _StreamOptionsRefused(Exception):
@@ -256,7 +279,7 @@ def _is_event_stream(reply: Reply, begin: bytes) -> bool:
     return reply.header(b"content-type").startswith(b"text/event-stream") and not begin.startswith(b"{")
 
 
-def _translated(error: openai.OpenAIError) -> errors.LlmError:
+def translated(error: openai.OpenAIError) -> errors.LlmError:
     """The package's error as one of ours."""
     if isinstance(error, openai.APITimeoutError):
         return errors.LlmTimeout("no answer in time")

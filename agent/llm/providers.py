@@ -74,6 +74,11 @@ class Provider:
     thinking: Thinking = Thinking.EFFORT
     sends_back: str = ""
 
+    @property
+    def wants_thoughts(self) -> bool:
+        """Whether it is to be sent back, within a turn, what its model thought."""
+        return bool(self.sends_back) or self.dialect in (Dialect.ANTHROPIC, Dialect.RESPONSES)
+
 
 _ROWS = (
     Provider(

@@ -274,6 +274,7 @@ class MessageView(serializers.ModelSerializer[Message]):
         help_text="said; command: to the host, or its answer; rolling: a summary for prompts; daily: one for people.",
     )
     pinned = serializers.SerializerMethodField(help_text="Whether it is in every prompt.")
+    reasoning = NullIfEmpty(allow_null=True, help_text="What the model thought before; null: it told nothing of it.")
     toolCalls = AskedCalls(source="tool_calls", allow_null=True)
     toolName = NullIfEmpty(source="tool_name", allow_null=True)
     toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
@@ -291,6 +292,7 @@ class MessageView(serializers.ModelSerializer[Message]):
             "kind",
             "pinned",
             "content",
+            "reasoning",
             "toolCalls",
             "toolName",
             "toolCallId",

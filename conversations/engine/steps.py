@@ -202,7 +202,8 @@ def finish(
         spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion, bill))
         if not spent:
             raise FenceLost
-        _append(claim, seq, [{"role": "assistant", "content": reply}], kind, sent, bill.kept, [taint.entering])
+        answer = completion.as_message() | {"content": reply}
+        _append(claim, seq, [_without_calls(answer)], kind, sent, bill.kept, [taint.entering])
         if also:
             also(seq)
         prompt_tokens, completion_tokens, cached_tokens, cost = spent[0]
@@ -374,6 +375,10 @@ def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
     """For the transcript; the call itself is run with its arguments whole."""
     function = call["function"]
     return call | {"function": function | {"arguments": redact_json(function["arguments"])}}
+
+
+def _without_calls(message: ChatMessage) -> ChatMessage:
+    return {name: value for name, value in message.items() if name != "tool_calls"}
 
 
 def _append(

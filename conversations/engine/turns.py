@@ -5,6 +5,7 @@ thread, no connection and no transaction waits for a model.
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -40,7 +41,7 @@ from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.lease import backoff
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import RedactedPieces, redact_known_aside
-from nanohost.lib.text import duration
+from nanohost.lib.text import UNSTORABLE, duration
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,9 @@ STAND_BACK = (1.0, 3.0)
 # A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
 TIMERS_ARE_EARLY = 0.01
 
+
+# Of what a provider wants to be sent back, as JSON; more than this is not kept.
+MAX_THOUGHTS_CHARS = 1_000_000
 
 # A claim, and what its first step is decided on, if that could be read.
 Taken = tuple[Claim, StepContext | None]
@@ -329,7 +333,7 @@ class TurnRunner(Runner):
         if not completion.content.strip() and not completion.tool_calls and not limit:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
-        completion = replace(completion, content=await redact_known_aside(completion.content))
+        completion = await _redacted(completion)
         return (_without_calls(completion) if limit else completion), bill
 
     async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
@@ -490,7 +494,30 @@ def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
 
 def _without_calls(completion: Completion) -> Completion:
     """What a model that is asked a last time, without tools, may say; some ask for them all the same."""
-    return replace(completion, tool_calls=(), reasoning="")
+    return replace(completion, tool_calls=())
+
+
+async def _redacted(completion: Completion) -> Completion:
+    """An answer without the secrets that are known. What a provider wants back as it is, it is not sent back then."""
+    redacted = replace(
+        completion,
+        content=await redact_known_aside(completion.content),
+        reasoning=await redact_known_aside(completion.reasoning),
+    )
+    return redacted if await _is_fit(completion.thoughts) else replace(redacted, thoughts=())
+
+
+async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
+    """Whether these can be kept as they are: no database refuses them, they are not too large, and hold no secret."""
+    if not thoughts:
+        return True
+    try:
+        whole = json.dumps(thoughts, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    if len(whole) > MAX_THOUGHTS_CHARS or "\\u0000" in whole or UNSTORABLE.search(whole):
+        return False
+    return await redact_known_aside(whole) == whole
 
 
 def _next_try(claim: Claim, stored: Snapshot, code: str, before: int, wait: float | None) -> float | None:

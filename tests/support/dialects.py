@@ -63,6 +63,8 @@ class Dialects(OpenAIServer):
             deployment = request.body["model"] if isinstance(request.body, dict) else ""
             _need("/".join(rest) == f"openai/deployments/{deployment}/chat/completions", f"no such address: {path}")
             _need(re.fullmatch(r"api-version=\d{4}-\d\d-\d\d(-preview)?", query), "api-version is missing")
+        elif first == "openai_codex":
+            _need("/".join(rest) == "v1/responses", f"no such address: {path}")
         else:
             _need("/".join(rest) == "v1/chat/completions", f"no such address: {path}")
         return first
@@ -80,6 +82,9 @@ class Dialects(OpenAIServer):
             version = request.headers.get("anthropic-version", "")
             _need(re.fullmatch(r"\d{4}-\d\d-\d\d", version), "anthropic-version is missing")
             check_message_request(request.body)
+            return
+        if provider == "openai_codex":
+            check_response_request(request.body)
             return
         body = dict(request.body)
         for name, providers in BESIDES.items():
@@ -247,3 +252,58 @@ def _in_pieces(block: dict[str, Any]) -> tuple[dict[str, Any], Iterable[dict[str
 
 def _words(words: str) -> list[str]:
     return re.findall(r"\S+\s*|\s+", words)
+
+
+# --- the rules of OpenAI's Responses, as Codex has them ----------------------------------------------------------
+
+_KNOWN_ITEMS = {
+    "message": {"role", "content"},
+    "reasoning": {"type", "id", "summary", "encrypted_content"},
+    "function_call": {"type", "call_id", "name", "arguments"},
+    "function_call_output": {"type", "call_id", "output"},
+}
+
+
+def check_response_request(body: Any) -> None:
+    """Hold a request against the rules of Codex; raises :class:`Broken`."""
+    known = {"model", "instructions", "input", "tools", "tool_choice", "store", "stream", "include", "reasoning"}
+    _need(isinstance(body, dict) and set(body) <= known | {"prompt_cache_key"}, f"unknown keys: {sorted(body)}")
+    _need(body["store"] is False and body["stream"] is True, "store must be false, and stream true")
+    _need(isinstance(body.get("input"), list) and body["input"], "input is required")
+    names = [tool["name"] for tool in body.get("tools", ()) if tool["type"] == "function" and "parameters" in tool]
+    _need(len(set(names)) == len(body.get("tools", ())), "a tool is no function, or there are two of a name")
+    _need("tool_choice" not in body or body["tool_choice"]["name"] in names, "tool_choice: no such tool")
+    asked: set[str] = set()
+    for item in body["input"]:
+        kind = item.get("type", "message")
+        _need(set(item) == _KNOWN_ITEMS[kind], f"{kind} has odd keys: {sorted(item)}")
+        if kind == "message":
+            wanted = {"user": "input_text", "assistant": "output_text"}[item["role"]]
+            _need(all(part["type"] == wanted for part in item["content"]), f"{item['role']} says no {wanted}")
+        elif kind == "function_call":
+            _need(item["call_id"] not in asked and json.loads(item["arguments"]) is not None, "an odd call")
+            asked.add(item["call_id"])
+        elif kind == "function_call_output":
+            _need(item["call_id"] in asked, "a result of no call")
+            asked.discard(item["call_id"])
+    _need(not asked, f"no tool output found for {sorted(asked)}")
+
+
+def response(words: str, *, thought: str = "", calls: Any = (), usage: Any = None) -> Reply:
+    """An answer of Codex's, in the events it comes in."""
+    events: list[Any] = [{"type": "response.created", "response": {"id": "resp_1"}}]
+    if thought:
+        events += [{"type": "response.reasoning_summary_text.delta", "delta": word} for word in _words(thought)]
+        summary = [{"type": "summary_text", "text": thought}]
+        item: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "aGlkZGVu"}
+        events.append({"type": "response.output_item.done", "output_index": 0, "item": item})
+    if words:
+        events += [{"type": "response.output_text.delta", "delta": word} for word in _words(words)]
+        item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": words}]}
+        events.append({"type": "response.output_item.done", "output_index": 1, "item": item})
+    for number, (name, call_id) in enumerate(calls):
+        item = {"type": "function_call", "id": f"fc_{number}", "call_id": call_id, "name": name, "arguments": "{}"}
+        events.append({"type": "response.output_item.done", "output_index": 2 + number, "item": item})
+    used = {"input_tokens": 12, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 0}}
+    done = {"id": "resp_1", "model": "model-1", "status": "completed", "output": [], "usage": usage or used}
+    return stream(*events, {"type": "response.completed", "response": done})
