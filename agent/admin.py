@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
@@ -30,6 +31,7 @@ from agent.models import (
     RETAINED,
     Agent,
     AgentVersion,
+    ProviderOutage,
     Taint,
     validate_fallbacks,
 )
@@ -271,6 +273,21 @@ class AgentVersionAdmin(ReadOnlyAdmin):
     @admin.display(description="differences to the version before")
     def differences(self, version: AgentVersion) -> str:
         return diff(as_text(version.before()), as_text(version.profile))
+
+
+@admin.register(ProviderOutage)
+class ProviderOutageAdmin(ReadOnlyAdmin):
+    """Providers that failed for several turns in a row, and are or were left alone for a while."""
+
+    list_display = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
+    fields = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
+    readonly_fields = ["stands"]
+
+    @admin.display(description="now")
+    def stands(self, outage: ProviderOutage) -> str:
+        if outage.until is None:
+            return "answers"
+        return "left alone" if outage.until > timezone.now() else "asked again"
 
 
 def as_text(profile: dict[str, Any]) -> str:

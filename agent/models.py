@@ -307,5 +307,23 @@ class AgentVersion(models.Model):
         return profile
 
 
+class ProviderOutage(models.Model):
+    """A provider that has failed for several turns in a row, and was left alone for a while; one row a provider."""
+
+    provider = models.CharField(max_length=32, unique=True, help_text="Which one.")
+    since = models.DateTimeField(null=True, help_text="When it was left alone first, of the last time that it failed.")
+    until = models.DateTimeField(null=True, help_text="Nobody asks it before then. Empty: it answers.")
+    ended_at = models.DateTimeField(null=True, help_text="When it answered again.")
+    code = models.CharField(max_length=64, blank=True, default="", help_text="What it failed with last.")
+    times = models.PositiveIntegerField(default=0, help_text="How often it was left alone, all in all.")
+
+    class Meta:
+        verbose_name = "provider outage"
+        ordering = ["provider"]
+
+    def __str__(self) -> str:
+        return self.provider
+
+
 # Rows of their own room.
 from agent.spending.models import Budget, BudgetPeriod, ModelPrice, Reservation  # noqa: E402, F401

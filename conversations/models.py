@@ -179,6 +179,16 @@ class Turn(Leased):
     waiting_for = models.CharField(max_length=8, choices=WaitingFor.choices, blank=True)
 
     model = models.CharField(max_length=128, help_text="The model it asks.")
+    fallback_model = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The model that is asked in its place, one of its agent's further ones. Empty: none.",
+    )
+    fallback_reason = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
+    )
     agent_version = models.PositiveIntegerField(
         null=True, blank=True, help_text="The version of its agent that it ran with, since it was last taken up."
     )

@@ -73,6 +73,10 @@ LLM_MODEL_DEFAULT = env.string("LLM_MODEL_DEFAULT", "gpt-4.1-mini")
 LLM_MODELS = env.words("LLM_MODELS")
 LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
 LLM_RETRY_SECONDS = env.seconds("LLM_RETRY_SECONDS", 600)
+# How long a model that fails is tried before its agent's next one is asked; and how long a provider that fails for
+# everybody is left alone at first, 0 for never.
+LLM_FALLBACK_SECONDS = env.seconds("LLM_FALLBACK_SECONDS", 20)
+LLM_REST_SECONDS = env.integer("LLM_REST_SECONDS", 30, minimum=0, maximum=3600)
 LLM_CONTEXT_WINDOW = env.integer("LLM_CONTEXT_WINDOW", 128_000, minimum=1024)
 LLM_OUTPUT_RESERVE = env.integer("LLM_OUTPUT_RESERVE", 8_000, minimum=128)
 CURRENCY = env.currency("CURRENCY", "USD")

@@ -16,6 +16,7 @@ from django.test import TransactionTestCase
 from xdist.scheduler import LoadFileScheduling
 
 from agent import llm
+from agent.llm.breaker import breaker
 from agent.models import DEFAULT_AGENT, Agent
 from agent.spending import book
 from conversations.engine import inbox
@@ -243,6 +244,12 @@ def conversation_id(api: httpx2.Client) -> str:
 def _no_tool_processes_left() -> Iterator[None]:
     yield
     gate.close_tools()
+
+
+@pytest.fixture(autouse=True)
+def _no_provider_rests() -> None:
+    """Whatever tests before have had fail."""
+    breaker.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from django.dispatch import receiver
 from agent.errors import LlmError, LlmTimeout
 from agent.llm import providers
 from agent.llm.base import Completion, LlmClient, ModelRequest, OnDelta
+from agent.llm.breaker import breaker, counts
 from agent.llm.providers import Access, Choice, Dialect
 from nanohost.lib.redaction import LARGE
 
@@ -86,9 +87,14 @@ async def close_clients() -> None:
         await each.close()
 
 
-async def ask(request: ModelRequest, *, seconds: float, on_delta: OnDelta | None = None) -> Completion:
-    """Ask the model, within ``seconds``; raises :class:`LlmError`. The call is logged, however it ends."""
+async def ask(
+    request: ModelRequest, *, seconds: float, on_delta: OnDelta | None = None, work: object = None
+) -> Completion:
+    """Ask the model, within ``seconds``; raises :class:`LlmError`. The call is logged, however it ends. ``work``: what
+    it is asked for, a turn or a compaction: a provider that fails for several of them is left alone for a while."""
     choice = choose(request.model, request.provider)
+    if choice.provider is not providers.SCRIPTED:
+        breaker.check(choice.provider.name)
     began = time.perf_counter()
     error = "interrupted"
     completion = Completion()
@@ -97,11 +103,15 @@ async def ask(request: ModelRequest, *, seconds: float, on_delta: OnDelta | None
             asked = request if choice.model == request.model else replace(request, model=choice.model)
             completion = await client(choice.provider.name).complete(asked, on_delta=on_delta)
         error = ""
+        breaker.answered(choice.provider.name)
     except TimeoutError:
-        error = LlmTimeout.code
-        raise LlmTimeout("no answer in time") from None
+        late = LlmTimeout("no answer in time")
+        error = late.code
+        _has_failed(choice, late, work)
+        raise late from None
     except LlmError as failure:
         error = failure.code
+        _has_failed(choice, failure, work)
         raise
     except Exception:
         error = "fault"
@@ -111,6 +121,15 @@ async def ask(request: ModelRequest, *, seconds: float, on_delta: OnDelta | None
         _log_aside(request, choice, completion, error, seconds)
     took_ms = max(1, round(1000 * seconds))
     return replace(completion, took_ms=took_ms, provider=choice.provider.name, why=choice.why)
+
+
+def _has_failed(choice: Choice, error: LlmError, work: object) -> None:
+    if choice.provider is providers.SCRIPTED:
+        return
+    if counts(error):
+        breaker.failed(choice.provider.name, error, work=work, rest=settings.LLM_REST_SECONDS)
+    else:
+        breaker.answered(choice.provider.name)
 
 
 def _log_aside(request: ModelRequest, choice: Choice, completion: Completion, error: str, seconds: float) -> None:

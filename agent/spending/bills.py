@@ -57,6 +57,7 @@ def bill_of(completion: Completion, *, model: str, price: Price | None, reserved
         "model": redact(model),
         "prompt": used.prompt_tokens,
         "cached": used.cached_tokens,
+        **({"written": used.written_tokens} if used.written_tokens else {}),
         "completion": used.completion_tokens,
         "cost": cost,
         # Who was asked, and why.

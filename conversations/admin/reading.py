@@ -120,6 +120,16 @@ class Part:
         return shown(self.turn.model if self.turn else "")
 
     @property
+    def fallback(self) -> SafeString:
+        """The model that was asked in its place."""
+        return shown(self.turn.fallback_model if self.turn else "")
+
+    @property
+    def fallback_reason(self) -> SafeString:
+        """Why."""
+        return shown(self.turn.fallback_reason if self.turn else "")
+
+    @property
     def problem(self) -> SafeString:
         """Why there is no answer, in plain words."""
         return shown(problem_of(self.turn) if self.turn else "")
@@ -161,11 +171,15 @@ class Page:
     never_begun: Sequence[Part] = field(default_factory=list)
 
 
+_OF_CACHE = {"cached": "cached", "written": "put into the cache"}
+
+
 def told_usage(usage: dict[str, Any] | None) -> str:
     """What a model call has used and cost, in a few words; empty where nothing was kept of it."""
     if not usage:
         return ""
-    cached = f" ({usage['cached']} cached)" if usage["cached"] else ""
+    counts = [f"{usage[name]} {word}" for name, word in _OF_CACHE.items() if usage.get(name)]
+    cached = f" ({', '.join(counts)})" if counts else ""
     cost = told_money(usage["cost"], settings.CURRENCY)
     by = f", of {usage['provider']} ({usage['why']})" if usage.get("provider") else ""
     return f"{usage['prompt']}{cached} + {usage['completion']} tokens, cost {cost}{by}"

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from agent import llm, tokens
+from agent import llm, outages, tokens
 from agent.errors import BudgetExceeded, LlmBadResponse, LlmError, LlmRequestRefused, LlmTimeout, ModelNotPriced
 from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
@@ -273,9 +273,11 @@ class Asker:
     async def _ask(self, request: ModelRequest, estimated: int) -> Completion:
         offer = await self.purse.reserve(request, estimated=estimated)
         try:
-            completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS)
+            completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS, work=self.purse.work_id)
         except BaseException:
             await self.purse.release(offer)
             raise
+        finally:
+            await outages.tell(self.purse.database)
         await self.charge(completion, offer.bill(completion))
         return completion

@@ -51,8 +51,8 @@ class Purse:
         agent: Agent,
         api_key_id: int | None = None,
     ) -> None:
-        self._database = database
-        self._work_id, self._conversation_id = work_id, conversation_id
+        self.database = database
+        self.work_id, self._conversation_id = work_id, conversation_id
         self._agent = agent
         self._payer = Payer(owner_id=owner_id, agent_id=agent.pk, api_key_id=api_key_id)
 
@@ -65,7 +65,7 @@ class Purse:
         choice = llm.choose(request.model, request.provider)
         known = book.fresh()
         if known is None:
-            known = await self._database(book.read)
+            known = await self.database(book.read)
         now = timezone.now()
         price, limits = known.price_of((request.model, choice.model), now), budgets.limits_on(known, self._payer)
         call_id = new_id()
@@ -78,13 +78,13 @@ class Purse:
             completion_tokens=bound,
         )
         try:
-            reserved = await self._database(
+            reserved = await self.database(
                 budgets.reserve,
                 limits,
                 estimate,
                 price=price,
                 call_id=call_id,
-                work_id=self._work_id,
+                work_id=self.work_id,
                 conversation_id=self._conversation_id,
             )
         except BaseException:  # such as a cancellation, after which it may be stored all the same
@@ -99,7 +99,7 @@ class Purse:
 
     async def _give_back(self, call_id: UUID) -> None:
         try:
-            await self._database(budgets.release, call_id)
+            await self.database(budgets.release, call_id)
         except OperationalError as error:
             logger.warning("a reservation could not be released (%s); it ends with its lease", type(error).__name__)
 

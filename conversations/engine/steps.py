@@ -97,6 +97,14 @@ _waits_for_retry = held_turn(
         "sent": Given("sent", JSONField()),
     },
 )
+_falls_back = held_turn(
+    {
+        **_PROGRESS,
+        "fallback_model": Given("model"),
+        "fallback_reason": Given("reason"),
+        "sent": Given("sent", JSONField()),
+    }
+)
 _is_released = held_turn(
     _WAITING | RELEASED | {"waiting_for": WaitingFor.RETRY, "run_after": Now()}, unless_cancelled=False
 )
@@ -273,6 +281,13 @@ def wait_for_retry(
     in :func:`fail`."""
     why: dict[str, Any] = {"retries": failed.times, "code": failed.code, "detail": redact_head(failed.detail, 200)}
     with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent, **why):
+        pass
+
+
+def fall_back(claim: Claim, *, model: str, reason: str, sent: dict[str, Any] | None = None) -> None:
+    """Have another model asked in place of one that has failed; its failures are counted anew. ``sent``: as in
+    :func:`fail`."""
+    with _writing(claim, _falls_back, model=model, reason=redact_head(reason, 200), sent=sent):
         pass
 
 

@@ -63,7 +63,9 @@ def _to_send_back(thoughts: dict[str, Any]) -> dict[str, Any] | None:
     row = PROVIDERS.get(thoughts["by"])
     if row is None or not row.wants_thoughts:
         return None
-    return thoughts | {"text": ""} if thoughts["blocks"] else thoughts
+    if row.sends_back == "reasoning_content":
+        return thoughts | {"blocks": []}
+    return thoughts | {"text": ""} if thoughts["blocks"] else None
 
 
 _insert_message = Insert(

@@ -18,9 +18,10 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from agent import llm, tokens
+from agent import llm, outages, tokens
 from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
+from agent.llm.breaker import ProviderRests
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
@@ -275,8 +276,7 @@ class TurnRunner(Runner):
             try:
                 completion, bill = await self._ask(claim, stored, asking, step.limit)
             except LlmError as error:
-                await self._give_up_or_wait(claim, stored, error, sent=asking.record)
-                return None
+                return await self._fall_back_or_wait(claim, context, error, sent=asking.record)
             keep_tokens, sent = compact_to(context, asking.request), asking.record
             step = next_step([*stored.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
@@ -318,7 +318,8 @@ class TurnRunner(Runner):
             offer = await purse.reserve(asking.request, estimated=asking.estimated)
             try:
                 seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
-                completion = await llm.ask(offer.request, seconds=seconds, on_delta=telling)
+                work = claim.turn_id
+                completion = await llm.ask(offer.request, seconds=seconds, on_delta=telling, work=work)
                 break
             except LlmContextTooLong:
                 await purse.release(offer)
@@ -327,14 +328,35 @@ class TurnRunner(Runner):
             except BaseException:
                 await purse.release(offer)
                 raise
+            finally:
+                await outages.tell(self.database)
         bill = offer.bill(completion)
         telling.end()
-        tokens.correction.learn(claim.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens)
+        tokens.correction.learn(
+            offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
+        )
         if not completion.content.strip() and not completion.tool_calls and not limit:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
         completion = await _redacted(completion)
         return (_without_calls(completion) if limit else completion), bill
+
+    async def _fall_back_or_wait(
+        self, claim: Claim, context: StepContext, error: LlmError, *, sent: dict[str, Any]
+    ) -> StepContext | None:
+        """After a provider's error: have the agent's next model asked, if it has one and trying again has not helped;
+        what its first step is decided on is returned."""
+        stored = context.snapshot
+        if not (following := claim.model_after(context.model)) or not _is_worth_another(claim, stored, error):
+            await self._give_up_or_wait(claim, stored, error, sent=sent)
+            return None
+        reason = f"{context.model} has failed: {error.code} ({error.detail})"
+        logger.info("%s is asked in its place", following)
+        await self._stored(steps.fall_back, claim, model=following, reason=reason, sent=sent)
+        # Of what the other has said, nothing counts.
+        data = {"message": sum(message["role"] == "assistant" for message in stored.own)}
+        events.publish(claim.turn_id, EventKind.MESSAGE_RESET, data, fence=claim.fence)
+        return await self.database(step_context.load, claim)
 
     async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
@@ -518,6 +540,21 @@ async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
     if len(whole) > MAX_THOUGHTS_CHARS or "\\u0000" in whole or UNSTORABLE.search(whole):
         return False
     return await redact_known_aside(whole) == whole
+
+
+def _is_worth_another(claim: Claim, stored: Snapshot, error: LlmError) -> bool:
+    """Whether an error is one that another model may be spared: its context is too short, or it fails and has been
+    tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is left alone."""
+    if claim.seconds_left() <= TIMERS_ARE_EARLY:
+        return False
+    if isinstance(error, LlmContextTooLong | ProviderRests):
+        return True
+    if not error.transient:
+        return False
+    left = settings.LLM_FALLBACK_SECONDS - (stored.retrying_for if stored.retries else 0.0)
+    if error.code not in OUTAGES:
+        return stored.retries >= settings.TURN_MAX_ATTEMPTS or left <= 0
+    return left <= 0 or (error.retry_after or 0.0) > left
 
 
 def _next_try(claim: Claim, stored: Snapshot, code: str, before: int, wait: float | None) -> float | None:
