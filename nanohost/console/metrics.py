@@ -20,6 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 import nanohost
+from agent.llm.providers import PROVIDERS
 from agent.models import ProviderOutage
 from conversations import events
 from conversations.engine import intake
@@ -90,7 +91,7 @@ class HostCollector(Collector):
             "nanohost_provider_resting",
             "1 while a provider of models is left alone, for it has failed for several turns in a row; else 0.",
             "provider",
-            {row.provider: int(bool(row.until)) for row in ProviderOutage.objects.all()},
+            dict.fromkeys(PROVIDERS, 0) | {row.provider: int(bool(row.until)) for row in ProviderOutage.objects.all()},
         )
         yield _family(GaugeMetricFamily, "nanohost_info", "1, with the version.", "version", {nanohost.__version__: 1})
 

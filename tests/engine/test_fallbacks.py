@@ -1,10 +1,8 @@
 """Further models of an agent, asked when its own fails; and providers that are left alone while they fail for all."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db.models import F
 
 from agent import llm
 from agent.llm.breaker import FAILURES, breaker
@@ -14,9 +12,9 @@ from conversations.engine import inbox
 from conversations.events import answers
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
-from tests.engine.test_retries import let_pass
 from tests.support.dialects import Dialects, message, refused, text
 from tests.support.openai_server import call, completion
+from tests.support.retrying import let_pass
 from tests.support.working import advance, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -164,9 +162,10 @@ def test_with_a_further_model_nobody_waits(server, down, say, fallbacks):
     assert (turn.status, turn.fallback_model) == (TurnStatus.SUCCEEDED, "claude-opus-4-5")
 
 
-def test_when_it_answers_again_that_is_told(server, down, say, monkeypatch):
-    monkeypatch.setattr(breaker, "_clock", lambda: 1e9)  # long after
-    ProviderOutage.objects.update(until=F("until") - timedelta(days=1))
+def test_when_it_answers_again_that_is_told(server, say, settings, request):
+    settings.LLM_REST_SECONDS = 0.001  # which has passed at once
+    request.getfixturevalue("down")
+    assert ProviderOutage.objects.get().ended_at is None
     server.answer(completion("Here I am."))
     (turn,) = settle([say("Hello")])
     assert turn.status == TurnStatus.SUCCEEDED

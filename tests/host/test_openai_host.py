@@ -179,7 +179,7 @@ def test_a_model_call_is_logged_with_its_sizes(openai_host, server):
     ]
     assert line["conversation"] == answer["conversationId"]
     assert line["requestId"]
-    assert (line["provider"], line["messages"], line["answerChars"]) == ("openai", 2, len("You said: Hello there"))
+    assert (line["provider"], line["messages"], line["answerChars"]) == ("custom", 2, len("You said: Hello there"))
     assert line["promptTokens"] == answer["usage"]["promptTokens"] > 0
     assert line["latencyMs"] > 0
 

@@ -29,7 +29,10 @@ class Command(BaseCommand):
         actions.add_parser("check", help="Call each provider that is set up once, and say what works.")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
-        getattr(self, f"_{action}")(options)
+        if action == "which":
+            self._which(options)
+        else:
+            self._check()
 
     def _which(self, options: dict[str, Any]) -> None:
         named = ""
@@ -44,7 +47,7 @@ class Command(BaseCommand):
             raise CommandError(f"Nobody is asked: {error.detail}.") from None
         self.stdout.write(f"{choice.provider.name}\tas {choice.model}\t{choice.why}")
 
-    def _check(self, options: dict[str, Any]) -> None:
+    def _check(self) -> None:
         if settings.LLM_PROVIDER == MOCK:
             self.stdout.write(f"{MOCK}\tworks\tthe scripted model; no provider is asked")
             return
