@@ -155,7 +155,9 @@ def test_others_know_it_from_the_row(server, down, say):
     assert len(server.requests) == before
 
 
-def test_with_a_further_model_nobody_waits(server, down, say, fallbacks):
+def test_with_a_further_model_nobody_waits(server, say, fallbacks, settings, request):
+    settings.LLM_REST_SECONDS = settings.LLM_FALLBACK_SECONDS / 2  # for which it would wait, were it an error as others
+    request.getfixturevalue("down")
     fallbacks("claude-opus-4-5")
     server.answer(message(text("Here I am.")))
     (turn,) = settle([say("Hello")])

@@ -26,6 +26,7 @@ def running() -> Iterator[OpenAIServer]:
 @pytest.fixture(scope="module")
 def openai_host(running: OpenAIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     options = {"LLM_BASE_URL": running.url, "OPENAI_API_KEY": CANARY, "LLM_RETRY_SECONDS": "3", "LOG_LEVEL": "DEBUG"}
+    options["LLM_REST_SECONDS"] = "0"  # each test meets its own failure
     host = Host(tmp_path_factory.mktemp("openai-host"), **options).start()
     yield host
     host.kill()
