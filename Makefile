@@ -14,6 +14,11 @@ N ?= 1
 stack: $(VENV)/runtime-installed
 	@exec $(BIN)/python manage.py stack --workers $(N)
 
+# Of models' providers: those that are set are written.
+MODEL_KEYS := OPENAI_API_KEY ANTHROPIC_API_KEY AZURE_OPENAI_API_KEY OPENROUTER_API_KEY AIHUBMIX_API_KEY SILICONFLOW_API_KEY \
+	VOLCENGINE_API_KEY DEEPSEEK_API_KEY GEMINI_API_KEY ZAI_API_KEY DASHSCOPE_API_KEY MOONSHOT_API_KEY \
+	MINIMAX_API_KEY GROQ_API_KEY HOSTED_VLLM_API_KEY CUSTOM_API_KEY OPENAI_CODEX_TOKEN GITHUB_COPILOT_TOKEN
+
 # What docker-compose.yml mounts. The folder is its owner's alone; in it, each container's user may read what it is given.
 secrets:
 	@umask 022 && mkdir -p -m 700 secrets && cd secrets && \
@@ -23,7 +28,9 @@ secrets:
 	{ [ -s webhook_key ] || random >webhook_key; } && \
 	{ [ -s database_url ] || echo "postgresql://nanohost:$$(cat postgres_password)@postgres:5432/nanohost" >database_url; } && \
 	{ [ -e email_host_password ] || printf %s "$$EMAIL_HOST_PASSWORD" >email_host_password; } && \
-	{ [ -e openai_api_key ] || printf %s "$$OPENAI_API_KEY" >openai_api_key; }
+	for name in $(MODEL_KEYS); do \
+		[ -e $$(echo $$name | tr A-Z a-z) ] || printenv $$name | tr -d '\n' >$$(echo $$name | tr A-Z a-z); \
+	done
 
 # On every shape there are servers for; its last line names those that ran.
 test: $(VENV)/dev-installed lint

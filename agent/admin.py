@@ -12,14 +12,17 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
 )
 
 from agent import simulator
+from agent.llm.providers import PROVIDERS
 from agent.models import (
     DEFAULT_AGENT,
     DOCUMENTS,
@@ -29,10 +32,12 @@ from agent.models import (
     RETAINED,
     Agent,
     AgentVersion,
+    ProviderOutage,
     Taint,
+    validate_fallbacks,
 )
 from agent.spending import admin as spending_admin  # noqa: F401 -- which registers pages as well
-from nanohost.lib.admin import ModelAdmin, ReadOnlyAdmin, diff, link_to, link_to_list
+from nanohost.lib.admin import Lines, ModelAdmin, ReadOnlyAdmin, diff, link_to, link_to_list
 from tools import registry
 from tools.admin import ToolSettingAdmin
 from tools.models import ToolSetting
@@ -65,6 +70,18 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         help_text="Those it may use, unless it may use every tool. Each must be enabled, too.",
     )
 
+    provider = forms.ChoiceField(
+        required=False,
+        choices=[("", "as the model's name says"), *((name, name) for name in PROVIDERS)],
+        widget=UnfoldAdminSelectWidget,
+        help_text="Who is asked for its models. docs/models.md tells how one is chosen.",
+    )
+    fallback_models = Lines(
+        required=False,
+        validators=[validate_fallbacks],
+        help_text="Models that are asked in its place, one a line, in this order, while it fails or has no room.",
+    )
+
     document_agents = _document("AGENTS", "How it is to work.")
     document_soul = _document("SOUL", "Who it is: its character, and how it speaks.")
     document_user = _document("USER", "Whom it works for.")
@@ -94,6 +111,9 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "name",
             "system_prompt",
             "model",
+            "provider",
+            "fallback_models",
+            "reasoning_effort",
             "context_window",
             "output_reserve",
             "every_tool",
@@ -156,7 +176,8 @@ class AgentAdmin(ModelAdmin):
     search_fields = ["name"]
     search_fields_of_editors = ["system_prompt"]
     fieldsets = [
-        (None, {"fields": ["name", "system_prompt", "model"]}),
+        (None, {"fields": ["name", "system_prompt"]}),
+        ("Model", {"fields": ["model", "provider", "fallback_models", "reasoning_effort"]}),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
         ("Check-ins, which are in none", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
         ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),
@@ -260,6 +281,21 @@ class AgentVersionAdmin(ReadOnlyAdmin):
     @admin.display(description="differences to the version before")
     def differences(self, version: AgentVersion) -> str:
         return diff(as_text(version.before()), as_text(version.profile))
+
+
+@admin.register(ProviderOutage)
+class ProviderOutageAdmin(ReadOnlyAdmin):
+    """Providers that failed for several turns in a row, and are or were left alone for a while."""
+
+    list_display = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
+    fields = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
+    readonly_fields = ["stands"]
+
+    @admin.display(description="now")
+    def stands(self, outage: ProviderOutage) -> str:
+        if outage.until is None:
+            return "answers"
+        return "left alone" if outage.until > timezone.now() else "asked again"
 
 
 def as_text(profile: dict[str, Any]) -> str:

@@ -67,6 +67,12 @@ class LlmRequestRefused(LlmError):
     code = "llm_request_refused"
 
 
+class NoProvider(LlmError):
+    """No provider is set up for the model: nobody was asked. The detail names what is missing."""
+
+    code = "no_provider"
+
+
 class BudgetExceeded(LlmError):
     """A budget has no room for the call: the model was not asked. The detail is for whoever asked."""
 

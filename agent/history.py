@@ -88,6 +88,23 @@ def _fit_arguments(arguments: str) -> str:
     return arguments if is_object else "{}"
 
 
+def drop_old_thoughts(messages: Sequence[ChatMessage]) -> History:
+    """What a model has thought goes back to it in the turn in which it did, between its calls; later it is left out:
+    providers ignore it then, or refuse it."""
+    begin = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
+    return [
+        _without_thoughts(message) if at < begin and "thoughts" in message else message
+        for at, message in enumerate(messages)
+    ]
+
+
+def _without_thoughts(message: ChatMessage) -> ChatMessage:
+    def plain(of: ChatMessage) -> ChatMessage:
+        return Fixed({name: value for name, value in of.items() if name != "thoughts"})
+
+    return message.kept("plain", plain) if isinstance(message, Fixed) else plain(message)
+
+
 def drop_orphaned_results(messages: Sequence[ChatMessage]) -> History:
     """A tool's result whose call is not in view, or that answers a call a second time, is dropped."""
     open_calls: set[str] = set()
@@ -138,7 +155,7 @@ def clean(messages: Sequence[ChatMessage], *, window: int) -> History:
     has_calls = any(message["role"] == "tool" or "tool_calls" in message for message in messages)
     pipeline: tuple[Callable[[Sequence[ChatMessage]], History], ...] = (
         drop_leading_non_user,
-        *((mend_calls, drop_orphaned_results, answer_missing_results) if has_calls else ()),
+        *((drop_old_thoughts, mend_calls, drop_orphaned_results, answer_missing_results) if has_calls else ()),
         drop_blank_assistants,
         partial(fit_window, window=window),
     )

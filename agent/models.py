@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
 from django.forms.models import model_to_dict
 
+from agent.llm.providers import PROVIDERS
 from nanohost.accounts import audit
 from tools.consent import validate_modes
 from tools.gate import AgentTools
@@ -61,6 +62,32 @@ class Taint(models.TextChoices):
     REFUSE = "refuse", "refuse: none runs"
 
 
+class Effort(models.TextChoices):
+    """How much a model is to think before it answers."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+# More of them would only be one long failure.
+MAX_FALLBACKS = 5
+
+
+def validate_provider(name: str) -> None:
+    """It is one of those there are."""
+    if name and name not in PROVIDERS:
+        raise ValidationError(f"There is no provider {name}; there are {', '.join(PROVIDERS)}.")
+
+
+def validate_fallbacks(names: Any) -> None:
+    """They are names of models."""
+    if not isinstance(names, list) or not all(isinstance(each, str) and 0 < len(each) <= 128 for each in names):
+        raise ValidationError('A list of names of models is needed, such as ["gpt-4.1-mini"].')
+    if len(names) > MAX_FALLBACKS:
+        raise ValidationError(f"{MAX_FALLBACKS} models at most.")
+
+
 class Agent(models.Model):
     """An agent profile. Conversations keep the agent they were started with."""
 
@@ -74,6 +101,29 @@ class Agent(models.Model):
         help_text="What it is told besides, by name.",
     )
     model = models.CharField(max_length=128, blank=True, help_text="Empty: LLM_MODEL_DEFAULT.")
+    provider = models.CharField(
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[validate_provider],
+        help_text="Who is asked for its models. Empty: as the model's name says; docs/models.md tells how.",
+    )
+    fallback_models = models.JSONField(
+        default=list,
+        db_default=models.Value([], models.JSONField()),
+        blank=True,
+        validators=[validate_fallbacks],
+        help_text="Models that are asked in its place, in this order, while it fails or has no room.",
+    )
+    reasoning_effort = models.CharField(
+        max_length=6,
+        choices=Effort.choices,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="How much its models are to think, where they can. Empty: as they do by themselves.",
+    )
     context_window = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -219,7 +269,8 @@ class Agent(models.Model):
 
 # The fields of an agent that its versions keep.
 PROFILE = (
-    *("name", "system_prompt", "documents", "model", "context_window", "output_reserve"),
+    *("name", "system_prompt", "documents", "model", "provider", "fallback_models", "reasoning_effort"),
+    *("context_window", "output_reserve"),
     *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "check_in_owner"),
     "is_public",
     "approvals",
@@ -260,6 +311,24 @@ class AgentVersion(models.Model):
         earlier = AgentVersion.objects.filter(agent_id=self.agent_id, number__lt=self.number).order_by("-number")
         profile: dict[str, Any] = earlier.values_list("profile", flat=True).first() or {}
         return profile
+
+
+class ProviderOutage(models.Model):
+    """A provider that has failed for several turns in a row, and was left alone for a while; one row a provider."""
+
+    provider = models.CharField(max_length=32, unique=True, help_text="Which one.")
+    since = models.DateTimeField(null=True, help_text="When it was left alone first, of the last time that it failed.")
+    until = models.DateTimeField(null=True, help_text="Nobody asks it before then. Empty: it answers.")
+    ended_at = models.DateTimeField(null=True, help_text="When it answered again.")
+    code = models.CharField(max_length=64, blank=True, default="", help_text="What it failed with last.")
+    times = models.PositiveIntegerField(default=0, help_text="How often it was left alone, all in all.")
+
+    class Meta:
+        verbose_name = "provider outage"
+        ordering = ["provider"]
+
+    def __str__(self) -> str:
+        return self.provider
 
 
 # Rows of their own room.

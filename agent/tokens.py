@@ -38,6 +38,8 @@ def estimated_message(message: ChatMessage) -> int:
     tokens = _MESSAGE_TOKENS + estimated(message.get("content") or "")
     for call in message.get("tool_calls") or ():
         tokens += _MESSAGE_TOKENS + estimated(call["function"]["name"] + call["function"]["arguments"])
+    if thoughts := message.get("thoughts"):  # its text stands in the blocks too, where there are any
+        tokens += estimated(as_json(thoughts["blocks"]) if thoughts["blocks"] else thoughts["text"])
     if isinstance(message, Fixed):
         message.tokens = tokens
     return tokens

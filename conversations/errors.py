@@ -134,6 +134,7 @@ class TurnProblem(Problem):
         "llm_content_filter": (422, "The provider's content filter refused the prompt or the answer."),
         "llm_unavailable": (502, "The model's provider cannot be reached, or fails; retries were used up."),
         "llm_bad_response": (502, "The model's provider answered something that is no completion."),
+        "no_provider": (502, "No provider of models is set up here for the model that was asked for."),
         "llm_request_refused": (502, "The model's provider refused the request, for example for an unknown model."),
     }
 

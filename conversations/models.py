@@ -179,6 +179,16 @@ class Turn(Leased):
     waiting_for = models.CharField(max_length=8, choices=WaitingFor.choices, blank=True)
 
     model = models.CharField(max_length=128, help_text="The model it asks.")
+    fallback_model = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The model that is asked in its place, one of its agent's further ones. Empty: none.",
+    )
+    fallback_reason = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
+    )
     agent_version = models.PositiveIntegerField(
         null=True, blank=True, help_text="The version of its agent that it ran with, since it was last taken up."
     )
@@ -336,6 +346,14 @@ class Message(models.Model):
         help_text="Empty: said. Otherwise a command or its answer, a rolling summary, or a day's.",
     )
     content = models.TextField(blank=True)
+    reasoning = models.TextField(
+        blank=True, default="", db_default="", help_text="Of an assistant: what its model thought before."
+    )
+    thoughts = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Of an assistant that calls tools: what its provider is sent back of that, within the turn.",
+    )
     tool_calls = models.JSONField(null=True, blank=True, help_text="Of an assistant: the calls it asks for.")
     tool_call_id = models.CharField(max_length=128, blank=True, help_text="Of a tool: the call it answers.")
     tool_name = models.CharField(max_length=128, blank=True)
@@ -376,7 +394,7 @@ class Message(models.Model):
 
     def as_chat(self) -> dict[str, object]:
         """The message in the OpenAI chat format."""
-        return as_chat(self.role, self.content, self.tool_calls, self.tool_call_id)
+        return as_chat(self.role, self.content, self.tool_calls, self.tool_call_id, self.thoughts)
 
 
 def calls_in(tool_calls: Any) -> list[tuple[str, str, str]]:
@@ -389,12 +407,18 @@ def calls_in(tool_calls: Any) -> list[tuple[str, str, str]]:
     return found  # type: ignore[return-value]  # three of them
 
 
-def as_chat(role: str, content: str, tool_calls: object, tool_call_id: str) -> dict[str, object]:
+def as_chat(
+    role: str, content: str, tool_calls: object, tool_call_id: str, thoughts: object = None
+) -> dict[str, object]:
     """What a message's fields are in the OpenAI chat format."""
     if role == Message.Role.TOOL:
         return {"role": "tool", "tool_call_id": tool_call_id, "content": content}
     chat: dict[str, object] = {"role": role, "content": content}
-    return chat | {"tool_calls": tool_calls} if tool_calls else chat
+    if tool_calls:
+        chat["tool_calls"] = tool_calls
+    if thoughts:
+        chat["thoughts"] = thoughts
+    return chat
 
 
 class DeferredState(models.TextChoices):
@@ -828,6 +852,13 @@ class Worker(models.Model):
     pool_waiting = models.PositiveIntegerField(null=True, help_text="Threads that waited for one.")
     provider = models.CharField(
         max_length=32, blank=True, db_default="", default="", help_text="Who its models are asked of: LLM_PROVIDER."
+    )
+    providers = models.CharField(
+        max_length=255,
+        blank=True,
+        db_default="",
+        default="",
+        help_text="The providers that it has a key or an address of, separated by commas.",
     )
     sandbox = models.CharField(
         max_length=100, blank=True, db_default="", default="", help_text="What keeps its tools where they are."

@@ -1,13 +1,15 @@
 """What a process that stays does first: it keeps others of the same user out, tools above all."""
 
+from agent.llm.providers import PROVIDERS
 from nanohost.lib import env
 from nanohost.lib.process import close_to_others
 from tools import registry
 
 # Secrets of ours that may be variables; those of tools are the tools' to name.
 SECRETS = (
-    *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "OPENAI_API_KEY", "METRICS_TOKEN"),
+    *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "METRICS_TOKEN"),
     *("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY", "WEBHOOK_KEY", "EMAIL_HOST_PASSWORD"),
+    *(provider.key for provider in PROVIDERS.values()),
 )
 
 

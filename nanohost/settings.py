@@ -10,6 +10,7 @@ from csp import constants as csp
 from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
+from agent.llm import providers
 from conversations import kinds
 from nanohost.lib import env, logs, redaction
 from tools.outbound import addresses
@@ -43,23 +44,52 @@ if bool(DATABASE_URL) != bool(REDIS_URL):
     )
 
 # --- models ------------------------------------------------------------------------------------------------------
+# A key each; agent/llm/providers.py is the table of those who want them.
 OPENAI_API_KEY = env.key("OPENAI_API_KEY")
+ANTHROPIC_API_KEY = env.key("ANTHROPIC_API_KEY")
+AZURE_OPENAI_API_KEY = env.key("AZURE_OPENAI_API_KEY")
+OPENROUTER_API_KEY = env.key("OPENROUTER_API_KEY")
+AIHUBMIX_API_KEY = env.key("AIHUBMIX_API_KEY")
+SILICONFLOW_API_KEY = env.key("SILICONFLOW_API_KEY")
+VOLCENGINE_API_KEY = env.key("VOLCENGINE_API_KEY")
+DEEPSEEK_API_KEY = env.key("DEEPSEEK_API_KEY")
+GEMINI_API_KEY = env.key("GEMINI_API_KEY")
+ZAI_API_KEY = env.key("ZAI_API_KEY")
+DASHSCOPE_API_KEY = env.key("DASHSCOPE_API_KEY")
+MOONSHOT_API_KEY = env.key("MOONSHOT_API_KEY")
+MINIMAX_API_KEY = env.key("MINIMAX_API_KEY")
+GROQ_API_KEY = env.key("GROQ_API_KEY")
+HOSTED_VLLM_API_KEY = env.key("HOSTED_VLLM_API_KEY")
+CUSTOM_API_KEY = env.key("CUSTOM_API_KEY")
+OPENAI_CODEX_TOKEN = env.key("OPENAI_CODEX_TOKEN")
+GITHUB_COPILOT_TOKEN = env.key("GITHUB_COPILOT_TOKEN")
 LLM_BASE_URL = env.address("LLM_BASE_URL")
-LLM_PROVIDER = env.choice(
-    "LLM_PROVIDER", "openai" if OPENAI_API_KEY or LLM_BASE_URL else "mock", choices=("mock", "openai")
-)
+LLM_BASE_URLS = env.addresses_by_name("LLM_BASE_URLS", names=providers.PROVIDERS)
+AZURE_OPENAI_API_VERSION = env.string("AZURE_OPENAI_API_VERSION", "2024-10-21")
+LLM_PROVIDER = env.choice("LLM_PROVIDER", "", choices=(providers.AUTO, providers.MOCK, *providers.PROVIDERS))
+_configured = providers.accesses(globals().__getitem__)
+LLM_PROVIDER = LLM_PROVIDER or (providers.AUTO if _configured else providers.MOCK)
 LLM_MODEL_DEFAULT = env.string("LLM_MODEL_DEFAULT", "gpt-4.1-mini")
 LLM_MODELS = env.words("LLM_MODELS")
 LLM_TIMEOUT_SECONDS = env.seconds("LLM_TIMEOUT_SECONDS", 120)
 LLM_RETRY_SECONDS = env.seconds("LLM_RETRY_SECONDS", 600)
+# How long a model that fails is tried before its agent's next one is asked; and how long a provider that fails for
+# everybody is left alone at first, 0 for never.
+LLM_FALLBACK_SECONDS = env.seconds("LLM_FALLBACK_SECONDS", 20)
+LLM_REST_SECONDS = env.integer("LLM_REST_SECONDS", 30, minimum=0, maximum=3600)
 LLM_CONTEXT_WINDOW = env.integer("LLM_CONTEXT_WINDOW", 128_000, minimum=1024)
 LLM_OUTPUT_RESERVE = env.integer("LLM_OUTPUT_RESERVE", 8_000, minimum=128)
 CURRENCY = env.currency("CURRENCY", "USD")
 
 if LLM_OUTPUT_RESERVE > LLM_CONTEXT_WINDOW // 2:
     raise ImproperlyConfigured("LLM_OUTPUT_RESERVE makes no sense: it is more than half of LLM_CONTEXT_WINDOW.")
-if LLM_PROVIDER == "openai" and not (OPENAI_API_KEY or LLM_BASE_URL):
-    raise ImproperlyConfigured("LLM_PROVIDER=openai needs OPENAI_API_KEY, or LLM_BASE_URL for a server that asks none.")
+if LLM_PROVIDER in providers.PROVIDERS and LLM_PROVIDER not in _configured:
+    raise ImproperlyConfigured(
+        f"LLM_PROVIDER={LLM_PROVIDER} needs {providers.PROVIDERS[LLM_PROVIDER].key}, or LLM_BASE_URL for a server that"
+        " asks none."
+    )
+if LLM_PROVIDER == providers.AUTO and not _configured:
+    raise ImproperlyConfigured("LLM_PROVIDER=auto needs the key of a provider, or LLM_BASE_URL.")
 if LLM_MODELS and LLM_MODEL_DEFAULT not in LLM_MODELS:
     raise ImproperlyConfigured(f"LLM_MODEL_DEFAULT={LLM_MODEL_DEFAULT!r} is not among LLM_MODELS.")
 

@@ -16,6 +16,7 @@ from django.test import TransactionTestCase
 from xdist.scheduler import LoadFileScheduling
 
 from agent import llm
+from agent.llm.breaker import breaker
 from agent.models import DEFAULT_AGENT, Agent
 from agent.spending import book
 from conversations.engine import inbox
@@ -246,6 +247,12 @@ def _no_tool_processes_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_provider_rests() -> None:
+    """Whatever tests before have had fail."""
+    breaker.forget()
+
+
+@pytest.fixture(autouse=True)
 def _nobody_acts() -> Iterator[None]:
     """Django's client of tests makes its requests in the context of the test, and not in one of their own."""
     with audit.acting(audit.HOST):
@@ -326,10 +333,10 @@ def model(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", server.url
-    llm.client.cache_clear()
+    llm.forget_clients()
     yield server
     server.stop()
-    llm.client.cache_clear()
+    llm.forget_clients()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import secrets
 import tempfile
 
+from agent.llm.providers import PROVIDERS
 from tests import shapes
 from tests.support import servers
 
@@ -15,8 +16,10 @@ if "DATA_DIR" not in os.environ:
 if "TOOL_FOLDERS" not in os.environ:
     os.environ["TOOL_FOLDERS"] = tempfile.mkdtemp(prefix="nanohost-marks-")
 # The suite must not follow the developer's own provider, nor come near the developer's own database.
-for name in ("OPENAI_API_KEY", "LLM_BASE_URL", "LLM_PROVIDER", "LLM_MODELS", "NANOHOST_API_KEY"):
+for name in ("LLM_BASE_URL", "LLM_BASE_URLS", "LLM_PROVIDER", "LLM_MODELS", "NANOHOST_API_KEY"):
     os.environ.pop(name, None)
+for provider in PROVIDERS.values():
+    os.environ.pop(provider.key, None)
 for name in ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"):
     os.environ.pop(name, None)
 if "NANOHOST_TOOL_PROCESS" not in os.environ:  # a tool's process is not used again once its environment has changed

@@ -5,8 +5,9 @@ What the provider says about an error is read for its code and then dropped, sin
 """
 
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,7 @@ _STATUSES = {
 }
 
 # What malformed answers raise where they are read as if they were well formed.
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 def parsed(body: bytes) -> Any:
@@ -69,18 +70,22 @@ def completion_of(answer: Any) -> Completion:
         usage = given if isinstance(given := answer.get("usage"), dict) else {}
         counted = _counted(usage)
         finish_reason, model = choice.get("finish_reason"), str(answer.get("model") or "")
-        reasoning = _reasoning(message)
-    except _MALFORMED as error:
+        reasoning, thoughts = _reasoning(message), _details(message)
+        if isinstance(content, str):
+            thought, content = split_thoughts(content)
+            reasoning = reasoning or thought
+    except MALFORMED as error:
         raise errors.LlmBadResponse(f"not a completion ({type(error).__name__})") from None
     if finish_reason == "content_filter":
         raise errors.LlmContentFiltered("the answer was cut by the content filter")
     if finish_reason == "error":  # OpenRouter: of the model behind it
         raise errors.LlmUnavailable("the model failed in the middle of its answer")
     if len(calls) > MAX_TOOL_CALLS:
-        raise _too_many_calls()
+        raise too_many_calls()
     return Completion(
         content=storable(content),
         reasoning=storable(reasoning),
+        thoughts=thoughts,
         tool_calls=calls,
         model=storable(model)[:128],
         usage=counted,
@@ -107,6 +112,16 @@ def error_of(*, status: int | None, codes: set[str], words: str, retry_after: fl
     return errors.LlmRequestRefused(detail)
 
 
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Retry-After in seconds; its other form, a date, is rare enough to be answered with our own backoff, and so is
+    less than a second, which would use up all retries at once."""
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if seconds >= 1 and math.isfinite(seconds) else None
+
+
 class StreamedAnswer:
     """An answer that arrives as an event stream, a chunk an event."""
 
@@ -115,6 +130,8 @@ class StreamedAnswer:
         self._events = EventParser()
         self._is_done = False
         self._content, self._refusal, self._reasoning = _Text(), _Text(), _Text()
+        self._details: list[dict[str, Any]] = []
+        self._cut = ThoughtsCut()
         self._calls: list[_Call] = []
         self._by_index: dict[Any, _Call] = {}
         self._finish_reason: Any = None
@@ -154,10 +171,14 @@ class StreamedAnswer:
         """The whole, when the stream has ended; raises :class:`agent.errors.LlmError`."""
         if not (self._is_done or self.is_finished):
             raise errors.LlmUnavailable("broke off")
+        thought, said = self._cut.end()
+        if thought or said:
+            self._on_delta(Delta(content=said, reasoning=thought))
         message = {
             "content": self._content.whole(),
             "refusal": self._refusal.whole(),
             "reasoning": self._reasoning.whole(),
+            "reasoning_details": self._details,
             "tool_calls": [call.as_sent() for call in sorted(self._calls, key=lambda call: call.place)],
         }
         choice = {"message": message, "finish_reason": self._finish_reason}
@@ -176,7 +197,7 @@ class StreamedAnswer:
             choice = choices[0]
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             return self._add_delta(choice.get("delta") or {})
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise errors.LlmBadResponse(f"not a chunk of a completion ({type(error).__name__})") from None
 
     def _add_delta(self, delta: dict[str, Any]) -> Delta | None:
@@ -185,19 +206,34 @@ class StreamedAnswer:
                 self._add_call(piece)
         content, reasoning = "", ""
         if said := delta.get("content"):
-            content = self._content.add(said)
+            thought, said = self._cut.add(self._content.add(said))
+            content, reasoning = said, thought
         elif refused := delta.get("refusal"):
             content = self._refusal.add(refused)
+        if details := delta.get("reasoning_details"):
+            self._add_details(details)
         if thought := _reasoning(delta):
-            reasoning = self._reasoning.add(thought)
+            reasoning += self._reasoning.add(thought)
         return Delta(content=content, reasoning=reasoning) if content or reasoning else None
+
+    def _add_details(self, details: Any) -> None:
+        """OpenRouter's and MiniMax's form of what is thought, in pieces: one goes on with the last of its kind and
+        place. MiniMax sends with each piece all that came before."""
+        for detail in details if isinstance(details, list) else ():
+            if not isinstance(detail, dict):
+                continue
+            last = self._details[-1] if self._details else None
+            if last and (last.get("type"), last.get("index")) == (detail.get("type"), detail.get("index")):
+                _join(last, detail)
+            else:
+                self._details.append(dict(detail))
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         index, call_id, function = piece.get("index"), str(piece.get("id") or ""), piece.get("function") or {}
         call = self._call_of(index, call_id, function.get("name"))
         if call is None:
             if len(self._calls) == MAX_TOOL_CALLS:
-                raise _too_many_calls()
+                raise too_many_calls()
             call = _Call(place=index if isinstance(index, int) else 0)
             self._calls.append(call)
         if index is not None:
@@ -220,6 +256,75 @@ class StreamedAnswer:
         if call is None:
             return None if call_id or name else newest
         return None if name and call.is_other_than(call_id, name) else call
+
+
+def _join(last: dict[str, Any], detail: dict[str, Any]) -> None:
+    for name, value in detail.items():
+        before = last.get(name)
+        if name in ("text", "summary", "data") and isinstance(value, str) and isinstance(before, str):
+            last[name] = value if before and value.startswith(before) else before + value
+        elif value is not None:
+            last[name] = value
+
+
+_BEGIN, _END = "<think>", "</think>"
+
+
+def split_thoughts(content: str) -> tuple[str, str]:
+    """What a model has put between <think> and </think> at the beginning of its answer, and the answer. Servers that
+    know their model have it apart already."""
+    cut = ThoughtsCut()
+    thought, said = cut.add(content)
+    more_thought, more_said = cut.end()
+    return (thought + more_thought).strip(), said + more_said
+
+
+class ThoughtsCut:
+    """The same of an answer that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._state = "begin"
+
+    def add(self, piece: str) -> tuple[str, str]:
+        """What of it is thought, and what is said; what may yet be a mark is held."""
+        if self._state == "said":
+            return "", piece
+        text = self._held + piece
+        self._held = ""
+        if self._state == "begin":
+            begun = text.lstrip()
+            if len(begun) < len(_BEGIN) and _BEGIN.startswith(begun):
+                self._held = text
+                return "", ""
+            if not begun.startswith(_BEGIN):
+                self._state = "said"
+                return "", text
+            self._state, text = "thought", begun[len(_BEGIN) :]
+        thought, mark, said = text.partition(_END)
+        if mark:
+            self._state = "answer"
+            return thought, self._answer(said)
+        if self._state == "answer":
+            return "", self._answer(text)
+        self._held = _end_of(thought)
+        return thought[: len(thought) - len(self._held)], ""
+
+    def _answer(self, said: str) -> str:
+        """Without the blank lines between."""
+        if said := said.lstrip():
+            self._state = "said"
+        return said
+
+    def end(self) -> tuple[str, str]:
+        """What was held, when nothing follows."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "thought" else ("", held)
+
+
+def _end_of(text: str) -> str:
+    """Of a text's end, what may be the beginning of the mark that ends thoughts."""
+    return next((_END[:size] for size in range(len(_END) - 1, 0, -1) if text.endswith(_END[:size])), "")
 
 
 def _joined(pieces: Sequence[Delta]) -> Delta:
@@ -300,7 +405,8 @@ def _status(codes: set[str]) -> int | None:
     return next(iter([*numbers, *names]), None)
 
 
-def _too_many_calls() -> errors.LlmBadResponse:
+def too_many_calls() -> errors.LlmBadResponse:
+    """More than there may be."""
     return errors.LlmBadResponse(f"more than {MAX_TOOL_CALLS} tool calls at once")
 
 
@@ -308,7 +414,15 @@ def _reasoning(message: dict[str, Any]) -> str:
     """What the model thought: of DeepSeek and vLLM, or of OpenRouter and newer vLLMs; some send both, the same. An
     answer is not lost for odd thoughts."""
     thought = message.get("reasoning_content") or message.get("reasoning")
-    return thought if isinstance(thought, str) else ""
+    if isinstance(thought, str) and thought:
+        return thought
+    return "".join(text for each in _details(message) if isinstance(text := each.get("text") or "", str))
+
+
+def _details(message: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """What OpenRouter and MiniMax want back as it is."""
+    details = message.get("reasoning_details")
+    return tuple(each for each in details if isinstance(each, dict)) if isinstance(details, list) else ()
 
 
 def _arguments(function: dict[str, Any]) -> str:
@@ -321,16 +435,16 @@ def _arguments(function: dict[str, Any]) -> str:
 
 def _counted(usage: dict[str, Any]) -> Usage:
     """What was used. What of the prompt was cached stands in its details; DeepSeek has a name of its own for it."""
-    prompt_tokens = _tokens(usage.get("prompt_tokens"))
+    prompt_tokens = tokens_in(usage.get("prompt_tokens"))
     details = given if isinstance(given := usage.get("prompt_tokens_details"), dict) else {}
-    cached = _tokens(details.get("cached_tokens")) or _tokens(usage.get("prompt_cache_hit_tokens"))
+    cached = tokens_in(details.get("cached_tokens")) or tokens_in(usage.get("prompt_cache_hit_tokens"))
     return Usage(
         prompt_tokens=prompt_tokens,
-        completion_tokens=_tokens(usage.get("completion_tokens")),
+        completion_tokens=tokens_in(usage.get("completion_tokens")),
         cached_tokens=min(cached, prompt_tokens),
     )
 
 
-def _tokens(count: Any) -> int:
+def tokens_in(count: Any) -> int:
     """A count of tokens; what is none counts as 0. To Python, true is an integer; to no database."""
     return count if type(count) is int and 0 <= count <= MAX_TOKENS else 0

@@ -16,7 +16,12 @@ class ModelRequest:
     """One call of a model. ``messages`` and ``tools`` in the OpenAI chat format; without tools, none are offered.
 
     ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model. ``max_tokens``: of
-    the answer, what is thought aloud included; None where nothing bounds it but the model.
+    the answer, what is thought aloud included; None where nothing bounds it but the model. ``provider``: the one that
+    its agent names, if it names one. ``effort``: how much it is to think, low, medium or high; empty: as it does by
+    itself.
+
+    An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
+    ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
     """
 
     model: str
@@ -24,22 +29,26 @@ class ModelRequest:
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: str = ""
     max_tokens: int | None = None
+    provider: str = ""
+    effort: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
     """Tokens, as the provider counts them; 0 where it says nothing. ``cached_tokens``: those of the prompt that it had
-    kept from before, which cost less."""
+    kept from before, which cost less. ``written_tokens``: those that it keeps from now on, where that costs more."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    written_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            written_tokens=self.written_tokens + other.written_tokens,
         )
 
 
@@ -47,20 +56,29 @@ class Usage:
 class Completion:
     """What a model answered: text, tool calls in the OpenAI chat format, or both; and what it thought aloud before.
 
-    ``took_ms``: how long the call took, in milliseconds, 1 at least; 0 for what no model was asked for.
+    ``took_ms``: how long the call took, in milliseconds, 1 at least; 0 for what no model was asked for. ``provider``:
+    who was asked, and ``why`` that one, in words. ``thoughts``: of what it thought, what the provider wants to be sent
+    back as it is.
     """
 
     content: str = ""
     reasoning: str = ""
+    thoughts: tuple[dict[str, Any], ...] = ()
     tool_calls: tuple[dict[str, Any], ...] = ()
     model: str = ""
     usage: Usage = Usage()
     took_ms: int = 0
+    provider: str = ""
+    why: str = ""
 
     def as_message(self) -> ChatMessage:
         """The answer as a message of the chat."""
         message: ChatMessage = {"role": "assistant", "content": self.content}
-        return message | {"tool_calls": list(self.tool_calls)} if self.tool_calls else message
+        if self.tool_calls:
+            message["tool_calls"] = list(self.tool_calls)
+        if self.reasoning or self.thoughts:
+            message["thoughts"] = {"by": self.provider, "text": self.reasoning, "blocks": list(self.thoughts)}
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +102,14 @@ class LlmClient(Protocol):
         so the function must be quick. The completion is the same as without; if the call fails, the pieces that came
         before are worth nothing. What ``on_delta`` raises ends the call, and is raised.
         """
+        ...
+
+    async def list_models(self) -> list[str]:
+        """The models that the provider says it has; raises :class:`agent.errors.LlmError`."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
         ...
 
 

@@ -8,8 +8,9 @@ What breaks is raised as httpx2's errors.
 """
 
 import asyncio
+import ssl
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,20 @@ KEPT_SECONDS = 5.0
 # Of a server with several addresses: one that is silent for so long is left for the next.
 NEXT_ADDRESS_AFTER_SECONDS = 5.0
 
+# Seconds that the end of a stream may take to arrive after its last event; with it, the connection can be used again.
+DRAIN_SECONDS = 0.1
+
+# What is raised where a body breaks off; TLS raises errors of its own.
+BROKEN = (httpx2.RequestError, ssl.SSLError)
+
 _Origin = tuple[str, str, int | None]
+
+
+def broken(error: Exception) -> errors.LlmError:
+    """What broke a connection, as one of ours."""
+    if isinstance(error, httpx2.TimeoutException):
+        return errors.LlmTimeout("no answer in time")
+    return errors.LlmUnavailable("cannot be reached, or broke off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +105,10 @@ class Connections:
                 connection.abort()
         self._kept.clear()
 
+    def transport(self) -> httpx2.AsyncBaseTransport:
+        """These connections as the packages of providers want them: redirects, proxies and the rest stay out."""
+        return _Transport(self)
+
     def keep(self, connection: "_Connection") -> None:
         """Keep it for the next request."""
         kept = self._kept.setdefault(connection.origin, {})
@@ -140,6 +158,31 @@ class Connections:
             lambda: _Connection(self, origin), *address[:2], **tls
         )
         return connection
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """What a package sends, over our connections."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await self._connections.send(Outline.of(request), await request.aread())
+        return httpx2.Response(reply.status, headers=reply.headers, stream=_Body(reply))
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a reply, for a package to read."""
+
+    def __init__(self, reply: "Reply") -> None:
+        self._reply = reply
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._reply.parts():
+            yield part
+
+    async def aclose(self) -> None:
+        await self._reply.aclose()
 
 
 class _Connection(asyncio.Protocol):

@@ -42,6 +42,7 @@ from typing import Any, NoReturn
 from agent import errors
 from agent.check_in import HEAD, HEARTBEAT_OK
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
+from agent.llm.providers import Access
 from agent.loop import ChatMessage
 from agent.prompt import is_last_word, unmarked, unsent
 from agent.tokens import BYTES_A_TOKEN
@@ -65,8 +66,15 @@ _FAILURES: dict[str, type[errors.LlmError]] = {
 class ScriptedClient:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access | None = None) -> None:
         self._failures: Counter[int] = Counter()
+
+    async def list_models(self) -> list[str]:
+        """It answers by whatever name it is asked."""
+        return []
+
+    async def close(self) -> None:
+        """There is nothing to close."""
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
         """Do the script's next step, or answer in the way of the module's last paragraph."""

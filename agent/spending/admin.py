@@ -39,9 +39,9 @@ class _AuditedAdmin(ModelAdmin):
 class ModelPriceAdmin(_AuditedAdmin):
     """A price that changes gets a new row, valid from that day on: what was asked before keeps what it has cost."""
 
-    list_display = ["model", "prompt", "cached_prompt", "completion", "currency", "valid_from"]
+    list_display = ["model", "prompt", "cached_prompt", "written_prompt", "completion", "currency", "valid_from"]
     search_fields_of_editors = ["model"]
-    fields = ["model", "prompt", "cached_prompt", "completion", "currency", "valid_from"]
+    fields = ["model", "prompt", "cached_prompt", "written_prompt", "completion", "currency", "valid_from"]
 
 
 class BudgetForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable

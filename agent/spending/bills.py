@@ -57,8 +57,12 @@ def bill_of(completion: Completion, *, model: str, price: Price | None, reserved
         "model": redact(model),
         "prompt": used.prompt_tokens,
         "cached": used.cached_tokens,
+        **({"written": used.written_tokens} if used.written_tokens else {}),
         "completion": used.completion_tokens,
         "cost": cost,
+        # Who was asked, and why.
+        "provider": completion.provider,
+        "why": redact(completion.why),
     }
     counted_cost = price.cost(counted) if price else 0
     return Bill(cost=cost, kept=kept, reserved=reserved, counted=counted, counted_cost=counted_cost)

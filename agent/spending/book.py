@@ -1,18 +1,23 @@
-"""What a process knows of prices and budgets. It looks again once a second, while there is work: not at each call."""
+"""What a process knows of prices and budgets, and of providers that are left alone for a while. It looks again once a
+second, while there is work: not at each call."""
 
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Coalesce
 from django.db.models.signals import post_delete, post_save
 
+from agent.llm.breaker import breaker
+from agent.models import ProviderOutage
 from agent.spending.models import Budget, Measure, ModelPrice
 from agent.spending.periods import Every, Period, period_of
 from agent.spending.prices import Price, find
+from nanohost.lib.clock import Now
 from nanohost.lib.statements import Given, Rows
 
 # A budget that was made or changed elsewhere counts after so many seconds.
@@ -51,16 +56,19 @@ class Book:
     limits: Sequence[Limit]
     read_at: float
 
-    def price_of(self, model: str, now: datetime) -> Price | None:
-        """What the model costs; None if that is not known."""
-        return find(self.prices, model, provider=settings.LLM_PROVIDER, now=now)
+    def price_of(self, names: Sequence[str], now: datetime) -> Price | None:
+        """What a model of these names costs, the first that has a price; None if that is not known."""
+        found = (find(self.prices, name, provider=settings.LLM_PROVIDER, now=now) for name in dict.fromkeys(names))
+        return next((price for price in found if price), None)
 
 
 _prices = Rows[tuple[object, ...]](
     lambda: (
         ModelPrice.objects.filter(currency=Given("currency"))
         .order_by()
-        .values_list("model", "prompt", Coalesce("cached_prompt", "prompt"), "completion", "valid_from")
+        .values_list(
+            "model", "prompt", Coalesce("cached_prompt", "prompt"), "completion", "valid_from", "written_prompt"
+        )
     )
 )
 _limits = Rows[tuple[object, ...]](
@@ -68,6 +76,15 @@ _limits = Rows[tuple[object, ...]](
         Budget.objects.filter(is_on=True)
         .order_by("id")
         .values_list("id", "name", "whose", "agent_id", "owner_id", "api_key_id", "measure", "every", "amount")
+    )
+)
+
+
+_resting = Rows[tuple[str, timedelta]](
+    lambda: (
+        ProviderOutage.objects.filter(until__gt=Now())
+        .order_by()
+        .values_list("provider", ExpressionWrapper(F("until") - Now(), output_field=DurationField()))
     )
 )
 
@@ -92,10 +109,10 @@ class _Shelf:
             if book := self.fresh():  # whoever was before us has just read it
                 return book
             now = time.monotonic()
-            prices = [
-                Price(model=model, prompt=prompt, cached_prompt=cached, completion=completion, valid_from=since)  # type: ignore[arg-type]  # as the columns are
-                for model, prompt, cached, completion, since in _prices(currency=settings.CURRENCY)
-            ]
+            names = ("model", "prompt", "cached_prompt", "completion", "valid_from", "written_prompt")
+            rows = _prices(currency=settings.CURRENCY)
+            prices = [Price(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]  # as the columns are
+            breaker.learn({name: seconds.total_seconds() for name, seconds in _resting()})
             limits = [Limit(*row) for row in _limits()]  # type: ignore[arg-type]  # as above
             self._book = Book(prices=prices, limits=limits, read_at=now)
             return self._book

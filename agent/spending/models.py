@@ -77,6 +77,12 @@ class ModelPrice(_Audited):
     cached_prompt = _price(
         "For a million of those tokens that the provider had cached. Empty: as others.", null=True, blank=True
     )
+    written_prompt = _price(
+        "For a million of those tokens that the provider puts into its cache, where it asks for that, as Anthropic"
+        " does. Empty: as others.",
+        null=True,
+        blank=True,
+    )
     completion = _price("For a million tokens of answers, thinking aloud among them.")
     currency = models.CharField(max_length=3, default=host_currency, help_text="CURRENCY; of another it cannot be.")
     valid_from = models.DateTimeField(

@@ -21,26 +21,34 @@ _VERSION = re.compile(r"[-@:](?:latest|\d{3,8}(?:-\d\d){0,2})")
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a million tokens cost, in the currency."""
+    """What a million tokens cost, in the currency. ``written_prompt``: of those that the provider puts into its cache;
+    None: as others."""
 
     model: str
     prompt: Decimal
     cached_prompt: Decimal
     completion: Decimal
     valid_from: datetime
+    written_prompt: Decimal | None = None
 
     def cost(self, usage: Usage) -> int:
         """Of a call, rounded up."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
-        fresh = usage.prompt_tokens - cached
-        exact = fresh * self.prompt + cached * self.cached_prompt + usage.completion_tokens * self.completion
+        written = min(usage.written_tokens, usage.prompt_tokens - cached)
+        fresh = usage.prompt_tokens - cached - written
+        exact = fresh * self.prompt + cached * self.cached_prompt + written * self._written
+        exact += usage.completion_tokens * self.completion
         return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
     def most(self, *, prompt_tokens: int, completion_tokens: int) -> int:
         """Of a call of which no more is known than how large it may become."""
-        dearest = max(self.prompt, self.cached_prompt)
+        dearest = max(self.prompt, self.cached_prompt, self._written)
         exact = prompt_tokens * dearest + completion_tokens * self.completion
         return int(exact.to_integral_value(rounding=ROUND_CEILING))
+
+    @property
+    def _written(self) -> Decimal:
+        return self.prompt if self.written_prompt is None else self.written_prompt
 
 
 _NOTHING = Decimal(0)

@@ -20,8 +20,8 @@ class MessageAdmin(GrowingAdmin):
     search_help_text = "An id (or its beginning) of a message, conversation or turn; in a conversation's list, words."
     more_lookups = ["turn__exact"]
     readonly_fields = ["its_conversation", "its_turn", "made_of"]
-    fields = ["id", "its_conversation", "its_turn", "seq", "role", "type", "kind", "made_of", "content", "tool_calls"]
-    fields += ["tool_call_id", "tool_name", "tainted_by", "metadata", "created_at"]
+    fields = ["id", "its_conversation", "its_turn", "seq", "role", "type", "kind", "made_of", "content"]
+    fields += ["reasoning", "tool_calls", "tool_call_id", "tool_name", "tainted_by", "metadata", "created_at"]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str

@@ -77,7 +77,8 @@ class Call:
 @dataclass(frozen=True, kw_only=True)
 class Bubble:
     """A message. ``label`` says who speaks, or what else it is. ``counts``: it is the summary that prompts have.
-    ``undone``: by whom, of a summary that was. ``tainted_by``: from where untrusted text came that entered with it."""
+    ``undone``: by whom, of a summary that was. ``tainted_by``: from where untrusted text came that entered with it.
+    ``reasoning``: what its model thought before."""
 
     message: Any
     label: str
@@ -88,6 +89,7 @@ class Bubble:
     counts: bool = False
     undone: str = ""
     tainted_by: str = ""
+    reasoning: Text | None = None
 
     @property
     def paid(self) -> str:
@@ -116,6 +118,16 @@ class Part:
     def model(self) -> SafeString:
         """The model it asks; a client may name any."""
         return shown(self.turn.model if self.turn else "")
+
+    @property
+    def fallback(self) -> SafeString:
+        """The model that was asked in its place."""
+        return shown(self.turn.fallback_model if self.turn else "")
+
+    @property
+    def fallback_reason(self) -> SafeString:
+        """Why."""
+        return shown(self.turn.fallback_reason if self.turn else "")
 
     @property
     def problem(self) -> SafeString:
@@ -159,13 +171,18 @@ class Page:
     never_begun: Sequence[Part] = field(default_factory=list)
 
 
+_OF_CACHE = {"cached": "cached", "written": "put into the cache"}
+
+
 def told_usage(usage: dict[str, Any] | None) -> str:
     """What a model call has used and cost, in a few words; empty where nothing was kept of it."""
     if not usage:
         return ""
-    cached = f" ({usage['cached']} cached)" if usage["cached"] else ""
+    counts = [f"{usage[name]} {word}" for name, word in _OF_CACHE.items() if usage.get(name)]
+    cached = f" ({', '.join(counts)})" if counts else ""
     cost = told_money(usage["cost"], settings.CURRENCY)
-    return f"{usage['prompt']}{cached} + {usage['completion']} tokens, cost {cost}"
+    by = f", of {usage['provider']} ({usage['why']})" if usage.get("provider") else ""
+    return f"{usage['prompt']}{cached} + {usage['completion']} tokens, cost {cost}{by}"
 
 
 def problem_of(turn: Turn) -> str:
@@ -207,7 +224,13 @@ def read(conversation: Conversation, *, before: int | None = None, after: int | 
 
 def _cut(rows: Any) -> Any:
     """Messages with the beginnings of their contents: a page of whole ones might have 100 MB."""
-    return rows.defer("content").annotate(begins=Left("content", MAX_CHARS), chars=Length("content"))
+    rows = rows.defer("content", "reasoning", "thoughts")
+    return rows.annotate(
+        begins=Left("content", MAX_CHARS),
+        chars=Length("content"),
+        thought=Left("reasoning", MAX_CHARS),
+        thought_chars=Length("reasoning"),
+    )
 
 
 class _LookUp:
@@ -270,6 +293,7 @@ class _LookUp:
             counts=message.seq is not None and message.seq == self._summary,
             undone=shown(self._undone.get(message.seq, "")),
             tainted_by=shown(message.tainted_by or ""),
+            reasoning=_thought(message) if message.thought else None,
         )
 
     def _call(self, message: Any, call_id: str, name: str, arguments: str) -> Call:
@@ -289,6 +313,10 @@ def _label(message: Any) -> str:
 def _text(row: Any) -> Text:
     """What a row's text begins with."""
     return Text(html=shown(row.begins), missing=max(row.chars - MAX_CHARS, 0))
+
+
+def _thought(message: Any) -> Text:
+    return Text(html=shown(message.thought), missing=max(message.thought_chars - MAX_CHARS, 0))
 
 
 def cut(text: str) -> Text:

@@ -102,6 +102,8 @@ class TurnAdmin(GrowingAdmin):
             {
                 "fields": [
                     "model",
+                    "fallback_model",
+                    "fallback_reason",
                     "sent_to_model",
                     "version",
                     "request_id",

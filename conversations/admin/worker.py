@@ -19,8 +19,8 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_display += ["started_at", "ended_at", "sandbox"]
     search_fields = ["name"]
     more_lookups = ["queues__contains"]
-    fields = ["name", "is_alive", "queues", "version", "sandbox", "turns", "holds", "turns_most", "pool"]
-    fields += ["started_at", "heartbeat_at", "ended_at"]
+    fields = ["name", "is_alive", "queues", "version", "provider", "providers", "sandbox", "turns", "holds"]
+    fields += ["turns_most", "pool", "started_at", "heartbeat_at", "ended_at"]
     readonly_fields = ["is_alive", "turns", "holds", "pool"]
 
     def get_queryset(self, request: HttpRequest) -> Any:

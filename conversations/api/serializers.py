@@ -209,6 +209,13 @@ class RetryView(serializers.Serializer[Any]):
     nextTryAt = serializers.DateTimeField(allow_null=True, help_text="null: it is being tried.")
 
 
+class FallbackView(serializers.Serializer[Any]):
+    """Of a turn for which another model than its own is asked."""
+
+    model = serializers.CharField(help_text="One of its agent's further models.")
+    reason = serializers.CharField(help_text="What the model before it has failed with.")
+
+
 class TurnView(serializers.Serializer[Any]):
     turnId = serializers.UUIDField()
     conversationId = serializers.UUIDField()
@@ -218,6 +225,8 @@ class TurnView(serializers.Serializer[Any]):
     usage = UsageView()
     error = TurnErrorView(allow_null=True)
     retry = RetryView(allow_null=True)
+    model = serializers.CharField(help_text="The model it is to ask.")
+    fallback = FallbackView(allow_null=True, help_text="null: that one is asked.")
     createdAt = serializers.DateTimeField()
     startedAt = serializers.DateTimeField(allow_null=True)
     endedAt = serializers.DateTimeField(allow_null=True)
@@ -274,6 +283,7 @@ class MessageView(serializers.ModelSerializer[Message]):
         help_text="said; command: to the host, or its answer; rolling: a summary for prompts; daily: one for people.",
     )
     pinned = serializers.SerializerMethodField(help_text="Whether it is in every prompt.")
+    reasoning = NullIfEmpty(allow_null=True, help_text="What the model thought before; null: it told nothing of it.")
     toolCalls = AskedCalls(source="tool_calls", allow_null=True)
     toolName = NullIfEmpty(source="tool_name", allow_null=True)
     toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
@@ -291,6 +301,7 @@ class MessageView(serializers.ModelSerializer[Message]):
             "kind",
             "pinned",
             "content",
+            "reasoning",
             "toolCalls",
             "toolName",
             "toolCallId",

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from agent import llm, tokens
+from agent import llm, outages, tokens
 from agent.errors import BudgetExceeded, LlmBadResponse, LlmError, LlmRequestRefused, LlmTimeout, ModelNotPriced
 from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
@@ -60,7 +60,7 @@ class Compactor(Runner):
         self._stopping = False
 
     def warm(self) -> None:
-        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
+        llm.warm()  # which the loop must not wait for
 
     async def advance(self, compaction_id: UUID) -> None:
         """Take a compaction and see it through; does nothing if it is not to be had."""
@@ -184,7 +184,7 @@ class Compactor(Runner):
         async def charge(completion: Completion, bill: Bill) -> None:
             await self._stored(compaction.charge, hold, completion, bill)
 
-        return Asker(purse, charge)
+        return Asker(purse, charge, hold.agent.provider)
 
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MAX_FAILURES:
@@ -247,13 +247,21 @@ def _whole(given: str | None, memory: str, asking: Asking) -> str | None:
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks models that are to call a tool. ``charge``: stores what each answer costs, before anything is made of it."""
+    """Asks models that are to call a tool. ``charge``: stores what each answer costs, before anything is made of it.
+    ``provider``: the one that the agent names, if it names one."""
 
     purse: Purse
     charge: Callable[[Completion, Bill], Awaitable[None]]
+    provider: str = ""
 
     async def __call__(self, model: str, messages: list[ChatMessage], tool: dict[str, Any]) -> Completion:
-        request = ModelRequest(model=model, messages=messages, tools=[tool], tool_choice=tool["function"]["name"])
+        request = ModelRequest(
+            model=model,
+            messages=messages,
+            tools=[tool],
+            tool_choice=tool["function"]["name"],
+            provider=self.provider,
+        )
         estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, messages))
         try:
             completion = await self._ask(request, estimated)
@@ -265,9 +273,11 @@ class Asker:
     async def _ask(self, request: ModelRequest, estimated: int) -> Completion:
         offer = await self.purse.reserve(request, estimated=estimated)
         try:
-            completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS)
+            completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS, work=self.purse.work_id)
         except BaseException:
             await self.purse.release(offer)
             raise
+        finally:
+            await outages.tell(self.purse.database)
         await self.charge(completion, offer.bill(completion))
         return completion

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, Q, Subquery
+from django.db.models import BigIntegerField, BooleanField, Case, ExpressionWrapper, F, Q, Subquery, When
 from django.db.models.functions import Coalesce, Least
 from django.utils import timezone
 
@@ -50,14 +50,16 @@ class Said:
 
 _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
 # Whether it is the turn's own is the database's to say: to make an id of each row costs as much as all else of it.
-_COLUMNS = ("seq", "own", "kind", "created_at", *_FOR_CHAT)
+_COLUMNS = ("seq", "own", "kind", "created_at", *_FOR_CHAT, "own_thoughts")
 
 
 def _said() -> Any:
     """What was said, and the turn's own command."""
     mine = Message.objects.filter(conversation_id=Given("conversation_id"), seq__isnull=False)
     own = ExpressionWrapper(Q(turn_id=Given("turn_id")), output_field=BooleanField())
-    return mine.annotate(own=own).filter(
+    # What a model thought is sent back within its turn only; of other turns it is not read.
+    thoughts = Case(When(turn_id=Given("turn_id"), then=F("thoughts")))
+    return mine.annotate(own=own, own_thoughts=thoughts).filter(
         Q(kind=Message.Kind.SAID) | Q(turn_id=Given("turn_id")), type=Message.Type.NORMAL
     )
 
@@ -194,7 +196,7 @@ def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo) -> list[Said]:
         chat = Fixed(as_chat(*row))
         shown = Fixed(for_model(zone, created_at, chat)) if chat["role"] == Message.Role.USER else chat
         is_command = kind == Message.Kind.COMMAND
-        chars = 200 + 3 * len(str(chat["content"] or ""))
+        chars = 200 + 3 * (len(str(chat["content"] or "")) + len(str(chat.get("thoughts", ""))))
         made.append(Said(seq, turn_id if is_own else None, is_command, chat, shown, chars))
     return made
 
@@ -205,7 +207,8 @@ def said_between(conversation_id: UUID, first_seq: int, last_seq: int) -> list[C
     said = said.filter(type=Message.Type.NORMAL, kind=Message.Kind.SAID).order_by("seq")
     zone = timezone.get_current_timezone()
     return [
-        for_model(zone, created_at, as_chat(*row)) for created_at, *row in said.values_list("created_at", *_FOR_CHAT)
+        for_model(zone, created_at, as_chat(*row))
+        for created_at, *row in said.values_list("created_at", *_FOR_CHAT, "thoughts")
     ]
 
 

@@ -229,7 +229,7 @@ def _insert_claimed(
         fence=1,
         attempts=0,
         deadline=began + timeout.total_seconds(),
-        as_claimed=TurnState(0, 0, 0, "", None, *taken.pointers),
+        as_claimed=TurnState(0, 0, 0, "", None, "", *taken.pointers),
     )
 
 

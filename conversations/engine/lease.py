@@ -48,6 +48,7 @@ class TurnState:
     retries: int
     retry_code: str
     retrying_for: timedelta | None
+    fallback_model: str
     starts_at_seq: int
     consolidated_through: int
     summary_seq: int | None
@@ -57,7 +58,7 @@ class TurnState:
 
 
 # Its fields: of the turn, and of its conversation.
-OF_TURN = ("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for")
+OF_TURN = ("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for", "fallback_model")
 POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins", "tainted_by")
 
 
@@ -83,6 +84,11 @@ class Claim:
     def max_rounds(self) -> int:
         """Rounds of tool calls that may run."""
         return settings.AGENT_MAX_TOOL_ROUNDS if self.agent.max_tool_rounds is None else self.agent.max_tool_rounds
+
+    def model_after(self, model: str) -> str:
+        """The agent's next model, to be asked in the place of one; empty: there is none."""
+        further = [each for each in self.agent.fallback_models if each != self.model]
+        return next(iter(further[further.index(model) + 1 :] if model in further else further), "")
 
     def seconds_left(self) -> float:
         """Until the turn's deadline; below 0 past it."""
@@ -164,6 +170,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         turn.retries,
         turn.retry_code,
         turn.retrying_for,  # type: ignore[attr-defined]  # annotated above
+        turn.fallback_model,
         conversation.starts_at_seq,
         conversation.consolidated_through,
         conversation.summary_seq,

@@ -23,7 +23,6 @@ from agent.prompt import Background, Pinned, build_prompt
 from conversations import pins
 from conversations.engine.compaction import USED_SHARE
 from conversations.engine.history import MAX_MESSAGES, said_between
-from conversations.engine.lease import Claim
 from conversations.engine.step_context import StepContext
 from conversations.models import Conversation, Message, Turn
 from memory import log
@@ -108,13 +107,20 @@ def build(context: StepContext, limit: Limit | None) -> tuple[ModelRequest, int]
         limit=limit,
     )
     estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt))
-    return ModelRequest(model=context.claim.model, messages=prompt, tools=tools), estimated
+    request = ModelRequest(
+        model=context.model,
+        messages=prompt,
+        tools=tools,
+        provider=context.provider,
+        effort=context.claim.agent.reasoning_effort,
+    )
+    return request, estimated
 
 
 def compact_to(context: StepContext, request: ModelRequest) -> int | None:
     """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
     stored, (system, *history) = context.snapshot, request.messages
-    room = _room(context.claim) - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
+    room = _room(context) - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
     is_long = stored.unconsolidated + 1 > settings.MEMORY_COMPACT_AFTER and not stored.is_left_long
     # Of what no summary covers: the rest is there in any case, and compacting would not make it less.
     open_ones = history[max(len(history) - stored.unconsolidated, 0) :]
@@ -129,13 +135,13 @@ def _offered(context: StepContext, limit: Limit | None) -> list[dict[str, Any]]:
 
 def _room_for_messages(context: StepContext, limit: Limit | None) -> int:
     """Tokens that a request's messages may have, by an estimate that is not corrected."""
-    return _room(context.claim) - tokens.estimated_tools(_offered(context, limit))
+    return _room(context) - tokens.estimated_tools(_offered(context, limit))
 
 
-def _room(claim: Claim) -> int:
+def _room(context: StepContext) -> int:
     """Tokens a prompt may have, counted as estimates are. No provider makes it larger by reporting few: some leave out
     what they had cached."""
-    return int(USED_SHARE * claim.agent.prompt_tokens() / max(tokens.correction.ratio(claim.model), 1.0))
+    return int(USED_SHARE * context.claim.agent.prompt_tokens() / max(tokens.correction.ratio(context.model), 1.0))
 
 
 class Asking:

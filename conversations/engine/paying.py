@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import OperationalError
 from django.utils import timezone
 
-from agent import tokens
+from agent import llm, tokens
 from agent.llm.base import Completion, ModelRequest
 from agent.models import Agent
 from agent.spending import book, budgets
@@ -51,20 +51,23 @@ class Purse:
         agent: Agent,
         api_key_id: int | None = None,
     ) -> None:
-        self._database = database
-        self._work_id, self._conversation_id = work_id, conversation_id
+        self.database = database
+        self.work_id, self._conversation_id = work_id, conversation_id
         self._agent = agent
         self._payer = Payer(owner_id=owner_id, agent_id=agent.pk, api_key_id=api_key_id)
 
     async def reserve(self, request: ModelRequest, *, estimated: int) -> Offer:
         """Reserve what a call may use. ``estimated``: tokens of the prompt, by an estimate that is not corrected.
 
-        Raises :class:`agent.errors.BudgetExceeded` and :class:`agent.errors.ModelNotPriced`.
+        Raises :class:`agent.errors.BudgetExceeded`, :class:`agent.errors.ModelNotPriced` and
+        :class:`agent.errors.NoProvider`.
         """
+        choice = llm.choose(request.model, request.provider)
         known = book.fresh()
         if known is None:
-            known = await self._database(book.read)
-        price, limits = known.price_of(request.model, timezone.now()), budgets.limits_on(known, self._payer)
+            known = await self.database(book.read)
+        now = timezone.now()
+        price, limits = known.price_of((request.model, choice.model), now), budgets.limits_on(known, self._payer)
         call_id = new_id()
         if not limits:
             return Offer(request=request, call_id=call_id, price=price, reserved=None)
@@ -75,13 +78,13 @@ class Purse:
             completion_tokens=bound,
         )
         try:
-            reserved = await self._database(
+            reserved = await self.database(
                 budgets.reserve,
                 limits,
                 estimate,
                 price=price,
                 call_id=call_id,
-                work_id=self._work_id,
+                work_id=self.work_id,
                 conversation_id=self._conversation_id,
             )
         except BaseException:  # such as a cancellation, after which it may be stored all the same
@@ -96,7 +99,7 @@ class Purse:
 
     async def _give_back(self, call_id: UUID) -> None:
         try:
-            await self._database(budgets.release, call_id)
+            await self.database(budgets.release, call_id)
         except OperationalError as error:
             logger.warning("a reservation could not be released (%s); it ends with its lease", type(error).__name__)
 

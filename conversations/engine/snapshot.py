@@ -20,7 +20,8 @@ class Snapshot:
     """What the next step is decided on: ``own`` are the turn's messages, ``transcript`` what the model may see.
 
     ``retries``: failures of the provider since the last stored step. ``retry_code``: of the last of them.
-    ``retrying_for``: seconds since the first of them. ``summary``: of what came before the transcript.
+    ``retrying_for``: seconds since the first of them. ``fallback_model``: the model that is asked in place of the
+    turn's, if another is. ``summary``: of what came before the transcript.
     ``unconsolidated``: how many messages no summary covers. ``command``: the turn's message, if it is a command to
     the host. ``first_seq``, ``last_seq`` and ``summary_seq``: where the transcript and the summary were read.
     ``pinned``: messages that are in every prompt. ``is_left_long``: it is not summarised for its length alone, since a
@@ -33,6 +34,7 @@ class Snapshot:
     retries: int
     retry_code: str = ""
     retrying_for: float = 0.0
+    fallback_model: str = ""
     summary: str = ""
     unconsolidated: int = 0
     command: str = ""
@@ -80,6 +82,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         usage=Usage(prompt_tokens=state.prompt_tokens, completion_tokens=state.completion_tokens),
         retries=state.retries,
         retry_code=state.retry_code,
+        fallback_model=state.fallback_model,
         retrying_for=state.retrying_for.total_seconds() if state.retrying_for else 0.0,
         summary=summary,
         unconsolidated=unconsolidated,

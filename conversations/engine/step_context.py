@@ -40,6 +40,17 @@ class StepContext:
     today: date
     taint: Taint = CLEAN
 
+    @property
+    def model(self) -> str:
+        """The model that is asked: the turn's, or the one in its place."""
+        return self.snapshot.fallback_model or self.claim.model
+
+    @property
+    def provider(self) -> str:
+        """The provider that the agent names for it, if it names one. Those in its place say by their names whose they
+        are."""
+        return "" if self.snapshot.fallback_model else self.claim.agent.provider
+
 
 @cache
 def _as_function(tool: RegisteredTool) -> Fixed:

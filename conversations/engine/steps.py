@@ -97,6 +97,14 @@ _waits_for_retry = held_turn(
         "sent": Given("sent", JSONField()),
     },
 )
+_falls_back = held_turn(
+    {
+        **_PROGRESS,
+        "fallback_model": Given("model"),
+        "fallback_reason": Given("reason"),
+        "sent": Given("sent", JSONField()),
+    }
+)
 _is_released = held_turn(
     _WAITING | RELEASED | {"waiting_for": WaitingFor.RETRY, "run_after": Now()}, unless_cancelled=False
 )
@@ -202,7 +210,8 @@ def finish(
         spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion, bill))
         if not spent:
             raise FenceLost
-        _append(claim, seq, [{"role": "assistant", "content": reply}], kind, sent, bill.kept, [taint.entering])
+        answer = completion.as_message() | {"content": reply}
+        _append(claim, seq, [_without_calls(answer)], kind, sent, bill.kept, [taint.entering])
         if also:
             also(seq)
         prompt_tokens, completion_tokens, cached_tokens, cost = spent[0]
@@ -272,6 +281,13 @@ def wait_for_retry(
     in :func:`fail`."""
     why: dict[str, Any] = {"retries": failed.times, "code": failed.code, "detail": redact_head(failed.detail, 200)}
     with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent, **why):
+        pass
+
+
+def fall_back(claim: Claim, *, model: str, reason: str, sent: dict[str, Any] | None = None) -> None:
+    """Have another model asked in place of one that has failed; its failures are counted anew. ``sent``: as in
+    :func:`fail`."""
+    with _writing(claim, _falls_back, model=model, reason=redact_head(reason, 200), sent=sent):
         pass
 
 
@@ -383,6 +399,10 @@ def _without_secrets(call: dict[str, Any]) -> dict[str, Any]:
     """For the transcript; the call itself is run with its arguments whole."""
     function = call["function"]
     return call | {"function": function | {"arguments": redact_json(function["arguments"])}}
+
+
+def _without_calls(message: ChatMessage) -> ChatMessage:
+    return {name: value for name, value in message.items() if name != "tool_calls"}
 
 
 def _append(

@@ -8,12 +8,17 @@ from django.db.models import BigIntegerField, Case, F, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from agent.llm.providers import PROVIDERS
 from agent.loop import ChatMessage
+from agent.prompt import shorten
 from conversations.errors import FenceLost
 from conversations.models import Conversation, Message
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Update
+
+# Of what a model thought; more than this nobody reads.
+MAX_REASONING_CHARS = 200_000
 
 _TAKEN: dict[str, Any] = {
     "next_seq": F("next_seq") + Given("count", BigIntegerField()),
@@ -53,10 +58,21 @@ def take_seqs(conversation_id: UUID, count: int, *, cost: int | None = 0, marks:
     return int(next_seq) - count
 
 
+def _to_send_back(thoughts: dict[str, Any]) -> dict[str, Any] | None:
+    """What the provider is sent back of them while the turn goes on. Who has called no tool has ended its turn."""
+    row = PROVIDERS.get(thoughts["by"])
+    if row is None or not row.wants_thoughts:
+        return None
+    if row.sends_back == "reasoning_content":
+        return thoughts | {"blocks": []}
+    return thoughts | {"text": ""} if thoughts["blocks"] else None
+
+
 _insert_message = Insert(
     Message,
     *("id", "conversation_id", "turn_id", "seq", "role", "content"),
-    *("tool_calls", "tool_call_id", "tool_name", "tainted_by", "created_at", "kind", "sent", "usage"),
+    *("reasoning", "thoughts", "tool_calls", "tool_call_id", "tool_name", "tainted_by"),
+    *("created_at", "kind", "sent", "usage"),
     type=Message.Type.NORMAL,
 )
 
@@ -74,6 +90,7 @@ def append(
     """Store messages in the OpenAI chat format, with numbers that were taken for them. ``sent``: of a model's answer,
     the record of what it was sent. ``usage``: and of what it has used. ``marks``: as their numbers were taken with."""
     for offset, message in enumerate(messages):
+        thoughts = message.get("thoughts") or {}
         _insert_message(
             id=new_id(),
             conversation_id=conversation_id,
@@ -81,6 +98,8 @@ def append(
             seq=seq + offset,
             role=message["role"],
             content=message["content"],
+            reasoning=shorten(thoughts.get("text", ""), MAX_REASONING_CHARS),
+            thoughts=_to_send_back(thoughts) if thoughts and message.get("tool_calls") else None,
             tool_calls=message.get("tool_calls"),
             tool_call_id=message.get("tool_call_id", ""),
             tool_name=message.get("name", ""),

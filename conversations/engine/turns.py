@@ -5,6 +5,7 @@ thread, no connection and no transaction waits for a model.
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from agent import llm, tokens
+from agent import llm, outages, tokens
 from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
+from agent.llm.breaker import ProviderRests
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
@@ -40,7 +42,7 @@ from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.lease import backoff
 from nanohost.lib.logs import about
 from nanohost.lib.redaction import RedactedPieces, redact_known_aside
-from nanohost.lib.text import duration
+from nanohost.lib.text import UNSTORABLE, duration
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,9 @@ STAND_BACK = (1.0, 3.0)
 # A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
 TIMERS_ARE_EARLY = 0.01
 
+
+# Of what a provider wants to be sent back, as JSON; more than this is not kept.
+MAX_THOUGHTS_CHARS = 1_000_000
 
 # A claim, and what its first step is decided on, if that could be read.
 Taken = tuple[Claim, StepContext | None]
@@ -105,10 +110,11 @@ class TurnRunner(Runner):
         return [*self._busy_with, *self._coming]
 
     def warm(self) -> None:
-        llm.client()  # importing a provider's package takes a third of a second, which the loop must not
+        llm.warm()  # which the loop must not wait for
 
     def describe(self) -> dict[str, Any]:
-        return {"turns_most": TURNS.places(), "provider": settings.LLM_PROVIDER}
+        providers = ",".join(llm.accesses())
+        return {"turns_most": TURNS.places(), "provider": settings.LLM_PROVIDER, "providers": providers}
 
     def before_sweep(self) -> None:
         deferred.fire_due()
@@ -270,8 +276,7 @@ class TurnRunner(Runner):
             try:
                 completion, bill = await self._ask(claim, stored, asking, step.limit)
             except LlmError as error:
-                await self._give_up_or_wait(claim, stored, error, sent=asking.record)
-                return None
+                return await self._fall_back_or_wait(claim, context, error, sent=asking.record)
             keep_tokens, sent = compact_to(context, asking.request), asking.record
             step = next_step([*stored.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
         if isinstance(step, RunTools):
@@ -313,7 +318,8 @@ class TurnRunner(Runner):
             offer = await purse.reserve(asking.request, estimated=asking.estimated)
             try:
                 seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
-                completion = await llm.ask(offer.request, seconds=seconds, on_delta=telling)
+                work = claim.turn_id
+                completion = await llm.ask(offer.request, seconds=seconds, on_delta=telling, work=work)
                 break
             except LlmContextTooLong:
                 await purse.release(offer)
@@ -322,14 +328,35 @@ class TurnRunner(Runner):
             except BaseException:
                 await purse.release(offer)
                 raise
+            finally:
+                await outages.tell(self.database)
         bill = offer.bill(completion)
         telling.end()
-        tokens.correction.learn(claim.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens)
+        tokens.correction.learn(
+            offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
+        )
         if not completion.content.strip() and not completion.tool_calls and not limit:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
-        completion = replace(completion, content=await redact_known_aside(completion.content))
+        completion = await _redacted(completion)
         return (_without_calls(completion) if limit else completion), bill
+
+    async def _fall_back_or_wait(
+        self, claim: Claim, context: StepContext, error: LlmError, *, sent: dict[str, Any]
+    ) -> StepContext | None:
+        """After a provider's error: have the agent's next model asked, if it has one and trying again has not helped;
+        what its first step is decided on is returned."""
+        stored = context.snapshot
+        if not (following := claim.model_after(context.model)) or not _is_worth_another(claim, stored, error):
+            await self._give_up_or_wait(claim, stored, error, sent=sent)
+            return None
+        reason = f"{context.model} has failed: {error.code} ({error.detail})"
+        logger.info("%s is asked in its place", following)
+        await self._stored(steps.fall_back, claim, model=following, reason=reason, sent=sent)
+        # Of what the other has said, nothing counts.
+        data = {"message": sum(message["role"] == "assistant" for message in stored.own)}
+        events.publish(claim.turn_id, EventKind.MESSAGE_RESET, data, fence=claim.fence)
+        return await self.database(step_context.load, claim)
 
     async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
         """After a provider's error: wait in the database and try again, or fail with its code."""
@@ -489,7 +516,45 @@ def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
 
 def _without_calls(completion: Completion) -> Completion:
     """What a model that is asked a last time, without tools, may say; some ask for them all the same."""
-    return replace(completion, tool_calls=(), reasoning="")
+    return replace(completion, tool_calls=())
+
+
+async def _redacted(completion: Completion) -> Completion:
+    """An answer without the secrets that are known. What a provider wants back as it is, it is not sent back then."""
+    redacted = replace(
+        completion,
+        content=await redact_known_aside(completion.content),
+        reasoning=await redact_known_aside(completion.reasoning),
+    )
+    return redacted if await _is_fit(completion.thoughts) else replace(redacted, thoughts=())
+
+
+async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
+    """Whether these can be kept as they are: no database refuses them, they are not too large, and hold no secret."""
+    if not thoughts:
+        return True
+    try:
+        whole = json.dumps(thoughts, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    if len(whole) > MAX_THOUGHTS_CHARS or "\\u0000" in whole or UNSTORABLE.search(whole):
+        return False
+    return await redact_known_aside(whole) == whole
+
+
+def _is_worth_another(claim: Claim, stored: Snapshot, error: LlmError) -> bool:
+    """Whether an error is one that another model may be spared: its context is too short, or it fails and has been
+    tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is left alone."""
+    if claim.seconds_left() <= TIMERS_ARE_EARLY:
+        return False
+    if isinstance(error, LlmContextTooLong | ProviderRests):
+        return True
+    if not error.transient:
+        return False
+    left = settings.LLM_FALLBACK_SECONDS - (stored.retrying_for if stored.retries else 0.0)
+    if error.code not in OUTAGES:
+        return stored.retries >= settings.TURN_MAX_ATTEMPTS or left <= 0
+    return left <= 0 or (error.retry_after or 0.0) > left
 
 
 def _next_try(claim: Claim, stored: Snapshot, code: str, before: int, wait: float | None) -> float | None:

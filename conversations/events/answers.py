@@ -51,6 +51,8 @@ def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             "usage": usage_of(turn.prompt_tokens, turn.completion_tokens, turn.cached_tokens, turn.cost),
             "error": _error_of(turn),
             "retry": _retry_of(turn),
+            "model": turn.model,
+            "fallback": _fallback_of(turn),
             "createdAt": turn.created_at,
             "startedAt": turn.started_at,
             "endedAt": turn.ended_at,
@@ -167,6 +169,13 @@ def _retry_of(turn: Turn) -> dict[str, Any] | None:
         "since": turn.retrying_since,
         "nextTryAt": turn.run_after,
     }
+
+
+def _fallback_of(turn: Turn) -> dict[str, str] | None:
+    """The model that is asked, or has answered, in place of the turn's, and what that has failed with."""
+    if not turn.fallback_model:
+        return None
+    return {"model": turn.fallback_model, "reason": turn.fallback_reason}
 
 
 def _told_of(turn: Turn) -> str:

@@ -67,6 +67,9 @@ def _events_of(turn: Turn) -> list[tuple[EventKind, dict[str, Any]]]:
     asked = {each.call_id: each for each in Approval.objects.filter(turn_id=turn.pk)} if needed else {}
     spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
     for number, message in enumerate(spoken):
+        if message.reasoning:
+            told = {"message": number, "offset": 0, "text": message.reasoning}
+            events.append((EventKind.REASONING_DELTA, told))
         if message.content:
             events.append((EventKind.MESSAGE_DELTA, {"message": number, "offset": 0, "text": message.content}))
         for wanted in message.tool_calls or ():
@@ -90,7 +93,7 @@ class _Reader:
     def retold(self, events: list[tuple[EventKind, dict[str, Any]]]) -> None:
         """The rows told these."""
         for kind, data in events:
-            if kind == EventKind.MESSAGE_DELTA:
+            if kind in DELTAS:
                 self._messages = data["message"] + 1
             else:
                 self._told.add((kind, data.get("callId", "")))

@@ -15,9 +15,12 @@ from django.urls import path, reverse
 from django.utils.html import format_html
 
 from agent.admin import AgentAdmin, AgentsToolAdmin, as_text
+from agent.errors import NoProvider
+from agent.llm import providers
 from agent.models import DOCUMENTS, Agent, AgentVersion, Taint
 from conversations.engine import inbox
-from conversations.models import Conversation, Turn
+from conversations.kinds import TURNS
+from conversations.models import Conversation, Turn, Worker
 from memory.models import Memory
 from nanohost.accounts import holds
 from nanohost.console import holding
@@ -116,6 +119,9 @@ def profile_of(agent: Agent) -> dict[str, Any]:
     return {
         "agent": agent,
         "model": shown(agent.model) or f"LLM_MODEL_DEFAULT, {settings.LLM_MODEL_DEFAULT}",
+        "asked_of": asked_of(agent),
+        "fallbacks": [shown(name) for name in agent.fallback_models],
+        "effort": agent.get_reasoning_effort_display(),
         "limits": limits,
         "prompt_tokens": agent.prompt_tokens(),
         "taint": agent.get_taint_display(),
@@ -124,6 +130,20 @@ def profile_of(agent: Agent) -> dict[str, Any]:
         "tools": sorted(tools, key=lambda tool: (tool["rule"] is not None, tool["name"])),
         "gone": [shown(name) for name in gone],
     }
+
+
+def asked_of(agent: Agent) -> list[str]:
+    """Who is asked for its model, and why, as each kind of live worker would choose: only they know the keys."""
+    told: list[str] = []
+    working = Worker.objects.alive().working_on(TURNS)
+    for default, names in sorted(set(working.values_list("provider", "providers"))):
+        configured = tuple(filter(None, names.split(",")))
+        try:
+            choice = providers.choose(agent.own_model(), named=agent.provider, default=default, configured=configured)
+            told.append(shown(f"{choice.provider.name}: {choice.why}"))
+        except NoProvider as error:
+            told.append(shown(f"nobody: {error.detail}"))
+    return told
 
 
 def _simulator(agent: Agent, tool: str) -> str:

@@ -18,7 +18,6 @@ from django.utils import timezone
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminTextareaWidget,
 )
 
 from agent.models import Agent
@@ -32,23 +31,7 @@ from nanohost.accounts.models import (
     validate_names,
     validate_networks,
 )
-from nanohost.lib.admin import REVOKE, ModelAdmin
-
-
-class _Lines(forms.CharField):
-    """A list of texts, one a line."""
-
-    widget = UnfoldAdminTextareaWidget(attrs={"rows": 3})
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(value) if isinstance(value, list) else value
-
-    def to_python(self, value: Any) -> Any:
-        said = value if isinstance(value, list) else str(value or "").splitlines()
-        return [each.strip() for each in said if each.strip()]
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(self.to_python(initial) != self.to_python(data))
+from nanohost.lib.admin import REVOKE, Lines, ModelAdmin
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
@@ -66,13 +49,13 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not
         widget=UnfoldAdminCheckboxSelectMultipleWidget(),
         help_text="The agents that it may name, and whose conversations it opens. None: those that are public.",
     )
-    model_names = _Lines(
+    model_names = Lines(
         label="Models",
         required=False,
         validators=[validate_names],
         help_text="The models that it may name, beside an agent's own, one a line. None: those of LLM_MODELS.",
     )
-    networks = _Lines(
+    networks = Lines(
         required=False,
         validators=[validate_networks],
         help_text="From where it may be used, one a line, such as 203.0.113.0/24. None: from anywhere.",

@@ -20,6 +20,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 import nanohost
+from agent.llm.providers import PROVIDERS
+from agent.models import ProviderOutage
 from conversations import events
 from conversations.engine import intake
 from conversations.statuses import FINAL
@@ -84,6 +86,13 @@ class HostCollector(Collector):
         yield GaugeMetricFamily("nanohost_news_deaf", deaf, value=int(events.transport().is_deaf()))
         paused = "1 while no new turns are taken in, else 0."
         yield GaugeMetricFamily("nanohost_intake_paused", paused, value=int(intake.current_pause() is not None))
+        yield _family(
+            GaugeMetricFamily,
+            "nanohost_provider_resting",
+            "1 while a provider of models is left alone, for it has failed for several turns in a row; else 0.",
+            "provider",
+            dict.fromkeys(PROVIDERS, 0) | {row.provider: int(bool(row.until)) for row in ProviderOutage.objects.all()},
+        )
         yield _family(GaugeMetricFamily, "nanohost_info", "1, with the version.", "version", {nanohost.__version__: 1})
 
     def _of_turns(self, by_model: dict[str, Any]) -> Iterator[Metric]:

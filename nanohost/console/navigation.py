@@ -29,6 +29,7 @@ _OF_MODEL = {
     "conversations.webhookendpoint": SYSTEM,
     "conversations.delivery": SYSTEM,
     "conversations.worker": SYSTEM,
+    "agent.provideroutage": SYSTEM,
 }
 
 # In the order in which they stand in their group; names of Material Symbols, whose font the theme brings.
@@ -46,6 +47,7 @@ _ICONS = {
     "agent.agentversion": "history",
     "agent.budget": "savings",
     "agent.modelprice": "sell",
+    "agent.provideroutage": "cloud_off",
     "memory.memory": "psychology",
     "memory.memoryversion": "history",
     "memory.historyentry": "menu_book",

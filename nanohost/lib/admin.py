@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets, get_fields_from_path, unquote
 from django.contrib.auth import get_permission_codename
@@ -19,6 +20,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from nanohost.lib.redaction import redact_known
 
@@ -298,3 +300,19 @@ def shown(text: str) -> SafeString:
     whole = escape(redact_known(text).replace("\r\n", "\n"))
     marked = _UNSEEN.sub(lambda found: f'<span class="unseen">U+{ord(found[0]):04X}</span>', whole)
     return mark_safe(marked)  # noqa: S308 -- escaped above
+
+
+class Lines(forms.CharField):
+    """A list of texts, one a line."""
+
+    widget = UnfoldAdminTextareaWidget(attrs={"rows": 3})
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        said = value if isinstance(value, list) else str(value or "").splitlines()
+        return [each.strip() for each in said if each.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(self.to_python(initial) != self.to_python(data))

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -227,6 +227,27 @@ def address(name: str, default: str = "") -> str:
         return raw
 
     return _read(name, default, parse, "an address that starts with http:// or https://")
+
+
+def addresses_by_name(name: str, *, names: Collection[str]) -> dict[str, str]:
+    """Addresses of some of these names: ``name=https://…, name=https://…``."""
+    found = {}
+    for word in words(name):
+        key, _, value = (part.strip() for part in word.partition("="))
+        try:
+            parts = urlsplit(value)
+            is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_one = False
+        if key not in names or not is_one:
+            raise ImproperlyConfigured(
+                redact(
+                    f"{name} makes no sense: {word!r} is not one of {', '.join(names)} with =, and an address that"
+                    " starts with http:// or https://."
+                )
+            )
+        found[key] = value
+    return found
 
 
 def currency(name: str, default: str) -> str:

@@ -163,8 +163,8 @@ def test_messages_are_as_the_specification_names_them(api, conversation_id):
     turn_id = chat(api, conversation_id, "What time is it?").json()["turnId"]
     messages = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
     assert list(messages[0]) == [
-        "id", "conversationId", "seq", "role", "type", "kind", "pinned", "content", "toolCalls", "toolName",
-        "toolCallId", "turnId", "createdAt",
+        "id", "conversationId", "seq", "role", "type", "kind", "pinned", "content", "reasoning",
+        "toolCalls", "toolName", "toolCallId", "turnId", "createdAt",
     ]  # fmt: skip
     assert [message["role"] for message in messages] == ["USER", "ASSISTANT", "TOOL", "ASSISTANT"]
     assert {message["type"] for message in messages} == {"NORMAL"}
@@ -190,7 +190,7 @@ def test_a_turn_is_shown(api, conversation_id):
     turn = api.get(f"/turns/{answer['turnId']}").json()
     assert list(turn) == [
         "turnId", "conversationId", "status", "assistantMessage", "toolCalls", "usage", "error", "retry",
-        "createdAt", "startedAt", "endedAt",
+        "model", "fallback", "createdAt", "startedAt", "endedAt",
     ]  # fmt: skip
     assert (turn["status"], turn["error"]) == ("succeeded", None)
     for same in ("turnId", "conversationId", "assistantMessage", "toolCalls", "usage"):

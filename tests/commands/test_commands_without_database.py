@@ -21,6 +21,7 @@ COMMANDS = [
     ["keys", "list"],
     ["audit", "verify"],
     ["tools", "list"],
+    ["models", "which", "model-1", "--agent", "default"],
     ["schedules", "list", "--owner", "anna"],
     ["fill", "--conversations", "1"],
     ["retention", "--dry-run"],
@@ -67,7 +68,7 @@ def run(folder: Path, commands: list[list[str]] = COMMANDS, **environment: str) 
 
 def test_every_command_of_ours_is_tried():
     ours = {name for name, app in get_commands().items() if str(app).removeprefix("nanohost.") in OURS}
-    assert ours == {command[0] for command in (*COMMANDS[:13], *ON_A_SERVER)} | STARTS
+    assert ours == {command[0] for command in (*COMMANDS[:14], *ON_A_SERVER)} | STARTS
 
 
 def test_a_missing_data_folder_is_named(tmp_path):

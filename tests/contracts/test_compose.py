@@ -16,6 +16,7 @@ from click import Context
 from django.conf import settings
 from django.core.management import get_commands, load_command_class
 
+from agent.llm.providers import PROVIDERS
 from nanohost.stack import read_services
 from tests.support.sources import READ_ELSEWHERE, ROOT, readers, tracked_files
 from tools import registry
@@ -177,7 +178,7 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
         "secret_key": ["web"],
         "webhook_key": ["web", "worker"],
         "email_host_password": ["worker"],
-        "openai_api_key": ["worker"],
+        **{provider.key.lower(): ["worker"] for provider in PROVIDERS.values()},
     }
 
 

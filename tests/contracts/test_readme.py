@@ -140,6 +140,8 @@ def as_text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return ", ".join(dict.fromkeys(value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(value) or "none"
     if isinstance(value, Path):
         return str(value.relative_to(ROOT))
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"

@@ -76,7 +76,8 @@ def test_a_call_a_turn_and_a_conversation_have_their_cost(say, model):
         (turn,) = settle([say("Hello")])
     assert (turn.cost, turn.cached_tokens, turn.model_calls) == (120 + 40 + 70, 40, 1)
     answer = Message.objects.get(turn=turn, role="assistant")
-    assert answer.usage == {"model": turn.model, "prompt": 100, "cached": 40, "completion": 7, "cost": 230}
+    counted = {"model": turn.model, "prompt": 100, "cached": 40, "completion": 7, "cost": 230}
+    assert answer.usage == counted | {"provider": "openai", "why": "LLM_PROVIDER is openai"}
     assert Conversation.objects.get(pk=turn.conversation_id).cost == 460
 
 

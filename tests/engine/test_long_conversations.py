@@ -9,8 +9,9 @@ import pytest
 from django.utils import timezone
 
 from agent import llm, tokens
+from agent.llm.anthropic import body_of
 from agent.llm.base import ModelRequest
-from agent.tokens import Correction, estimated_message, estimated_tools
+from agent.tokens import Correction, estimated, estimated_message, estimated_tools
 from conversations.engine import model_request
 from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, Conversation, Message, Turn
@@ -32,7 +33,7 @@ def nothing_learned(monkeypatch) -> None:
 def prompts(monkeypatch) -> list[ModelRequest]:
     """What the scripted model is asked, in order."""
     asked: list[ModelRequest] = []
-    client = llm.client()
+    client = llm.client("mock")
     complete = type(client).complete
 
     async def recorded(self: Any, request: ModelRequest, on_delta: Any = None) -> Any:
@@ -163,3 +164,49 @@ def test_a_server_of_ours_takes_every_prompt(chat, model):
     assert isinstance(model, OpenAIServer)
     for number in range(30):
         chat(json.dumps({"script": [{"call": [{"name": "time"}]}, {"say": f"{number}"}]}))
+
+
+# --- what a provider can have cached -----------------------------------------------------------------------------
+
+QUESTION = "What can you tell me about the roses of that year, and what became of them afterwards? " * 3
+
+# The share of a prompt's tokens that is a byte-equal beginning, compactions included; in percent.
+WANTED = 90
+
+
+def as_sent_to_openai(request: ModelRequest) -> str:
+    return json.dumps([request.tools, request.messages])
+
+
+def as_sent_to_anthropic(request: ModelRequest) -> str:
+    """As its cache sees it: where the marks stand is no part of it."""
+    body = body_of(request)
+    return json.dumps([_unmarked(body.get(name)) for name in ("tools", "system", "messages")])
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _unmarked(each) for name, each in value.items() if name != "cache_control"}
+    return [_unmarked(each) for each in value] if isinstance(value, list) else value
+
+
+def share(sent: list[str]) -> float:
+    """Percent of the tokens of all prompts but the first."""
+    common = total = 0
+    for before, after in itertools.pairwise(sent):
+        equal = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))))
+        common += estimated(after[:equal])
+        total += estimated(after)
+    return 100 * common / total
+
+
+def test_most_of_each_prompt_is_the_beginning_of_the_one_before(chat, prompts, agent, tool_settings):
+    """Over 60 turns, of which some call a tool, with compactions between them."""
+    tool_settings("time")
+    agent.documents = {"AGENTS": "Be patient. " * 400}
+    agent.save()
+    compacted = [chat(f"{n}. {'What time is it?' if n % 7 == 3 else QUESTION}") for n in range(60)]
+    assert sum(compacted) >= 2
+    asked = chats(prompts)
+    assert share([as_sent_to_openai(request) for request in asked]) >= WANTED
+    assert share([as_sent_to_anthropic(request) for request in asked]) >= WANTED

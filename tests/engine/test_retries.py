@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db.models import DateTimeField, ExpressionWrapper, F
+from django.db.models import F
 
 from agent import llm
 from conversations.engine import inbox, turn_control
@@ -12,14 +12,12 @@ from conversations.engine import turns as turns_module
 from conversations.events import answers
 from conversations.models import Turn
 from conversations.statuses import TurnStatus, WaitingFor
-from nanohost.lib import clock
 from tests.support.openai_server import OpenAIServer, Reply, as_json, completion, failure
+from tests.support.retrying import let_pass
 from tests.support.scripts import script
 from tests.support.working import advance
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-TIMES = ("created_at", "started_at", "stepped_at", "retrying_since", "deadline", "run_after", "notified_at")
 
 
 @pytest.fixture
@@ -28,18 +26,7 @@ def server(settings) -> Any:
     settings.LLM_PROVIDER, settings.LLM_BASE_URL, settings.OPENAI_API_KEY = "openai", running.url, running.key
     yield running
     running.stop()
-    llm.client.cache_clear()
-
-
-def let_pass(turn: Turn) -> float:
-    """Have the time pass until a turn is tried again; returns how many seconds that is."""
-    turn.refresh_from_db()
-    seconds = (turn.run_after - clock.read()).total_seconds() + 0.01
-    back = timedelta(seconds=seconds)
-    Turn.objects.filter(pk=turn.pk).update(
-        **{name: ExpressionWrapper(F(name) - back, output_field=DateTimeField()) for name in TIMES}
-    )
-    return seconds
+    llm.forget_clients()
 
 
 def tries(turn: Turn, *, until: float) -> list[float]:

@@ -194,7 +194,7 @@ def test_a_fault_of_ours_is_bounded_and_leaves_a_reason(say, settings, monkeypat
         async def complete(self, request: object, on_delta: object = None) -> None:
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(llm, "client", Broken)
+    monkeypatch.setattr(llm, "client", lambda name: Broken())
     settings.TURN_MAX_ATTEMPTS = 0
     turn = advance(say("Hello"))
     assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "turn_error")

@@ -54,7 +54,7 @@ def main(database: str, work: Callable[[UUID, str], None]) -> None:
     from agent import llm
     from conversations.engine import worker  # noqa: F401 -- see above
 
-    llm.client()
+    llm.warm()
     for line in sys.stdin:
         row_id, point = line.split()
         child = os.fork()

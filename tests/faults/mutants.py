@@ -682,7 +682,7 @@ MUTANTS += (
     Mutant(
         name="a wait that a provider asks for is taken at its word, however short",
         edits=(
-            ("agent.llm.openai:_retry_after", "seconds if seconds >= 1 and math", "seconds if math"),
+            ("agent.llm.answers:retry_after", "seconds if seconds >= 1 and math", "seconds if math"),
             (
                 "conversations.engine.turns:_next_try",
                 "seconds = max(seconds, wait * random",

@@ -102,6 +102,7 @@ def test_a_model_behaves_in_every_way_there_is(tmp_path: Path, model: OpenAIServ
     assert len(BEHAVIOURS) >= 48
     dice = random.Random(SEED)
     options = {"LLM_BASE_URL": model.url, "OPENAI_API_KEY": KEY, "LLM_TIMEOUT_SECONDS": "2", "LLM_RETRY_SECONDS": "4"}
+    options["LLM_REST_SECONDS"] = "0"  # each turn meets the faults itself
     host = Host(tmp_path, TURN_MAX_ATTEMPTS="1", **options).start()
     try:
         with host.client() as client:

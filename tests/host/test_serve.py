@@ -278,7 +278,7 @@ def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of mock, openai"),
+        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of auto, mock, custom"),
         ("NANOHOST_EXTRA_APPS", "does.not.exist", "NANOHOST_EXTRA_APPS does not load: ModuleNotFoundError"),
         ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
     ],

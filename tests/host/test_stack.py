@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent.llm.providers import PROVIDERS
 from nanohost.stack import SEVERAL, read_services
 from tests.faults.servers import Redis, free_port
 from tests.support import servers
@@ -31,7 +32,8 @@ pytestmark = pytest.mark.production(reason="several processes on PostgreSQL and 
 SECRET_KEY = "sign-with-this-secret-key-0123456789-0123456789-0123456789"
 MODEL_KEY = "sk-of-a-provider-that-nobody-calls"
 SERVICES = read_services()
-SECRET_FILES = {"DATABASE_URL_FILE", "SECRET_KEY_FILE", "OPENAI_API_KEY_FILE", "WEBHOOK_KEY_FILE"}
+SECRET_FILES = {"DATABASE_URL_FILE", "SECRET_KEY_FILE", "WEBHOOK_KEY_FILE"}
+SECRET_FILES |= {f"{provider.key}_FILE" for provider in PROVIDERS.values()}
 # What the shell gives: to find programs, and how to write.
 OF_THE_SHELL = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH"}
 

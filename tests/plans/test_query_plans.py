@@ -262,6 +262,7 @@ operation("steps.finish")(with_claim(lambda claim: steps.finish(claim, Completio
 operation("steps.charge")(with_claim(lambda claim: steps.charge(claim, Completion(usage=USAGE), bills.NOTHING)))
 operation("steps.fail")(with_claim(lambda claim: steps.fail(claim, code="turn_error")))
 operation("steps.wait_for_retry")(with_claim(lambda claim: steps.wait_for_retry(claim, seconds=1)))
+operation("steps.fall_back")(with_claim(lambda claim: steps.fall_back(claim, model="m", reason="It has failed.")))
 operation("steps.reschedule")(with_claim(lambda claim: steps.reschedule(claim, seconds=1)))
 operation("steps.release")(with_claim(steps.release))
 operation("steps.notify_next")(with_claim(lambda claim: steps.notify_next(claim.conversation_id)))

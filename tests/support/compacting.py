@@ -4,8 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-from django.conf import settings
-
 from agent import llm
 from conversations.engine import compaction
 from conversations.engine.compactor import Compactor
@@ -33,14 +31,12 @@ def compact(conversation: Conversation, *, times: int = 1) -> Compaction:
 def run(row: Compaction) -> None:
     async def work() -> None:
         threads = DatabaseThreads(1)
-        if settings.LLM_PROVIDER == "openai":
-            llm.client.cache_clear()  # it belongs to one loop
+        llm.forget_clients()  # they belong to one loop
         try:
             await Compactor(worker="worker-1", database=threads).advance(row.pk)
         finally:
             threads.close()
-            if settings.LLM_PROVIDER == "openai":
-                await llm.client().close()
+            await llm.close_clients()
 
     asyncio.run(work())
 

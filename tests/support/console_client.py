@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSchedule
 
-from agent.models import Agent, AgentVersion
+from agent.models import Agent, AgentVersion, ProviderOutage
 from agent.spending.models import Budget, ModelPrice
 from conversations.engine import inbox, intake
 from conversations.models import (
@@ -162,6 +162,9 @@ def make_rows(number: int) -> None:
         ApiKey.objects.issue(owner=owner)
         ToolSetting.objects.create(name=f"{HOSTILE}{ToolSetting.objects.count()}", enabled=True)
         Budget.objects.create(name=HOSTILE, whose="owner", owner=owner, measure="money", every="day", amount=1)
+        ProviderOutage.objects.create(
+            provider=f"<b>{ProviderOutage.objects.count()}", code=HOSTILE, until=timezone.now()
+        )
         ModelPrice.objects.create(model=HOSTILE, prompt=1, completion=1, valid_from=timezone.now())
         SettingChange.objects.create(
             tool_name=HOSTILE, changed_by=HOSTILE, before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE}

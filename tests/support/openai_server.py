@@ -270,6 +270,7 @@ class OpenAIServer:
         # Called when a request has arrived, before it is answered: here a test kills whom it wants to see die.
         self.on_request: Callable[[Request], None] | None = None
         self.url = ""
+        self.lists_models = True
         self._replies: deque[Reply] = deque()
         self._scripted = ScriptedClient()
         self._connections = 0
@@ -373,12 +374,15 @@ class OpenAIServer:
         await writer.drain()
 
     async def _choose(self, request: Request) -> Reply:
-        if request.path != "/v1/chat/completions":
+        listing = request.path == "/v1/models" and self.lists_models
+        if request.path != "/v1/chat/completions" and not listing:
             return failure(404, message=f"Unknown address {request.path}")
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if self.key and given != self.key:
             # OpenAI quotes the key it refuses.
             return failure(401, "invalid_api_key", message=f"Incorrect API key provided: {given}.")
+        if listing:
+            return as_json({"object": "list", "data": [{"id": "model-1", "object": "model"}]})
         try:
             check_request(request.body)
         except Broken as broken:

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterable
 from uuid import UUID
 
-from django.conf import settings
-
 from agent import llm
 from conversations.engine import model_request, step_context, tool_calls
 from conversations.engine.turns import DatabaseThreads, TurnRunner, claim_and_load
@@ -19,14 +17,12 @@ def advance(turn: Turn | UUID, *, worker: str = "worker-1") -> Turn | None:
 
     async def look() -> None:
         threads = DatabaseThreads(1)
-        if settings.LLM_PROVIDER == "openai":
-            llm.client.cache_clear()  # it belongs to one loop
+        llm.forget_clients()  # they belong to one loop
         try:
             await TurnRunner(worker=worker, database=threads).advance(turn_id)
         finally:
             threads.close()
-            if settings.LLM_PROVIDER == "openai":
-                await llm.client().close()
+            await llm.close_clients()
 
     asyncio.run(look())
     return Turn.objects.filter(pk=turn_id).first()

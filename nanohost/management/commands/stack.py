@@ -5,6 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from agent.llm.providers import PROVIDERS
 from nanohost import serving
 from nanohost.data_dir import keep_secret_key, lock_data_dir, make_data_dir
 from nanohost.hardening import harden
@@ -38,8 +39,8 @@ class Command(BaseCommand):
         machine.write_secrets(
             secret_key=settings.SECRET_KEY,
             webhook_key=settings.WEBHOOK_KEY or env.derived(settings.SECRET_KEY, "webhooks"),
-            openai_api_key=settings.OPENAI_API_KEY,
             email_host_password=settings.EMAIL_HOST_PASSWORD,
+            **{each.key.lower(): getattr(settings, each.key) for each in PROVIDERS.values()},
         )
         Stack(machine, several=workers, address=address, write=self._write).run()
         lock.close()

@@ -45,7 +45,7 @@ def server(running: OpenAIServer, settings: Any) -> OpenAIServer:
 
 
 async def asking(*requests: ModelRequest, on_delta: OnDelta | None = None) -> list[Completion]:
-    client = OpenAIClient()
+    client = OpenAIClient(llm.accesses()["openai"])
     try:
         return [await client.complete(request, on_delta) for request in requests]
     finally:
@@ -99,8 +99,8 @@ def test_connections_are_reused(server):
 
 
 def test_a_process_has_one_client(server, one_client):
-    assert llm.client() is llm.client()
-    assert isinstance(llm.client(), OpenAIClient)
+    assert llm.client("openai") is llm.client("openai")
+    assert isinstance(llm.client("openai"), OpenAIClient)
 
 
 def test_as_many_calls_run_side_by_side_as_there_are_turns(server):
@@ -112,7 +112,7 @@ def test_as_many_calls_run_side_by_side_as_there_are_turns(server):
         yield completion().body
 
     async def together() -> None:
-        client = OpenAIClient()
+        client = OpenAIClient(llm.accesses()["openai"])
         await client.complete(ASKED)
         await asyncio.gather(*[client.complete(ASKED) for _ in range(149)])
         await client.close()
@@ -139,7 +139,7 @@ def test_the_environment_does_not_say_where_requests_go(server, second_server, m
 def test_without_an_address_it_is_openais(server, settings, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     settings.LLM_BASE_URL = ""
-    assert str(OpenAIClient()._package.base_url) == "https://api.openai.com/v1/"
+    assert str(OpenAIClient(llm.accesses()["openai"])._package.base_url) == "https://api.openai.com/v1/"
 
 
 # --- what is answered --------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_each_failure_has_its_class_and_nothing_of_the_providers_words(server, r
 
 @both_ways
 def test_nobody_listens(settings, streamed):
-    settings.LLM_BASE_URL = "http://127.0.0.1:9/v1"
+    settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", "http://127.0.0.1:9/v1"
     with pytest.raises(errors.LlmUnavailable):
         ask(streamed=streamed)
 
@@ -295,7 +295,7 @@ def test_cancelling_closes_the_socket(server, streamed):
     server.answer(completion(before=30))
 
     async def cancel() -> None:
-        client = OpenAIClient()
+        client = OpenAIClient(llm.accesses()["openai"])
         asking = asyncio.create_task(client.complete(ASKED, [].append if streamed else None))
         await asyncio.to_thread(server.wait_until, lambda: server.requests)
         asking.cancel()
@@ -320,9 +320,9 @@ def second_server() -> Iterator[OpenAIServer]:
 @pytest.fixture
 def one_client() -> Iterator[Callable[[], None]]:
     """A client of the test's own: its connections belong to one event loop, and ``advance`` starts a loop a look."""
-    llm.client.cache_clear()
-    yield llm.client.cache_clear
-    llm.client.cache_clear()
+    llm.forget_clients()
+    yield llm.forget_clients
+    llm.forget_clients()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent import errors
+from agent import errors, llm
 from agent.llm.answers import StreamedAnswer, completion_of, parsed
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, Usage
 from agent.llm.connections import MAX_RESPONSE_BYTES
@@ -64,7 +64,7 @@ def ask(said: str = SECRET, *, times: int = 1, on_delta: Callable[[Delta], None]
 
 
 async def asking(said: str, times: int, on_delta: Callable[[Delta], None]) -> Completion:
-    client = OpenAIClient()
+    client = OpenAIClient(llm.accesses()["openai"])
     try:
         for _ in range(times):
             answer = await client.complete(asked(said), on_delta)
@@ -104,7 +104,7 @@ def test_an_error_that_only_quotes_the_option_is_not_remembered(server):
     client_of_both = []
 
     async def twice() -> None:
-        client = OpenAIClient()
+        client = OpenAIClient(llm.accesses()["openai"])
         with pytest.raises(errors.LlmRequestRefused):
             await client.complete(asked(), client_of_both.append)
         await client.complete(asked(), client_of_both.append)
@@ -127,7 +127,7 @@ def test_an_error_that_only_quotes_the_option_is_not_remembered(server):
     ],
 )
 def test_a_streamed_answer_is_the_same_as_a_whole_one(server, step):
-    whole = asyncio.run(OpenAIClient().complete(asked(script(step))))
+    whole = asyncio.run(OpenAIClient(llm.accesses()["openai"]).complete(asked(script(step))))
     deltas: list[Delta] = []
     assert ask(script(step), on_delta=deltas.append) == whole
     assert "".join(delta.content for delta in deltas) == whole.content == step.get("say", "")
@@ -180,7 +180,7 @@ def test_what_on_delta_raises_ends_the_call_and_is_raised(server):
         raise ZeroDivisionError
 
     async def ask_in_vain() -> None:
-        client = OpenAIClient()
+        client = OpenAIClient(llm.accesses()["openai"])
         with pytest.raises(ZeroDivisionError):
             await client.complete(asked(), stop)
         # The client is not closed: the call has closed its connection.
@@ -194,7 +194,7 @@ def test_what_on_delta_raises_ends_the_call_and_is_raised(server):
 def test_what_the_model_thinks(server, name):
     message = {"role": "assistant", "content": "Four.", name: "Two and two"}
     server.answer(as_json({"choices": [{"message": message}]}), events(chunk({name: "Two and two"}), say("Four."), END))
-    whole = asyncio.run(OpenAIClient().complete(asked()))
+    whole = asyncio.run(OpenAIClient(llm.accesses()["openai"]).complete(asked()))
     assert whole == Completion(content="Four.", reasoning="Two and two")
     assert ask() == Completion(content="Four.", reasoning="Two and two", model="model-1")
 
@@ -270,7 +270,7 @@ def test_cancelling_in_mid_stream_closes_the_socket(server):
     server.answer(endless(event(say("more")), between=0.01))
 
     async def cancel() -> None:
-        client, begun = OpenAIClient(), asyncio.Event()
+        client, begun = OpenAIClient(llm.accesses()["openai"]), asyncio.Event()
         task = asyncio.create_task(client.complete(asked(), lambda delta: begun.set()))
         await begun.wait()
         task.cancel()

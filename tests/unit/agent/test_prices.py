@@ -46,6 +46,9 @@ def test_less_than_a_millionth_is_one():
 
 
 def test_what_a_call_may_cost_is_never_less_than_what_it_does():
+    written = price(prompt="3", cached_prompt="0.3", completion="15", written_prompt=Decimal("3.75"))
+    used = Usage(prompt_tokens=1000, cached_tokens=400, written_tokens=500)
+    assert written.cost(used) == 300 + 120 + 1875
     dear = price(prompt="1", cached_prompt="3", completion="2")
     used = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=10)
     assert dear.cost(used) == dear.most(prompt_tokens=10, completion_tokens=5) == 40

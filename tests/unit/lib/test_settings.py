@@ -5,6 +5,7 @@ import re
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from agent.llm.providers import PROVIDERS
 from nanohost.lib import env, redaction
 from tests.support.sources import READ_ELSEWHERE, SETTINGS, read_settings, readers
 
@@ -26,6 +27,14 @@ NONSENSE = {
     "key": ["two words", "über", "\udcff"],
     "server": ["nonsense", "http://host/name", "//host/name", "\udcff"],
     "words": ["\udcff"],
+    "addresses_by_name": [
+        "nonsense",
+        "nobody=http://host",
+        "vllm=ftp://host",
+        "vllm=http://host:0",
+        "vllm=http://[",
+        "\udcff",
+    ],
     "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
 }
 
@@ -72,8 +81,11 @@ def test_blank_is_unset(environment, name):
     ("values", "provider"),
     [
         ({}, "mock"),
-        ({"OPENAI_API_KEY": "sk-abcdefgh"}, "openai"),
-        ({"LLM_BASE_URL": "http://127.0.0.1:1/v1"}, "openai"),
+        ({"OPENAI_API_KEY": "sk-abcdefgh"}, "auto"),
+        ({"DEEPSEEK_API_KEY": "sk-abcdefgh"}, "auto"),
+        ({"LLM_BASE_URL": "http://127.0.0.1:1/v1"}, "auto"),
+        ({"LLM_BASE_URLS": "vllm=http://127.0.0.1:1/v1"}, "auto"),
+        ({"OPENAI_API_KEY": "sk-abcdefgh", "LLM_PROVIDER": "openai"}, "openai"),
         ({"OPENAI_API_KEY": "sk-abcdefgh", "LLM_PROVIDER": "mock"}, "mock"),
     ],
 )
@@ -86,6 +98,8 @@ def test_the_provider_follows_from_a_key_or_an_address(environment, values, prov
     ("values", "named"),
     [
         ({"LLM_PROVIDER": "openai"}, "OPENAI_API_KEY"),
+        ({"LLM_PROVIDER": "groq", "OPENAI_API_KEY": "sk-abcdefgh"}, "GROQ_API_KEY"),
+        ({"LLM_PROVIDER": "auto"}, "needs the key of a provider"),
         ({"LLM_MODELS": "a, b"}, "LLM_MODEL_DEFAULT"),
         ({"PERMISSIONS_GRANTED": "NET_HTTP, SHELL"}, "SHELL is not one of"),
         ({"PERMISSIONS_GRANTED": "net_http"}, "net_http is not one of"),
@@ -134,7 +148,7 @@ SECRETS = {
     "SECRET_KEY": "kept/by:some@store",
     "WEBHOOK_KEY": "kept/by:another@store",
     "EMAIL_HOST_PASSWORD": "the word of the mail server",
-    "OPENAI_API_KEY": "sk-0123456789",
+    **{row.key: f"sk-0123456789-{row.name}" for row in PROVIDERS.values()},
     "METRICS_TOKEN": "scrape-0123456789",
     "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
     "REDIS_URL": "rediss://:pass-word@redis.example:6380/0",
@@ -213,7 +227,7 @@ def test_a_key_in_a_file_that_cannot_travel_is_refused_and_not_shown(environment
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_from_a_file_is_kept_out_of_logs(environment, secret_file, own_secrets, name):
     value = re.sub("[a-z]*:pass-word@", "", SECRETS[name])  # nothing but the file tells that this is secret
-    assert value in redaction.redact(f"it is {value}.") or name == "OPENAI_API_KEY"
+    assert value in redaction.redact(f"it is {value}.") or value.startswith("sk-")
     environment(**{f"{name}_FILE": secret_file(value.encode()), **WITH.get(name, {})})
     read_settings()
     assert value not in redaction.redact(f"it is {value}.")

@@ -268,7 +268,7 @@ def work_until_stopped(row: Compaction, model: Any) -> None:
 
     async def work() -> None:
         threads = DatabaseThreads(2)
-        llm.client.cache_clear()
+        llm.forget_clients()
         try:
             working = asyncio.create_task(Compactor(worker="slow", database=threads).advance(row.pk))
             await asyncio.wait_for(asyncio.shield(working), 20)
@@ -276,7 +276,7 @@ def work_until_stopped(row: Compaction, model: Any) -> None:
             pytest.fail("it goes on paying")
         finally:
             threads.close()
-            await llm.client().close()
+            await llm.close_clients()
 
     asyncio.run(work())
     assert len(model.requests) == 1

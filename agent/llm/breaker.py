@@ -1,0 +1,129 @@
+"""A circuit breaker for each provider: one that fails for everybody is left alone for a while. Pure, but for the clock.
+
+It is for everybody that it fails if several pieces of work, turns or compactions, have failed at it one after the other
+and none has got an answer in between. Then nobody asks it for a while, which spares those who wait a time-out each,
+and the provider a crowd. After that one asks: if it answers, all may; if not, it is left alone for twice as long. A
+provider that asks to wait, or that refuses a request, has not failed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from agent.errors import LlmError, LlmRateLimited, LlmUnavailable
+
+# So many failures in a row, of so many pieces of work.
+FAILURES, WORKS = 5, 3
+# It is left alone for so many times as long as at first, at most.
+MOST_TIMES = 4
+# Of those who may ask whether it is back, the next may if the last one has told nothing for so many seconds.
+PROBE_SECONDS = 30.0
+# Who comes while one asks looks again so soon.
+WHILE_ASKED_SECONDS = 2.0
+
+
+class ProviderRests(LlmUnavailable):
+    """The provider is left alone for a while: it was not asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is to be told to others: that a provider is left alone for so many ``seconds`` from now, because of what; or
+    (0) that it answers again."""
+
+    provider: str
+    seconds: float
+    code: str = ""
+
+
+@dataclass
+class _Circuit:
+    failures: int = 0
+    works: set[object] = field(default_factory=set)
+    times: int = 0  # how many times as long as at first; 0: it is not left alone
+    until: float = 0.0
+    probe_until: float = 0.0
+    code: str = ""
+
+
+class Breaker:
+    """What a process knows of its providers. Safe to use from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._circuits: dict[str, _Circuit] = {}
+        self._of_others: dict[str, float] = {}
+        self._changes: list[Change] = []
+        self._lock = threading.Lock()
+
+    def check(self, provider: str) -> None:
+        """Raise :class:`ProviderRests` while the provider is left alone; whoever comes first after that may ask."""
+        with self._lock:
+            now, circuit = self._clock(), self._circuits.get(provider)
+            left = self._of_others.get(provider, 0.0) - now
+            if circuit and circuit.times:
+                left = max(left, circuit.until - now)
+                if left <= 0 and circuit.probe_until > now:
+                    left = WHILE_ASKED_SECONDS
+                elif left <= 0:
+                    circuit.probe_until = now + PROBE_SECONDS
+            if left > 0:
+                detail = f"{provider} is left alone for a while: it has failed for several turns in a row"
+                raise ProviderRests(detail, retry_after=max(left, 1.0))
+
+    def answered(self, provider: str) -> None:
+        """It has answered, whatever it said."""
+        with self._lock:
+            circuit = self._circuits.pop(provider, None)
+            if circuit and circuit.times:
+                self._of_others.pop(provider, None)
+                self._changes.append(Change(provider=provider, seconds=0))
+
+    def failed(self, provider: str, error: LlmError, *, work: object, rest: float) -> None:
+        """It has failed for a piece of work. ``rest``: seconds for which it is left alone at first; 0: never."""
+        with self._lock:
+            circuit = self._circuits.setdefault(provider, _Circuit())
+            circuit.failures += 1
+            circuit.works.add(work)
+            circuit.code = error.code
+            is_out = circuit.failures >= FAILURES and len(circuit.works) >= WORKS
+            now = self._clock()
+            if not rest or not (circuit.times or is_out) or circuit.until > now:
+                return
+            circuit.times = min(2 * circuit.times or 1, MOST_TIMES)
+            circuit.until, circuit.probe_until = now + rest * circuit.times, 0.0
+            self._changes.append(Change(provider=provider, seconds=rest * circuit.times, code=error.code))
+
+    def take_changes(self) -> list[Change]:
+        """What others are to be told, once."""
+        if not self._changes:
+            return []
+        with self._lock:
+            changes, self._changes = self._changes, []
+            return changes
+
+    def learn(self, resting: Mapping[str, float]) -> None:
+        """What other processes have found: by provider, for how many seconds it is left alone still."""
+        now = self._clock()
+        with self._lock:
+            self._of_others = {
+                name: now + seconds
+                for name, seconds in resting.items()
+                if not (name in self._circuits and self._circuits[name].times)
+            }
+
+    def forget(self) -> None:
+        """Everything."""
+        with self._lock:
+            self._circuits, self._of_others, self._changes = {}, {}, []
+
+
+def counts(error: LlmError) -> bool:
+    """Whether an error is the provider's failure for whoever asks. LlmTimeout is none of one that is slow for a single
+    long answer, but for several turns in a row it is."""
+    return error.transient and not isinstance(error, LlmRateLimited | ProviderRests)
+
+
+# What this process knows.
+breaker = Breaker()

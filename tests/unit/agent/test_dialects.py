@@ -1,0 +1,191 @@
+"""Every provider of the table, asked for each thing, over the real packages, against a strict server of its dialect."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent import errors, llm
+from agent.llm.base import Completion, Delta, ModelRequest, tool_call
+from agent.llm.providers import PROVIDERS, Dialect, Thinking
+from tests.support import dialects
+from tests.support.dialects import Dialects, refused
+from tests.support.openai_server import Reply, as_json, call, completion
+
+pytestmark = pytest.mark.shapeless(reason="a client of models knows no database")
+
+KEY = "sk-canary-0123456789"
+USER = {"role": "user", "content": "What time is it?"}
+TIME = {"type": "function", "function": {"name": "time", "description": "Now.", "parameters": {"type": "object"}}}
+BOTH_WAYS = (False, True)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Dialects]:
+    server = Dialects().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=PROVIDERS)
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(running: Dialects, settings: Any, provider: str) -> Dialects:
+    running.forget()
+    running.key = KEY
+    settings.LLM_PROVIDER, settings.LLM_BASE_URLS = "auto", {provider: running.url_of(provider)}
+    setattr(settings, PROVIDERS[provider].key, KEY)
+    return running
+
+
+def ask(
+    provider: str, *messages: Any, streamed: bool = False, told: list[Delta] | None = None, **more: Any
+) -> Completion:
+    """Ask as a turn does: through the choice of a provider."""
+
+    async def asking() -> Completion:
+        llm.forget_clients()
+        request = ModelRequest(model=f"{provider}/model-1", messages=list(messages or [USER]), **more)
+        deltas: list[Delta] = [] if told is None else told
+        try:
+            return await llm.ask(request, seconds=30, on_delta=deltas.append if streamed else None)
+        finally:
+            await llm.close_clients()
+
+    return asyncio.run(asking())
+
+
+def said(provider: str, words: str, *, thought: str = "", calls: Any = ()) -> Reply:
+    """An answer in a provider's own dialect."""
+    match PROVIDERS[provider].dialect:
+        case Dialect.ANTHROPIC:
+            blocks = [dialects.thinking(thought)] if thought else []
+            blocks += [dialects.text(words)] if words else []
+            blocks += [dialects.tool_use(name, {}, call_id) for name, call_id in calls]
+            return dialects.message(*blocks)
+        case Dialect.RESPONSES:
+            return dialects.response(words, thought=thought, calls=calls)
+    made = [call(name, "{}", call_id) for name, call_id in calls] or None
+    return completion(words or None, thought=thought, tool_calls=made)
+
+
+both_ways = pytest.mark.parametrize("streamed", BOTH_WAYS, ids=["whole", "streamed"])
+
+
+@both_ways
+def test_text(server, provider, streamed):
+    server.answer(said(provider, "It is noon."))
+    told: list[Delta] = []
+    answer = ask(provider, streamed=streamed, told=told)
+    assert (answer.content, answer.provider, answer.usage.prompt_tokens) == ("It is noon.", provider, 12)
+    assert "".join(each.content for each in told) == ("It is noon." if streamed else "")
+    (request,) = server.requests
+    assert (request.broken, request.body["model"]) == ("", "model-1")
+
+
+@both_ways
+def test_tools(server, provider, streamed):
+    server.answer(said(provider, "", calls=[("time", "call_1"), ("time", "call_2")]), said(provider, "Noon."))
+    answer = ask(provider, streamed=streamed, tools=[TIME])
+    assert answer.tool_calls == (tool_call("call_1", "time", "{}"), tool_call("call_2", "time", "{}"))
+    results = [{"role": "tool", "tool_call_id": each["id"], "content": "noon"} for each in answer.tool_calls]
+    assert ask(provider, USER, answer.as_message(), *results, streamed=streamed, tools=[TIME]).content == "Noon."
+
+
+@both_ways
+def test_a_tool_that_has_to_be_called(server, provider, streamed):
+    server.answer(said(provider, "", calls=[("time", "call_1")]))
+    assert ask(provider, streamed=streamed, tools=[TIME], tool_choice="time", max_tokens=2000).tool_calls
+    assert server.requests[0].broken == ""
+
+
+@both_ways
+def test_thoughts_are_apart_from_the_answer(server, provider, streamed):
+    server.answer(said(provider, "Noon.", thought="Let me see."))
+    told: list[Delta] = []
+    answer = ask(provider, streamed=streamed, told=told, effort="low", max_tokens=4000)
+    assert (answer.content, answer.reasoning) == ("Noon.", "Let me see.")
+    assert "".join(each.reasoning for each in told) == ("Let me see." if streamed else "")
+    assert server.requests[0].broken == ""
+
+
+def test_how_much_it_thinks_is_said_in_its_own_word(server, provider):
+    server.answer(said(provider, "Noon."))
+    ask(provider, effort="high", max_tokens=4000)
+    words = {Thinking.EFFORT: "reasoning_effort", Thinking.TYPE: "thinking", Thinking.ENABLE: "enable_thinking"}
+    expected = words.get(PROVIDERS[provider].thinking, "reasoning_split")
+    expected = {Dialect.ANTHROPIC: "thinking", Dialect.RESPONSES: "reasoning"}.get(
+        PROVIDERS[provider].dialect, expected
+    )
+    assert expected in server.requests[0].body
+
+
+def test_thoughts_go_back_to_who_wants_them_and_to_nobody_else(server, provider):
+    """In a round of tools. What another has thought goes nowhere."""
+    row = PROVIDERS[provider]
+    blocks = {
+        Dialect.ANTHROPIC: [dialects.thinking("A plan.")],
+        Dialect.RESPONSES: [{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "QSBwbGFuLg=="}],
+    }.get(row.dialect, [{"type": "reasoning.text", "text": "A plan."}])
+    for by in (provider, "another"):
+        server.answer(said(provider, "Noon."))
+        asks = {"role": "assistant", "content": "", "tool_calls": [tool_call("call_1", "time", "{}")]}
+        asks["thoughts"] = {"by": by, "text": "A plan.", "blocks": blocks}
+        ask(provider, USER, asks, {"role": "tool", "tool_call_id": "call_1", "content": "noon"}, tools=[TIME])
+    own, others = (str(request.body) for request in server.requests)
+    assert ("A plan." in own or "QSBwbGFuLg" in own) == row.wants_thoughts
+    assert "A plan." not in others
+    assert "QSBwbGFuLg" not in others
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, errors.LlmAuthError),
+        (429, errors.LlmRateLimited),
+        (500, errors.LlmUnavailable),
+        (503, errors.LlmUnavailable),
+    ],
+)
+def test_an_error_has_its_name_and_none_of_the_provider_s_words(server, provider, streamed, status, error):
+    server.answer(refused(provider, status, f"Words about {KEY}", headers={"Retry-After": "7"}))
+    with pytest.raises(error) as raised:
+        ask(provider, streamed=streamed)
+    assert "Words" not in repr(raised.value) + raised.value.detail
+    assert raised.value.retry_after == (None if status == 401 else 7)
+
+
+def test_a_wrong_key_is_refused(server, provider, settings):
+    setattr(settings, PROVIDERS[provider].key, "sk-another")
+    with pytest.raises(errors.LlmAuthError):
+        ask(provider)
+
+
+HOSTILE = {
+    "html": Reply(body=b"<html>Down</html>", headers={"Content-Type": "text/html"}),
+    "cut JSON": Reply(body=b'{"choices": [', headers={"Content-Type": "application/json"}),
+    "no UTF-8": Reply(body=b"data: \xff\xfe\n\n", headers={"Content-Type": "text/event-stream"}),
+    "a list": as_json([]),
+    "nothing": Reply(body=b"", headers={"Content-Type": "application/json"}),
+    "deep": Reply(body=b"[" * 100_000),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("reply", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_answer_has_a_name(server, provider, streamed, reply):
+    server.answer(reply)
+    with pytest.raises((errors.LlmBadResponse, errors.LlmUnavailable)):
+        ask(provider, streamed=streamed)
+
+
+@both_ways
+def test_300_calls_at_once_have_a_name(server, provider, streamed):
+    server.answer(said(provider, "", calls=[("time", f"call_{number}") for number in range(300)]))
+    with pytest.raises(errors.LlmBadResponse):
+        ask(provider, streamed=streamed, tools=[TIME])
