@@ -257,22 +257,22 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
 
     @admin.action(description="Enable the selected jobs", permissions=[TOGGLE])
     def enable_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
-        for job in queryset.filter(enabled=False):
-            self._switch(request, job, on=True)
-        self.message_user(request, "They are enabled.", messages.SUCCESS)
+        self._switch(request, queryset, on=True)
 
     @admin.action(description="Disable the selected jobs", permissions=[TOGGLE])
     def disable_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
-        for job in queryset.filter(enabled=True):
-            self._switch(request, job, on=False)
-        self.message_user(request, "They are disabled.", messages.SUCCESS)
+        self._switch(request, queryset, on=False)
 
-    def _switch(self, request: HttpRequest, job: PeriodicTask, *, on: bool) -> None:
+    def _switch(self, request: HttpRequest, queryset: QuerySet[PeriodicTask], *, on: bool) -> None:
         """Row by row, as beat and the audit log are told of it."""
-        job.enabled = on
-        with transaction.atomic():
-            job.save(update_fields=["enabled", "last_run_at", "date_changed"])  # type: ignore[no-untyped-call]
-            self.log_change(request, job, "Enabled." if on else "Disabled.")
+        done = "enabled" if on else "disabled"
+        for job in queryset.exclude(enabled=on):
+            job.enabled = on
+            with transaction.atomic():
+                job.save(update_fields=["enabled", "last_run_at", "date_changed"])  # type: ignore[no-untyped-call]
+                self.log_change(request, job, f"{done.capitalize()}.")
+        count = queryset.count()
+        self.message_user(request, f"{count} {'job is' if count == 1 else 'jobs are'} {done}.", messages.SUCCESS)
 
     @admin.action(description="Run the selected jobs now", permissions=[TOGGLE])
     def run_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:

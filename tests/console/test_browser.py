@@ -278,7 +278,7 @@ def test_the_daily_summary_is_switched_on_and_off(boss, console):
         job.get_by_role("checkbox").check()
         page.get_by_label("Select action to run").select_option(label=f"{action} the selected jobs")
         page.get_by_role("button", name="Run").click()
-        expect(page.get_by_text("1 task was successfully")).to_be_visible()
+        expect(page.get_by_text(f"1 job is {action.lower()}d.")).to_be_visible()
         (row,) = console.sql("SELECT enabled FROM django_celery_beat_periodictask WHERE name = 'daily_summary'")
         return bool(row["enabled"])
 
