@@ -108,9 +108,9 @@ class Cluster:
                 port=0,
             )
             key = "of these tests, and long enough to be taken for one: 0123456789"
-            self._machine.write_secrets(
-                secret_key=key, webhook_key=f"{key} of webhooks", openai_api_key="", email_host_password=""
-            )
+            mounted = {name for service in self._services.values() for name in service.secrets} - {"database_url"}
+            own = {"secret_key": key, "webhook_key": f"{key} of webhooks"}
+            self._machine.write_secrets(**dict.fromkeys(mounted, "") | own)
             self._prepare()
             with self.postgresql.connect() as database:
                 database.execute("UPDATE tools_toolsetting SET enabled = true WHERE name IN ('strike', 'glance')")
