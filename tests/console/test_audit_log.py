@@ -234,7 +234,7 @@ def test_jobs_that_are_switched_off_and_on_and_run_by_hand(admin_client: Client)
 
 @pytest.mark.parametrize("together", [False, True])
 def test_an_agent_that_is_deleted(admin_client: Client, together: bool) -> None:
-    agents = [AgentFactory(), AgentFactory()]
+    agents = [AgentFactory(name="agent-1"), AgentFactory(name="agent-2")]  # by their names, as the list of them has it
     if together:
         chosen = {"action": "delete_selected", "_selected_action": [agent.pk for agent in agents], "post": "yes"}
         in_the_console(admin_client, "agent_agent_changelist", None, **chosen)
