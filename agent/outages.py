@@ -45,3 +45,14 @@ def record(changes: Sequence[Change]) -> None:
                 code=change.code,
                 times=F("times") + 1,
             )
+
+
+def ask_again(*, by: str) -> list[str]:
+    """Have the providers that are left alone asked by whoever comes next; returns their names. ``by``: who wants it."""
+    with transaction.atomic():
+        rows = ProviderOutage.objects.filter(until__gt=Now()).select_for_update()
+        names = sorted(rows.values_list("provider", flat=True))
+        ProviderOutage.objects.filter(provider__in=names).update(until=Now())
+    for name in names:
+        logger.warning("the provider %s is to be asked again", name, extra={"by": by})
+    return names

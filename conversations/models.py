@@ -762,6 +762,10 @@ class Delivery(Leased):
             models.Index(fields=["status", "notified_at"], name="deliveries_by_status"),
             models.Index(fields=["endpoint", "-created_at"], name="deliveries_of_a_webhook"),
             models.Index(fields=["-created_at"], name="deliveries_by_time"),
+            # Few have failed; the overview counts the latest.
+            models.Index(
+                fields=["-created_at"], condition=models.Q(status=DeliveryStatus.FAILED), name="deliveries_failed"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -6,17 +6,19 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
 from conversations.web import health
-from nanohost.console import problems
+from nanohost.console import attention, problems
 from nanohost.console.metrics import metrics
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
+    path("admin/attention/", include("nanohost.console.attention")),
     path("admin/queue/", include("nanohost.console.queue_page")),
     path("admin/usage/", include("nanohost.console.usage_page")),
     path("admin/retention/", include("nanohost.console.retention_page")),
     path("admin/", admin.site.urls),
     path("health/live", health.live),
     path("health/ready", health.ready),
+    path("health/status", attention.status),
     path("metrics", metrics),
     path("api/schema", SpectacularJSONAPIView.as_view(), name="schema"),
     path("api/docs", SpectacularSwaggerSplitView.as_view(url_name="schema", url_self="/api/docs")),

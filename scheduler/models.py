@@ -43,6 +43,11 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         """Those that should have run by now: no tick came for their time."""
         return self.filter(active=True, next_at__lt=now - LATE)
 
+    def paused_by_failures(self) -> Self:
+        """Those that failed so often in a row that they were paused, and that nobody has resumed or cancelled."""
+        most = settings.SCHEDULE_MAX_FAILURES
+        return self.filter(active=False, cancelled_at=None, failures__gte=most).exclude(paused_because="")
+
 
 class Schedule(models.Model):
     """A prompt that is said to an agent at certain times, on behalf of its owner."""
@@ -111,6 +116,12 @@ class Schedule(models.Model):
         indexes = [
             models.Index(fields=["active", "next_at"], name="schedules_due"),
             models.Index(fields=["owner", "-created_at"], name="schedules_of_an_owner"),
+            # Few of those that rest have failed.
+            models.Index(
+                fields=["failures"],
+                condition=models.Q(active=False, failures__gt=0, cancelled_at=None),
+                name="schedules_paused",
+            ),
         ]
 
     def __str__(self) -> str:

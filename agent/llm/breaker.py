@@ -45,6 +45,7 @@ class _Circuit:
     until: float = 0.0
     probe_until: float = 0.0
     code: str = ""
+    is_known: bool = False  # whether others have been told, as far as we have heard
 
 
 class Breaker:
@@ -92,7 +93,7 @@ class Breaker:
             if not rest or not (circuit.times or is_out) or circuit.until > now:
                 return
             circuit.times = min(2 * circuit.times or 1, MOST_TIMES)
-            circuit.until, circuit.probe_until = now + rest * circuit.times, 0.0
+            circuit.until, circuit.probe_until, circuit.is_known = now + rest * circuit.times, 0.0, False
             self._changes.append(Change(provider=provider, seconds=rest * circuit.times, code=error.code))
 
     def take_changes(self) -> list[Change]:
@@ -104,9 +105,14 @@ class Breaker:
             return changes
 
     def learn(self, resting: Mapping[str, float]) -> None:
-        """What other processes have found: by provider, for how many seconds it is left alone still."""
+        """What all processes have found: by provider, for how many seconds it is left alone still. What we have found
+        ourselves ends before its time if that was known, and is no more: somebody wants it asked, or it answers."""
         now = self._clock()
         with self._lock:
+            for name, circuit in self._circuits.items():
+                if circuit.times and circuit.is_known and name not in resting:
+                    circuit.until = min(circuit.until, now)
+                circuit.is_known = circuit.is_known or name in resting
             self._of_others = {
                 name: now + seconds
                 for name, seconds in resting.items()

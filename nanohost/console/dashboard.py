@@ -10,17 +10,13 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from agent.spending import budgets
 from conversations.kinds import KINDS
-from conversations.models import Delivery, DeliveryStatus, Worker
+from conversations.models import Worker
 from conversations.statuses import FINAL, TURN_STATUSES, TurnStatus, WaitingFor
-from nanohost.console import figures, queue
+from nanohost.console import attention, figures, queue
 from nanohost.console.diagnosis import HELD, QUEUED, RUNNING, WAITING
 from nanohost.console.models import Hour
 from nanohost.lib import clock
-from nanohost.lib.admin import MAX_LISTED
-from scheduler import system_jobs
-from scheduler.models import LATE, Schedule
 from tools.models import CallStatus
 
 
@@ -57,6 +53,7 @@ def callback(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     if request.user.has_perms(["conversations.view_turn", "tools.view_toolcall"]):
         chosen = next((each for each in WINDOWS if each.name == request.GET.get("window")), WINDOWS[0])
         context["overview"] = overview(chosen)
+        context |= attention.of_request(request)
     return context
 
 
@@ -118,18 +115,8 @@ def overview(window: Window) -> dict[str, Any]:
         "workers": [
             {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue)} for kind in KINDS
         ],
-        "late_jobs": system_jobs.late_jobs(now=now),
         "sandboxes": Worker.objects.sandboxes(),
-        "late": Schedule.objects.late(now=now).count(),
-        "late_link": _list("scheduler_schedule", active__exact=1, next_at__lt=(now - LATE).isoformat()),
-        "undelivered": Delivery.objects.filter(status=DeliveryStatus.FAILED, created_at__gte=begin)[
-            :MAX_LISTED
-        ].count(),
-        "undelivered_link": _list(
-            "conversations_delivery", status__exact=DeliveryStatus.FAILED, created_at__gte=begin.isoformat()
-        ),
         "chart": _chart(hours, begin, window),
-        "budgets": budgets.mostly_used(now),
     }
 
 

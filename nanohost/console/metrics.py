@@ -1,10 +1,9 @@
 """``/metrics`` for Prometheus: read from the database when it is asked for, so that all web nodes tell the same."""
 
-import hmac
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
@@ -25,8 +24,7 @@ from agent.models import ProviderOutage
 from conversations import events
 from conversations.engine import intake
 from conversations.statuses import FINAL
-from nanohost.console import figures, queue
-from nanohost.lib.locality import is_of_this_machine
+from nanohost.console import attention, figures, monitors, queue
 from tools.models import OPEN_CALL, CallStatus
 
 
@@ -34,26 +32,11 @@ from tools.models import OPEN_CALL, CallStatus
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """The figures, in Prometheus' text format; for this machine, and for whoever knows the token."""
-    if not (_knows_the_token(request) or is_of_this_machine(request)):
-        return HttpResponse(_refusal(), status=403, content_type="text/plain")
+    if refused := monitors.refusal(request):
+        return refused
     registry = CollectorRegistry()
     registry.register(HostCollector())
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-def _refusal() -> str:
-    others = "whoever sends METRICS_TOKEN as a bearer token"
-    if not settings.METRICS_TOKEN:
-        others += "; none is set: set one, and restart"
-    if settings.PRODUCTION or settings.TRUSTED_PROXIES:
-        return f"In production, and behind proxies, the metrics are for {others}.\n"
-    return f"The metrics are for this machine, with no proxy between, and for {others}.\n"
-
-
-def _knows_the_token(request: HttpRequest) -> bool:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    expected = settings.METRICS_TOKEN.encode()
-    return bool(expected) and scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), expected)
 
 
 class HostCollector(Collector):
@@ -92,6 +75,14 @@ class HostCollector(Collector):
             "1 while a provider of models is left alone, for it has failed for several turns in a row; else 0.",
             "provider",
             dict.fromkeys(PROVIDERS, 0) | {row.provider: int(bool(row.until)) for row in ProviderOutage.objects.all()},
+        )
+        hits = Counter(need.name for need in attention.needs())
+        yield _family(
+            GaugeMetricFamily,
+            "nanohost_condition",
+            "What needs somebody, by condition: of how many things; 0 if of none.",
+            "condition",
+            {name: hits[name] for name in attention.CONDITIONS},
         )
         yield _family(GaugeMetricFamily, "nanohost_info", "1, with the version.", "version", {nanohost.__version__: 1})
 

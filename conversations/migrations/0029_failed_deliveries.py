@@ -1,0 +1,16 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("conversations", "0028_fallbacks"),
+    ]
+
+    operations = [
+        migrations.AddIndex(
+            model_name="delivery",
+            index=models.Index(
+                condition=models.Q(("status", "failed")), fields=["-created_at"], name="deliveries_failed"
+            ),
+        ),
+    ]
