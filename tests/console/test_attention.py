@@ -288,7 +288,7 @@ def test_redis_that_does_not_answer(settings):
 
 
 def test_a_database_that_refuses_writes(monkeypatch):
-    monkeypatch.setattr(outages, "_refused_at", float("inf"))
+    monkeypatch.setattr(outages, "REFUSES_FOR", float("inf"))
     assert told()["database_refuses_writes"].is_urgent
 
 

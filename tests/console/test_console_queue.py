@@ -625,7 +625,7 @@ def test_the_pools_of_workers_are_shown_by_the_page_and_in_the_list(operator, wo
     for told in (look(operator).content.decode(), listed.content.decode()):
         assert "3 of 12, 2 waiting" in told
         assert "0 of 11" in told
-        assert "of 13" not in told
+        assert "5 of 13" not in told
         assert "<td>none</td>" in told or "none<" in told
 
 
