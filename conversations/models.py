@@ -7,7 +7,8 @@ from typing import Any, Literal, Self
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Exists, ExpressionWrapper, OuterRef, Q
+from django.db.models import Exists, ExpressionWrapper, OuterRef, Q, Subquery
+from django.db.models.functions import Left
 
 from agent.models import Agent
 from conversations import announced
@@ -28,8 +29,22 @@ MAX_REASON = 500
 MAX_ADDRESS = 254
 
 
+class ConversationQuerySet(models.QuerySet["Conversation"]):
+    """Look-ups that say what they mean."""
+
+    def with_title(self) -> Self:
+        """Each with ``title``: the beginning of what was said first and is kept; None if nothing was."""
+        said = Message.objects.filter(
+            conversation=OuterRef("pk"), role=Message.Role.USER, kind=Message.Kind.SAID, seq__isnull=False
+        )
+        first = said.order_by("seq").annotate(head=Left("content", Conversation.TITLE_CHARS)).values("head")[:1]
+        return self.annotate(title=Subquery(first))
+
+
 class Conversation(models.Model):
     """A transcript with one owner and one agent."""
+
+    TITLE_CHARS = 120
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     key = models.CharField(max_length=255, help_text="channel:chat_id[:thread], unique for its owner.")
@@ -113,6 +128,8 @@ class Conversation(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = ConversationQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at"]

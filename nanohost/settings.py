@@ -279,6 +279,7 @@ INSTALLED_APPS = [
     "conversations",
     "scheduler",
     "nanohost.console",
+    "nanohost.chat",
     *NANOHOST_EXTRA_APPS,
 ]
 
@@ -409,7 +410,10 @@ AXES_SENSITIVE_PARAMETERS = ["username"]  # neither logged nor kept with what wa
 
 # --- API ---------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["nanohost.accounts.authentication.ApiKeyAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "nanohost.accounts.authentication.ApiKeyAuthentication",
+        "nanohost.accounts.browser.BrowserAuthentication",
+    ],
     "DEFAULT_PERMISSION_CLASSES": ["nanohost.accounts.authentication.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["nanohost.lib.rest.RedactedJSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["nanohost.lib.rest.StorableJSONParser"],

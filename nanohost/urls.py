@@ -16,6 +16,7 @@ urlpatterns = [
     path("admin/usage/", include("nanohost.console.usage_page")),
     path("admin/retention/", include("nanohost.console.retention_page")),
     path("admin/", admin.site.urls),
+    path("chat/", include("nanohost.chat.urls")),
     path("health/live", health.live),
     path("health/ready", health.ready),
     path("health/status", attention.status),

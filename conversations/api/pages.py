@@ -9,3 +9,7 @@ class NewestTurnsFirst(Pages):
 
 class InSeqOrder(Pages):
     ordering = "seq"
+
+
+class NewestMessagesFirst(Pages):
+    ordering = "-seq"

@@ -78,6 +78,7 @@ class TaintView(serializers.Serializer[Any]):
 class ConversationView(serializers.ModelSerializer[Conversation]):
     conversationId = serializers.UUIDField(source="pk")
     agent = serializers.CharField(source="agent.name")
+    title = serializers.SerializerMethodField(help_text="The beginning of what was said first; null: nothing was.")
     metadata = serializers.DictField()
     cost = Money(allow_null=True, help_text="Of its model calls together. null: of some of them it is not known.")
     currency = serializers.SerializerMethodField()
@@ -89,7 +90,16 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
 
     class Meta:
         model = Conversation
-        fields = ["conversationId", "key", "agent", "metadata", "tainted", "cost", "currency", "createdAt", "updatedAt"]
+        fields = [
+            *("conversationId", "key", "agent", "title", "metadata", "tainted", "cost", "currency"),
+            *("createdAt", "updatedAt"),
+        ]
+
+    def get_title(self, conversation: Any) -> str | None:
+        if not hasattr(conversation, "title"):
+            conversation = Conversation.objects.with_title().get(pk=conversation.pk)
+        title: str | None = conversation.title
+        return title
 
     def get_currency(self, conversation: Conversation) -> str:
         return str(settings.CURRENCY)

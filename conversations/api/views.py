@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from agent import access
 from conversations import pins
 from conversations.api import serializers as shapes
-from conversations.api.pages import InSeqOrder, NewestTurnsFirst
+from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
 from conversations.engine import deferred, inbox, turn_control
 from conversations.errors import UnknownAgent
 from conversations.events import answers
@@ -24,7 +24,7 @@ from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, M
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
-from nanohost.lib.api import NewestFirst, Nothing, checked, owner_of, parameter_of, problems
+from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, owner_of, parameter_of, problems
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import UNSTORABLE
@@ -70,8 +70,8 @@ class ConversationList(ListAPIView[Conversation]):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        mine = Conversation.objects.select_related("agent").filter(owner=owner_of(self.request))
-        mine = access.admitted(mine, key_of(self.request))
+        owned = Conversation.objects.select_related("agent").with_title().filter(owner=owner_of(self.request))
+        mine = access.admitted(owned, key_of(self.request))
         key = self.request.query_params.get("key")
         if key is None:
             return mine
@@ -267,7 +267,7 @@ class MessageList(ListAPIView[Message]):
     scopes: ClassVar = {"GET": (Scope.READ,), "POST": (Scope.CHAT,)}
 
     serializer_class = shapes.MessageView
-    pagination_class = InSeqOrder
+    pagination_class: type[Pages] = InSeqOrder
 
     def get_queryset(self) -> Any:
         if getattr(self, "swagger_fake_view", False):
@@ -280,9 +280,18 @@ class MessageList(ListAPIView[Message]):
         pinned = set(pins.seqs_of(conversation.pins)) if conversation else set()
         return {**super().get_serializer_context(), "pinned": pinned}
 
-    @extend_schema(operation_id="listMessages", responses={200: shapes.MessageView(many=True), **problems(404)})
+    @extend_schema(
+        operation_id="listMessages",
+        parameters=[OpenApiParameter("order", enum=["oldest", "newest"], description="Which come first; the oldest.")],
+        responses={200: shapes.MessageView(many=True), **problems(404)},
+    )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Messages in ``seq`` order. One that waits for its turn to start has no ``seq`` yet and is not shown."""
+        order = request.query_params.get("order", "oldest")
+        if order not in ("oldest", "newest"):
+            raise InvalidRequest("order is oldest or newest.")
+        if order == "newest":
+            self.pagination_class = NewestMessagesFirst
         return super().get(request, *args, **kwargs)
 
     @extend_schema(

@@ -4,11 +4,11 @@ in the audit log."""
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.forms.models import model_to_dict
 
 from nanohost.accounts import audit
-from nanohost.accounts.models import EXPIRED, ApiKey
+from nanohost.accounts.models import EXPIRED, ApiKey, Scope
 
 # What people set.
 LIMITS = (
@@ -27,6 +27,21 @@ def make(*, owner: Any, **limits: Any) -> tuple[ApiKey, str]:
         made, text = ApiKey.objects.issue(owner=owner, **limits)
         _note("key.made", made, after=limits_of(made))
     return made, text
+
+
+def of_browser(user: Any) -> ApiKey:
+    """The key that somebody's browser has while they are signed in, made at its first use: it may chat, and do what
+    belongs to that. What else it may, and whether it may anything, admins decide as of any key."""
+    theirs = ApiKey.objects.filter(owner=user, is_of_browser=True)
+    found: ApiKey | None = theirs.first()
+    if found:
+        return found
+    scopes = [Scope.CHAT, Scope.READ, Scope.SCHEDULES, Scope.MEMORY]
+    try:
+        return make(owner=user, name="Browser", scopes=[str(each) for each in scopes], is_of_browser=True)[0]
+    except IntegrityError:  # another tab was first
+        found = theirs.get()
+        return found
 
 
 def configure(text: str, *, owner: Any) -> list[ApiKey]:

@@ -218,11 +218,21 @@ class ApiKey(models.Model):
         default=False, db_default=False, editable=False, help_text="NANOHOST_API_KEY names it, or did."
     )
 
+    is_of_browser = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Its owner's browser has it, while they are signed in. Nobody knows its text.",
+    )
+
     objects = ApiKeyManager()
 
     class Meta:
         verbose_name = "API key"
         ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["owner"], condition=Q(is_of_browser=True), name="one_browser_key")
+        ]
 
     def __str__(self) -> str:
         return f"nh_{self.prefix}_…"

@@ -18,6 +18,7 @@ from nanohost.lib.admin import SHOWN_ONCE
 from nanohost.lib.redaction import redact_known, redact_known_html
 
 CONSOLE = "/admin/"
+CHAT = "/chat/"
 DOCS = "/api/docs"
 
 
@@ -25,7 +26,7 @@ class _OfConsole:
     """Before a middleware, it keeps it to the console's addresses."""
 
     get_response: Any
-    pages: tuple[str, ...] = (CONSOLE,)
+    pages: tuple[str, ...] = (CONSOLE, CHAT)
 
     def __call__(self, request: HttpRequest) -> Any:
         if not request.path_info.startswith(self.pages):
@@ -48,7 +49,7 @@ class Actors:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> Any:
-        if not request.path_info.startswith(CONSOLE):
+        if not request.path_info.startswith((CONSOLE, CHAT)):
             return self._get_response(request)
         user = request.user
         with audit.acting(f"user {user.get_username()}" if user.is_authenticated else "somebody"):
@@ -62,7 +63,7 @@ class Messages(_OfConsole, MessageMiddleware):
 class Policy(_OfConsole, CSPMiddleware):
     """``CONTENT_SECURITY_POLICY``, for the API's documentation as well."""
 
-    pages = (CONSOLE, DOCS)
+    pages = (CONSOLE, CHAT, DOCS)
 
 
 class Redaction(_OfConsole, MiddlewareMixin):

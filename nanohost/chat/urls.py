@@ -1,0 +1,45 @@
+"""The pages of the chat. All else that it does is asked of the API."""
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import path
+from django.views.decorators.csrf import ensure_csrf_cookie
+from django.views.decorators.http import require_safe
+
+from agent import access
+from agent.models import DEFAULT_AGENT, Agent
+from nanohost.accounts import keys
+from nanohost.accounts.browser import with_what_the_user_may
+from nanohost.accounts.models import ACTIVE, Scope
+
+SIGN_IN = "/chat/sign-in/"
+
+
+@require_safe
+@login_required(login_url=SIGN_IN)
+@ensure_csrf_cookie
+def show(request: HttpRequest, conversation_id: UUID | None = None) -> HttpResponse:
+    """The page, for whichever conversation. It is told which agents may be chosen, and whether approvals may be
+    decided."""
+    user: Any = request.user
+    key = with_what_the_user_may(keys.of_browser(user), user)
+    names = [agent.name for agent in Agent.objects.order_by("name") if access.admits(key, agent)]
+    context = {
+        "agents": sorted(names, key=lambda name: (name != DEFAULT_AGENT, name)),
+        "may_decide": Scope.APPROVE in key.scopes,
+        "is_open": key.state == ACTIVE,
+    }
+    return render(request, "chat/page.html", context)
+
+
+urlpatterns = [
+    path("", show, name="chat"),
+    path("<uuid:conversation_id>/", show, name="chat_conversation"),
+    path("sign-in/", LoginView.as_view(template_name="chat/sign_in.html", next_page="/chat/"), name="chat_sign_in"),
+    path("sign-out/", LogoutView.as_view(next_page=SIGN_IN), name="chat_sign_out"),
+]
