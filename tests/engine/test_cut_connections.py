@@ -1,5 +1,6 @@
 """Connections that are cut in the midst of a statement: what is known is stored all the same, over another one."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ from django.db import OperationalError, connection, connections
 from conversations.engine import snapshot, steps
 from conversations.models import Turn
 from conversations.statuses import TurnStatus
+from nanohost.lib.database import Tries, store_again
 from tests.support import servers
 from tests.support.tool_calls import EVERY_TOOL, ask
 from tests.support.wait import wait_until
@@ -101,6 +103,19 @@ def test_an_outcome_that_is_known_outlives_the_connection_it_was_stored_over(
     append_line.refresh_from_db()
     assert (append_line.status, append_line.result) == (CallStatus.SUCCESS, "appended one")
     assert effects.read_text() == "one\n"
+
+
+def test_what_one_statement_stores_outlives_the_connection_too(append_line, outsider):
+    """No transaction's end closes the connection that was cut."""
+
+    def store() -> None:
+        ToolCall.objects.filter(pk=append_line.pk).update(result="stored")
+
+    outsider.hold("SELECT * FROM tools_toolcall WHERE id = %s FOR UPDATE", append_line.pk)
+    tries = Tries("one statement", seconds=30)
+    outsider.while_it_runs(lambda: store_again(tries, store, stopping=threading.Event()))
+    append_line.refresh_from_db()
+    assert append_line.result == "stored"
 
 
 def test_a_call_that_never_began_goes_back_over_another_connection(append_line, outsider, effects, monkeypatch):

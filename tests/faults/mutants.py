@@ -455,7 +455,7 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/engine/test_cut_connections.py::test_an_outcome_that_is_known_outlives_the_connection_it_was_stored_over",
+            "tests/engine/test_cut_connections.py::test_what_one_statement_stores_outlives_the_connection_too",
         ),
         says="OperationalError",
         shape=PRODUCTION,
