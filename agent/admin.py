@@ -34,6 +34,7 @@ from agent.models import (
     AgentVersion,
     ProviderOutage,
     Taint,
+    validate_answer_schema,
     validate_fallbacks,
 )
 from agent.spending import admin as spending_admin  # noqa: F401 -- which registers pages as well
@@ -82,6 +83,15 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         help_text="Models that are asked in its place, one a line, in this order, while it fails or has no room.",
     )
 
+    answer_schema = forms.CharField(
+        required=False,
+        strip=True,
+        validators=[validate_answer_schema],
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 8}),
+        help_text="A JSON Schema that its answers have to fit, which are JSON then. Empty: they are text. "
+        "docs/models.md tells what becomes of one that does not.",
+    )
+
     document_agents = _document("AGENTS", "How it is to work.")
     document_soul = _document("SOUL", "Who it is: its character, and how it speaks.")
     document_user = _document("USER", "Whom it works for.")
@@ -114,6 +124,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "provider",
             "fallback_models",
             "reasoning_effort",
+            "answer_schema",
             "context_window",
             "output_reserve",
             "every_tool",
@@ -177,7 +188,7 @@ class AgentAdmin(ModelAdmin):
     search_fields_of_editors = ["system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt"]}),
-        ("Model", {"fields": ["model", "provider", "fallback_models", "reasoning_effort"]}),
+        ("Model", {"fields": ["model", "provider", "fallback_models", "reasoning_effort", "answer_schema"]}),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
         ("Check-ins, which are in none", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
         ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),

@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
 from django.forms.models import model_to_dict
 
+from agent import answer_schemas
 from agent.llm.providers import PROVIDERS
 from nanohost.accounts import audit
 from tools.consent import validate_modes
@@ -88,6 +89,14 @@ def validate_fallbacks(names: Any) -> None:
         raise ValidationError(f"{MAX_FALLBACKS} models at most.")
 
 
+def validate_answer_schema(text: str) -> None:
+    """It is a JSON Schema that answers can be held against."""
+    try:
+        answer_schemas.read_schema(text)
+    except answer_schemas.InvalidFormat as error:
+        raise ValidationError(str(error)) from None
+
+
 class Agent(models.Model):
     """An agent profile. Conversations keep the agent they were started with."""
 
@@ -123,6 +132,14 @@ class Agent(models.Model):
         default="",
         db_default="",
         help_text="How much its models are to think, where they can. Empty: as they do by themselves.",
+    )
+    # As text: a database's own JSON keeps no order of keys, in which a model writes its answer.
+    answer_schema = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        validators=[validate_answer_schema],
+        help_text="A JSON Schema that its answers have to fit, which are JSON then. Empty: they are text.",
     )
     context_window = models.PositiveIntegerField(
         null=True,
@@ -226,6 +243,12 @@ class Agent(models.Model):
         """The model that is asked unless a request names another."""
         return self.model or settings.LLM_MODEL_DEFAULT
 
+    def model_after(self, model: str, *, own: str) -> str:
+        """Its next model, to be asked in the place of one; empty: there is none. ``own``: the one that was asked
+        first."""
+        further = [each for each in self.fallback_models if each != own]
+        return next(iter(further[further.index(model) + 1 :] if model in further else further), "")
+
     def prompt_tokens(self) -> int:
         """Tokens that a prompt for this agent may have; at least half its window, however much is to be kept free."""
         window = self.context_window or settings.LLM_CONTEXT_WINDOW
@@ -270,7 +293,7 @@ class Agent(models.Model):
 # The fields of an agent that its versions keep.
 PROFILE = (
     *("name", "system_prompt", "documents", "model", "provider", "fallback_models", "reasoning_effort"),
-    *("context_window", "output_reserve"),
+    *("answer_schema", "context_window", "output_reserve"),
     *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "check_in_owner"),
     "is_public",
     "approvals",

@@ -172,9 +172,11 @@ def build_prompt(
     most: int = 500,
     tokens: int | None = None,
     limit: Limit | None = None,
+    form: str = "",
 ) -> list[ChatMessage]:
     """The system prompt and the cleaned history; at a limit, the system prompt ends in a word that asks for the best
-    answer now. A tool's result is marked as what it is, and has ``result_chars`` characters at most.
+    answer now. A tool's result is marked as what it is, and has ``result_chars`` characters at most. ``form``: what is
+    said of the form of the answer, at the system prompt's end.
 
     ``most`` messages of the history are taken, and what fits into ``tokens``, by :mod:`agent.tokens`'s estimate; both
     cut only where a user speaks. The newest turn is always there, in shorter texts if need be.
@@ -187,6 +189,8 @@ def build_prompt(
     while True:
         told = replace(background, pinned=before) if background.pinned else background
         system = SECTION.join(sections(told if tokens is None else _bounded(told, tokens)))
+        if form:
+            system = f"{system}{SECTION}{form}"
         if limit:
             system = f"{system}\n\n{_LIMIT_MET[limit]} {_LAST_WORD}"
         history = [_shown(message, result_chars) for message in cleaned]

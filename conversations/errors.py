@@ -100,7 +100,7 @@ RESTORED = "turn_restored"
 
 
 # Of these, what is told in detail is for whoever has asked; of others, for people of the house.
-TOLD = frozenset({BY_OPERATOR, "budget_exceeded", "model_not_priced"})
+TOLD = frozenset({BY_OPERATOR, "answer_not_valid", "budget_exceeded", "model_not_priced"})
 
 # What a turn that is tried again has met, in plain words: these may pass.
 PASSING = {
@@ -134,6 +134,10 @@ class TurnProblem(Problem):
         "llm_content_filter": (422, "The provider's content filter refused the prompt or the answer."),
         "llm_unavailable": (502, "The model's provider cannot be reached, or fails; retries were used up."),
         "llm_bad_response": (502, "The model's provider answered something that is no completion."),
+        "answer_not_valid": (
+            502,
+            "The model's answer was twice not in the form that was asked for; the detail says what was wrong.",
+        ),
         "no_provider": (502, "No provider of models is set up here for the model that was asked for."),
         "llm_request_refused": (502, "The model's provider refused the request, for example for an unknown model."),
     }

@@ -206,6 +206,18 @@ class Turn(Leased):
     fallback_reason = models.CharField(
         max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
     )
+    # As text: a database's own JSON keeps no order of keys, in which a model writes its answer.
+    response_format = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The form of its answer, as it was asked for: OpenAI's response_format. Empty: as its agent says.",
+    )
+    invalid_answers = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Answers in another form, each with what was wrong, what the model was sent, and what it has cost.",
+    )
     agent_version = models.PositiveIntegerField(
         null=True, blank=True, help_text="The version of its agent that it ran with, since it was last taken up."
     )
@@ -589,6 +601,20 @@ class Compaction(Leased):
         null=True, blank=True, help_text="What was made of its first chunks, while others are still to come."
     )
     model = models.CharField(max_length=128, blank=True, help_text="The model that made it.")
+    fallback_model = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The model that is asked in place of its agent's own, one of its further ones. Empty: none.",
+    )
+    fallback_reason = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
+    )
+    retries = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Failures of its provider since an answer came, one after the other."
+    )
+    retrying_since = models.DateTimeField(null=True, blank=True, help_text="When the first of them was.")
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(

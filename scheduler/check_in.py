@@ -17,6 +17,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
+from agent.answer_schemas import PLAIN_TEXT
 from agent.check_in import has_nothing_to_tell, has_something_to_do, question
 from agent.models import HEARTBEAT, Agent
 from conversations.engine import inbox
@@ -98,6 +99,7 @@ def _ask(row: CheckIn) -> None:
             content=question(row.agent.documents[HEARTBEAT]),
             request_id=f"{BY_CHECK_IN}{row.pk}",
             turn_id=row.turn_id,
+            response_format=PLAIN_TEXT,  # whatever form the agent's other answers have
         )
 
 

@@ -41,24 +41,25 @@ def read_arguments(schema: dict[str, Any], raw: str) -> dict[str, Any]:
     ``schema``: JSON Schema (2020-12) of an object. ``raw``: JSON as the model wrote it; an empty text is ``{}``.
     """
     try:
-        arguments = _parse(raw or "{}")
+        arguments = parse_json(raw or "{}")
     except (ValueError, RecursionError) as error:
         raise InvalidArguments(f"The arguments are not valid JSON: {error}.") from None
     schema_text = json.dumps(schema)
     try:
-        if not _too_deep(arguments):
+        if not too_deep(arguments):
             arguments = _Casting(schema_text).cast(schema, arguments)
-        if _too_deep(arguments):
+        if too_deep(arguments):
             raise InvalidArguments(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
-        errors = list(islice(_leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS))
+        errors = list(islice(leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS))
     except OverflowError:  # of multipleOf, which divides
         raise InvalidArguments("The arguments do not fit the tool's schema: a number is too large.") from None
-    if wrong := dict.fromkeys(_explained(error) for error in errors):
+    if wrong := dict.fromkeys(explained(error) for error in errors):
         raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(wrong)}.")
     return arguments  # type: ignore[no-any-return]  # the schema is an object's
 
 
-def _parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """JSON as a model writes it, by the letter of it; raises :class:`ValueError` and :class:`RecursionError`."""
     return json.loads(text, parse_constant=_no_constants, parse_float=_finite, object_pairs_hook=_each_once)
 
 
@@ -82,8 +83,8 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return read
 
 
-def _too_deep(arguments: Any) -> bool:
-    """Walks level by level, so that depth costs no stack."""
+def too_deep(arguments: Any) -> bool:
+    """Whether it is nested deeper than MAX_DEPTH. Walks level by level, so that depth costs no stack."""
     level = [arguments]
     for _ in range(MAX_DEPTH):
         below = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
@@ -93,7 +94,7 @@ def _too_deep(arguments: Any) -> bool:
     return True
 
 
-def _unique(_validator: Any, wanted: bool, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+def unique_items(_validator: Any, wanted: bool, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
     """``uniqueItems`` in time that grows with the number of items: jsonschema compares those that it cannot sort each
     with each other, which a model's 5,000 objects take a minute for."""
     if wanted and isinstance(value, list) and len({_identity(each) for each in value}) < len(value):
@@ -110,7 +111,7 @@ def _identity(value: Any) -> Any:
 
 
 _Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator, {"uniqueItems": _unique}
+    jsonschema.Draft202012Validator, {"uniqueItems": unique_items}
 )
 
 
@@ -181,7 +182,7 @@ def _text_as(types: list[str], text: str) -> Any:
     if "boolean" in types and text in ("true", "false"):
         return text == "true"
     try:
-        value: Any = _parse(text)
+        value: Any = parse_json(text)
     except (ValueError, RecursionError):
         return text
     kind = type(value)
@@ -190,13 +191,13 @@ def _text_as(types: list[str], text: str) -> Any:
         or ("object" in types and kind is dict)
         or ("array" in types and kind is list)
     )
-    return value if fits and not _too_deep(value) else text
+    return value if fits and not too_deep(value) else text
 
 
 # --- what a model is told ----------------------------------------------------------------------------------------
 
 
-def _leaves(errors: Iterable[Any]) -> Iterator[Any]:
+def leaves(errors: Iterable[Any]) -> Iterator[Any]:
     """Where alternatives refuse a value, and it has the type of only one of them: what that one says."""
     for error in errors:
         meant = defaultdict(list)
@@ -205,18 +206,19 @@ def _leaves(errors: Iterable[Any]) -> Iterator[Any]:
         of_its_type = [
             said for said in meant.values() if not any(e.validator == "type" and not e.relative_path for e in said)
         ]
-        yield from _leaves(of_its_type[0]) if len(of_its_type) == 1 else (error,)
+        yield from leaves(of_its_type[0]) if len(of_its_type) == 1 else (error,)
 
 
-def _explained(error: Any) -> str:
-    """Without secrets: what a model is told is stored, and shown to people."""
+def explained(error: Any, *, what: str = "argument") -> str:
+    """What is wrong, in words. Without secrets: what a model is told is stored, and shown to people. ``what``: the
+    properties of an object are."""
     path = ".".join(str(part) for part in error.absolute_path)
     where = f"{redact_head(path, 300)}: " if path else ""
     got = MASK if any(map(names_a_secret, error.absolute_path)) else _shown(error.instance)
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = list(error.schema.get("properties", {}))
         unknown = [name for name in error.instance if name not in known][:_MOST_ERRORS]
-        return "; ".join(f"{where}{_unknown(name, known)}" for name in unknown)
+        return "; ".join(f"{where}{_unknown(name, known, what)}" for name in unknown)
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
         return f"{where}missing: {', '.join(missing)}"
@@ -232,10 +234,10 @@ def _explained(error: Any) -> str:
     return f"{where}{redact_head(error.message, 300)}"
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown(name: str, known: list[str], what: str) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"unknown argument {_shown(name)}{hint}; there are: {_clipped(', '.join(known)) or 'none'}"
+    return f"unknown {what} {_shown(name)}{hint}; there are: {_clipped(', '.join(known)) or 'none'}"
 
 
 def _kind(schema: Any) -> str:

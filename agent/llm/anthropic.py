@@ -122,6 +122,9 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
         body["tool_choice"] = {"type": "tool", "name": request.tool_choice}
     elif request.effort:
         body |= _thinking(request.model, request.effort, most, messages)
+    if request.answer and request.answer.schema is not None:
+        answer = {"format": {"type": "json_schema", "schema": request.answer.schema}}
+        body["output_config"] = body.get("output_config", {}) | answer
     return body
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agent.answer_schemas import AnswerFormat
 from agent.loop import ChatMessage
 from nanohost.lib.text import storable
 
@@ -18,7 +19,7 @@ class ModelRequest:
     ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model. ``max_tokens``: of
     the answer, what is thought aloud included; None where nothing bounds it but the model. ``provider``: the one that
     its agent names, if it names one. ``effort``: how much it is to think, low, medium or high; empty: as it does by
-    itself.
+    itself. ``answer``: what its provider is told of the form of its answer; None: nothing.
 
     An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
     ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
@@ -31,6 +32,7 @@ class ModelRequest:
     max_tokens: int | None = None
     provider: str = ""
     effort: str = ""
+    answer: AnswerFormat | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

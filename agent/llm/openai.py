@@ -22,6 +22,7 @@ import openai
 from django.conf import settings
 
 from agent import errors
+from agent.answer_schemas import as_response_format
 from agent.fixed import as_json
 from agent.llm.answers import MALFORMED, StreamedAnswer, completion_of, error_of, parsed, retry_after
 from agent.llm.base import Completion, ModelRequest, OnDelta
@@ -212,6 +213,8 @@ def _body(request: ModelRequest, options: str, bound: str, provider: Provider) -
         parts.append(f'"{bound}": {request.max_tokens}')
     if request.effort:
         parts.append(_THINKING[provider.thinking].format(effort=json.dumps(request.effort)))
+    if request.answer:
+        parts.append(f'"response_format": {json.dumps(as_response_format(request.answer))}')
     if options:
         parts.append(options)
     return f"{{{', '.join(parts)}}}".encode("utf-8", "replace")

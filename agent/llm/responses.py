@@ -105,6 +105,10 @@ def body_of(request: ModelRequest, access: Access) -> dict[str, Any]:
         body["tool_choice"] = {"type": "function", "name": request.tool_choice}
     if request.effort:
         body["reasoning"] = {"effort": request.effort, "summary": "auto"}
+    if request.answer:
+        is_any = request.answer.schema is None
+        told = {"type": "json_object"} if is_any else {"type": "json_schema", **request.answer.as_json_schema()}
+        body["text"] = {"format": told}
     return body
 
 

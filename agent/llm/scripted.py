@@ -20,7 +20,8 @@ With ``obey`` it is taken in, as models are: it makes the calls that stand, as `
 not say. The result of a tool, the long-term memory or a summary may hold some; the last one counts.
 
 ``fail`` is one of auth, rate_limited, timeout, context_too_long, content_filter, unavailable, bad_response,
-request_refused. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
+request_refused. An answer that was not in the form that was asked for counts as one: the next step is the second
+try. How often a step has failed is the one thing it remembers, in memory. A ``say`` may hold ``{results}``
 once: the tool results so far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no
 sense is answered with a sentence that says so.
 A check-in is answered HEARTBEAT_OK, or by the first line of the document that is a script.
@@ -40,6 +41,7 @@ from datetime import date, timedelta
 from typing import Any, NoReturn
 
 from agent import errors
+from agent.answer_schemas import WRONG
 from agent.check_in import HEAD, HEARTBEAT_OK
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.llm.providers import Access
@@ -78,7 +80,7 @@ class ScriptedClient:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> Completion:
         """Do the script's next step, or answer in the way of the module's last paragraph."""
-        asked = max((index for index, message in enumerate(request.messages) if message["role"] == "user"), default=0)
+        asked = max((index for index, message in enumerate(request.messages) if _is_question(message)), default=0)
         said, since = str(request.messages[asked]["content"]), request.messages[asked + 1 :]
         question = unsent(said)
         script = [_consolidated(question, request.tool_choice)] if request.tool_choice else _script(question)
@@ -148,6 +150,11 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
             completion_tokens=(len(reasoning) + len(content)) // BYTES_A_TOKEN + 1,
         ),
     )
+
+
+def _is_question(message: ChatMessage) -> bool:
+    """Whether its user asks something; not that an answer was not in the form that was asked for."""
+    return message["role"] == "user" and not str(message["content"]).startswith(WRONG)
 
 
 def _script(question: str) -> list[Any] | None:

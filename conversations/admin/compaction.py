@@ -24,12 +24,24 @@ class CompactionAdmin(GrowingAdmin):
     readonly_fields = ["its_conversation", "its_turn", "summary", "entries", "versions", "paid"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "its_turn", "kind", "day", "status", "first_seq", "through_seq"]}),
-        ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model"]}),
+        ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model", "fallback_reason"]}),
         ("Undone", {"fields": ["undone_at", "undone_by", "undone_because"]}),
         ("What it took", {"fields": ["prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "paid"]}),
         (
             "How it is run",
-            {"fields": ["failures", "error", "worker", "fence", "lease_until", "run_after", "notified_at"]},
+            {
+                "fields": [
+                    "failures",
+                    "error",
+                    "worker",
+                    "fence",
+                    "lease_until",
+                    "run_after",
+                    "notified_at",
+                    "retries",
+                    "retrying_since",
+                ]
+            },
         ),
         ("Time", {"fields": ["created_at", "ended_at"]}),
     ]

@@ -91,6 +91,8 @@ def _turn(turn: Turn) -> Record:
         "status": turn.status,
         "model": turn.model,
         "agentVersion": turn.agent_version,
+        "responseFormat": turn.response_format or None,
+        "invalidAnswers": [each["content"] for each in turn.invalid_answers or ()],
         "requestId": turn.request_id,
         "usage": usage_of(turn.prompt_tokens, turn.completion_tokens, turn.cached_tokens, turn.cost),
         "error": error,

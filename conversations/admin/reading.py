@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db.models.functions import Left, Length
 from django.utils.safestring import SafeString
 
+from agent import answer_schemas
 from agent.models import AgentVersion
 from agent.spending.money import told_money
 from conversations import pins
@@ -343,13 +344,15 @@ def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:
     number = number if number and number <= len(calls) else len(calls)
     call = calls[number - 1] if calls else None
     told = {"turn": turn, "model": shown(turn.model), "calls": calls, "number": number, "call": call}
-    told["paid"] = told_usage(call.answer.usage) if call and call.answer else ""
+    invalid = (call and call.invalid) or {}
+    told["paid"] = told_usage(call.answer.usage if call.answer else invalid.get("usage")) if call else ""
+    told["wrong"], told["invalid"] = shown(invalid.get("wrong", "")), Text(html=shown(invalid.get("content", "")))
     through = turn.conversation.sent_erased_through
     told["is_erased"] = through > 0 and (call is None or bool(call.answer and (call.answer.seq or 0) <= through))
     if call is None or not call.record:
         return told
     conversation, kept = turn.conversation, call.record
-    again = build_again(conversation, turn.model, kept)
+    again = build_again(conversation, turn.model, kept, turn=turn)
     whose: dict[str, Any] = {"owner_id": conversation.owner_id, "agent": conversation.agent.name}
     versions = AgentVersion.objects.filter(agent=conversation.agent_id, number=kept["agent"])
     memories = MemoryVersion.objects.filter(**whose, number=kept.get("memory", 0))
@@ -361,7 +364,9 @@ def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:
     if again.request is None:
         return told
     messages, tools = again.request.messages, again.request.tools
-    body = {"model": turn.model, "messages": messages} | ({"tools": tools} if tools else {})
+    body: dict[str, Any] = {"model": turn.model, "messages": messages} | ({"tools": tools} if tools else {})
+    if again.request.answer:
+        body["response_format"] = answer_schemas.as_response_format(again.request.answer)
     return told | {
         "chosen": len(messages) - 1,
         # The theme shows what is called `messages` as its own, at the top of the page.

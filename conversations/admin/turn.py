@@ -90,7 +90,7 @@ class TurnAdmin(GrowingAdmin):
     actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
-    readonly_fields += ["paid"]
+    readonly_fields += ["paid", "not_valid"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
         (
@@ -104,6 +104,8 @@ class TurnAdmin(GrowingAdmin):
                     "model",
                     "fallback_model",
                     "fallback_reason",
+                    "response_format",
+                    "not_valid",
                     "sent_to_model",
                     "version",
                     "request_id",
@@ -153,6 +155,10 @@ class TurnAdmin(GrowingAdmin):
     @admin.display(description="cost")
     def paid(self, turn: Turn) -> str:
         return told_money(turn.cost, settings.CURRENCY)
+
+    @admin.display(description="answers in another form")
+    def not_valid(self, turn: Turn) -> str:
+        return " / ".join(each["wrong"] for each in turn.invalid_answers or ()) or "–"
 
     @admin.display(description="what the model was sent")
     def sent_to_model(self, turn: Turn) -> str:

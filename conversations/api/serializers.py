@@ -9,6 +9,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
+from agent import answer_schemas
 from agent.spending.money import as_money
 from conversations.models import (
     MAX_REASON,
@@ -110,11 +111,44 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
         return None if conversation.tainted_at_seq is None else dict(TaintView(conversation).data)
 
 
+class ResponseFormat(serializers.JSONField):
+    """The form of an answer, as OpenAI's ``response_format`` has it; read into the text that is kept of it."""
+
+    def to_internal_value(self, data: Any) -> str:  # type: ignore[override]  # which is no JSON
+        try:
+            answer_schemas.read(data)
+        except answer_schemas.InvalidFormat as error:
+            raise serializers.ValidationError([str(error)]) from None
+        return answer_schemas.as_text(data)
+
+
+class ResponseFormatInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Tells OpenAPI of it."""
+
+    target_class = ResponseFormat
+
+    def map_serializer_field(self, auto_schema: AutoSchema, direction: Direction) -> Any:
+        names = {"name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}, "description": {"type": "string"}}
+        schema = {"type": "object", "additionalProperties": True, "description": "JSON Schema, 2020-12."}
+        told = {**names, "schema": schema, "strict": {"type": "boolean", "nullable": True}}
+        return {
+            "type": "object",
+            "properties": {
+                "type": {"type": "string", "enum": list(answer_schemas.KINDS)},
+                "json_schema": {"type": "object", "properties": told, "required": ["name", "schema"]},
+            },
+            "required": ["type"],
+        }
+
+
 class ChatMessageIn(Strict):
     """Body of POST /conversations/{id}/turns."""
 
     message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What the user says.")
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
+    response_format = ResponseFormat(
+        required=False, help_text="The form of the answer, as OpenAI has it; the agent's if missing."
+    )
     onBusy = serializers.ChoiceField(
         choices=["enqueue", "reject", "interrupt"],
         required=False,

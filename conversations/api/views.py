@@ -221,6 +221,7 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
         conversation=conversation,
         content=said["message"],
         model=said.get("model", ""),
+        response_format=said.get("response_format", ""),
         idempotency_key=_idempotency_key(request),
         request_id=_request_id(request),
         turn_id=new_turn_id(request),

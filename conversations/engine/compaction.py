@@ -15,15 +15,19 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, IntegerField, When
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from agent import tokens
+from agent.errors import LlmError
 from agent.llm.base import Completion
 from agent.models import Agent
 from agent.prompt import shorten
 from agent.spending import budgets
 from agent.spending.bills import Bill
 from conversations.engine import doorbell, transcript
+from conversations.engine.fallbacks import is_worth_another
+from conversations.engine.lease import RETRYING_FOR
 from conversations.errors import FenceLost, Overtaken
 from conversations.kinds import COMPACTIONS
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
@@ -44,7 +48,7 @@ from memory.models import MemoryVersion
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import RELEASED, backoff, rescheduled
-from nanohost.lib.redaction import redact
+from nanohost.lib.redaction import redact, redact_head
 from tools.taint import MAX_SOURCE
 
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
@@ -105,11 +109,27 @@ class Hold:
     since: datetime | None
     until: datetime | None
     made_so_far: dict[str, Any] | None = None
+    fallback_model: str = ""
+    retries: int = 0
+    retrying_for: float = 0.0
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
-        return self.agent.own_model()
+        """The model that is asked: its agent's own, or one in its place."""
+        return self.fallback_model or self.agent.own_model()
+
+    @property
+    def provider(self) -> str:
+        """The provider that the agent names for it, if it names one. Those in its place say by their names whose they
+        are."""
+        return "" if self.fallback_model else self.agent.provider
+
+    def model_after(self, error: LlmError) -> str:
+        """The model that is asked in the place of this one, which has failed; empty: this one is tried again."""
+        gives_up = error.transient and self.failures + 1 >= MAX_FAILURES
+        if not gives_up and not is_worth_another(error, retries=self.retries, retrying_for=self.retrying_for):
+            return ""
+        return self.agent.model_after(self.model, own=self.agent.own_model())
 
 
 def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
@@ -127,7 +147,9 @@ def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
         )
         if changed != 1:
             return None
-        row = Compaction.objects.select_related("conversation__agent").get(pk=compaction_id)
+        rows = Compaction.objects.select_related("conversation__agent").annotate(retrying_for=RETRYING_FOR)
+        row = rows.get(pk=compaction_id)
+        retrying_for = row.retrying_for  # type: ignore[attr-defined]  # annotated above
     return Hold(
         id=row.pk,
         conversation_id=row.conversation_id,
@@ -141,6 +163,9 @@ def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
         since=row.since,
         until=row.until,
         made_so_far=row.made_so_far,
+        fallback_model=row.fallback_model,
+        retries=row.retries,
+        retrying_for=retrying_for.total_seconds() if retrying_for else 0.0,
     )
 
 
@@ -167,6 +192,8 @@ def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
             cached_tokens=F("cached_tokens") + used.cached_tokens,
             cost=None if bill.cost is None else F("cost") + bill.cost,
             model_calls=F("model_calls") + 1,
+            retries=0,
+            retrying_since=None,
         )
         budgets.settle(bill)
 
@@ -186,13 +213,26 @@ def fail(hold: Hold) -> None:
     _held(hold).update(status=CompactionStatus.FAILED, lease_until=None, ended_at=Now())
 
 
-def put_off(hold: Hold, *, error: str, counts: bool, seconds: float | None = None) -> None:
-    """Let go of it for a while. ``counts``: as a failure, of which there may be three in a row."""
+def fall_back(hold: Hold, *, model: str, reason: str) -> Hold:
+    """Have another model asked in place of one that has failed; its failures are counted anew. Raises
+    :class:`FenceLost`."""
+    changed: dict[str, Any] = {"failures": 0, "retries": 0, "retrying_since": None}
+    changed |= {"fallback_model": model, "fallback_reason": redact_head(reason, 200)}
+    if _held(hold).update(**changed) != 1:
+        raise FenceLost
+    so_far = Compaction.objects.values_list("made_so_far", flat=True).get(pk=hold.id)
+    return replace(hold, fallback_model=model, failures=0, retries=0, retrying_for=0.0, made_so_far=so_far)
+
+
+def put_off(hold: Hold, *, error: str, counts: bool, seconds: float | None = None, of_provider: bool = False) -> None:
+    """Let go of it for a while. ``counts``: as a failure, of which there may be three in a row. ``of_provider``: it is
+    the provider's, who may recover."""
     again = backoff(hold.failures, first=RETRY_FIRST, longest=RETRY_LONGEST) if counts else RETRY_WHILE_AWAY
     _held(hold).update(
         status=CompactionStatus.QUEUED,
         failures=F("failures") + int(counts),
         error=error[:500],
+        **({"retries": F("retries") + 1, "retrying_since": Coalesce("retrying_since", Now())} if of_provider else {}),
         **rescheduled(seconds or again),
     )
 

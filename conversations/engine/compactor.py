@@ -78,7 +78,7 @@ class Compactor(Runner):
         keeper = asyncio.create_task(self._keep(hold, task))
         with about(conversation=hold.conversation_id, turn=hold.turn_id):
             try:
-                await self._work(hold)
+                await self._work_with_fallbacks(hold)
             except asyncio.CancelledError:
                 if keeper.done():
                     logger.info("a compaction is stopped: %s", keeper.result())
@@ -101,6 +101,7 @@ class Compactor(Runner):
                     error=f"{error.code}: {error.detail}",
                     counts=not error.transient or isinstance(error, LlmBadResponse | LlmTimeout),
                     seconds=error.retry_after and min(error.retry_after, LONGEST_WAIT),
+                    of_provider=error.transient,
                 )
             except Malformed as error:
                 logger.warning("a compaction has failed: the model's answer is of no use: %s", error)
@@ -127,6 +128,20 @@ class Compactor(Runner):
                     return "somebody else has taken or ended it, or it has just ended"
             except Exception as error:
                 logger.warning("a compaction's lease could not be renewed (%s)", type(error).__name__)
+
+    async def _work_with_fallbacks(self, hold: Hold) -> None:
+        """See it through with the agent's model, or, while that fails or has no room, with its further ones, as turns
+        do."""
+        while True:
+            try:
+                await self._work(hold)
+                return
+            except LlmError as error:
+                if not (following := hold.model_after(error)):
+                    raise
+                logger.info("%s is asked in the place of a model for a compaction", following)
+                reason = f"{hold.model} has failed: {error.code} ({error.detail})"
+                hold = await self._stored(compaction.fall_back, hold, model=following, reason=reason)
 
     async def _work(self, hold: Hold) -> None:
         if hold.kind == CompactionKind.DAILY:
@@ -184,7 +199,7 @@ class Compactor(Runner):
         async def charge(completion: Completion, bill: Bill) -> None:
             await self._stored(compaction.charge, hold, completion, bill)
 
-        return Asker(purse, charge, hold.agent.provider)
+        return Asker(purse, charge, hold.provider)
 
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MAX_FAILURES:
@@ -233,7 +248,7 @@ async def consolidate(
         except Malformed as error:
             raise Malformed(str(error), memory=_whole(error.memory, memory, asking) or made.memory) from None
         told = replace(told, memory=_whole(told.memory, memory, asking))
-        made = made.folded(told, asking.lines)
+        made = replace(made.folded(told, asking.lines), model=model)
         left = made.left_of(part.lines)
         if left and keep:
             await keep(made)

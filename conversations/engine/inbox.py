@@ -91,7 +91,7 @@ def _agent(name: str) -> Agent:
 _insert_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "waiting_for", "api_key_id"),
+    *("created_at", "waiting_for", "api_key_id", "response_format"),
     status=TurnStatus.QUEUED,
     notified_at=Now(),
     cost=0,
@@ -99,7 +99,7 @@ _insert_turn = Insert(
 _insert_claimed_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "agent_version", "worker", "api_key_id"),
+    *("created_at", "agent_version", "worker", "api_key_id", "response_format"),
     status=TurnStatus.RUNNING,
     fence=1,
     lease_until=from_now(Given("lease", DurationField())),
@@ -121,6 +121,7 @@ def receive(
     conversation: Conversation,
     content: str,
     model: str = "",
+    response_format: str = "",
     idempotency_key: str | None = None,
     request_id: str,
     turn_id: UUID | None = None,
@@ -136,7 +137,8 @@ def receive(
     with it at once; otherwise workers are notified of it.
 
     ``model``: the agent's own or one of LLM_MODELS; with ``or_own_model`` the agent's own takes the place of any other,
-    which is refused otherwise. ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what
+    which is refused otherwise. ``response_format``: of the answer, as JSON of what :func:`agent.answer_schemas.read`
+    takes; empty: as the agent says. ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what
     becomes of it while turns of the conversation are open: it waits behind them, is refused as
     :class:`ConversationBusy`, or has them cancelled. ``while_paused``: what becomes of it while the intake is paused:
     it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
@@ -148,7 +150,7 @@ def receive(
     :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
     come back, and :class:`NotFound` if the conversation is deleted meanwhile.
     """
-    body_hash = _hash_of(conversation.pk, content, model)
+    body_hash = _hash_of(conversation.pk, content, model, response_format)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
     asked_model = _model_of(conversation.agent, model, or_own_model, key)
@@ -177,6 +179,7 @@ def receive(
                 "body_hash": body_hash,
                 "created_at": taken.now,
                 "api_key_id": key.pk if key else None,
+                "response_format": response_format,
             }
             if place and not tainted_by and not taken.waiting_for and not _open_turn(conversation_id=conversation.pk):
                 claim = _insert_claimed(stored, conversation, taken, worker=place.worker, began=began)
@@ -224,12 +227,13 @@ def _insert_claimed(
         key=conversation.key,
         agent=conversation.agent,
         model=stored["model"],
+        response_format=stored["response_format"],
         request_id=stored["request_id"],
         api_key_id=stored["api_key_id"],
         fence=1,
         attempts=0,
         deadline=began + timeout.total_seconds(),
-        as_claimed=TurnState(0, 0, 0, "", None, "", *taken.pointers),
+        as_claimed=TurnState(0, 0, 0, "", None, "", None, *taken.pointers),
     )
 
 
@@ -286,6 +290,7 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
         conversation=turn.conversation,
         content=said.content,
         model=turn.model,
+        response_format=turn.response_format,
         idempotency_key=f"again:{turn.pk}",
         request_id=request_id,
         or_own_model=True,
@@ -437,8 +442,10 @@ def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> _Taken:
     return _Taken(number=next_turn - 1, set_aside=set_aside, waiting_for=waiting_for, now=now, pointers=pointers)
 
 
-def _hash_of(conversation_id: UUID, content: str, model: str) -> str:
-    asked = json.dumps([str(conversation_id), content, model], ensure_ascii=False)
+def _hash_of(conversation_id: UUID, content: str, model: str, response_format: str) -> str:
+    # Without one, it is what earlier releases made it of.
+    more = [response_format] if response_format else []
+    asked = json.dumps([str(conversation_id), content, model, *more], ensure_ascii=False)
     return hashlib.sha256(asked.encode()).hexdigest()
 
 

@@ -27,6 +27,8 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce, Least
 
+from agent import answer_schemas
+from agent.answer_schemas import AnswerFormat
 from agent.models import Agent
 from conversations.engine import transcript
 from conversations.errors import FenceLost, NotClaimed
@@ -49,6 +51,7 @@ class TurnState:
     retry_code: str
     retrying_for: timedelta | None
     fallback_model: str
+    invalid_answers: Any
     starts_at_seq: int
     consolidated_through: int
     summary_seq: int | None
@@ -58,7 +61,10 @@ class TurnState:
 
 
 # Its fields: of the turn, and of its conversation.
-OF_TURN = ("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for", "fallback_model")
+OF_TURN = (
+    *("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for"),
+    *("fallback_model", "invalid_answers"),
+)
 POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins", "tainted_by")
 
 
@@ -73,6 +79,7 @@ class Claim:
     key: str
     agent: Agent
     model: str
+    response_format: str
     request_id: str
     api_key_id: int | None
     fence: int
@@ -87,8 +94,12 @@ class Claim:
 
     def model_after(self, model: str) -> str:
         """The agent's next model, to be asked in the place of one; empty: there is none."""
-        further = [each for each in self.agent.fallback_models if each != self.model]
-        return next(iter(further[further.index(model) + 1 :] if model in further else further), "")
+        return self.agent.model_after(model, own=self.model)
+
+    @property
+    def answer_format(self) -> AnswerFormat | None:
+        """The form that its answer is to have; None: text."""
+        return answer_schemas.stored(self.response_format, self.agent.answer_schema, self.agent.name)
 
     def seconds_left(self) -> float:
         """Until the turn's deadline; below 0 past it."""
@@ -171,6 +182,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         turn.retry_code,
         turn.retrying_for,  # type: ignore[attr-defined]  # annotated above
         turn.fallback_model,
+        turn.invalid_answers,
         conversation.starts_at_seq,
         conversation.consolidated_through,
         conversation.summary_seq,
@@ -185,6 +197,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         key=conversation.key,
         agent=conversation.agent,
         model=turn.model,
+        response_format=turn.response_format,
         request_id=turn.request_id,
         api_key_id=turn.api_key_id,
         fence=turn.fence,

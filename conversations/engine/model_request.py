@@ -14,9 +14,12 @@ from typing import Any
 
 from django.conf import settings
 
-from agent import tokens
+from agent import answer_schemas, llm, tokens
+from agent.answer_schemas import AnswerFormat
+from agent.errors import NoProvider
 from agent.fixed import as_json
 from agent.llm.base import ModelRequest
+from agent.llm.capabilities import takes_schema
 from agent.loop import ChatMessage, Limit
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
@@ -70,16 +73,22 @@ def prompt_of(
     room: int,
     result_chars: int,
     limit: Limit | None,
+    form: AnswerFormat | None = None,
+    again: Sequence[ChatMessage] = (),
 ) -> list[ChatMessage]:
-    """The prompt. ``room``: the tokens it may have. ``result_chars``: the characters of a tool's result."""
-    return build_prompt(
+    """The prompt. ``room``: the tokens it may have, without ``again``. ``result_chars``: the characters of a tool's
+    result. ``form``: of the answer, if it is asked for in words. ``again``: what comes behind it, if it was answered
+    before in another form."""
+    prompt = build_prompt(
         background=background,
         transcript=transcript,
         result_chars=result_chars,
         most=MAX_MESSAGES,
         tokens=room,
         limit=limit,
+        form=answer_schemas.in_words(form) if form else "",
     )
+    return [*prompt, *again]
 
 
 def background(context: StepContext) -> Background:
@@ -96,30 +105,66 @@ def background(context: StepContext) -> Background:
     )
 
 
-def build(context: StepContext, limit: Limit | None) -> tuple[ModelRequest, int]:
-    """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected."""
-    tools = _offered(context, limit)
+# How a model was told of the form that its answer is to have.
+GIVEN, WORDS = "given", "words"
+
+
+def told_form(context: StepContext, limit: Limit | None) -> str:
+    """How the model is to be told of the form of its answer: by its provider, or in words; empty: it has none."""
+    if (form := context.claim.answer_format) is None:
+        return ""
+    try:
+        choice = llm.choose(context.model, context.provider)
+    except NoProvider:  # which whoever asks is told
+        return WORDS
+    with_tools = bool(_offered(context, limit))
+    return GIVEN if takes_schema(choice.provider, choice.model, form, with_tools=with_tools) else WORDS
+
+
+def build(context: StepContext, limit: Limit | None, told: str = "") -> tuple[ModelRequest, int]:
+    """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected.
+    ``told``: of the form of its answer, see :func:`told_form`."""
+    tools, form = _offered(context, limit), context.claim.answer_format if told else None
     prompt = prompt_of(
         background(context),
         context.snapshot.transcript,
-        room=_room_for_messages(context, limit),
+        room=_room_for_messages(context, limit, told),
         result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
         limit=limit,
+        # OpenAI wants to read in the prompt, too, that a JSON object is asked for.
+        form=form if told == WORDS or (form and form.schema is None) else None,
+        again=_again(context),
     )
-    estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt))
+    given = form if told == GIVEN else None
+    estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt)) + _cost_of(given)
     request = ModelRequest(
         model=context.model,
         messages=prompt,
         tools=tools,
         provider=context.provider,
         effort=context.claim.agent.reasoning_effort,
+        answer=given,
     )
     return request, estimated
 
 
+def _cost_of(given: AnswerFormat | None) -> int:
+    """Tokens of a schema that is given to a provider, which tells its model of it."""
+    return tokens.estimated(given.schema_text) if given else 0
+
+
+def _again(context: StepContext) -> list[ChatMessage]:
+    """What comes behind the prompt of a turn whose answer was not in the form that was asked for."""
+    return _of_answers(context.snapshot.invalid_answers)
+
+
+def _of_answers(invalid: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+    return answer_schemas.asked_again(invalid[-1]["content"], invalid[-1]["wrong"]) if invalid else []
+
+
 def compact_to(context: StepContext, request: ModelRequest) -> int | None:
     """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
-    stored, (system, *history) = context.snapshot, request.messages
+    stored, (system, *history) = context.snapshot, request.messages[: len(request.messages) - len(_again(context))]
     room = _room(context) - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
     is_long = stored.unconsolidated + 1 > settings.MEMORY_COMPACT_AFTER and not stored.is_left_long
     # Of what no summary covers: the rest is there in any case, and compacting would not make it less.
@@ -129,13 +174,15 @@ def compact_to(context: StepContext, request: ModelRequest) -> int | None:
 
 
 def _offered(context: StepContext, limit: Limit | None) -> list[dict[str, Any]]:
-    """The tools that a request offers: at a limit, none."""
-    return [] if limit else context.tools
+    """The tools that a request offers: at a limit, none, nor to a model that has answered and only mends its answer."""
+    return [] if limit or context.snapshot.invalid_answers else context.tools
 
 
-def _room_for_messages(context: StepContext, limit: Limit | None) -> int:
+def _room_for_messages(context: StepContext, limit: Limit | None, told: str) -> int:
     """Tokens that a request's messages may have, by an estimate that is not corrected."""
-    return _room(context) - tokens.estimated_tools(_offered(context, limit))
+    besides = sum(map(tokens.estimated_message, _again(context)))
+    besides += _cost_of(context.claim.answer_format) if told == GIVEN else 0
+    return _room(context) - tokens.estimated_tools(_offered(context, limit)) - besides
 
 
 def _room(context: StepContext) -> int:
@@ -153,12 +200,13 @@ class Asking:
     def __init__(self, context: StepContext, limit: Limit | None) -> None:
         self._context, self._limit = context, limit
         self._refused: list[int] = []
+        self._told = told_form(context, limit)
         self._make()
 
     def _make(self) -> None:
         context, limit = self._context, self._limit
-        self._room = _room_for_messages(context, limit)
-        self.request, self.estimated = build(context, limit)
+        self._room = _room_for_messages(context, limit, self._told)
+        self.request, self.estimated = build(context, limit, self._told)
         self.record = _record(
             self.request,
             room=self._room,
@@ -174,7 +222,17 @@ class Asking:
             pinned=context.snapshot.pinned,
             # Also where none is offered: the system prompt tells how to use them.
             tools=[tool["function"]["name"] for tool in context.tools],
+            told=self._told,
+            again=len(context.snapshot.invalid_answers),
         )
+
+    def put_into_words(self) -> bool:
+        """After it was refused: whether it had a schema, which is asked for in words now."""
+        if self._told != GIVEN:
+            return False
+        self._told = WORDS
+        self._make()
+        return True
 
     def make_smaller(self) -> bool:
         """After it was refused as too long: dense text has more tokens than were estimated. Whether it is smaller now;
@@ -204,8 +262,11 @@ def _record(
     summary_seq: int | None,
     pinned: Sequence[Pinned],
     tools: Sequence[str],
+    told: str,
+    again: int,
 ) -> dict[str, Any]:
-    """What is kept of a request. ``refused``: rooms of larger ones, which the model refused before as too long."""
+    """What is kept of a request. ``refused``: rooms of larger ones, which the model refused before as too long.
+    ``told``: see :func:`told_form`. ``again``: how many answers there were before in another form."""
     kept = {
         "agent": agent_version,
         "memory": memory_version,
@@ -219,6 +280,8 @@ def _record(
         "results": settings.TOOL_RESULT_PROMPT_CHARS,
         "limit": limit and limit.value,
         "refused": list(refused),
+        "schema": told,
+        "again": again,
         "sum": _digest(as_json(request.messages)),
         "toolsum": _digest(as_json(request.tools))[:16],
     }
@@ -246,24 +309,31 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCall:
-    """A call of the model in a turn. ``answer`` None: it got none. ``record`` None: nothing was kept of it."""
+    """A call of the model in a turn. ``answer`` None: it got none, or one that was not in the form that was asked for,
+    which is ``invalid``. ``record`` None: nothing was kept of it."""
 
     answer: Message | None
     record: dict[str, Any] | None = field(repr=False)
+    invalid: Mapping[str, Any] | None = field(repr=False, default=None)
 
 
 def calls_of(turn: Turn) -> list[ModelCall]:
     """The model calls of a turn, in their order."""
     answers = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, kind=Message.Kind.SAID, seq__isnull=False)
     found = [ModelCall(answer=each, record=each.sent) for each in answers.defer("content").order_by("seq")]
+    if invalid := [ModelCall(answer=None, record=each["sent"], invalid=each) for each in turn.invalid_answers or ()]:
+        # Behind all that has called tools.
+        place = sum(1 for each in found if each.answer and each.answer.tool_calls)
+        found[place:place] = invalid
     if turn.sent:
         place = sum(1 for each in found if each.answer and (each.answer.seq or 0) <= turn.sent["last"])
+        place += turn.sent.get("again", 0)
         found.insert(place, ModelCall(answer=None, record=turn.sent))
     return found
 
 
-def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) -> Sent:
-    """What a model was sent, from its record."""
+def build_again(conversation: Conversation, model: str, kept: dict[str, Any], *, turn: Turn | None = None) -> Sent:
+    """What a model was sent, from its record. ``turn``: whose it is, where its answers were to have a form."""
     whose: dict[str, Any] = {"owner_id": conversation.owner_id, "agent": conversation.agent.name}
     doubts: list[str] = []
     if (through := conversation.erased_through) and kept["first"] <= through:
@@ -301,15 +371,23 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) ->
     told: dict[str, Any] = {"memory": memory, "notes": notes, "summary": summary, "pinned": pinned}
     background = background_of(profile, key=conversation.key, tools=names, **told)
     said = said_between(conversation.pk, kept["first"], kept["last"])
-    messages = prompt_of(background, said, room=kept["room"], result_chars=kept["results"], limit=limit)
+    form, again = None, []
+    if "schema" in kept:
+        of_turn = turn.response_format if turn else ""
+        form = answer_schemas.stored(of_turn, profile.get("answer_schema", ""), profile["name"])
+        again = _of_answers((turn.invalid_answers or ())[: kept["again"]]) if turn and "again" in kept else []
+    in_words = form if kept.get("schema") == WORDS or (form and form.schema is None) else None
+    bounds: dict[str, Any] = {"room": kept["room"], "result_chars": kept["results"], "limit": limit}
+    messages = prompt_of(background, said, **bounds, form=in_words, again=again)
     if _digest(as_json(messages)) != kept["sum"]:
         doubts.append("the messages differ: another release or other settings made them")
-    offered, gone = _functions([] if limit else names)
+    offered, gone = _functions([] if limit or "again" in kept else names)
     if gone:
         doubts.append(f"no code registers the tool {', '.join(gone)} any more")
     elif _digest(as_json(offered))[:16] != kept["toolsum"]:
         doubts.append("the tools are described in another way by now")
-    return Sent(request=ModelRequest(model=model, messages=messages, tools=offered), doubts=doubts)
+    answer = form if kept.get("schema") == GIVEN else None
+    return Sent(request=ModelRequest(model=model, messages=messages, tools=offered, answer=answer), doubts=doubts)
 
 
 def _functions(names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:

@@ -144,6 +144,7 @@ def erase_messages(conversation_id: UUID, *, before: datetime | None, rows: int,
         _delete_rows(summed_up, erased)
         left -= len(summed_up)
     if gone:
+        _delete_invalid_answers({each.turn_id for each in gone if each.turn_id}, erased)
         _move_on(conversation, {each.seq for each in gone})
         _pass_taint_on(conversation_id, conversation.erased_through, gone)
     if left > 0:
@@ -160,6 +161,14 @@ def _delete(own: QuerySet[Message], messages: Sequence[Message], erased: Erased)
     # By the conversation as well, which says in which part of a table in parts they are.
     own.filter(pk__in=[each.pk for each in messages]).delete()
     return list(messages)
+
+
+def _delete_invalid_answers(turn_ids: set[UUID], erased: Erased) -> None:
+    """Of turns whose messages go: what was answered there but stands in no transcript."""
+    turns = Turn.objects.filter(pk__in=turn_ids, invalid_answers__isnull=False)
+    for turn in turns:
+        erased.add(Turn, turn.pk, turn.invalid_answers)
+    turns.update(invalid_answers=None)
 
 
 def _delete_rows(rows: Sequence[Any], erased: Erased) -> Sequence[Any]:
@@ -264,7 +273,9 @@ def _behind(conversation: Conversation, what: str, before: datetime) -> QuerySet
 
 def _unanswered(conversation: Conversation, turns: Any) -> QuerySet[Turn]:
     """Of turns that have ended, those that asked a model that did not answer."""
-    return Turn.objects.filter(conversation=conversation, pk__in=turns, status__in=FINAL, sent__isnull=False)
+    return Turn.objects.filter(conversation=conversation, pk__in=turns, status__in=FINAL).filter(
+        Q(sent__isnull=False) | Q(invalid_answers__isnull=False)
+    )
 
 
 def erase_sent(conversation_id: UUID, *, before: datetime, rows: int, erased: Erased) -> bool:
@@ -282,8 +293,8 @@ def erase_sent(conversation_id: UUID, *, before: datetime, rows: int, erased: Er
     own.filter(pk__in=[each.pk for each in kept]).update(sent=None)
     turns = list(_unanswered(conversation, {each.turn_id for each in found if each.turn_id}))
     for turn in turns:
-        erased.add(Turn, turn.pk, turn.sent)
-    Turn.objects.filter(pk__in=[turn.pk for turn in turns]).update(sent=None)
+        erased.add(Turn, turn.pk, *filter(None, (turn.sent, turn.invalid_answers)))
+    Turn.objects.filter(pk__in=[turn.pk for turn in turns]).update(sent=None, invalid_answers=None)
     Conversation.objects.filter(pk=conversation.pk).update(sent_erased_through=found[-1].seq)
     return len(found) == rows
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 
@@ -21,7 +22,8 @@ class Snapshot:
 
     ``retries``: failures of the provider since the last stored step. ``retry_code``: of the last of them.
     ``retrying_for``: seconds since the first of them. ``fallback_model``: the model that is asked in place of the
-    turn's, if another is. ``summary``: of what came before the transcript.
+    turn's, if another is. ``invalid_answers``: of the turn, those that were not in the form that was asked for.
+    ``summary``: of what came before the transcript.
     ``unconsolidated``: how many messages no summary covers. ``command``: the turn's message, if it is a command to
     the host. ``first_seq``, ``last_seq`` and ``summary_seq``: where the transcript and the summary were read.
     ``pinned``: messages that are in every prompt. ``is_left_long``: it is not summarised for its length alone, since a
@@ -35,6 +37,7 @@ class Snapshot:
     retry_code: str = ""
     retrying_for: float = 0.0
     fallback_model: str = ""
+    invalid_answers: Sequence[dict[str, Any]] = ()
     summary: str = ""
     unconsolidated: int = 0
     command: str = ""
@@ -83,6 +86,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         retries=state.retries,
         retry_code=state.retry_code,
         fallback_model=state.fallback_model,
+        invalid_answers=state.invalid_answers or (),
         retrying_for=state.retrying_for.total_seconds() if state.retrying_for else 0.0,
         summary=summary,
         unconsolidated=unconsolidated,

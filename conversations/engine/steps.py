@@ -27,9 +27,11 @@ from django.db.models import (
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact
 
+from agent.answer_schemas import MAX_KEPT_CHARS
 from agent.history import INTERRUPTED
 from agent.llm.base import Completion, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
+from agent.prompt import shorten
 from agent.spending import bills, budgets
 from agent.spending.bills import Bill
 from conversations import announced, events
@@ -105,6 +107,7 @@ _falls_back = held_turn(
         "sent": Given("sent", JSONField()),
     }
 )
+_has_answered_otherwise = held_turn({**_SPENDING, "invalid_answers": Given("invalid_answers", JSONField())})
 _is_released = held_turn(
     _WAITING | RELEASED | {"waiting_for": WaitingFor.RETRY, "run_after": Now()}, unless_cancelled=False
 )
@@ -230,6 +233,27 @@ def finish(
         notify_next(claim.conversation_id)
         if compact_to is not None:
             compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
+        budgets.settle(bill)
+
+
+def keep_invalid(
+    claim: Claim,
+    completion: Completion,
+    *,
+    earlier: Sequence[dict[str, Any]],
+    wrong: str,
+    sent: dict[str, Any] | None,
+    bill: Bill,
+) -> None:
+    """Keep an answer that was not in the form that was asked for, and what it has cost: not in the transcript, which
+    goes on as if it had not been given. ``earlier``: those before it. ``wrong``: what is wrong with it."""
+    kept = {
+        "content": shorten(completion.content, MAX_KEPT_CHARS),
+        "wrong": redact_head(wrong, MAX_REASON),
+        "sent": sent,
+        "usage": bill.kept,
+    }
+    with _writing(claim, _has_answered_otherwise, **_used(completion, bill), invalid_answers=[*earlier, kept]):
         budgets.settle(bill)
 
 

@@ -18,16 +18,16 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from agent import llm, outages, tokens
-from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
+from agent import answer_schemas, llm, outages, tokens
+from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError, LlmRequestRefused
 from agent.llm.base import Completion, Delta
-from agent.llm.breaker import ProviderRests
 from agent.loop import CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
 from conversations import events
 from conversations.engine import approvals, commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
+from conversations.engine.fallbacks import is_worth_another
 from conversations.engine.lease import Claim
 from conversations.engine.model_request import Asking, compact_to
 from conversations.engine.paying import purse_of
@@ -60,6 +60,9 @@ STAND_BACK = (1.0, 3.0)
 # A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
 TIMERS_ARE_EARLY = 0.01
 
+
+# An answer that is not in the form that was asked for is asked for again once.
+MAX_INVALID_ANSWERS = 2
 
 # Of what a provider wants to be sent back, as JSON; more than this is not kept.
 MAX_THOUGHTS_CHARS = 1_000_000
@@ -266,6 +269,10 @@ class TurnRunner(Runner):
             again = partial(self.database.store, self._tries("what became of a command", claim))
             await commands.carry_out(claim, context, self.database, stored=again)
             return None
+        if len(stored.invalid_answers) >= MAX_INVALID_ANSWERS:
+            wrong = stored.invalid_answers[-1]["wrong"]
+            await self.database(steps.fail, claim, code="answer_not_valid", detail=wrong)
+            return None
         limit = _limit_met(claim, stored)
         step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit)
         if isinstance(step, RunTools):
@@ -284,9 +291,28 @@ class TurnRunner(Runner):
             waits = await self._paid(steps.store_calls, claim, completion, **given, taint=context.taint)
             return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
-        given = {"reply": step.reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
+        reply = step.reply
+        if sent and (form := claim.answer_format):
+            # In a thread: a hostile answer may take a second. It is JSON alone, with no word of a limit that was met.
+            checked = await asyncio.to_thread(answer_schemas.check, completion.content, form)
+            if checked.wrong:
+                return await self._keep_invalid(claim, context, completion, wrong=checked.wrong, sent=sent, bill=bill)
+            reply = checked.text
+            if reply != completion.content:
+                _tell_anew(claim, stored, replace(completion, content=reply))
+        given = {"reply": reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
         await self._paid(steps.finish, claim, completion, **given, bill=bill, taint=context.taint)
         return None
+
+    async def _keep_invalid(
+        self, claim: Claim, context: StepContext, completion: Completion, *, wrong: str, sent: Any, bill: Bill
+    ) -> StepContext:
+        """After an answer that is not in the form that was asked for: what the next step is decided on, which asks for
+        it again, once."""
+        earlier = context.snapshot.invalid_answers
+        await self._paid(steps.keep_invalid, claim, completion, earlier=earlier, wrong=wrong, sent=sent, bill=bill)
+        _forget_what_was_told(claim, context.snapshot)
+        return await self.database(step_context.load, claim)
 
     async def _paid(self, store: Callable[..., T], claim: Claim, completion: Completion, **given: Any) -> T:
         """Store an answer. Of a turn that was lost or cancelled meanwhile nobody wants it, but it was paid for."""
@@ -325,6 +351,10 @@ class TurnRunner(Runner):
                 await purse.release(offer)
                 if not asking.make_smaller():
                     raise
+            except LlmRequestRefused:
+                await purse.release(offer)
+                if not asking.put_into_words():
+                    raise
             except BaseException:
                 await purse.release(offer)
                 raise
@@ -335,11 +365,12 @@ class TurnRunner(Runner):
         tokens.correction.learn(
             offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
         )
-        if not completion.content.strip() and not completion.tool_calls and not limit:
+        calls = () if stored.invalid_answers else completion.tool_calls
+        if not completion.content.strip() and not calls and not limit:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
         completion = await _redacted(completion)
-        return (_without_calls(completion) if limit else completion), bill
+        return (_without_calls(completion) if limit or stored.invalid_answers else completion), bill
 
     async def _fall_back_or_wait(
         self, claim: Claim, context: StepContext, error: LlmError, *, sent: dict[str, Any]
@@ -353,9 +384,7 @@ class TurnRunner(Runner):
         reason = f"{context.model} has failed: {error.code} ({error.detail})"
         logger.info("%s is asked in its place", following)
         await self._stored(steps.fall_back, claim, model=following, reason=reason, sent=sent)
-        # Of what the other has said, nothing counts.
-        data = {"message": sum(message["role"] == "assistant" for message in stored.own)}
-        events.publish(claim.turn_id, EventKind.MESSAGE_RESET, data, fence=claim.fence)
+        _forget_what_was_told(claim, stored)
         return await self.database(step_context.load, claim)
 
     async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
@@ -485,7 +514,7 @@ class _Telling:
 
     def __init__(self, claim: Claim, stored: Snapshot) -> None:
         self._claim = claim
-        self._message = sum(message["role"] == "assistant" for message in stored.own)
+        self._message = _number_of_next(stored)
         self._pieces = {kind: RedactedPieces() for kind in DELTAS}
         self._offsets = dict.fromkeys(DELTAS, 0)
 
@@ -503,6 +532,24 @@ class _Telling:
             data = {"message": self._message, "offset": self._offsets[kind], "text": text}
             events.publish(self._claim.turn_id, kind, data, fence=self._claim.fence)
             self._offsets[kind] += len(text)
+
+
+def _number_of_next(stored: Snapshot) -> int:
+    """Of the turn's next message by its model, counted from 0."""
+    return sum(message["role"] == "assistant" for message in stored.own)
+
+
+def _forget_what_was_told(claim: Claim, stored: Snapshot) -> None:
+    """Of what the model has said just now, nothing counts."""
+    events.publish(claim.turn_id, EventKind.MESSAGE_RESET, {"message": _number_of_next(stored)}, fence=claim.fence)
+
+
+def _tell_anew(claim: Claim, stored: Snapshot, completion: Completion) -> None:
+    """Tell of an answer whole, in place of its pieces: as it is to be stored."""
+    _forget_what_was_told(claim, stored)
+    telling = _Telling(claim, stored)
+    telling(Delta(content=completion.content, reasoning=completion.reasoning))
+    telling.end()
 
 
 def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
@@ -543,18 +590,10 @@ async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
 
 
 def _is_worth_another(claim: Claim, stored: Snapshot, error: LlmError) -> bool:
-    """Whether an error is one that another model may be spared: its context is too short, or it fails and has been
-    tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is left alone."""
+    """Whether another model is to be asked in the place of one that has failed."""
     if claim.seconds_left() <= TIMERS_ARE_EARLY:
         return False
-    if isinstance(error, LlmContextTooLong | ProviderRests):
-        return True
-    if not error.transient:
-        return False
-    left = settings.LLM_FALLBACK_SECONDS - (stored.retrying_for if stored.retries else 0.0)
-    if error.code not in OUTAGES:
-        return stored.retries >= settings.TURN_MAX_ATTEMPTS or left <= 0
-    return left <= 0 or (error.retry_after or 0.0) > left
+    return is_worth_another(error, retries=stored.retries, retrying_for=stored.retrying_for)
 
 
 def _next_try(claim: Claim, stored: Snapshot, code: str, before: int, wait: float | None) -> float | None:

@@ -17,6 +17,7 @@ from tests.support.openai_server import (
     Reply,
     Request,
     as_json,
+    check_json_schema,
     check_request,
     failure,
 )
@@ -29,6 +30,8 @@ BESIDES: dict[str, set[str]] = {
     "reasoning_split": {"minimax"},
 }
 BESIDES["reasoning_effort"] |= {"azure"}
+# Who takes the form of an answer in a request; Claude has one of its own, and so has Codex.
+TAKES_FORMS = {"openrouter", "aihubmix", "volcengine", "openai", "gemini", "moonshot", "vllm", "groq", "azure"}
 SENT_BACK = {"deepseek": "reasoning_content", "moonshot": "reasoning_content"}
 SENT_BACK |= {"openrouter": "reasoning_details", "minimax": "reasoning_details"}
 
@@ -92,6 +95,7 @@ class Dialects(OpenAIServer):
                 body.pop(name, None)
         if provider == "azure" and "max_completion_tokens" in body:
             body["max_tokens"] = body.pop("max_completion_tokens")
+        _need("response_format" not in body or provider in TAKES_FORMS, "response_format is not supported")
         field = SENT_BACK.get(provider)
         body["messages"] = [_without(each, field) for each in body["messages"]]
         check_request(body)
@@ -138,6 +142,11 @@ def check_message_request(body: Any) -> None:
     if thinking["type"] == "enabled":
         _need(1024 <= thinking["budget_tokens"] < body["max_tokens"], "thinking.budget_tokens: 1024 to max_tokens")
         _need("tool_choice" not in body, "tool_choice may not force a tool while thinking")
+    config = body.get("output_config", {})
+    _need(set(config) <= {"effort", "format"}, f"output_config: unknown keys {sorted(config)}")
+    if form := config.get("format"):
+        _need(set(form) == {"type", "schema"} and form["type"] == "json_schema", "output_config.format: odd keys")
+        _need(form["schema"].get("additionalProperties") is False, "'additionalProperties' must be set to false")
     for block in body.get("system", ()):
         _need(set(block) <= _BLOCKS["text"] and block["text"].strip(), "system: a block of text")
     names = [_check_tool(tool) for tool in body.get("tools", ())]
@@ -267,7 +276,14 @@ _KNOWN_ITEMS = {
 def check_response_request(body: Any) -> None:
     """Hold a request against the rules of Codex; raises :class:`Broken`."""
     known = {"model", "instructions", "input", "tools", "tool_choice", "store", "stream", "include", "reasoning"}
-    _need(isinstance(body, dict) and set(body) <= known | {"prompt_cache_key"}, f"unknown keys: {sorted(body)}")
+    known |= {"prompt_cache_key", "text"}
+    _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
+    if "text" in body:
+        form = body["text"]["format"]
+        named = {name: value for name, value in form.items() if name != "type"}
+        _need(set(body["text"]) == {"format"} and form["type"] in ("json_schema", "json_object"), "text: odd format")
+        if form["type"] == "json_schema":
+            check_json_schema(named)
     _need(body["store"] is False and body["stream"] is True, "store must be false, and stream true")
     _need(isinstance(body.get("input"), list) and body["input"], "input is required")
     names = [tool["name"] for tool in body.get("tools", ()) if tool["type"] == "function" and "parameters" in tool]

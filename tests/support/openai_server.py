@@ -41,6 +41,7 @@ class Broken(Exception):
 def check_request(body: Any) -> None:
     """Hold a request against the rules; raises :class:`Broken`. Only what nanohost means to send is known."""
     known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens"}
+    known |= {"response_format"}
     _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
     _need(body.get("stream", True) is True, "stream must be true, where it is given")
     _need("stream" in body or "stream_options" not in body, "stream_options without stream")
@@ -48,6 +49,8 @@ def check_request(body: Any) -> None:
     _need(isinstance(body.get("model"), str) and body["model"], "model must be a name")
     _need(body.get("max_tokens", 1) >= 1, "max_tokens must be at least 1")
     check_messages(body.get("messages"))
+    if "response_format" in body:
+        check_answer_format(body["response_format"], body["messages"])
     if "tools" in body:
         _check_tools(body["tools"])
     if "tool_choice" in body:
@@ -55,6 +58,28 @@ def check_request(body: Any) -> None:
         _need(isinstance(choice, dict) and choice.get("type") == "function", "tool_choice must be a function")
         names = [tool["function"]["name"] for tool in body.get("tools", ())]
         _need(choice.get("function", {}).get("name") in names, "tool_choice must be one of the tools")
+
+
+def check_answer_format(told: Any, messages: Any) -> None:
+    """Hold the form of an answer against the rules; raises :class:`Broken`."""
+    kind = told.get("type") if isinstance(told, dict) else None
+    if kind == "json_object":
+        _need(set(told) == {"type"}, f"response_format has unknown keys: {sorted(told)}")
+        _need("json" in json.dumps(messages).lower(), "'messages' must contain the word 'json'")
+        return
+    _need(kind == "json_schema" and set(told) == {"type", "json_schema"}, "response_format must have a known type")
+    check_json_schema(told["json_schema"])
+
+
+def check_json_schema(told: Any) -> None:
+    """Hold a named schema against the rules; raises :class:`Broken`."""
+    _need(set(told) <= {"name", "description", "schema", "strict"}, f"json_schema has unknown keys: {sorted(told)}")
+    _need(NAME.fullmatch(told["name"]), f"json_schema.name is {told['name']!r}")
+    _need(isinstance(told["schema"], dict), "json_schema.schema must be an object")
+    if told.get("strict"):
+        schema = told["schema"]
+        _need(schema.get("additionalProperties") is False, "'additionalProperties' is required to be false")
+        _need(set(schema.get("required", ())) == set(schema["properties"]), "'required' must have every property")
 
 
 def check_messages(messages: Any) -> None:

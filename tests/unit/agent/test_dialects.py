@@ -1,16 +1,19 @@
 """Every provider of the table, asked for each thing, over the real packages, against a strict server of its dialect."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from agent import errors, llm
+from agent.answer_schemas import AnswerFormat
 from agent.llm.base import Completion, Delta, ModelRequest, tool_call
+from agent.llm.capabilities import takes_schema
 from agent.llm.providers import PROVIDERS, Dialect, Thinking
 from tests.support import dialects
-from tests.support.dialects import Dialects, refused
+from tests.support.dialects import TAKES_FORMS, Dialects, refused
 from tests.support.openai_server import Reply, as_json, call, completion
 
 pytestmark = pytest.mark.shapeless(reason="a client of models knows no database")
@@ -43,13 +46,18 @@ def server(running: Dialects, settings: Any, provider: str) -> Dialects:
 
 
 def ask(
-    provider: str, *messages: Any, streamed: bool = False, told: list[Delta] | None = None, **more: Any
+    provider: str,
+    *messages: Any,
+    model: str = "model-1",
+    streamed: bool = False,
+    told: list[Delta] | None = None,
+    **more: Any,
 ) -> Completion:
     """Ask as a turn does: through the choice of a provider."""
 
     async def asking() -> Completion:
         llm.forget_clients()
-        request = ModelRequest(model=f"{provider}/model-1", messages=list(messages or [USER]), **more)
+        request = ModelRequest(model=f"{provider}/{model}", messages=list(messages or [USER]), **more)
         deltas: list[Delta] = [] if told is None else told
         try:
             return await llm.ask(request, seconds=30, on_delta=deltas.append if streamed else None)
@@ -122,6 +130,54 @@ def test_how_much_it_thinks_is_said_in_its_own_word(server, provider):
         PROVIDERS[provider].dialect, expected
     )
     assert expected in server.requests[0].body
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"thought": {"type": "string"}, "city": {"type": "string"}},
+    "required": ["thought", "city"],
+    "additionalProperties": False,
+}
+FORM = AnswerFormat(name="weather", schema=SCHEMA, strict=True)
+NEW_MODELS = {"anthropic": "claude-opus-4-5", "openai_codex": "gpt-5-codex"}
+
+
+def form_in(provider: str, body: dict[str, Any]) -> Any:
+    """The schema, where this provider looks for it."""
+    match PROVIDERS[provider].dialect:
+        case Dialect.ANTHROPIC:
+            return body.get("output_config", {}).get("format", {}).get("schema")
+        case Dialect.RESPONSES:
+            return body.get("text", {}).get("format", {}).get("schema")
+    return body.get("response_format", {}).get("json_schema", {}).get("schema")
+
+
+@both_ways
+@pytest.mark.parametrize("with_tools", [False, True])
+def test_a_schema_goes_to_whoever_takes_one(server, provider, streamed, with_tools):
+    """Its properties in their order, beside the tools."""
+    model = NEW_MODELS.get(provider, "model-1")
+    if not takes_schema(PROVIDERS[provider], model, FORM, with_tools=with_tools):
+        assert provider not in TAKES_FORMS | set(NEW_MODELS) or (with_tools and provider in ("groq", "gemini"))
+        return
+    server.answer(said(provider, '{"thought": "Cold.", "city": "Oslo"}'))
+    tools = [TIME] if with_tools else []
+    answer = ask(provider, model=model, streamed=streamed, answer=FORM, tools=tools, effort="low", max_tokens=4000)
+    assert answer.content == '{"thought": "Cold.", "city": "Oslo"}'
+    (request,) = server.requests
+    assert request.broken == ""
+    assert json.dumps(form_in(provider, request.body)) == json.dumps(SCHEMA)
+
+
+@both_ways
+def test_any_json_object_can_be_asked_for(server, provider, streamed):
+    if not takes_schema(PROVIDERS[provider], NEW_MODELS.get(provider, "model-1"), AnswerFormat(), with_tools=False):
+        assert provider not in TAKES_FORMS
+        return
+    server.answer(said(provider, "{}"))
+    asks = {"role": "user", "content": "Answer in JSON."}
+    assert ask(provider, asks, streamed=streamed, answer=AnswerFormat()).content == "{}"
+    assert server.requests[0].broken == ""
 
 
 def test_thoughts_go_back_to_who_wants_them_and_to_nobody_else(server, provider):
