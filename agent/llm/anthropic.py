@@ -62,6 +62,7 @@ class AnthropicClient:
             timeout=timeout,
             max_retries=0,
             open_telemetry=False,
+            default_headers=access.headers,
             http_client=httpx2.AsyncClient(
                 # Which also keeps the environment's proxies out.
                 transport=self._connections.transport(),
@@ -122,6 +123,9 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
         body["tool_choice"] = {"type": "tool", "name": request.tool_choice}
     elif request.effort:
         body |= _thinking(request.model, request.effort, most, messages)
+    # A model that thinks takes none, and none takes more than 1.
+    if request.temperature is not None and "thinking" not in body:
+        body["temperature"] = min(request.temperature, 1.0)
     return body
 
 

@@ -18,7 +18,7 @@ class ModelRequest:
     ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model. ``max_tokens``: of
     the answer, what is thought aloud included; None where nothing bounds it but the model. ``provider``: the one that
     its agent names, if it names one. ``effort``: how much it is to think, low, medium or high; empty: as it does by
-    itself.
+    itself. ``temperature``: None: as it does by itself.
 
     An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
     ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
@@ -31,6 +31,7 @@ class ModelRequest:
     max_tokens: int | None = None
     provider: str = ""
     effort: str = ""
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
