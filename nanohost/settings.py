@@ -47,8 +47,7 @@ if bool(DATABASE_URL) != bool(REDIS_URL):
 NANOHOST_TOOL_PROCESS = env.boolean("NANOHOST_TOOL_PROCESS", False)
 # What `manage.py import_config` has put there, for the host that is one process. In production, each process is given
 # what it is to have, and nothing else.
-if not (PRODUCTION or NANOHOST_TOOL_PROCESS):
-    env.keep_in(DATA_DIR / "secrets", names=providers.KEPT)
+env.keep_in(DATA_DIR / "secrets", names=() if PRODUCTION or NANOHOST_TOOL_PROCESS else providers.KEPT)
 
 # --- models ------------------------------------------------------------------------------------------------------
 # A key each; agent/llm/providers.py is the table of those who want them.

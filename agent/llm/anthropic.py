@@ -123,9 +123,9 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
         body["tool_choice"] = {"type": "tool", "name": request.tool_choice}
     elif request.effort:
         body |= _thinking(request.model, request.effort, most, messages)
-    # A model that thinks takes none, and none takes more than 1.
+    # A model that thinks takes none, and none takes more than 1. The package does not know it any more; models do.
     if request.temperature is not None and "thinking" not in body:
-        body["temperature"] = min(request.temperature, 1.0)
+        body["extra_body"] = {"temperature": min(request.temperature, 1.0)}
     return body
 
 

@@ -31,8 +31,9 @@ def document(*, agent: Agent, folder: Path, environment: Mapping[str, str], with
             place = (*begin, *secret.place)
             if isinstance(leaves.get(place), str):  # a reference that stood there
                 continue
-            value = _read(files, secret) if with_secrets else None
-            leaves[place] = f"${{{variable_of(place)}}}" if value is None else value
+            leaves[place] = f"${{{variable_of(place)}}}"
+            if with_secrets and (content := files.read(secret.file)) is not None:
+                leaves[place] = _value_in(content, secret)
     _tell_of(agent, leaves, environment)
     return _in_order(parts.nested(dict(sorted(leaves.items(), key=lambda each: len(each[0])))))
 
@@ -43,10 +44,8 @@ def _leaves_in(config: Any, place: Place = ()) -> list[tuple[Place, Any]]:
     return [(place, config)]
 
 
-def _read(files: SecretFiles, secret: Secret) -> Any:
-    content = files.read(secret.file)
-    if content is None:
-        return None
+def _value_in(content: str, secret: Secret) -> Any:
+    """A secret out of its file."""
     if secret.file == BASES:
         return bases_in(content).get(secret.member)
     if secret.file == HEADERS:
