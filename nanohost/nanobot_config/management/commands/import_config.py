@@ -37,8 +37,10 @@ class Command(BaseCommand):
             raise CommandError(redact_known(f"Nothing was imported. {error}.")) from None
         for line in report.lines:
             self.stdout.write(redact_known(str(line)))
+        self.stdout.flush()
         for warning in report.warnings:
             self.stderr.write(redact_known(warning))
+        self.stderr.flush()
         for hint in report.hints:
             self.stdout.write(redact_known(hint))
         told = report.counted() if report.changed else f"Nothing has changed ({report.counted()})"
