@@ -26,6 +26,7 @@ from nanohost.nanobot_config import exporting, importing, reading, schema
 from nanohost.nanobot_config.errors import Refused
 from nanohost.nanobot_config.models import ConfigPart, PartKind
 from nanohost.nanobot_config.schema import CHANNELS, PROVIDER_NAMES, SCHEMA, ByName, Kind, camel, snake
+from nanohost.nanobot_config.secret_files import SecretFiles
 from tests.support.factories import AgentFactory
 from tests.support.sources import read_settings
 
@@ -69,7 +70,7 @@ WHOLE: dict[str, Any] = {
         "mcpServers": {
             "files": {
                 "command": "npx",
-                "args": ["-y", f"--token={SECRET}-9"],
+                "args": ["-y", f"{SECRET}-9"],
                 "env": {"TOKEN": f"{SECRET}-a", "E": ""},
             },
             "far": {
@@ -318,7 +319,7 @@ def test_killed_between_files_and_commit_the_same_import_repairs_it(place):
 
 
 def test_a_folder_that_cannot_be_written_leaves_no_row(place, settings):
-    (settings.DATA_DIR / "secrets/groq_api_key/x").mkdir(parents=True)
+    (settings.DATA_DIR / "secrets/groq_api_key.new").mkdir(parents=True)
     before = Agent.objects.get(name="default").version
     config = {"providers": {"groq": {"apiKey": SECRET}}, "agents": {"defaults": {"model": "model-9"}}}
     with pytest.raises(CommandError, match="Nothing was imported"):
@@ -326,6 +327,14 @@ def test_a_folder_that_cannot_be_written_leaves_no_row(place, settings):
     assert not ConfigPart.objects.exists()
     assert Agent.objects.get(name="default").version == before
     assert not AuditEntry.objects.filter(action="config_part.stored").exists()
+
+
+def test_a_secret_is_never_open_to_others_not_even_for_a_moment(place):
+    files = SecretFiles(place / "own")
+    with files.held():
+        files.write({"one": SECRET, "nanobot/two": SECRET})
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place / "own").rglob("*")}
+    assert modes == {"one": 0o600, "nanobot": 0o700, "two": 0o600, "lock": 0o600}
 
 
 def test_what_is_no_longer_there_is_taken_away(place):
