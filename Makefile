@@ -14,10 +14,10 @@ N ?= 1
 stack: $(VENV)/runtime-installed
 	@exec $(BIN)/python manage.py stack --workers $(N)
 
-# Of models' providers: those that are set are written.
+# Of models' providers: those that are set are written, and those that `manage.py import_config` has put into var/secrets.
 MODEL_KEYS := OPENAI_API_KEY ANTHROPIC_API_KEY AZURE_OPENAI_API_KEY OPENROUTER_API_KEY AIHUBMIX_API_KEY SILICONFLOW_API_KEY \
 	VOLCENGINE_API_KEY DEEPSEEK_API_KEY GEMINI_API_KEY ZAI_API_KEY DASHSCOPE_API_KEY MOONSHOT_API_KEY \
-	MINIMAX_API_KEY GROQ_API_KEY HOSTED_VLLM_API_KEY CUSTOM_API_KEY OPENAI_CODEX_TOKEN GITHUB_COPILOT_TOKEN
+	MINIMAX_API_KEY GROQ_API_KEY HOSTED_VLLM_API_KEY CUSTOM_API_KEY OPENAI_CODEX_TOKEN GITHUB_COPILOT_TOKEN LLM_HEADERS
 
 # What docker-compose.yml mounts. The folder is its owner's alone; in it, each container's user may read what it is given.
 secrets:
@@ -29,7 +29,8 @@ secrets:
 	{ [ -s database_url ] || echo "postgresql://nanohost:$$(cat postgres_password)@postgres:5432/nanohost" >database_url; } && \
 	{ [ -e email_host_password ] || printf %s "$$EMAIL_HOST_PASSWORD" >email_host_password; } && \
 	for name in $(MODEL_KEYS); do \
-		[ -e $$(echo $$name | tr A-Z a-z) ] || printenv $$name | tr -d '\n' >$$(echo $$name | tr A-Z a-z); \
+		file=$$(echo $$name | tr A-Z a-z); also=$$name; [ $$name != ZAI_API_KEY ] || also=ZHIPUAI_API_KEY; \
+		[ -s $$file ] || { printenv $$name || printenv $$also || cat ../var/secrets/$$file 2>/dev/null; } | tr -d '\n' >$$file; \
 	done
 
 # On every shape there are servers for; its last line names those that ran.

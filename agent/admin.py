@@ -125,6 +125,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "fallback_models",
             "reasoning_effort",
             "answer_schema",
+            "temperature",
+            "memory_window",
             "context_window",
             "output_reserve",
             "every_tool",
@@ -188,11 +190,22 @@ class AgentAdmin(ModelAdmin):
     search_fields_of_editors = ["system_prompt"]
     fieldsets = [
         (None, {"fields": ["name", "system_prompt"]}),
-        ("Model", {"fields": ["model", "provider", "fallback_models", "reasoning_effort", "answer_schema"]}),
+        (
+            "Model",
+            {
+                "fields": [
+                    *("model", "provider", "fallback_models"),
+                    *("reasoning_effort", "temperature", "answer_schema"),
+                ]
+            },
+        ),
         ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
         ("Check-ins, which are in none", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
         ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),
-        ("Limits", {"fields": ["max_tool_rounds", "max_turn_tokens", "context_window", "output_reserve"]}),
+        (
+            "Limits",
+            {"fields": ["max_tool_rounds", "max_turn_tokens", "memory_window", "context_window", "output_reserve"]},
+        ),
         ("How long it is kept", {"fields": [_days_of(name) for name in RETAINED]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]

@@ -25,6 +25,9 @@ DOCUMENTS = (*PROMPT_DOCUMENTS, HEARTBEAT)
 # Characters of one document: some 10,000 tokens, which every call of the model pays for.
 MAX_DOCUMENT_CHARS = 40_000
 
+# A prompt has 500 messages at most, and twice the window comes before a summary.
+MAX_MEMORY_WINDOW = 200
+
 # What an agent may keep for so many days only; docs/control.md says what each is.
 MESSAGES, SENT, RESULTS, MEMORY, HISTORY = RETAINED = ("messages", "sent", "results", "memory", "history")
 MAX_RETENTION_DAYS = 36_500
@@ -141,6 +144,19 @@ class Agent(models.Model):
         validators=[validate_answer_schema],
         help_text="A JSON Schema that its answers have to fit, which are JSON then. Empty: they are text.",
     )
+    temperature = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0), MaxValueValidator(2)],
+        help_text="How freely its model words its answers, from 0 to 2. Empty: as the provider has it.",
+    )
+    memory_window = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_MEMORY_WINDOW)],
+        help_text="Messages that every prompt has as they were said; past twice as many, the older ones are summarised."
+        " Empty: MEMORY_WINDOW and MEMORY_COMPACT_AFTER.",
+    )
     context_window = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -249,6 +265,14 @@ class Agent(models.Model):
         further = [each for each in self.fallback_models if each != own]
         return next(iter(further[further.index(model) + 1 :] if model in further else further), "")
 
+    def window(self) -> int:
+        """How many messages a prompt has as they were said, at least."""
+        return self.memory_window or settings.MEMORY_WINDOW
+
+    def compact_after(self) -> int:
+        """How many messages that no summary covers there may be."""
+        return 2 * self.memory_window if self.memory_window else settings.MEMORY_COMPACT_AFTER
+
     def prompt_tokens(self) -> int:
         """Tokens that a prompt for this agent may have; at least half its window, however much is to be kept free."""
         window = self.context_window or settings.LLM_CONTEXT_WINDOW
@@ -293,7 +317,7 @@ class Agent(models.Model):
 # The fields of an agent that its versions keep.
 PROFILE = (
     *("name", "system_prompt", "documents", "model", "provider", "fallback_models", "reasoning_effort"),
-    *("answer_schema", "context_window", "output_reserve"),
+    *("temperature", "answer_schema", "memory_window", "context_window", "output_reserve"),
     *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "check_in_owner"),
     "is_public",
     "approvals",

@@ -3,7 +3,6 @@
 import logging
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 
@@ -45,7 +44,7 @@ def undo(conversation_id: UUID, seq: int, *, by: str, reason: str = "") -> Compa
             )
         through, summary_seq = _before(row, conversation)
         # Its length alone would have it summarised after the next turn, in the same words: that is left for a while.
-        until = conversation.next_seq + settings.MEMORY_WINDOW
+        until = conversation.next_seq + conversation.agent.window()
         Conversation.objects.filter(pk=conversation_id).update(
             consolidated_through=through, summary_seq=summary_seq, summarise_from_seq=until
         )

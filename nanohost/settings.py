@@ -43,6 +43,12 @@ if bool(DATABASE_URL) != bool(REDIS_URL):
         "DATABASE_URL and REDIS_URL go together: set both, or neither for one process without servers."
     )
 
+# A tool's process sets Django up for the models and settings a tool's code may import, without what they open.
+NANOHOST_TOOL_PROCESS = env.boolean("NANOHOST_TOOL_PROCESS", False)
+# What `manage.py import_config` has put there, for the host that is one process. In production, each process is given
+# what it is to have, and nothing else.
+env.keep_in(DATA_DIR / "secrets", names=() if PRODUCTION or NANOHOST_TOOL_PROCESS else providers.KEPT)
+
 # --- models ------------------------------------------------------------------------------------------------------
 # A key each; agent/llm/providers.py is the table of those who want them.
 OPENAI_API_KEY = env.key("OPENAI_API_KEY")
@@ -54,7 +60,8 @@ SILICONFLOW_API_KEY = env.key("SILICONFLOW_API_KEY")
 VOLCENGINE_API_KEY = env.key("VOLCENGINE_API_KEY")
 DEEPSEEK_API_KEY = env.key("DEEPSEEK_API_KEY")
 GEMINI_API_KEY = env.key("GEMINI_API_KEY")
-ZAI_API_KEY = env.key("ZAI_API_KEY")
+ZHIPUAI_API_KEY = env.key("ZHIPUAI_API_KEY")  # what others call it
+ZAI_API_KEY = env.key("ZAI_API_KEY") or ZHIPUAI_API_KEY
 DASHSCOPE_API_KEY = env.key("DASHSCOPE_API_KEY")
 MOONSHOT_API_KEY = env.key("MOONSHOT_API_KEY")
 MINIMAX_API_KEY = env.key("MINIMAX_API_KEY")
@@ -65,6 +72,7 @@ OPENAI_CODEX_TOKEN = env.key("OPENAI_CODEX_TOKEN")
 GITHUB_COPILOT_TOKEN = env.key("GITHUB_COPILOT_TOKEN")
 LLM_BASE_URL = env.address("LLM_BASE_URL")
 LLM_BASE_URLS = env.addresses_by_name("LLM_BASE_URLS", names=providers.PROVIDERS)
+LLM_HEADERS = env.headers("LLM_HEADERS", names=providers.PROVIDERS)
 AZURE_OPENAI_API_VERSION = env.string("AZURE_OPENAI_API_VERSION", "2024-10-21")
 LLM_PROVIDER = env.choice("LLM_PROVIDER", "", choices=(providers.AUTO, providers.MOCK, *providers.PROVIDERS))
 _configured = providers.accesses(globals().__getitem__)
@@ -209,10 +217,6 @@ TIME_ZONE = env.time_zone("TIME_ZONE", "UTC")
 NANOHOST_EXTRA_APPS = env.words("NANOHOST_EXTRA_APPS")
 
 
-# A tool's process sets Django up for the models and settings a tool's code may import, without what they open.
-NANOHOST_TOOL_PROCESS = env.boolean("NANOHOST_TOOL_PROCESS", False)
-
-
 def _secret_key() -> str:
     """The environment's, or the one `manage.py serve` keeps in DATA_DIR; without either, one for this process."""
     if NANOHOST_TOOL_PROCESS:
@@ -278,6 +282,7 @@ INSTALLED_APPS = [
     "agent",
     "conversations",
     "scheduler",
+    "nanohost.nanobot_config",
     "nanohost.console",
     "nanohost.chat",
     *NANOHOST_EXTRA_APPS,

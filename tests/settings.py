@@ -20,6 +20,8 @@ for name in ("LLM_BASE_URL", "LLM_BASE_URLS", "LLM_PROVIDER", "LLM_MODELS", "NAN
     os.environ.pop(name, None)
 for provider in PROVIDERS.values():
     os.environ.pop(provider.key, None)
+for name in ("ZHIPUAI_API_KEY", "LLM_HEADERS", "LLM_HEADERS_FILE"):
+    os.environ.pop(name, None)
 for name in ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"):
     os.environ.pop(name, None)
 if "NANOHOST_TOOL_PROCESS" not in os.environ:  # a tool's process is not used again once its environment has changed

@@ -62,6 +62,7 @@ class AnthropicClient:
             timeout=timeout,
             max_retries=0,
             open_telemetry=False,
+            default_headers=access.headers,
             http_client=httpx2.AsyncClient(
                 # Which also keeps the environment's proxies out.
                 transport=self._connections.transport(),
@@ -125,6 +126,9 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
     if request.answer and request.answer.schema is not None:
         answer = {"format": {"type": "json_schema", "schema": request.answer.schema}}
         body["output_config"] = body.get("output_config", {}) | answer
+    # A model that thinks takes none, and none takes more than 1. The package does not know it any more; models do.
+    if request.temperature is not None and "thinking" not in body:
+        body["extra_body"] = {"temperature": min(request.temperature, 1.0)}
     return body
 
 

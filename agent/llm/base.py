@@ -20,6 +20,7 @@ class ModelRequest:
     the answer, what is thought aloud included; None where nothing bounds it but the model. ``provider``: the one that
     its agent names, if it names one. ``effort``: how much it is to think, low, medium or high; empty: as it does by
     itself. ``answer``: what its provider is told of the form of its answer; None: nothing.
+    ``temperature``: None: as the provider has it.
 
     An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
     ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
@@ -33,6 +34,7 @@ class ModelRequest:
     provider: str = ""
     effort: str = ""
     answer: AnswerFormat | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

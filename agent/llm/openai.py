@@ -64,7 +64,7 @@ class OpenAIClient:
             "api_key": self._access.key or "none",
             "timeout": timeout,
             "max_retries": 0,
-            "default_headers": dict(self._access.provider.headers),
+            "default_headers": self._access.headers,
             "http_client": httpx2.AsyncClient(
                 # Which also keeps the environment's proxies out.
                 transport=transport,
@@ -211,6 +211,8 @@ def _body(request: ModelRequest, options: str, bound: str, provider: Provider) -
         parts.append(f'"tool_choice": {json.dumps(choice)}')
     if request.max_tokens is not None:
         parts.append(f'"{bound}": {request.max_tokens}')
+    if (temperature := provider.temperature(request.model, request.temperature)) is not None:
+        parts.append(f'"temperature": {json.dumps(temperature)}')
     if request.effort:
         parts.append(_THINKING[provider.thinking].format(effort=json.dumps(request.effort)))
     if request.answer:

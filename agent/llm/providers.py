@@ -48,7 +48,8 @@ class Provider:
 
     What it can do: ``tools``, ``streaming``, ``images``, ``json_schema``, ``reasoning``, ``prompt_caching``.
     ``thinking``: how it is told to think. ``sends_back``: the field in which it wants to be sent back, within a turn,
-    what its model thought before; empty: it wants nothing.
+    what its model thought before; empty: it wants nothing. ``fixed_temperatures``: words of its models' names, and the
+    temperature that those models take alone.
     """
 
     name: str
@@ -73,6 +74,13 @@ class Provider:
     prompt_caching: bool = False
     thinking: Thinking = Thinking.EFFORT
     sends_back: str = ""
+    fixed_temperatures: tuple[tuple[str, float], ...] = ()
+
+    def temperature(self, model: str, wanted: float | None) -> float | None:
+        """What a model is told; None: nothing, since nothing is wanted."""
+        if wanted is None:
+            return None
+        return next((fixed for word, fixed in self.fixed_temperatures if word in model.lower()), wanted)
 
     @property
     def wants_thoughts(self) -> bool:
@@ -223,6 +231,7 @@ _ROWS = (
         prompt_caching=True,
         thinking=Thinking.TYPE,
         sends_back="reasoning_content",
+        fixed_temperatures=(("kimi-k2.5", 1.0),),
     ),
     Provider(
         name="minimax",
@@ -264,6 +273,9 @@ _ROWS = (
 
 PROVIDERS = {row.name: row for row in _ROWS}
 
+# The settings of providers that `manage.py import_config` may put into files of their names.
+KEPT = (*(row.key for row in _ROWS), "LLM_BASE_URLS", "LLM_HEADERS")
+
 AUTO, MOCK = "auto", "mock"
 
 # The model that nanohost brings along. It is LLM_PROVIDER's to choose, for everything; nobody else can name it.
@@ -275,11 +287,20 @@ SCRIPTED = Provider(name=MOCK, key="", dialect=Dialect.SCRIPTED)
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Where a provider is, and with which key; empty: it asks for none."""
+    """Where a provider is, and with which key; empty: it asks for none. ``extra``: headers that it is sent besides its
+    own, which may be secrets."""
 
     provider: Provider
     base_url: str
     key: str
+    extra: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What it is sent besides what its API has; the user's own come before the table's, whatever their case."""
+        given = {name.lower() for name, _ in self.extra}
+        own = {name: value for name, value in self.provider.headers if name.lower() not in given}
+        return own | dict(self.extra)
 
     def __repr__(self) -> str:
         return f"Access({self.provider.name})"
@@ -292,6 +313,7 @@ def accesses(setting: Callable[[str], Any]) -> dict[str, Access]:
     that address, they are those of the provider that LLM_PROVIDER names, or whose gateway it is, or custom's.
     """
     given: dict[str, str] = dict(setting("LLM_BASE_URLS"))
+    headers: dict[str, dict[str, str]] = setting("LLM_HEADERS")
     keys = {row.name: setting(row.key) for row in _ROWS}
     if address := setting("LLM_BASE_URL"):
         named = setting("LLM_PROVIDER")
@@ -302,7 +324,12 @@ def accesses(setting: Callable[[str], Any]) -> dict[str, Access]:
     elif (gateway := _of_address(keys["openai"], "")) != "custom" and not keys[gateway]:
         keys[gateway], keys["openai"] = keys["openai"], ""
     return {
-        row.name: Access(provider=row, base_url=given.get(row.name, row.base_url), key=keys[row.name])
+        row.name: Access(
+            provider=row,
+            base_url=given.get(row.name, row.base_url),
+            key=keys[row.name],
+            extra=tuple(headers.get(row.name, {}).items()),
+        )
         for row in _ROWS
         if (keys[row.name] or row.name in given) and given.get(row.name, row.base_url)
     }

@@ -40,7 +40,9 @@ class ResponsesClient:
             base_url=access.base_url,
             timeout=timeout,
             max_retries=0,
-            default_headers={"originator": "nanohost"} | ({"chatgpt-account-id": account} if account else {}),
+            default_headers={"originator": "nanohost"}
+            | ({"chatgpt-account-id": account} if account else {})
+            | access.headers,
             http_client=httpx2.AsyncClient(
                 # Which also keeps the environment's proxies out.
                 transport=self._connections.transport(),

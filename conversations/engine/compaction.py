@@ -279,7 +279,9 @@ def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Par
     conversation = Conversation.objects.filter(pk=conversation_id).first()
     if conversation is None:
         return None
-    lines = _lines(conversation, most=None) if keep_tokens is None else _older(conversation, keep_tokens)
+    lines = (
+        _lines(conversation, most=None) if keep_tokens is None else _older(conversation, agent.window(), keep_tokens)
+    )
     if not lines:
         return None
     known = documents.background(agent=agent.name, owner_id=conversation.owner_id, today=timezone.localdate())
@@ -299,12 +301,12 @@ def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Par
     )
 
 
-def _older(conversation: Conversation, keep_tokens: int) -> Sequence[Line]:
+def _older(conversation: Conversation, window: int, keep_tokens: int) -> Sequence[Line]:
     """What is older than the window; of a turn that is longer than what is read at once, all of it."""
     most = MAX_LINES
     while True:
         lines = _lines(conversation, most=most)
-        part = older_part(lines, window=settings.MEMORY_WINDOW, keep_tokens=keep_tokens)
+        part = older_part(lines, window=window, keep_tokens=keep_tokens)
         if part or len(lines) < most:
             return part
         most *= 2
@@ -546,7 +548,7 @@ def store(hold: Hold, part: Part, result: Result) -> None:
         before: dict[str, Any] = {"before_through": part.consolidated_through, "before_summary": part.summary_seq}
         made: dict[str, Any] = {"seq": seq, "kind": Message.Kind.ROLLING, "tainted_by": part.tainted_by}
         end(hold, part.lines, result, **made, memory_version=memory_version, **before)
-        if len(part.lines) >= MAX_LINES - settings.MEMORY_WINDOW:
+        if len(part.lines) >= MAX_LINES - hold.agent.window():
             request(part.conversation_id, hold.turn_id, keep_tokens=hold.keep_tokens)
 
 

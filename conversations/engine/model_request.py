@@ -144,6 +144,7 @@ def build(context: StepContext, limit: Limit | None, told: str = "") -> tuple[Mo
         provider=context.provider,
         effort=context.claim.agent.reasoning_effort,
         answer=given,
+        temperature=context.claim.agent.temperature,
     )
     return request, estimated
 
@@ -166,7 +167,7 @@ def compact_to(context: StepContext, request: ModelRequest) -> int | None:
     """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
     stored, (system, *history) = context.snapshot, request.messages[: len(request.messages) - len(_again(context))]
     room = _room(context) - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
-    is_long = stored.unconsolidated + 1 > settings.MEMORY_COMPACT_AFTER and not stored.is_left_long
+    is_long = stored.unconsolidated + 1 > context.claim.agent.compact_after() and not stored.is_left_long
     # Of what no summary covers: the rest is there in any case, and compacting would not make it less.
     open_ones = history[max(len(history) - stored.unconsolidated, 0) :]
     is_large = sum(map(tokens.estimated_message, open_ones)) > FULL_SHARE * room

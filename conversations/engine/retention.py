@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Greatest
 
@@ -246,7 +245,7 @@ def _needed_from(conversation: Conversation) -> int:
     said = Message.objects.filter(
         conversation=conversation, seq__gte=starts_at, type=Message.Type.NORMAL, kind=Message.Kind.SAID
     )
-    window = settings.MEMORY_WINDOW
+    window = conversation.agent.window()
     nth_last = said.order_by("-seq").values_list("seq", flat=True)[window - 1 : window]
     needed = [next(iter(nth_last), None) or starts_at, max(conversation.consolidated_through + 1, starts_at)]
     needed += seqs_of(conversation.pins)

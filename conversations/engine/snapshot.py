@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
-
 from agent.llm.base import Usage
 from agent.loop import ChatMessage
 from agent.prompt import Pinned
@@ -73,7 +71,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         claim.turn_id,
         starts_at=starts_at,
         consolidated_through=consolidated_through,
-        window=settings.MEMORY_WINDOW,
+        window=claim.agent.window(),
         summary_seq=summary_seq,
     )
     own = [each for each in messages if each.turn_id == claim.turn_id]

@@ -40,6 +40,10 @@ READERS = [
 
 # What is shown of the profile, by the names it has there, and what stands in for what is empty.
 _LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
+    "memory_window": (
+        "Messages that every prompt has",
+        lambda: f"MEMORY_WINDOW, {settings.MEMORY_WINDOW}, and a summary past {settings.MEMORY_COMPACT_AFTER}",
+    ),
     "context_window": ("Context window, in tokens", lambda: f"LLM_CONTEXT_WINDOW, {settings.LLM_CONTEXT_WINDOW}"),
     "output_reserve": ("of which kept for the answer", lambda: f"LLM_OUTPUT_RESERVE, {settings.LLM_OUTPUT_RESERVE}"),
     "max_tool_rounds": ("Tool rounds a turn", lambda: f"AGENT_MAX_TOOL_ROUNDS, {settings.AGENT_MAX_TOOL_ROUNDS}"),

@@ -37,6 +37,7 @@ ACTIONS = (
     *("price.made", "price.changed", "price.deleted"),
     *("budget.made", "budget.changed", "budget.deleted", "budget.warning", "budget.exceeded"),
     *("job.made", "job.changed", "job.deleted", "job.run_by_hand", "signed_in", "signed_out", "sign_in_failed"),
+    *("config_part.stored", "config.exported", "secret_file.written", "secret_file.removed"),
     *("console.added", "console.changed", "console.deleted"),
 )
 
@@ -64,6 +65,8 @@ OBJECTS = (
         "auth.group",
     ),
     "accounts.legalhold",
+    "nanobot_config.configpart",
+    "file",
     "django_celery_beat.periodictask",
 )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,6 +20,16 @@ T = TypeVar("T")
 
 # Secrets that were variables of this process, by name.
 _taken: dict[str, str] = {}
+
+# Files that stand for variables which are not set, by name.
+_kept: dict[str, Path] = {}
+
+# Headers whose values are told to everybody, and may be words of any text.
+PUBLIC_HEADERS = frozenset(
+    {"accept", "accept-language", "app-code", "content-type", "http-referer", "referer", "user-agent", "x-title"}
+)
+# What a request has of its own, and a header of the user's would break.
+_OF_REQUESTS = {"connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade"}
 
 
 def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
@@ -70,6 +81,8 @@ def raw_secret(name: str) -> str:
     """The variable's value, or the content of the file that ``<name>_FILE`` names; "" without either."""
     value = os.environ.get(name, _taken.get(name, "")).strip()
     file = os.environ.get(f"{name}_FILE", "").strip()
+    if not (value or file):
+        return _kept_value(name)
     if value and file:
         raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; set one.")
     if not file:
@@ -84,6 +97,37 @@ def raw_secret(name: str) -> str:
         raise ImproperlyConfigured(f"{name}_FILE={file!r} cannot be read: {reason}.") from None
     remember(name, value)
     return value
+
+
+def _kept_value(name: str) -> str:
+    """What the file holds that stands for a variable; "" if there is none."""
+    if name not in _kept or not _kept[name].is_file():
+        return ""
+    try:
+        value = _kept[name].read_text().strip()
+        if "\0" in value:
+            raise ValueError
+    except (OSError, UnicodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it holds no text"
+        raise ImproperlyConfigured(f"{name}: {_kept[name]} cannot be read: {reason}.") from None
+    remember(name, value)
+    return value
+
+
+def keep_in(folder: Path, *, names: Iterable[str]) -> None:
+    """From now on, files of this folder stand for these variables where they are not set."""
+    _kept.clear()
+    _kept.update({name: folder / name.lower() for name in names})
+
+
+def is_set(name: str) -> bool:
+    """Whether the environment says it, in a variable or in the file that one names."""
+    return any(os.environ.get(each, _taken.get(each, "")).strip() for each in (name, f"{name}_FILE"))
+
+
+def of_environment() -> dict[str, str]:
+    """All variables: of those who refer to some by name."""
+    return _taken | os.environ
 
 
 def derived(secret: str, purpose: str) -> str:
@@ -232,7 +276,8 @@ def address(name: str, default: str = "") -> str:
 def addresses_by_name(name: str, *, names: Collection[str]) -> dict[str, str]:
     """Addresses of some of these names: ``name=https://…, name=https://…``."""
     found = {}
-    for word in words(name):
+    kept = _kept_value(name)
+    for word in [*kept.splitlines(), *words(name)]:  # the environment's word is the last
         key, _, value = (part.strip() for part in word.partition("="))
         try:
             parts = urlsplit(value)
@@ -248,6 +293,44 @@ def addresses_by_name(name: str, *, names: Collection[str]) -> dict[str, str]:
             )
         found[key] = value
     return found
+
+
+def headers(name: str, *, names: Collection[str]) -> dict[str, dict[str, str]]:
+    """Headers by one of these names, as JSON: ``{"name": {"X-Header": "value"}}``. They may be secrets: errors do not
+    show them."""
+    if not (raw := secret(name)):
+        return {}
+    try:
+        found = json.loads(raw)
+        if not isinstance(found, dict):
+            raise ValueError("no object")
+        for key, values in found.items():
+            if key not in names:
+                raise ValueError(f"{key[:40]!r} is not one of {', '.join(names)}")
+            check_headers(values)
+    except RecursionError:
+        raise ImproperlyConfigured(f"{name} makes no sense: it is nested too deeply.") from None
+    except json.JSONDecodeError:
+        expected = 'expected JSON such as {"openrouter": {"X-Title": "mine"}}'
+        raise ImproperlyConfigured(f"{name} makes no sense: {expected}.") from None
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name} makes no sense: {error}.") from None
+    for values in found.values():
+        for header, value in values.items():
+            if header.lower() not in PUBLIC_HEADERS:
+                remember(f"{name} {header}", value)
+    return found
+
+
+def check_headers(values: object) -> None:
+    """See that these are headers by name; ValueError says what is wrong, without a value."""
+    if not isinstance(values, dict):
+        raise ValueError('headers are an object, such as {"X-Title": "mine"}')
+    for header, value in values.items():
+        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", header) or header.lower() in _OF_REQUESTS:
+            raise ValueError(f"{header[:40]!r} is no header that may be set")
+        if not isinstance(value, str) or not (value.isascii() and value.isprintable()) or len(value) > 8_000:
+            raise ValueError(f"the value of {header} is no printable ASCII text")
 
 
 def currency(name: str, default: str) -> str:

@@ -29,6 +29,8 @@ COMMANDS = [
     ["holds", "list"],
     ["prepare"],
     ["restored"],
+    ["import_config", "config.json"],
+    ["export_config", "out.json"],
     # Django's, and its apps': all pass the same way.
     *(["changepassword", "admin"], ["clearsessions"], ["axes_reset"]),
 ]
@@ -36,7 +38,7 @@ COMMANDS = [
 ON_A_SERVER = [["partition_messages"]]
 # They make what is missing, or wait for it.
 STARTS = {"serve", "web", "stack"}
-OURS = ("accounts", "tools", "memory", "agent", "conversations", "scheduler", "nanohost")
+OURS = ("accounts", "tools", "memory", "agent", "conversations", "scheduler", "nanohost", "nanobot_config")
 
 # All of them in one process: a start takes a second.
 RUN = """
@@ -68,7 +70,7 @@ def run(folder: Path, commands: list[list[str]] = COMMANDS, **environment: str) 
 
 def test_every_command_of_ours_is_tried():
     ours = {name for name, app in get_commands().items() if str(app).removeprefix("nanohost.") in OURS}
-    assert ours == {command[0] for command in (*COMMANDS[:14], *ON_A_SERVER)} | STARTS
+    assert ours == {command[0] for command in (*COMMANDS[:16], *ON_A_SERVER)} | STARTS
 
 
 def test_a_missing_data_folder_is_named(tmp_path):

@@ -34,6 +34,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 NOT_IN_COMPOSE = {
     "DATA_DIR": "of the embedded shape; a container keeps nothing",
     "DEBUG": "for developers",
+    "ZHIPUAI_API_KEY": "another name of ZAI_API_KEY, into whose file `make secrets` writes it",
     "NANOHOST_TOOL_PROCESS": "set by the toolbox itself, in its tools' processes",
 }
 
@@ -105,7 +106,9 @@ def test_flower_reads_the_same_broker():
 
 SETTINGS = {reader.name for reader in readers()} | set(READ_ELSEWHERE)
 # Those that may also stand in a file.
-SECRETS = {reader.name for reader in readers() if reader.kind in ("secret", "key", "server")} | set(READ_ELSEWHERE)
+SECRETS = {reader.name for reader in readers() if reader.kind in ("secret", "key", "server", "headers")} | set(
+    READ_ELSEWHERE
+)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -643,6 +643,17 @@ def test_what_a_summary_covers_is_seen_only_within_the_window(say, conversation,
     assert view.summary == ("before" if consolidated else "")
 
 
+def test_an_agent_may_have_a_window_of_its_own(say):
+    """With room for twice as many before older ones are summarised."""
+    settle([say("one"), say("two")])
+    Conversation.objects.update(consolidated_through=4)
+    held = claim(say("three"))
+    assert snapshot.load(held).first_seq == 1
+    held.agent.memory_window = 2
+    assert snapshot.load(held).first_seq == 4
+    assert (held.agent.window(), held.agent.compact_after()) == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("summarise_from", "bound", "is_left"),
     [(0, 500, False), (5, 500, False), (6, 500, True), (6, 8, False), (6, 11, False), (6, 12, True)],

@@ -123,6 +123,7 @@ def refused(provider: str, status: int, words: str = "Words of the provider", **
 # --- the rules of Anthropic's Messages ---------------------------------------------------------------------------
 
 _KNOWN = {"model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "thinking", "output_config"}
+_KNOWN |= {"temperature"}
 _BLOCKS = {
     "text": {"type", "text", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
@@ -137,6 +138,7 @@ def check_message_request(body: Any) -> None:
     """Hold a request against the rules of Anthropic's API; raises :class:`Broken`."""
     _need(isinstance(body, dict) and set(body) <= _KNOWN, f"unknown keys: {sorted(body)}")
     _need(isinstance(body.get("model"), str) and body["model"], "model: required")
+    _need("temperature" not in body or ("thinking" not in body and body["temperature"] <= 1), "temperature")
     _need(type(body.get("max_tokens")) is int and body["max_tokens"] >= 1, "max_tokens: required")
     thinking = body.get("thinking", {"type": "disabled"})
     if thinking["type"] == "enabled":

@@ -40,7 +40,7 @@ class Broken(Exception):
 
 def check_request(body: Any) -> None:
     """Hold a request against the rules; raises :class:`Broken`. Only what nanohost means to send is known."""
-    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens"}
+    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "temperature"}
     known |= {"response_format"}
     _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
     _need(body.get("stream", True) is True, "stream must be true, where it is given")

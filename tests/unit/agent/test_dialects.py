@@ -121,6 +121,32 @@ def test_thoughts_are_apart_from_the_answer(server, provider, streamed):
     assert server.requests[0].broken == ""
 
 
+def test_headers_of_the_user_are_sent_besides_its_own(server, provider, settings):
+    settings.LLM_HEADERS = {"custom": {"X-Other": "no"}, provider: {"X-Own": "canary", "Editor-Version": "mine/2"}}
+    server.answer(said(provider, "Noon."))
+    ask(provider)
+    headers = {name.lower(): value for name, value in server.requests[0].headers.items()}
+    assert (headers["x-own"], headers["editor-version"]) == ("canary", "mine/2")
+    assert "x-other" not in headers
+    assert server.requests[0].broken == ""
+
+
+def test_a_temperature_is_told_to_those_who_take_one(server, provider):
+    server.answer(said(provider, "Noon."))
+    server.answer(said(provider, "Noon."))
+    ask(provider, temperature=1.5)
+    ask(provider)
+    told, untold = server.requests
+    expected = {Dialect.ANTHROPIC: 1.0, Dialect.RESPONSES: None}.get(PROVIDERS[provider].dialect, 1.5)
+    assert (told.broken, told.body.get("temperature"), "temperature" in untold.body) == ("", expected, False)
+
+
+def test_a_model_that_takes_one_temperature_alone_is_told_that():
+    moonshot = PROVIDERS["moonshot"]
+    assert moonshot.temperature("kimi-k2.5", 0.1) == moonshot.temperature("Kimi-K2.5-preview", 0.1) == 1.0
+    assert (moonshot.temperature("kimi-k2", 0.1), moonshot.temperature("kimi-k2.5", None)) == (0.1, None)
+
+
 def test_how_much_it_thinks_is_said_in_its_own_word(server, provider):
     server.answer(said(provider, "Noon."))
     ask(provider, effort="high", max_tokens=4000)

@@ -35,6 +35,17 @@ NONSENSE = {
         "vllm=http://[",
         "\udcff",
     ],
+    "headers": [
+        "nonsense",
+        "[]",
+        '{"nobody": {}}',
+        '{"groq": []}',
+        '{"groq": {"Host": "x"}}',
+        '{"groq": {"X": 1}}',
+        '{"groq": {"X": "a\\nb"}}',
+        "[" * 100_000,
+        "\udcff",
+    ],
     "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
 }
 
@@ -149,6 +160,7 @@ SECRETS = {
     "WEBHOOK_KEY": "kept/by:another@store",
     "EMAIL_HOST_PASSWORD": "the word of the mail server",
     **{row.key: f"sk-0123456789-{row.name}" for row in PROVIDERS.values()},
+    "ZHIPUAI_API_KEY": "sk-0123456789-also-of-zhipu",
     "METRICS_TOKEN": "scrape-0123456789",
     "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
     "REDIS_URL": "rediss://:pass-word@redis.example:6380/0",
@@ -231,6 +243,62 @@ def test_a_secret_from_a_file_is_kept_out_of_logs(environment, secret_file, own_
     environment(**{f"{name}_FILE": secret_file(value.encode()), **WITH.get(name, {})})
     read_settings()
     assert value not in redaction.redact(f"it is {value}.")
+
+
+def test_one_key_may_have_another_name(environment):
+    environment(ZHIPUAI_API_KEY="sk-of-zhipu")
+    assert read_settings()["ZAI_API_KEY"] == "sk-of-zhipu"
+    environment(ZAI_API_KEY="sk-of-zai")
+    assert read_settings()["ZAI_API_KEY"] == "sk-of-zai"
+
+
+# --- what an import has kept -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """The folder of what an import has kept."""
+    (tmp_path / "secrets").mkdir()
+    return tmp_path / "secrets"
+
+
+def test_files_of_the_data_folder_stand_for_keys_that_are_not_set(environment, kept, own_secrets):
+    (kept / "groq_api_key").write_text("sk-kept-0123456789\n")
+    (kept / "llm_base_urls").write_text("groq=http://kept/v1\nvllm=http://kept/v2\n")
+    (kept / "llm_headers").write_text('{"groq": {"X-Own": "canary-of-a-header"}}')
+    read = read_settings()
+    assert (read["GROQ_API_KEY"], read["LLM_PROVIDER"]) == ("sk-kept-0123456789", "auto")
+    assert read["LLM_BASE_URLS"] == {"groq": "http://kept/v1", "vllm": "http://kept/v2"}
+    assert read["LLM_HEADERS"] == {"groq": {"X-Own": "canary-of-a-header"}}
+    assert "canary" not in redaction.redact("it is canary-of-a-header")
+    environment(GROQ_API_KEY="sk-set", LLM_BASE_URLS="groq=http://set/v1", LLM_HEADERS="{}")
+    read = read_settings()
+    assert (read["GROQ_API_KEY"], read["LLM_HEADERS"]) == ("sk-set", {})
+    assert read["LLM_BASE_URLS"] == {"groq": "http://set/v1", "vllm": "http://kept/v2"}
+
+
+def test_they_stand_for_nothing_else_and_not_in_production_or_where_tools_run(environment, kept):
+    for name in ("secret_key", "email_host_password", "groq_api_key"):
+        (kept / name).write_text("kept-0123456789")
+    read = read_settings()
+    assert (read["EMAIL_HOST_PASSWORD"], read["GROQ_API_KEY"]) == ("", "kept-0123456789")
+    environment(NANOHOST_TOOL_PROCESS="1")
+    assert read_settings()["GROQ_API_KEY"] == ""
+    environment(NANOHOST_TOOL_PROCESS="", **{name: SECRETS[name] for name in ("DATABASE_URL", "REDIS_URL")})
+    assert read_settings()["GROQ_API_KEY"] == ""
+
+
+def test_a_kept_file_that_makes_no_sense_is_refused_and_not_shown(environment, kept):
+    (kept / "groq_api_key").write_bytes(b"a-value\xff")
+    assert "groq_api_key cannot be read: it holds no text" in refusal()
+    assert "a-value" not in refusal()
+    (kept / "groq_api_key").write_text("two words")
+    assert refusal() == "GROQ_API_KEY makes no sense: expected printable ASCII without blanks."
+
+
+def test_a_header_is_told_of_without_its_value(environment):
+    environment(LLM_HEADERS='{"groq": {"X-Own": "canary\\u0000"}}')
+    assert refusal() == "LLM_HEADERS makes no sense: the value of X-Own is no printable ASCII text."
 
 
 # --- servers -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("conversations", "0028_fallbacks"),
+        ("conversations", "0029_answer_schemas"),
     ]
 
     operations = [
