@@ -32,6 +32,8 @@ WEB_DRAIN_SECONDS = env.integer("WEB_DRAIN_SECONDS", 0, minimum=0, maximum=600)
 WORKER_ALIVE_FILE = env.string("WORKER_ALIVE_FILE")
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
+# Pages of these origins may call /v1 from a browser; * is every page there is.
+CORS_ALLOWED_ORIGINS = env.origins("CORS_ALLOWED_ORIGINS")
 
 # --- which shape -------------------------------------------------------------------------------------------------
 # Without servers, one process on SQLite; with them, any number of processes.
@@ -426,6 +428,8 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Conversations with LLM agents: chat, turns, messages and tools.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    # OpenAI's API has a document of its own.
+    "PREPROCESSING_HOOKS": ["conversations.openai_api.schema.leave_out"],
     "SERVE_PUBLIC": True,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],

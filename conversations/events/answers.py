@@ -13,7 +13,7 @@ from conversations.events import Success
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.errors import NotFound, Problem
-from nanohost.lib.rest import PROBLEM_TYPE, problem
+from nanohost.lib.rest import as_told
 from tools import calls
 from tools.models import ToolCall
 
@@ -114,11 +114,10 @@ def success_of(turn: Turn, *, reply: str | None) -> Success:
     )
 
 
-def problem_answer(error: Problem, request_id: str) -> Answer:
-    """A problem as an answer."""
-    return Answer(
-        status=error.status, body=problem(error, request_id), content_type=PROBLEM_TYPE, headers=error.headers
-    )
+def problem_answer(error: Problem, request_id: str, *, path: str = "") -> Answer:
+    """A problem as an answer. ``path``: the address that was asked, which tells of which API it is."""
+    told = as_told(error, path=path, request_id=request_id)
+    return Answer(status=error.status, body=told.body, content_type=told.content_type, headers=told.headers)
 
 
 def _replies_of(turns: Sequence[Turn]) -> dict[UUID | None, str]:

@@ -38,6 +38,7 @@ from conversations.events import streams
 from conversations.events.answers import Answer, Renderer, problem_answer
 from conversations.events.hub import Hub, Subscription
 from conversations.models import Turn
+from conversations.web import cors
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import handed_over
 from nanohost.lib.errors import (
@@ -181,21 +182,27 @@ class _RequestHandler:
         self._identity = identity
         self._gone: asyncio.Task[None] | None = None
         self._sent_status: int | None = None
+        # What a page of another origin is told with each answer.
+        self._opened = cors.origin_headers(scope["path"], dict(scope["headers"]), settings.CORS_ALLOWED_ORIGINS)
 
     async def serve(self) -> int:
         """Answer; returns the status."""
         try:
             return await self._serve()
         except Problem as error:
-            return await self._answer(_as_reply(problem_answer(error, self._identity), close=True))
+            return await self._answer(self._refusal(error))
         except Exception as error:
             logger.exception("request failed outside the views")
             if self._sent_status is not None:
                 return self._sent_status  # half an answer is left as it is: the server closes the connection
-            return await self._answer(_as_reply(problem_answer(as_problem(error), self._identity), close=True))
+            return await self._answer(self._refusal(as_problem(error)))
         finally:
             if self._gone:
                 self._gone.cancel()
+
+    def _refusal(self, error: Problem) -> "_Reply":
+        told = problem_answer(error, self._identity, path=self._scope["path"])
+        return _as_reply(told, close=True)
 
     async def _serve(self) -> int:
         # The end of a turn that this request makes is listened for before there is the turn: it cannot be missed.
@@ -227,6 +234,9 @@ class _RequestHandler:
             return _as_reply(Answer(status=200, body={"status": "ok"}))
         if scope["path"] == "/health/ready" and self._gateway.draining:
             return _as_reply(Answer(status=503, body={"status": "unavailable", "checks": {"web": "draining"}}))
+        preflight = cors.preflight_headers(scope["method"], dict(scope["headers"]), self._opened)
+        if preflight is not None:
+            return _Reply(status=204, headers=preflight, body=b"")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(scope, self._receive)
@@ -328,7 +338,7 @@ class _RequestHandler:
 
     async def _send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._sent_status = status
-        named = [*headers, (b"x-request-id", self._identity.encode())]
+        named = [*headers, *self._opened, (b"x-request-id", self._identity.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
 

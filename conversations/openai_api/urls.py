@@ -1,0 +1,11 @@
+"""Addresses of OpenAI's API, under ``/v1``."""
+
+from django.urls import path
+
+from conversations.openai_api import models
+
+urlpatterns = [
+    path("models", models.ModelList.as_view()),
+    # Clients send what they have been told of, slashes and all.
+    path("models/<path:model>", models.ModelDetail.as_view()),
+]
