@@ -33,6 +33,10 @@ WORKER_ALIVE_FILE = env.string("WORKER_ALIVE_FILE")
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
 # Pages of these origins may call /v1 from a browser; * is every page there is.
+# A turn that waits for tools of its caller's is cancelled after so long.
+CALLER_WAIT_SECONDS = env.integer("CALLER_WAIT_SECONDS", 7 * 24 * 3600)
+# Conversations of requests to /v1 that brought their whole history are kept for so many days.
+TRANSIENT_DAYS = env.integer("TRANSIENT_DAYS", 30, maximum=36_500)
 CORS_ALLOWED_ORIGINS = env.origins("CORS_ALLOWED_ORIGINS")
 
 # --- which shape -------------------------------------------------------------------------------------------------

@@ -118,11 +118,30 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
     if request.tools:
         body["tools"] = [_tool(each["function"]) for each in request.tools]
         body["tools"][-1] |= {"cache_control": _CACHED}
-    if request.tool_choice:
-        body["tool_choice"] = {"type": "tool", "name": request.tool_choice}
-    elif request.effort:
+    given = request.parameters
+    if choice := _tool_choice(request):
+        body["tool_choice"] = choice
+    if not (request.tool_choice or request.must_call) and request.effort:
         body |= _thinking(request.model, request.effort, most, messages)
+    if "thinking" not in body:  # with which it takes neither
+        if "temperature" in given:
+            body["temperature"] = min(given["temperature"], 1)
+        elif "top_p" in given:  # of the two it takes one
+            body["top_p"] = given["top_p"]
+    if stop := given.get("stop"):
+        body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     return body
+
+
+def _tool_choice(request: ModelRequest) -> dict[str, Any] | None:
+    kind: dict[str, Any] | None = None
+    if request.tool_choice:
+        kind = {"type": "tool", "name": request.tool_choice}
+    elif request.must_call and request.tools:
+        kind = {"type": "any"}
+    if request.tools and request.parameters.get("parallel_tool_calls") is False:
+        kind = (kind or {"type": "auto"}) | {"disable_parallel_tool_use": True}
+    return kind
 
 
 def _tool(function: dict[str, Any]) -> dict[str, Any]:
@@ -332,6 +351,7 @@ class StreamedMessage:
             tool_calls=tuple(calls),
             model=storable(str(self._model))[:128],
             usage=self._counted(),
+            is_cut=self._stop_reason == "max_tokens",
         )
 
     def _counted(self) -> Usage:

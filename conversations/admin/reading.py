@@ -349,7 +349,7 @@ def sent(turn: Turn, *, number: int | None) -> dict[str, Any]:
     if call is None or not call.record:
         return told
     conversation, kept = turn.conversation, call.record
-    again = build_again(conversation, turn.model, kept)
+    again = build_again(conversation, turn.model, kept, turn.options)
     whose: dict[str, Any] = {"owner_id": conversation.owner_id, "agent": conversation.agent.name}
     versions = AgentVersion.objects.filter(agent=conversation.agent_id, number=kept["agent"])
     memories = MemoryVersion.objects.filter(**whose, number=kept.get("memory", 0))

@@ -22,11 +22,11 @@ from agent import llm, outages, tokens
 from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError
 from agent.llm.base import Completion, Delta
 from agent.llm.breaker import ProviderRests
-from agent.loop import CallModel, Finish, Limit, RunTools, next_step
+from agent.loop import AskCaller, CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
 from conversations import events
-from conversations.engine import approvals, commands, deferred, doorbell, lease, snapshot, step_context, steps
+from conversations.engine import approvals, caller, commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
 from conversations.engine.lease import Claim
 from conversations.engine.model_request import Asking, compact_to
@@ -119,6 +119,7 @@ class TurnRunner(Runner):
     def before_sweep(self) -> None:
         deferred.fire_due()
         approvals.expire_due()
+        caller.expire_due()
         end_overdue_calls()
 
     def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
@@ -267,9 +268,13 @@ class TurnRunner(Runner):
             await commands.carry_out(claim, context, self.database, stored=again)
             return None
         limit = _limit_met(claim, stored)
-        step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit)
+        callers = claim.callers_tools
+        step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit, callers_tools=callers)
         if isinstance(step, RunTools):
             return await self.database(answer_calls, claim, stored)
+        if isinstance(step, AskCaller):
+            await self._stored(steps.wait_for_caller, claim, step.calls)
+            return None
         completion, keep_tokens, sent, bill = Completion(), None, None, bills.NOTHING
         if isinstance(step, CallModel):
             asking = Asking(context, step.limit)
@@ -278,14 +283,17 @@ class TurnRunner(Runner):
             except LlmError as error:
                 return await self._fall_back_or_wait(claim, context, error, sent=asking.record)
             keep_tokens, sent = compact_to(context, asking.request), asking.record
-            step = next_step([*stored.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
-        if isinstance(step, RunTools):
-            given: dict[str, Any] = {"limit": step.limit, "before": stored.calls, "sent": sent, "bill": bill}
+            told = [*stored.own, completion.as_message()]
+            step = next_step(told, max_rounds=claim.max_rounds, limit=step.limit, callers_tools=callers)
+        if isinstance(step, RunTools | AskCaller):
+            met = step.limit if isinstance(step, RunTools) else None
+            given: dict[str, Any] = {"limit": met, "before": stored.calls, "sent": sent, "bill": bill}
             waits = await self._paid(steps.store_calls, claim, completion, **given, taint=context.taint)
             return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
         given = {"reply": step.reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
-        await self._paid(steps.finish, claim, completion, **given, bill=bill, taint=context.taint)
+        rounds = stored.rounds_of(callers) if callers else 0
+        await self._paid(steps.finish, claim, completion, **given, rounds=rounds, bill=bill, taint=context.taint)
         return None
 
     async def _paid(self, store: Callable[..., T], claim: Claim, completion: Completion, **given: Any) -> T:
@@ -335,7 +343,9 @@ class TurnRunner(Runner):
         tokens.correction.learn(
             offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
         )
-        if not completion.content.strip() and not completion.tool_calls and not limit:
+        # One that the caller has bounded may have used up its tokens before it said anything.
+        is_bounded = completion.is_cut and asking.request.max_tokens is not None
+        if not completion.content.strip() and not completion.tool_calls and not limit and not is_bounded:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
         completion = await _redacted(completion)

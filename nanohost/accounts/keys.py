@@ -13,7 +13,7 @@ from nanohost.accounts.models import EXPIRED, ApiKey
 # What people set.
 LIMITS = (
     *("name", "scopes", "agent_names", "model_names", "networks", "requests_per_minute", "turns_at_once"),
-    "expires_at",
+    *("cancel_on_disconnect", "expires_at"),
 )
 
 

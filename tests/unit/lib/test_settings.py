@@ -35,6 +35,7 @@ NONSENSE = {
         "vllm=http://[",
         "\udcff",
     ],
+    "origins": ["chat.example.org", "https://chat.example.org/", "https://Chat.example", "https://a, null", "\udcff"],
     "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
 }
 

@@ -1,0 +1,78 @@
+"""Parameters of a request: passed on with each model call, kept, or refused; none is passed over in silence that would
+change what a model answers."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from conversations.openai_api.errors import InvalidValue, UnsupportedParameter
+from conversations.openai_api.values import as_flag, as_list, as_number, as_one_of, as_text, as_whole
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+MAX_STOPS = 4
+
+
+def _stops(value: Any, param: str) -> str | list[str]:
+    if isinstance(value, str):
+        return as_text(value, param, least=1, most=200)
+    return [as_text(each, param, least=1, most=200) for each in as_list(value, param, most=MAX_STOPS)]
+
+
+# Passed on with each model call, as far as its provider has the like.
+PASSED_ON: Mapping[str, Callable[[Any, str], Any]] = {
+    "temperature": partial(as_number, least=0, most=2),
+    "top_p": partial(as_number, least=0, most=1),
+    "presence_penalty": partial(as_number, least=-2, most=2),
+    "frequency_penalty": partial(as_number, least=-2, most=2),
+    "seed": partial(as_whole, least=-(2**63), most=2**63 - 1),
+    "stop": _stops,
+    "max_tokens": partial(as_whole, least=1),
+    "max_completion_tokens": partial(as_whole, least=1),
+    "reasoning_effort": partial(as_one_of, choices=_EFFORTS),
+    "verbosity": partial(as_one_of, choices=("low", "medium", "high")),
+    "parallel_tool_calls": as_flag,
+}
+
+# Refused, unless they say what is so without them.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "web_search_options": (),
+    "prompt": (),
+    "moderation": (),
+    "functions": ([],),
+    "function_call": ("none",),
+}
+
+
+def model_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What is passed on with each model call, by its name in Chat Completions; raises for what is refused."""
+    for name, neutral in REFUSED.items():
+        if body.get(name) is not None and not any(body[name] == each for each in neutral):
+            raise UnsupportedParameter(f"{name} is not supported here; leave it out.", param=name)
+    _refuse_answer_format(body)
+    given = {name: read(body[name], name) for name, read in PASSED_ON.items() if body.get(name) is not None}
+    if (most := given.pop("max_completion_tokens", None)) is not None:  # the newer name of the two
+        given["max_tokens"] = most
+    return given
+
+
+def _refuse_answer_format(body: Mapping[str, Any]) -> None:
+    """The one place that reads ``response_format``."""
+    given = body.get("response_format")
+    if given is None:
+        return
+    if not isinstance(given, dict) or given.get("type") not in ("text", "json_object", "json_schema"):
+        raise InvalidValue(
+            "response_format has to be an object whose type is text, json_object or json_schema.",
+            param="response_format",
+        )
+    if given["type"] != "text":
+        raise UnsupportedParameter(
+            f"response_format of the type {given['type']} is not supported here yet.", param="response_format"
+        )
