@@ -99,8 +99,8 @@ class Awaited:
     turn_id: UUID
     renderer: Renderer
     streams: bool
-    is_held: bool
-    cancels: bool
+    is_held: bool = False
+    cancels: bool = False
 
 
 @dataclass(kw_only=True)
