@@ -81,6 +81,8 @@ class Background:
 
     ``documents``: by name, in their order. ``memory``: the long-term memory. ``summary``: of the conversation before
     the history. ``pinned``: messages of it that are to be there in any case. ``tools``: names of those it may use.
+    ``instructions``: of the program that asks, besides. ``is_stamped``: a user's messages end in the time they were
+    sent at.
     """
 
     system_prompt: str = ""
@@ -96,15 +98,18 @@ class Background:
     summary: str = ""
     pinned: Sequence[Pinned] = ()
     tools: Sequence[str] = ()
+    instructions: str = ""
+    is_stamped: bool = True
 
 
 def sections(background: Background) -> list[str]:
     """The system prompt's parts, in their order."""
     runtime = f"Your name here is {background.agent}. Times are those of {background.zone}." if background.agent else ""
-    identity = [background.system_prompt or DEFAULT_SYSTEM_PROMPT, UNTRUSTED_NOTICE, f"{runtime} {SENT_NOTICE}".strip()]
+    sent = SENT_NOTICE if background.is_stamped else ""
+    identity = [background.system_prompt or DEFAULT_SYSTEM_PROMPT, UNTRUSTED_NOTICE, f"{runtime} {sent}".strip()]
     hints = [hint for name, hint in _MEMORY_HINTS.items() if name in background.tools]
     found = [
-        "\n\n".join(identity),
+        "\n\n".join(each for each in identity if each),
         *(f"## {name}\n\n{text.strip()}" for name, text in background.documents.items() if text.strip()),
         _titled("## Long-term Memory", background.memory),
         _titled("## Today's Notes", background.notes),
@@ -116,6 +121,7 @@ def sections(background: Background) -> list[str]:
         if background.pinned
         else "",
         _titled("## Summary of the conversation so far", background.summary),
+        _titled("## Instructions for this request", background.instructions),
     ]
     return [text for text in found if text]
 
@@ -130,6 +136,8 @@ _AS_TEXT = "\\\\"
 
 # Of the tokens that a prompt may have, so many each of these may take at most: the history keeps nearly a third.
 _DOCUMENT_SHARE, _MEMORY_SHARE, _SUMMARY_SHARE, _NOTES_SHARE = 0.06, 0.2, 0.15, 0.05
+# Of the program that asks: its prompt may be its whole work. It comes out of what the history keeps.
+_INSTRUCTIONS_SHARE = 0.4
 # And pinned messages, of which no more are taken than fit; they come out of what the history keeps.
 PINNED_SHARE = 0.1
 
@@ -148,6 +156,7 @@ def _bounded(background: Background, tokens: int) -> Background:
         summary=fit(background.summary, _SUMMARY_SHARE),
         notes=fit(background.notes, _NOTES_SHARE),
         pinned=_bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
+        instructions=fit(background.instructions, _INSTRUCTIONS_SHARE),
     )
     return bounded if bounded != background else background
 

@@ -58,6 +58,30 @@ class ConversationBusy(Problem):
     code, status, title = "conversation_busy", 409, "A turn of this conversation has not ended, and onBusy is reject."
 
 
+class Draining(Problem):
+    """The process that keeps the client is about to stop; its turn goes on."""
+
+    code, status, title = "draining", 503, "This web node is stopping; the turn goes on. Send the same request again."
+
+
+class OutputMissing(Problem):
+    """A turn is to go on without what one of its caller's tools gave."""
+
+    code, status, title = "output_missing", 400, "Each function call of the last answer needs its output."
+
+
+class UnknownCall(Problem):
+    """What a tool gave is of no call that a turn waits for."""
+
+    code, status, title = "unknown_call", 400, "No turn waits for the output of this call."
+
+
+class NotWaiting(Problem):
+    """What the caller's tools gave comes too late, or was given before, and differs."""
+
+    code, status, title = "not_waiting", 409, "The turn does not wait for these outputs any more."
+
+
 class NotFailed(Problem):
     """A turn is to be asked again that has not failed."""
 

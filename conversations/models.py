@@ -1,8 +1,10 @@
 """What happened: conversations, their messages, their turns, what goes out of them, and the workers that run them."""
 
 import json
+import re
 from datetime import datetime
 from typing import Any, Literal, Self
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -118,6 +120,12 @@ class Conversation(models.Model):
         default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
     )
     metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
+    is_transient = models.BooleanField(
+        verbose_name="transient",
+        default=False,
+        db_default=False,
+        help_text="Made for one request that brought its whole history; deleted after TRANSIENT_DAYS.",
+    )
     cost = models.BigIntegerField(
         null=True,
         blank=True,
@@ -142,6 +150,9 @@ class Conversation(models.Model):
                 fields=["-created_at"], condition=Q(tainted_at_seq__isnull=False), name="tainted_conversations"
             ),
             models.Index(fields=["agent", "id"], name="conversations_of_an_agent"),
+            # Of the two kinds, one is listed and the other deleted; there may be very many of either.
+            models.Index(fields=["owner", "-created_at"], condition=Q(is_transient=False), name="listed_conversations"),
+            models.Index(fields=["created_at"], condition=Q(is_transient=True), name="transient_conversations"),
         ]
 
     def __str__(self) -> str:
@@ -257,6 +268,12 @@ class Turn(Leased):
     cancelled_by = models.UUIDField(
         null=True, blank=True, help_text="The turn that it was cancelled for: a /stop, or one that interrupts."
     )
+    options = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="What it was asked with besides words: instructions, tools and parameters of the caller; see"
+        " conversations/options.py.",
+    )
     sent = models.JSONField(
         null=True,
         blank=True,
@@ -307,6 +324,8 @@ class Turn(Leased):
             # What people look for, with an error's report in hand.
             models.Index(fields=["request_id"], name="turns_by_request"),
             models.Index(fields=["error_code", "-created_at"], condition=Q(error_code__gt=""), name="turns_by_error"),
+            # By which a client's retry finds the turn that it has made before.
+            models.Index(fields=["body_hash"], condition=Q(options__isnull=False), name="turns_by_body"),
         ]
 
     def __str__(self) -> str:
@@ -323,6 +342,41 @@ class Turn(Leased):
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
+
+
+class CallerRound(models.Model):
+    """What a turn has asked its caller to do: calls of tools that are the caller's own. The turn waits for what they
+    give; each round ends a part of it, which a request was answered with."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="caller_rounds", db_index=False)
+    number = models.PositiveIntegerField(help_text="Its place in the turn, from 0.")
+    calls = models.JSONField(help_text="The calls, in the chat format.")
+    messages = models.PositiveIntegerField(help_text="How many messages of the assistant the turn had by then.")
+    prompt_tokens = models.PositiveIntegerField(help_text="What the turn had used by then.")
+    completion_tokens = models.PositiveIntegerField()
+    cached_tokens = models.PositiveIntegerField()
+    outputs_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what the calls gave.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    answered_at = models.DateTimeField(null=True, blank=True, help_text="When the caller came back with that.")
+
+    class Meta:
+        ordering = ["turn_id", "number"]
+        constraints = [models.UniqueConstraint(fields=["turn", "number"], name="one_caller_round_a_number")]
+
+    def __str__(self) -> str:
+        return f"round {self.number} of turn {self.turn_id}"
+
+    @staticmethod
+    def call_id(round_id: UUID, index: int) -> str:
+        """The id of a call: 39 characters, of which providers take 40, and from which its round is told."""
+        return f"call_{round_id.hex}{index:02x}"
+
+    @staticmethod
+    def id_of(call_id: str) -> UUID | None:
+        """The round whose call an id is, if it is one of ours."""
+        found = re.fullmatch("call_([0-9a-f]{32})[0-9a-f]{2}", call_id)
+        return UUID(found[1]) if found else None
 
 
 class MessageQuerySet(models.QuerySet["Message"]):

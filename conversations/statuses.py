@@ -27,6 +27,8 @@ class WaitingFor(models.TextChoices):
     TOOLS = "tools"
     # Of calls that need somebody's consent; it may take days.
     APPROVAL = "approval"
+    # Of calls that whoever asked has to run; it may take days.
+    CALLER = "caller"
     RETRY = "retry"
     # Of a queued one, which was stored while the intake was paused; it is taken away at the resume.
     INTAKE = "intake"
@@ -81,6 +83,9 @@ WAITING_FOR: Mapping[str, Description] = {
     WaitingFor.TOOLS: Description(label="waiting", words="It waits for its tool calls", ended_by=EndedBy.CANCELLER),
     WaitingFor.APPROVAL: Description(
         label="waiting", words="It waits for somebody to approve a tool call", ended_by=EndedBy.CANCELLER
+    ),
+    WaitingFor.CALLER: Description(
+        label="waiting", words="It waits for its caller to run tools of its own", ended_by=EndedBy.CANCELLER
     ),
     WaitingFor.RETRY: Description(label="waiting", words="It is to be taken up again", ended_by=EndedBy.CANCELLER),
     WaitingFor.INTAKE: Description(

@@ -32,6 +32,12 @@ WEB_DRAIN_SECONDS = env.integer("WEB_DRAIN_SECONDS", 0, minimum=0, maximum=600)
 WORKER_ALIVE_FILE = env.string("WORKER_ALIVE_FILE")
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
+# Pages of these origins may call /v1 from a browser; * is every page there is.
+# A turn that waits for tools of its caller's is cancelled after so long.
+CALLER_WAIT_SECONDS = env.integer("CALLER_WAIT_SECONDS", 7 * 24 * 3600)
+# Conversations of requests to /v1 that brought their whole history are kept for so many days.
+TRANSIENT_DAYS = env.integer("TRANSIENT_DAYS", 30, maximum=36_500)
+CORS_ALLOWED_ORIGINS = env.origins("CORS_ALLOWED_ORIGINS")
 
 # --- which shape -------------------------------------------------------------------------------------------------
 # Without servers, one process on SQLite; with them, any number of processes.
@@ -435,6 +441,8 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Conversations with LLM agents: chat, turns, messages and tools.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    # OpenAI's API has a document of its own.
+    "PREPROCESSING_HOOKS": ["conversations.openai_api.schema.leave_out"],
     "SERVE_PUBLIC": True,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],

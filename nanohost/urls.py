@@ -5,6 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
+from conversations.openai_api.schema import OpenAISchema
 from conversations.web import health
 from nanohost.console import attention, problems
 from nanohost.console.metrics import metrics
@@ -26,6 +27,8 @@ urlpatterns = [
     path("api/v1/", include("nanohost.console.usage_api")),
     path("api/v1/", include("conversations.api.urls")),
     path("api/v1/", include("scheduler.api.urls")),
+    path("api/schema/openai", OpenAISchema.as_view()),
+    path("v1/", include("conversations.openai_api.urls")),
 ]
 
 handler400 = problems.bad_request

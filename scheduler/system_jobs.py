@@ -58,7 +58,8 @@ SYSTEM_JOBS = (
         name="data_retention",
         task="scheduler.tasks.data_retention",
         times=timedelta(minutes=1),
-        description="Once a day, in pieces, deletes what is older than its agent's page says.",
+        description="Once a day, in pieces, deletes what is older than its agent's page says; and conversations of one"
+        " request of /v1 each after TRANSIENT_DAYS.",
     ),
 )
 

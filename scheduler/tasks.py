@@ -3,6 +3,7 @@
 from celery import shared_task
 
 from conversations.deliveries import outbox
+from conversations.engine.retention import forget_transient
 from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock
 from scheduler import retention as aged
@@ -49,4 +50,13 @@ def retention() -> None:
 def data_retention() -> None:
     """Delete what is older than its agent keeps it. Not for long: a worker hears no ring meanwhile."""
     with recorded("data_retention") as report:
-        report.did = told(aged.go_on(), "row deleted by its age", "rows deleted by their age")
+        transient = forget_transient(seconds=aged.RUN_SECONDS)
+        report.did = ", ".join(
+            filter(
+                None,
+                (
+                    told(aged.go_on(), "row deleted by its age", "rows deleted by their age"),
+                    told(transient, "transient conversation deleted", "transient conversations deleted"),
+                ),
+            )
+        )

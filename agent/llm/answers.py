@@ -89,6 +89,7 @@ def completion_of(answer: Any) -> Completion:
         tool_calls=calls,
         model=storable(model)[:128],
         usage=counted,
+        is_cut=finish_reason == "length",
     )
 
 

@@ -119,17 +119,34 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
     if request.tools:
         body["tools"] = [_tool(each["function"]) for each in request.tools]
         body["tools"][-1] |= {"cache_control": _CACHED}
-    if request.tool_choice:
-        body["tool_choice"] = {"type": "tool", "name": request.tool_choice}
-    elif request.effort:
+    given = request.parameters
+    if choice := _tool_choice(request):
+        body["tool_choice"] = choice
+    if not (request.tool_choice or request.must_call) and request.effort:
         body |= _thinking(request.model, request.effort, most, messages)
     if request.answer and request.answer.schema is not None:
         answer = {"format": {"type": "json_schema", "schema": request.answer.schema}}
         body["output_config"] = body.get("output_config", {}) | answer
-    # A model that thinks takes none, and none takes more than 1. The package does not know it any more; models do.
-    if request.temperature is not None and "thinking" not in body:
-        body["extra_body"] = {"temperature": min(request.temperature, 1.0)}
+    # A model that thinks takes neither, and none takes both. The package does not know them any more; models do.
+    if "thinking" not in body:
+        if request.temperature is not None:
+            body["extra_body"] = {"temperature": min(request.temperature, 1.0)}
+        elif "top_p" in given:
+            body["extra_body"] = {"top_p": given["top_p"]}
+    if stop := given.get("stop"):
+        body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     return body
+
+
+def _tool_choice(request: ModelRequest) -> dict[str, Any] | None:
+    kind: dict[str, Any] | None = None
+    if request.tool_choice:
+        kind = {"type": "tool", "name": request.tool_choice}
+    elif request.must_call and request.tools:
+        kind = {"type": "any"}
+    if request.tools and request.parameters.get("parallel_tool_calls") is False:
+        kind = (kind or {"type": "auto"}) | {"disable_parallel_tool_use": True}
+    return kind
 
 
 def _tool(function: dict[str, Any]) -> dict[str, Any]:
@@ -339,6 +356,7 @@ class StreamedMessage:
             tool_calls=tuple(calls),
             model=storable(str(self._model))[:128],
             usage=self._counted(),
+            is_cut=self._stop_reason == "max_tokens",
         )
 
     def _counted(self) -> Usage:

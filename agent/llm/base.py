@@ -1,6 +1,6 @@
 """What every model client offers. Values only: no Django, no storage."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,11 +16,12 @@ MAX_TOOL_CALLS = 128
 class ModelRequest:
     """One call of a model. ``messages`` and ``tools`` in the OpenAI chat format; without tools, none are offered.
 
-    ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model. ``max_tokens``: of
-    the answer, what is thought aloud included; None where nothing bounds it but the model. ``provider``: the one that
-    its agent names, if it names one. ``effort``: how much it is to think, low, medium or high; empty: as it does by
-    itself. ``answer``: what its provider is told of the form of its answer; None: nothing.
-    ``temperature``: None: as the provider has it.
+    ``tool_choice``: the name of the tool that it has to call; empty where that is up to the model. ``must_call``: it
+    has to call one of them. ``max_tokens``: of the answer, what is thought aloud included; None where nothing bounds it
+    but the model. ``provider``: the one that its agent names, if it names one. ``effort``: how much it is to think,
+    low, medium or high; empty: as it does by itself. ``answer``: what its provider is told of the form of its answer;
+    None: nothing. ``temperature``: None: as the provider has it. ``parameters``: other parameters of Chat Completions,
+    by their names there; a provider that has none of that kind is not told.
 
     An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
     ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
@@ -30,11 +31,13 @@ class ModelRequest:
     messages: list[ChatMessage]
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: str = ""
+    must_call: bool = False
     max_tokens: int | None = None
     provider: str = ""
     effort: str = ""
     answer: AnswerFormat | None = None
     temperature: float | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class Completion:
 
     ``took_ms``: how long the call took, in milliseconds, 1 at least; 0 for what no model was asked for. ``provider``:
     who was asked, and ``why`` that one, in words. ``thoughts``: of what it thought, what the provider wants to be sent
-    back as it is.
+    back as it is. ``is_cut``: it ends where it had no more tokens, and not where the model was done.
     """
 
     content: str = ""
@@ -74,6 +77,7 @@ class Completion:
     took_ms: int = 0
     provider: str = ""
     why: str = ""
+    is_cut: bool = False
 
     def as_message(self) -> ChatMessage:
         """The answer as a message of the chat."""

@@ -209,6 +209,12 @@ def _body(request: ModelRequest, options: str, bound: str, provider: Provider) -
     if request.tool_choice:
         choice = {"type": "function", "function": {"name": request.tool_choice}}
         parts.append(f'"tool_choice": {json.dumps(choice)}')
+    elif request.must_call and request.tools:
+        parts.append('"tool_choice": "required"')
+    for name, value in request.parameters.items():
+        # Servers refuse it where there are no tools.
+        if name != "parallel_tool_calls" or request.tools:
+            parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
     if request.max_tokens is not None:
         parts.append(f'"{bound}": {request.max_tokens}')
     if (temperature := provider.temperature(request.model, request.temperature)) is not None:

@@ -105,6 +105,8 @@ def body_of(request: ModelRequest, access: Access) -> dict[str, Any]:
         body["tools"] = [{"type": "function", "strict": False, **each["function"]} for each in request.tools]
     if request.tool_choice:
         body["tool_choice"] = {"type": "function", "name": request.tool_choice}
+    elif request.must_call and request.tools:
+        body["tool_choice"] = "required"
     if request.effort:
         body["reasoning"] = {"effort": request.effort, "summary": "auto"}
     if request.answer:
@@ -234,6 +236,7 @@ def _completion_of(response: dict[str, Any], items: Sequence[dict[str, Any]]) ->
             completion_tokens=tokens_in(usage.get("output_tokens")),
             cached_tokens=min(cached, prompt),
         ),
+        is_cut=(response.get("incomplete_details") or {}).get("reason") == "max_output_tokens",
     )
 
 

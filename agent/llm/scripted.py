@@ -25,6 +25,7 @@ try. How often a step has failed is the one thing it remembers, in memory. A ``s
 once: the tool results so far. ``arguments`` that are text are passed on as they are, JSON or not. A step that makes no
 sense is answered with a sentence that says so.
 A check-in is answered HEARTBEAT_OK, or by the first line of the document that is a script.
+A tool that it has to call it calls, with no arguments.
 Without a script: a question for the time calls ``time`` if it is offered, and "Remind me tomorrow at 8 to …" calls
 ``schedule``; everything else is echoed. Asked to put a part of a conversation into memory, it quotes what the users
 said, and keeps what one asked it to remember.
@@ -83,10 +84,11 @@ class ScriptedClient:
         asked = max((index for index, message in enumerate(request.messages) if _is_question(message)), default=0)
         said, since = str(request.messages[asked]["content"]), request.messages[asked + 1 :]
         question = unsent(said)
-        script = [_consolidated(question, request.tool_choice)] if request.tool_choice else _script(question)
+        is_summing_up = request.tool_choice and LINES_HEAD in question
+        script = [_consolidated(question, request.tool_choice)] if is_summing_up else _script(question)
         step_number = sum(1 for message in since if message["role"] == "assistant")
         if script is None:
-            step = _improvise(question, since, request.tools, sent=said.removeprefix(question))
+            step = _improvise(question, since, request, sent=said.removeprefix(question))
         elif step_number < len(script):
             step = _checked(script[step_number], step_number)
         else:
@@ -133,6 +135,7 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
     if not content and not calls:
         content = "I would need tools for that." if step.get("call") else "There is nothing to say."
     reasoning = storable(step.get("think", ""))
+    length = len(reasoning) + len(content)
     if request.max_tokens is not None:
         reasoning = reasoning[: BYTES_A_TOKEN * (request.max_tokens - 1)]
         content = content[: BYTES_A_TOKEN * (request.max_tokens - 1) - len(reasoning)]
@@ -149,6 +152,7 @@ def _answer(step: dict[str, Any], step_number: int, request: ModelRequest, since
             + 1,
             completion_tokens=(len(reasoning) + len(content)) // BYTES_A_TOKEN + 1,
         ),
+        is_cut=len(reasoning) + len(content) < length,
     )
 
 
@@ -243,10 +247,10 @@ def _is_count(value: Any) -> bool:
 _REMINDER = re.compile(r"remind me tomorrow at (\d\d?)(?::(\d\d))?(?: to (.+?))?\.?", re.IGNORECASE)
 
 
-def _improvise(
-    question: str, since: Sequence[ChatMessage], tools: Sequence[dict[str, Any]], *, sent: str
-) -> dict[str, Any]:
-    offered = {tool["function"]["name"] for tool in tools}
+def _improvise(question: str, since: Sequence[ChatMessage], request: ModelRequest, *, sent: str) -> dict[str, Any]:
+    offered = {tool["function"]["name"]: tool for tool in request.tools}
+    if forced := request.tool_choice or (next(iter(offered), "") if request.must_call else ""):
+        return {"call": [{"name": forced}]}
     if since and since[-1]["role"] == "tool":
         return {"say": "The tool says: {results}"}
     day = re.search(r"\d{4}-\d\d-\d\d", sent)

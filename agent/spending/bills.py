@@ -63,6 +63,7 @@ def bill_of(completion: Completion, *, model: str, price: Price | None, reserved
         # Who was asked, and why.
         "provider": completion.provider,
         "why": redact(completion.why),
+        **({"cut": True} if completion.is_cut else {}),
     }
     counted_cost = price.cost(counted) if price else 0
     return Bill(cost=cost, kept=kept, reserved=reserved, counted=counted, counted_cost=counted_cost)

@@ -106,6 +106,7 @@ class TurnAdmin(GrowingAdmin):
                     "fallback_reason",
                     "response_format",
                     "not_valid",
+                    "options",
                     "sent_to_model",
                     "version",
                     "request_id",

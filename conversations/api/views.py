@@ -19,18 +19,26 @@ from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurns
 from conversations.engine import deferred, inbox, turn_control
 from conversations.errors import UnknownAgent
 from conversations.events import answers
-from conversations.events.answers import Answer, accepted, turns_as_json
+from conversations.events.answers import accepted, as_response, turns_as_json
 from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, Message, Turn
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
-from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, owner_of, parameter_of, problems
+from nanohost.lib.api import (
+    IDEMPOTENCY_KEY,
+    NewestFirst,
+    Nothing,
+    Pages,
+    checked,
+    idempotency_key,
+    owner_of,
+    parameter_of,
+    problems,
+    request_id,
+)
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import UNSTORABLE
-
-IDEMPOTENCY_KEY = r"[!-~]{1,255}"
-
 
 _conversation = Rows(
     lambda: Conversation.objects.select_related("agent").filter(pk=Given("id"), owner_id=Given("owner_id"))
@@ -62,7 +70,7 @@ def _owned_deferred(request: Request, deferred_id: UUID) -> DeferredMessage:
 
 
 class ConversationList(ListAPIView[Conversation]):
-    """Conversations of the caller."""
+    """Conversations of the caller, but for those that are there for one request of ``/v1`` only."""
 
     scopes: ClassVar = {"GET": (Scope.READ,), "POST": (Scope.CHAT,)}
 
@@ -70,7 +78,8 @@ class ConversationList(ListAPIView[Conversation]):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        owned = Conversation.objects.select_related("agent").with_title().filter(owner=owner_of(self.request))
+        rows = Conversation.objects.select_related("agent").with_title()
+        owned = rows.filter(owner=owner_of(self.request), is_transient=False)
         mine = access.admitted(owned, key_of(self.request))
         key = self.request.query_params.get("key")
         if key is None:
@@ -179,11 +188,11 @@ class Chat(APIView):
         if said.get("stream") or "text/event-stream" in request.headers.get("Accept", ""):
             return _streamed(request, turn)
         if _prefers_no_wait(request):
-            return _as_response(accepted(turn), {"Preference-Applied": "respond-async"})
+            return as_response(accepted(turn), {"Preference-Applied": "respond-async"})
         if turn.ended:  # an idempotent repeat
-            return _as_response(answers.current(turn.pk, request_id=_request_id(request)))
+            return as_response(answers.current(turn.pk, request_id=request_id(request)))
         await_turn(request, turn.pk, renderer=answers)
-        return _as_response(accepted(turn))
+        return as_response(accepted(turn))
 
 
 class TurnList(APIView):
@@ -201,7 +210,7 @@ class TurnList(APIView):
         """Store the message, and answer at once with the turn that will answer it, and its Location."""
         conversation = owned_conversation(request, conversation_id)
         said = checked(shapes.ChatMessageIn, request)
-        return _as_response(accepted(_received(request, conversation, said)))
+        return as_response(accepted(_received(request, conversation, said)))
 
     @extend_schema(
         operation_id="listTurns",
@@ -222,8 +231,8 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
         content=said["message"],
         model=said.get("model", ""),
         response_format=said.get("response_format", ""),
-        idempotency_key=_idempotency_key(request),
-        request_id=_request_id(request),
+        idempotency_key=idempotency_key(request),
+        request_id=request_id(request),
         turn_id=new_turn_id(request),
         on_busy=said.get("onBusy", "enqueue"),
         while_paused="refuse",
@@ -231,35 +240,14 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
     )
 
 
-def _request_id(request: Request) -> str:
-    return str(request.META.get("HTTP_X_REQUEST_ID", ""))
-
-
-def _as_response(answer: Answer, headers: dict[str, str] | None = None) -> JsonResponse:
-    return JsonResponse(
-        answer.body,
-        status=answer.status,
-        content_type=answer.content_type,
-        headers={**answer.headers, **(headers or {})},
-        json_dumps_params={"ensure_ascii": False, "separators": (",", ":")},  # as the gateway writes it
-    )
-
-
 def _streamed(request: Request, turn: Turn) -> JsonResponse:
     """The gateway sends the turn's events instead."""
     await_turn(request, turn.pk, renderer=answers, streams=True)
-    return _as_response(accepted(turn))
+    return as_response(accepted(turn))
 
 
 def _prefers_no_wait(request: Request) -> bool:
     return "respond-async" in re.split(r"[\s,;]+", request.headers.get("Prefer", "").lower())
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not re.fullmatch(IDEMPOTENCY_KEY, key):
-        raise InvalidRequest("Idempotency-Key is 1 to 255 printable ASCII characters, without spaces.")
-    return key
 
 
 class MessageList(ListAPIView[Message]):
@@ -310,7 +298,7 @@ class MessageList(ListAPIView[Message]):
         said = checked(shapes.MessageIn, request)
         rides_along = not said.get("trigger", True) or said.get("onWake", False)
         if not rides_along and "runAfter" not in said:
-            return _as_response(accepted(_received(request, conversation, said)))
+            return as_response(accepted(_received(request, conversation, said)))
         stored = deferred.put(
             conversation,
             kind=deferred.Kind.NOTE
@@ -321,8 +309,8 @@ class MessageList(ListAPIView[Message]):
             content=said["message"],
             model=said.get("model", ""),
             run_after=said.get("runAfter"),
-            idempotency_key=_idempotency_key(request),
-            request_id=_request_id(request),
+            idempotency_key=idempotency_key(request),
+            request_id=request_id(request),
             key=key_of(request),
         )
         return Response(shapes.DeferredMessageView(stored).data, status=202)

@@ -95,7 +95,7 @@ class _Kept:
 
     messages: list[Said]
     from_seq: int
-    zone: tzinfo
+    zone: tzinfo | None
     until: float
     summary_seq: int | None = None
     summary: str = ""
@@ -142,11 +142,13 @@ def read(
     consolidated_through: int,
     window: int,
     summary_seq: int | None = None,
+    is_stamped: bool = True,
     recent: Recent = recent,
 ) -> tuple[Sequence[Said], str]:
     """What no summary covers, and the last ``window`` messages in any case, but nothing from before ``starts_at``; in
-    order, and the last ``MAX_MESSAGES`` at most, unless the turn itself has more. And the summary of that number."""
-    first, zone = max(consolidated_through + 1, starts_at), timezone.get_current_timezone()
+    order, and the last ``MAX_MESSAGES`` at most, unless the turn itself has more. And the summary of that number.
+    ``is_stamped``: whether a user's messages tell when they were sent; the same for all of a conversation."""
+    first, zone = max(consolidated_through + 1, starts_at), _zone(is_stamped)
     whose = {"conversation_id": conversation_id, "turn_id": turn_id}
     known = recent.get(conversation_id)
     if known and known.zone is zone and time.monotonic() < known.until:
@@ -190,7 +192,12 @@ def _with_what_came_since(
     return replace(kept, messages=seen[begin:], from_seq=from_seq)
 
 
-def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo) -> list[Said]:
+def _zone(is_stamped: bool) -> tzinfo | None:
+    """In which a user's messages tell when they were sent; None: they do not."""
+    return timezone.get_current_timezone() if is_stamped else None
+
+
+def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo | None) -> list[Said]:
     made = []
     for seq, is_own, kind, created_at, *row in rows:
         chat = Fixed(as_chat(*row))
@@ -201,19 +208,19 @@ def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo) -> list[Said]:
     return made
 
 
-def said_between(conversation_id: UUID, first_seq: int, last_seq: int) -> list[ChatMessage]:
+def said_between(conversation_id: UUID, first_seq: int, last_seq: int, *, is_stamped: bool = True) -> list[ChatMessage]:
     """Messages as the prompt had them whose history was read from the first number to the last."""
     said = Message.objects.filter(conversation_id=conversation_id, seq__range=(first_seq, last_seq))
     said = said.filter(type=Message.Type.NORMAL, kind=Message.Kind.SAID).order_by("seq")
-    zone = timezone.get_current_timezone()
+    zone = _zone(is_stamped)
     return [
         for_model(zone, created_at, as_chat(*row))
         for created_at, *row in said.values_list("created_at", *_FOR_CHAT, "thoughts")
     ]
 
 
-def for_model(zone: tzinfo, created_at: datetime, chat: ChatMessage) -> ChatMessage:
-    """A message as the prompt has it: a user's with the time at which it was sent."""
-    if chat["role"] != Message.Role.USER:
+def for_model(zone: tzinfo | None, created_at: datetime, chat: ChatMessage) -> ChatMessage:
+    """A message as the prompt has it: a user's with the time at which it was sent, if that is known."""
+    if chat["role"] != Message.Role.USER or zone is None:
         return chat
     return chat | {"content": sent_at(chat["content"], created_at.astimezone(zone))}

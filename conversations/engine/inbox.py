@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, DurationField, Exists, F, Q, QuerySet
 from django.utils import timezone
 
+from agent.loop import ChatMessage
 from agent.models import DEFAULT_AGENT, Agent
 from agent.spending import book, budgets
 from agent.spending.budgets import Payer
@@ -35,6 +36,7 @@ from conversations.errors import (
 )
 from conversations.kinds import TURNS
 from conversations.models import Conversation, DeferredMessage, DeferredState, IntakePause, Message, Turn
+from conversations.options import Options
 from conversations.statuses import ACTIVE, TurnStatus, WaitingFor
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import Now, from_now
@@ -48,6 +50,9 @@ WhilePaused = Literal["hold", "refuse"]
 
 # Where check-ins speak. Nobody else begins there, or it would be with another agent.
 OWN_CHANNEL = "heartbeat:"
+
+# A client that has waited for its own time-out, of ten minutes by default, tries again then.
+RETRIED_SECONDS = 20 * 60
 
 # Nobody knows for how long the intake will be paused: so often a client may ask.
 RETRY_AFTER_SECONDS = 15
@@ -91,7 +96,7 @@ def _agent(name: str) -> Agent:
 _insert_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "waiting_for", "api_key_id", "response_format"),
+    *("created_at", "waiting_for", "api_key_id", "response_format", "options"),
     status=TurnStatus.QUEUED,
     notified_at=Now(),
     cost=0,
@@ -99,7 +104,7 @@ _insert_turn = Insert(
 _insert_claimed_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "agent_version", "worker", "api_key_id", "response_format"),
+    *("created_at", "agent_version", "worker", "api_key_id", "response_format", "options"),
     status=TurnStatus.RUNNING,
     fence=1,
     lease_until=from_now(Given("lease", DurationField())),
@@ -116,6 +121,53 @@ _insert_message = Insert(
 )
 
 
+def _message_of(
+    message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
+) -> Message:
+    """A message in the chat format that somebody else says was said."""
+    return Message(
+        conversation=conversation,
+        turn_id=turn_id,
+        seq=seq,
+        role=message["role"],
+        content=message.get("content") or "",
+        tool_calls=message.get("tool_calls"),
+        tool_call_id=message.get("tool_call_id", ""),
+        tool_name=message.get("name", "")[:128],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a conversation begins with that is made for one request. ``history``: messages before the one that is asked,
+    in the chat format. ``follows``: the turn's own behind it: what was called for it before, and what that gave."""
+
+    history: Sequence[ChatMessage] = ()
+    follows: Sequence[ChatMessage] = ()
+
+    def store(self, conversation: Conversation) -> None:
+        """Store the conversation."""
+        conversation.next_seq = len(self.history) + 1
+        conversation.save(force_insert=True)
+        Message.objects.bulk_create(
+            [_message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
+        )
+
+
+def transient_conversation(*, owner_id: int, agent: Agent, metadata: Mapping[str, Any]) -> Conversation:
+    """One for a single request that brings its whole history; not stored yet."""
+    made_for = new_id()
+    return Conversation(
+        id=made_for,
+        key=f"openai:{made_for}",
+        owner_id=owner_id,
+        agent=agent,
+        metadata=dict(metadata),
+        cost=0,
+        is_transient=True,
+    )
+
+
 def receive(
     *,
     conversation: Conversation,
@@ -130,6 +182,9 @@ def receive(
     or_own_model: bool = False,
     key: ApiKey | None = None,
     tainted_by: str = "",
+    opening: Opening | None = None,
+    options: Options | None = None,
+    body_hash: str = "",
 ) -> Turn:
     """Store a user's message and the turn that will answer it. Returns the turn.
 
@@ -144,17 +199,20 @@ def receive(
     it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
     back; those are also refused, as :class:`TooManyTurns`, while as many turns of their ``key`` are open as may be.
     ``key``: what it was asked with; the models that it lists take the place of LLM_MODELS. ``tainted_by``: from where
-    the message came, if it is untrusted text: it then taints the conversation once its turn begins.
+    the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: of a
+    ``conversation`` that is not stored yet, and is with the turn. ``options``: what it is asked with besides words;
+    then the words are no command to the host, since a program says them. ``body_hash``: of the whole request, where
+    that is more than the message.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
     :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
     come back, and :class:`NotFound` if the conversation is deleted meanwhile.
     """
-    body_hash = _hash_of(conversation.pk, content, model, response_format)
+    body_hash = body_hash or _hash_of(conversation.pk, content, model, response_format)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
     asked_model = _model_of(conversation.agent, model, or_own_model, key)
-    command = command_in(content)
+    command = command_in(content) if options is None else ""
     if command == STOP:
         on_busy = "interrupt"
     if while_paused == "refuse" and not command:
@@ -162,6 +220,8 @@ def receive(
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
+            if opening:
+                opening.store(conversation)
             taken = _take_number(conversation.pk, while_paused)  # and the lock
             turn_id = turn_id or new_id()
             if on_busy != "enqueue":
@@ -180,6 +240,7 @@ def receive(
                 "created_at": taken.now,
                 "api_key_id": key.pk if key else None,
                 "response_format": response_format,
+                "options": options.as_json() if options is not None else None,
             }
             if place and not tainted_by and not taken.waiting_for and not _open_turn(conversation_id=conversation.pk):
                 claim = _insert_claimed(stored, conversation, taken, worker=place.worker, began=began)
@@ -193,7 +254,8 @@ def receive(
             along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
             said = [*along, content]
             # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
-            first = transcript.take_seqs(conversation.pk, len(said)) if claim else None
+            follows = opening.follows if opening else ()
+            first = transcript.take_seqs(conversation.pk, len(said) + len(follows)) if claim else None
             for offset, each in enumerate(said):
                 _insert_message(
                     id=new_id(),
@@ -205,6 +267,9 @@ def receive(
                     seq=None if first is None else first + offset,
                     tainted_by=tainted_by or None if offset == len(said) - 1 else None,
                 )
+            for offset, message in enumerate(follows, start=len(said)):
+                seq = None if first is None else first + offset
+                _message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
@@ -230,6 +295,8 @@ def _insert_claimed(
         response_format=stored["response_format"],
         request_id=stored["request_id"],
         api_key_id=stored["api_key_id"],
+        is_transient=conversation.is_transient,
+        options=Options.of(stored["options"]),
         fence=1,
         attempts=0,
         deadline=began + timeout.total_seconds(),
@@ -258,6 +325,8 @@ _open_turns_of_key = Rows[int](
     lambda: (
         Turn.objects.open()
         .filter(api_key_id=Given("key_id"), cancel_requested=False)
+        # Many callers never come back: a model's choice of a tool is all that they wanted.
+        .exclude(waiting_for=WaitingFor.CALLER)
         .order_by()
         .values("api_key_id")
         .annotate(open_turns=Count("pk"))
@@ -452,6 +521,14 @@ def _hash_of(conversation_id: UUID, content: str, model: str, response_format: s
 _by_idempotency_key = Rows(
     lambda: Turn.objects.filter(owner_id=Given("owner_id"), idempotency_key=Given("idempotency_key"))
 )
+
+
+def retried(*, key: ApiKey, body_hash: str) -> Turn | None:
+    """The turn that the same request of the same key has made lately, if it goes on or was answered: the client has
+    not heard of it, and asks again."""
+    since = timezone.now() - timedelta(seconds=RETRIED_SECONDS)
+    same = Turn.objects.filter(body_hash=body_hash, options__isnull=False, api_key_id=key.pk, created_at__gte=since)
+    return same.exclude(status=TurnStatus.CANCELLED).order_by("-created_at").first()
 
 
 def _earlier_turn(conversation: Conversation, idempotency_key: str, body_hash: str) -> Turn | None:

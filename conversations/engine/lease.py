@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from agent.models import Agent
 from conversations.engine import transcript
 from conversations.errors import FenceLost, NotClaimed
 from conversations.models import Conversation, Message, Turn, TurnQuerySet
+from conversations.options import Options
 from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import lease_length
@@ -71,7 +73,8 @@ POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_f
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A held turn. ``deadline`` is on this process's monotonic clock, set by the database's. ``as_claimed``: what was
-    stored of it as it was claimed, unless it was to be cancelled."""
+    stored of it as it was claimed, unless it was to be cancelled. ``is_transient``: its conversation is of this one
+    request."""
 
     turn_id: UUID
     conversation_id: UUID
@@ -82,10 +85,17 @@ class Claim:
     response_format: str
     request_id: str
     api_key_id: int | None
+    is_transient: bool
+    options: Options
     fence: int
     attempts: int
     deadline: float = field(compare=False)
     as_claimed: TurnState | None = field(compare=False, repr=False)
+
+    @cached_property
+    def callers_tools(self) -> frozenset[str]:
+        """Names of tools that the caller runs."""
+        return self.options.names()
 
     @property
     def max_rounds(self) -> int:
@@ -200,6 +210,8 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         response_format=turn.response_format,
         request_id=turn.request_id,
         api_key_id=turn.api_key_id,
+        is_transient=conversation.is_transient,
+        options=Options.of(turn.options),
         fence=turn.fence,
         attempts=turn.attempts,
         deadline=time.monotonic() + turn.time_left.total_seconds(),  # type: ignore[attr-defined]  # annotated above

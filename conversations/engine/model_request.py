@@ -8,7 +8,7 @@ words its prompts or describes its tools in another way, or when TIME_ZONE is ch
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
@@ -20,7 +20,7 @@ from agent.errors import NoProvider
 from agent.fixed import as_json
 from agent.llm.base import ModelRequest
 from agent.llm.capabilities import takes_schema
-from agent.loop import ChatMessage, Limit
+from agent.loop import ChatMessage, Limit, is_heard_anew
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
 from conversations import pins
@@ -28,6 +28,7 @@ from conversations.engine.compaction import USED_SHARE
 from conversations.engine.history import MAX_MESSAGES, said_between
 from conversations.engine.step_context import StepContext
 from conversations.models import Conversation, Message, Turn
+from conversations.options import NOTHING, Options
 from memory import log
 from memory.models import MemoryVersion
 from tools import registry
@@ -48,9 +49,13 @@ def background_of(
     summary: str,
     tools: Sequence[str],
     pinned: Sequence[Pinned] = (),
+    options: Options = NOTHING,
+    is_transient: bool = False,
 ) -> Background:
-    """What a model is told before the history. ``profile``: of a version of the agent. ``key``: the conversation's."""
-    channel, _, chat = key.partition(":")
+    """What a model is told before the history. ``profile``: of a version of the agent. ``key``: the conversation's. Of
+    one that is there for a request only nothing is told: the next request has another, and prompts are to begin
+    alike."""
+    channel, _, chat = ("" if is_transient else key).partition(":")
     return Background(
         system_prompt=profile["system_prompt"],
         agent=profile["name"],
@@ -63,6 +68,8 @@ def background_of(
         summary=summary,
         pinned=pinned,
         tools=tools,
+        instructions=options.instructions,
+        is_stamped=not is_transient,
     )
 
 
@@ -102,6 +109,8 @@ def background(context: StepContext) -> Background:
         summary=stored.summary,
         pinned=stored.pinned,
         tools=[tool["function"]["name"] for tool in context.tools],
+        options=claim.options,
+        is_transient=claim.is_transient,
     )
 
 
@@ -146,7 +155,9 @@ def build(context: StepContext, limit: Limit | None, told: str = "") -> tuple[Mo
         answer=given,
         temperature=context.claim.agent.temperature,
     )
-    return request, estimated
+    options, callers = context.claim.options, context.claim.callers_tools
+    changes = options.applied(request, is_first=is_heard_anew(context.snapshot.own, callers))
+    return replace(request, **changes) if changes else request, estimated
 
 
 def _cost_of(given: AnswerFormat | None) -> int:
@@ -164,7 +175,10 @@ def _of_answers(invalid: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
 
 
 def compact_to(context: StepContext, request: ModelRequest) -> int | None:
-    """If the conversation is to be compacted once this request is answered: to how many tokens; else None."""
+    """If the conversation is to be compacted once this request is answered: to how many tokens; else None. One that
+    brings its whole history with each request is not: nobody would read the summary."""
+    if context.claim.is_transient:
+        return None
     stored, (system, *history) = context.snapshot, request.messages[: len(request.messages) - len(_again(context))]
     room = _room(context) - tokens.estimated_tools(request.tools) - tokens.estimated_message(system)
     is_long = stored.unconsolidated + 1 > context.claim.agent.compact_after() and not stored.is_left_long
@@ -176,7 +190,9 @@ def compact_to(context: StepContext, request: ModelRequest) -> int | None:
 
 def _offered(context: StepContext, limit: Limit | None) -> list[dict[str, Any]]:
     """The tools that a request offers: at a limit, none, nor to a model that has answered and only mends its answer."""
-    return [] if limit or context.snapshot.invalid_answers else context.tools
+    if limit or context.snapshot.invalid_answers:
+        return []
+    return [*context.tools, *context.claim.options.offered()]
 
 
 def _room_for_messages(context: StepContext, limit: Limit | None, told: str) -> int:
@@ -334,7 +350,8 @@ def calls_of(turn: Turn) -> list[ModelCall]:
 
 
 def build_again(conversation: Conversation, model: str, kept: dict[str, Any], *, turn: Turn | None = None) -> Sent:
-    """What a model was sent, from its record. ``turn``: whose it is, where its answers were to have a form."""
+    """What a model was sent, from its record. ``turn``: whose it is, for what it was asked with besides words."""
+    asked_with, is_transient = Options.of(turn.options if turn else None), conversation.is_transient
     whose: dict[str, Any] = {"owner_id": conversation.owner_id, "agent": conversation.agent.name}
     doubts: list[str] = []
     if (through := conversation.erased_through) and kept["first"] <= through:
@@ -370,8 +387,9 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any], *,
     if len(pinned) != len(kept.get("pins", [])):
         doubts.append("a pinned message is gone")
     told: dict[str, Any] = {"memory": memory, "notes": notes, "summary": summary, "pinned": pinned}
+    told |= {"options": asked_with, "is_transient": is_transient}
     background = background_of(profile, key=conversation.key, tools=names, **told)
-    said = said_between(conversation.pk, kept["first"], kept["last"])
+    said = said_between(conversation.pk, kept["first"], kept["last"], is_stamped=not is_transient)
     form, again = None, []
     if "schema" in kept:
         of_turn = turn.response_format if turn else ""
@@ -382,7 +400,9 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any], *,
     messages = prompt_of(background, said, **bounds, form=in_words, again=again)
     if _digest(as_json(messages)) != kept["sum"]:
         doubts.append("the messages differ: another release or other settings made them")
-    offered, gone = _functions([] if limit or "again" in kept else names)
+    tells_none = bool(limit) or "again" in kept
+    offered, gone = _functions([] if tells_none else names)
+    offered += [] if tells_none else asked_with.offered()
     if gone:
         doubts.append(f"no code registers the tool {', '.join(gone)} any more")
     elif _digest(as_json(offered))[:16] != kept["toolsum"]:

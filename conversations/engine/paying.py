@@ -71,7 +71,7 @@ class Purse:
         call_id = new_id()
         if not limits:
             return Offer(request=request, call_id=call_id, price=price, reserved=None)
-        bound = self._agent.answer_tokens()
+        bound = min(self._agent.answer_tokens(), request.max_tokens or self._agent.answer_tokens())
         estimate = Estimate(
             model=request.model,
             prompt_tokens=int(estimated * max(tokens.correction.ratio(request.model), 1.0)),

@@ -2,24 +2,31 @@
 tools were called with and answered.
 
 Each is deleted from the beginning on, and the conversation remembers how far. Nothing is touched that the prompt of an
-open turn may have. Whoever calls has a transaction, and says how many rows it may look at.
+open turn may have. Whoever calls has a transaction, and says how many rows it may look at. Conversations of one request
+each are deleted whole.
 """
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Greatest
+from django.utils import timezone
 
+from agent.models import Agent
 from conversations import taint
 from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
     OPEN_DEFERRED,
+    CallerRound,
     Compaction,
     Conversation,
     DeferredMessage,
@@ -28,7 +35,8 @@ from conversations.models import (
 )
 from conversations.pins import seqs_of
 from conversations.statuses import FINAL
-from nanohost.lib.erasing import Erased
+from nanohost.accounts import audit, holds
+from nanohost.lib.erasing import Erased, Pace
 
 # What stands in a transcript where a tool's result was deleted, and for the arguments of a call.
 ERASED_RESULT = "(This result was deleted, by its age.)"
@@ -144,6 +152,7 @@ def erase_messages(conversation_id: UUID, *, before: datetime | None, rows: int,
         left -= len(summed_up)
     if gone:
         _delete_invalid_answers({each.turn_id for each in gone if each.turn_id}, erased)
+        _forget_asked([each.turn_id for each in gone if each.turn_id])
         _move_on(conversation, {each.seq for each in gone})
         _pass_taint_on(conversation_id, conversation.erased_through, gone)
     if left > 0:
@@ -168,6 +177,17 @@ def _delete_invalid_answers(turn_ids: set[UUID], erased: Erased) -> None:
     for turn in turns:
         erased.add(Turn, turn.pk, turn.invalid_answers)
     turns.update(invalid_answers=None)
+
+
+def _forget_asked(turn_ids: Sequence[UUID]) -> None:
+    """What turns that have ended were asked with besides words, and what they asked their callers to run."""
+    turns = Turn.objects.filter(pk__in=turn_ids, status__in=FINAL)
+    turns.exclude(options=None).update(options=None)
+    _forget_rounds(turns)
+
+
+def _forget_rounds(turns: QuerySet[Turn]) -> None:
+    CallerRound.objects.filter(turn__in=turns).delete()
 
 
 def _delete_rows(rows: Sequence[Any], erased: Erased) -> Sequence[Any]:
@@ -321,6 +341,7 @@ def erase_results(conversation_id: UUID, *, before: datetime, rows: int, erased:
     if not found:
         return False
     own = Message.objects.filter(conversation=conversation)
+    _forget_rounds(Turn.objects.filter(pk__in={each.turn_id for each in found if each.turn_id}, status__in=FINAL))
     for each in found:
         if changes := _without_results(each):
             erased.add(Message, each.pk, each.content if each.role == Message.Role.TOOL else each.tool_calls)
@@ -338,3 +359,46 @@ def _without_results(message: Message) -> dict[str, Any] | None:
         emptied = [call | {"function": call.get("function", {}) | without} for call in message.tool_calls]
         return {"tool_calls": emptied, "metadata": None} if emptied != message.tool_calls else None
     return None
+
+
+# --- conversations of one request each ---------------------------------------------------------------------------
+
+TRANSIENT = "transient"
+
+
+def forget_transient(*, seconds: float) -> int:
+    """Delete conversations that were made for one request of ``/v1``, once they are TRANSIENT_DAYS old and their turn
+    has ended; for so long at most. Returns how many. What legal holds keep stays."""
+    until, before = time.monotonic() + seconds, timezone.now() - timedelta(days=settings.TRANSIENT_DAYS)
+    pace, gone, after = Pace(), 0, None
+    while time.monotonic() < until:
+        looked, deleted = pace.transact(partial(_forget_some, before, after))
+        gone += deleted
+        if not looked:
+            break
+        after = looked
+    return gone
+
+
+def _forget_some(before: datetime, after: datetime | None, rows: int) -> tuple[datetime | None, int]:
+    """Look at so many, in the caller's transaction; until when the last was made, and how many were deleted."""
+    placed = holds.placed_until_the_end()
+    old = Conversation.objects.filter(is_transient=True, created_at__lt=before).order_by("created_at")
+    locked = old.select_for_update(of=("self",)).select_related("agent")
+    found = list((locked.filter(created_at__gt=after) if after else locked)[:rows])
+    open_ones = set(Turn.objects.open().filter(conversation__in=found).values_list("conversation_id", flat=True))
+    by_agent: dict[Agent, list[UUID]] = {}
+    for each in found:
+        whose: dict[str, Any] = {"owner_id": each.owner_id, "agent": each.agent.name, "conversation_id": each.pk}
+        if each.pk not in open_ones and not placed.on(**whose):
+            by_agent.setdefault(each.agent, []).append(each.pk)
+    for agent, ids in by_agent.items():
+        erased = Erased()
+        for message in Message.objects.filter(conversation__in=ids):
+            erased.add(Message, message.pk, message.role, message.content, message.tool_calls, message.sent)
+        for conversation_id in ids:
+            erased.add(Conversation, conversation_id)
+        Conversation.objects.filter(pk__in=ids).delete()
+        said = {"kind": TRANSIENT, "days": settings.TRANSIENT_DAYS, "before": before.isoformat(), **erased.told()}
+        audit.record("retention.erased", about=agent, after=said)
+    return (found[-1].created_at if found else None), sum(map(len, by_agent.values()))

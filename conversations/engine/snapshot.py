@@ -1,6 +1,7 @@
 """What is stored of a turn and its conversation, as its next step is decided on."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,11 @@ class Snapshot:
         """How many tool calls the turn has asked for."""
         return sum(len(message.get("tool_calls", ())) for message in self.own)
 
+    def rounds_of(self, tools: AbstractSet[str]) -> int:
+        """How often the turn has asked for calls of some of these tools."""
+        asked = ([call["function"]["name"] for call in message.get("tool_calls", ())] for message in self.own)
+        return sum(not tools.isdisjoint(names) for names in asked)
+
 
 _state = Rows(
     lambda: (
@@ -73,6 +79,8 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         consolidated_through=consolidated_through,
         window=claim.agent.window(),
         summary_seq=summary_seq,
+        # A history that came with the request says nothing of when its messages were sent.
+        is_stamped=not claim.is_transient,
     )
     own = [each for each in messages if each.turn_id == claim.turn_id]
     first_seq, last_seq = (messages[0].seq, messages[-1].seq) if messages else (0, 0)

@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 class StepContext:
     """A held turn, with all that is stored for its next step.
 
-    ``tools``: those the model is told of. ``memory`` and ``memory_version``: the long-term memory. ``notes``: those of
-    the day, ``today``. ``taint``: whether untrusted text stands in what the model is told, and from where it came.
+    ``tools``: those of the host that the model is told of; the caller's own stand in the claim's options. ``memory``
+    and ``memory_version``: the long-term memory. ``notes``: those of the day, ``today``. ``taint``: whether untrusted
+    text stands in what the model is told, and from where it came.
     """
 
     claim: Claim
@@ -81,7 +82,8 @@ def load(claim: Claim, stored: Snapshot | None = None) -> StepContext:
     The tools the model is told of are those the gate would let this agent run now.
     """
     stored = stored or snapshot.load(claim)
-    offered = gate.offered(agent_tools=claim.agent.allowed_tools())
+    has_tools = not (claim.options.is_plain or claim.options.offers_none)
+    offered = gate.offered(agent_tools=claim.agent.allowed_tools()) if has_tools else []
     today = timezone.localdate()
     known = documents.background(agent=claim.agent.name, owner_id=claim.owner_id, today=today)
     return StepContext(

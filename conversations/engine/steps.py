@@ -11,10 +11,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import (
     BigIntegerField,
     Case,
+    Count,
     DurationField,
     F,
     IntegerField,
@@ -41,10 +43,10 @@ from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
 from conversations.events import Success, tool_events
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import MAX_REASON, Message, Turn
+from conversations.models import MAX_REASON, CallerRound, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from conversations.taint import CLEAN, Taint
-from nanohost.lib.clock import Now
+from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import RELEASED, rescheduled
 from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
@@ -82,6 +84,14 @@ _waits_for_tools = held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.T
 _waits_for_approval = held_turn(
     _SPENDING | _WAITING | {"waiting_for": WaitingFor.APPROVAL, "deadline": None, "notified_at": Now()}
 )
+# The caller's time is none of the turn's either; past it, nobody wants the answer any more.
+_CALLER: dict[str, Any] = _WAITING | {
+    "waiting_for": WaitingFor.CALLER,
+    "deadline": from_now(Given("patience", DurationField())),
+    "notified_at": Now(),
+}
+_waits_for_caller = held_turn(_SPENDING | _CALLER)
+_goes_on_to_caller = held_turn(_PROGRESS | _CALLER)
 _succeeds = held_turn(
     _SPENDING | {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()},
     returning=("prompt_tokens", "completion_tokens", "cached_tokens", "cost"),
@@ -125,6 +135,7 @@ def store_calls(
 ) -> bool:
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
+    Calls of the caller's own tools are the caller's to run. Where there are others beside them, those run first.
     Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are notified. Those of
     tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is notified.
     ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
@@ -135,6 +146,11 @@ def store_calls(
     taken = {call_id for call_id, *_ in _results(turn_id=claim.turn_id)}
     named = [_with_plain_name(call) for call in completion.tool_calls]
     wanted = with_unique_ids(named, taken=taken, fresh=lambda: f"call_{new_id().hex}")
+    round_id, callers = new_id(), [call["function"]["name"] in claim.callers_tools for call in wanted]
+    wanted = tuple(
+        call | {"id": CallerRound.call_id(round_id, index)} if is_callers else call
+        for index, (call, is_callers) in enumerate(zip(wanted, callers, strict=True))
+    )
     rows = [
         gate.request(
             conversation_id=claim.conversation_id,
@@ -150,12 +166,16 @@ def store_calls(
             refusal=refusal,
         )
         for index, call in enumerate(wanted)
+        if not callers[index]
     ]
     queued = [row for row in rows if not row.ended]
     waits = any(row.status == CallStatus.WAITING for row in rows)
     change = _waits_for_approval if waits else _waits_for_tools if queued else _goes_on_with_refusals
+    if not rows:
+        change = _waits_for_caller
+    used = _used(completion, bill) | {"patience": _patience()}
     try:
-        with _writing(claim, change, messages=1, marks=[taint.entering], **_used(completion, bill)) as seq:
+        with _writing(claim, change, messages=1, marks=[taint.entering], **used) as seq:
             asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
             _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering])
             asked = gate.record(rows)
@@ -171,18 +191,65 @@ def store_calls(
             if queued and all(row.ended for row in queued):
                 # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
                 doorbell.notify(TURNS, claim.turn_id)
+            if not rows:
+                _ask_caller(claim, wanted)
             budgets.settle(bill)
     except IntegrityError:
-        if ToolCall.objects.filter(turn_id=claim.turn_id).count() == before:
+        if not ToolCall.objects.filter(turn_id=claim.turn_id, position__gte=before).exists():
             raise
         # Stored already; had calls been queued by it, the fence would have said so.
         return False
-    return bool(queued)
+    return bool(queued) or not rows
+
+
+def _patience() -> timedelta:
+    """How long a caller is waited for."""
+    return timedelta(seconds=settings.CALLER_WAIT_SECONDS)
+
+
+_totals = Rows[Any](
+    lambda: (
+        Turn.objects.filter(pk=Given("turn_id"))
+        .annotate(
+            rounds=Count("caller_rounds", distinct=True),
+            spoken=Count("messages", distinct=True, filter=Q(messages__role=Message.Role.ASSISTANT)),
+        )
+        .order_by()
+        .values_list("prompt_tokens", "completion_tokens", "cached_tokens", "rounds", "spoken")
+    )
+)
+
+
+def _ask_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
+    """Have the caller run these calls, which have its round in their ids; in the transaction that has the turn wait for
+    it. Whoever waits for the turn has what there is to be had for now."""
+    round_id = CallerRound.id_of(calls[0]["id"])
+    ((prompt_tokens, completion_tokens, cached_tokens, rounds, spoken),) = _totals(turn_id=claim.turn_id)
+    CallerRound.objects.create(
+        id=round_id,
+        turn_id=claim.turn_id,
+        number=rounds,
+        calls=[_without_secrets(call) for call in calls],
+        messages=spoken,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cached_tokens=cached_tokens,
+    )
+    events.publish_end_after_commit(claim.turn_id)
+
+
+def wait_for_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
+    """Have the turn wait until its caller has run these calls, which are stored; the others beside them have ended."""
+    with _writing(claim, _goes_on_to_caller, patience=_patience()):
+        _ask_caller(claim, calls)
 
 
 def store_results(claim: Claim, snapshot: Snapshot) -> None:
-    """Answer the calls of the last round with their outcomes, in the order in which they were asked for."""
-    unanswered = unanswered_calls(snapshot.own)
+    """Answer the calls of the last round with their outcomes, in the order in which they were asked for; but for those
+    that the caller runs."""
+    unanswered = [
+        call for call in unanswered_calls(snapshot.own) if call["function"]["name"] not in claim.callers_tools
+    ]
     results, marks = _results_of(claim.turn_id, unanswered)
     with _writing(claim, _goes_on, messages=len(results), marks=marks) as seq:
         _append(claim, seq, results, marks=marks)
@@ -194,6 +261,7 @@ def finish(
     *,
     reply: str,
     has_called: bool = True,
+    rounds: int = 0,
     compact_to: int | None = None,
     kind: str = Message.Kind.SAID,
     also: Callable[[int], None] | None = None,
@@ -203,10 +271,11 @@ def finish(
 ) -> None:
     """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
 
-    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``compact_to``: how many
-    tokens of the conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``:
-    what else is done in the transaction; it is given the reply's number. ``sent``: the record of what the model was
-    sent. ``bill``: what its answer costs. ``taint``: untrusted text that was in what the model was sent.
+    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``rounds``: how often it
+    has asked its caller to. ``compact_to``: how many tokens of the conversation are to stay in its prompt, if it is to
+    be compacted. ``kind``: of the reply. ``also``: what else is done in the transaction; it is given the reply's
+    number. ``sent``: the record of what the model was sent. ``bill``: what its answer costs. ``taint``: untrusted text
+    that was in what the model was sent.
     """
     with transaction.atomic():
         seq = transcript.take_seqs(claim.conversation_id, 1, cost=bill.cost, marks=[taint.entering])
@@ -227,6 +296,8 @@ def finish(
             completion_tokens=completion_tokens,
             cached_tokens=cached_tokens,
             cost=cost,
+            rounds=rounds,
+            is_cut=completion.is_cut,
         )
         events.publish_end_after_commit(claim.turn_id, success)
         announcements.turn_ended(claim.turn_id, TurnStatus.SUCCEEDED)

@@ -104,8 +104,10 @@ def _hurry(turn: Turn) -> bool:
         queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(notified_at=Now())
         # While people decide, no time of the turn runs.
         of_approval = When(waiting_for=WaitingFor.APPROVAL, then=Value(None))
+        # It is the caller's to come back; no worker could do anything.
+        of_caller = When(waiting_for=WaitingFor.CALLER, then=F("deadline"))
         anew = _anew()
-        anew["deadline"] = Case(of_approval, default=anew["deadline"])
+        anew["deadline"] = Case(of_approval, of_caller, default=anew["deadline"])
         if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**anew):
             doorbell.notify(TURNS, turn.pk)
             for call_id in ToolCall.objects.open().filter(turn_id=turn.pk).values_list("pk", flat=True):

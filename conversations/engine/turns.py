@@ -21,11 +21,11 @@ from django.db import OperationalError
 from agent import answer_schemas, llm, outages, tokens
 from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError, LlmRequestRefused
 from agent.llm.base import Completion, Delta
-from agent.loop import CallModel, Finish, Limit, RunTools, next_step
+from agent.loop import AskCaller, CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
 from conversations import events
-from conversations.engine import approvals, commands, deferred, doorbell, lease, snapshot, step_context, steps
+from conversations.engine import approvals, caller, commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
 from conversations.engine.fallbacks import is_worth_another
 from conversations.engine.lease import Claim
@@ -122,6 +122,7 @@ class TurnRunner(Runner):
     def before_sweep(self) -> None:
         deferred.fire_due()
         approvals.expire_due()
+        caller.expire_due()
         end_overdue_calls()
 
     def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
@@ -274,9 +275,13 @@ class TurnRunner(Runner):
             await self.database(steps.fail, claim, code="answer_not_valid", detail=wrong)
             return None
         limit = _limit_met(claim, stored)
-        step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit)
+        callers = claim.callers_tools
+        step = next_step(stored.own, max_rounds=claim.max_rounds, limit=limit, callers_tools=callers)
         if isinstance(step, RunTools):
             return await self.database(answer_calls, claim, stored)
+        if isinstance(step, AskCaller):
+            await self._stored(steps.wait_for_caller, claim, step.calls)
+            return None
         completion, keep_tokens, sent, bill = Completion(), None, None, bills.NOTHING
         if isinstance(step, CallModel):
             asking = Asking(context, step.limit)
@@ -285,9 +290,11 @@ class TurnRunner(Runner):
             except LlmError as error:
                 return await self._fall_back_or_wait(claim, context, error, sent=asking.record)
             keep_tokens, sent = compact_to(context, asking.request), asking.record
-            step = next_step([*stored.own, completion.as_message()], max_rounds=claim.max_rounds, limit=step.limit)
-        if isinstance(step, RunTools):
-            given: dict[str, Any] = {"limit": step.limit, "before": stored.calls, "sent": sent, "bill": bill}
+            told = [*stored.own, completion.as_message()]
+            step = next_step(told, max_rounds=claim.max_rounds, limit=step.limit, callers_tools=callers)
+        if isinstance(step, RunTools | AskCaller):
+            met = step.limit if isinstance(step, RunTools) else None
+            given: dict[str, Any] = {"limit": met, "before": stored.calls, "sent": sent, "bill": bill}
             waits = await self._paid(steps.store_calls, claim, completion, **given, taint=context.taint)
             return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
@@ -301,7 +308,8 @@ class TurnRunner(Runner):
             if reply != completion.content:
                 _tell_anew(claim, stored, replace(completion, content=reply))
         given = {"reply": reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
-        await self._paid(steps.finish, claim, completion, **given, bill=bill, taint=context.taint)
+        rounds = stored.rounds_of(callers) if callers else 0
+        await self._paid(steps.finish, claim, completion, **given, rounds=rounds, bill=bill, taint=context.taint)
         return None
 
     async def _keep_invalid(
@@ -366,7 +374,9 @@ class TurnRunner(Runner):
             offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
         )
         calls = () if stored.invalid_answers else completion.tool_calls
-        if not completion.content.strip() and not calls and not limit:
+        # One that the caller has bounded may have used up its tokens before it said anything.
+        is_bounded = completion.is_cut and asking.request.max_tokens is not None
+        if not completion.content.strip() and not calls and not limit and not is_bounded:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
         completion = await _redacted(completion)

@@ -35,6 +35,9 @@ class Success(TypedDict):
     # Workers of the release before do not tell these.
     cached_tokens: NotRequired[int]
     cost: NotRequired[int | None]
+    # How often it has asked its caller to run tools, and whether its answer ends where it had no more tokens.
+    rounds: NotRequired[int]
+    is_cut: NotRequired[bool]
 
 
 # A turn's events that are kept for readers who come late or come back; its rows tell what is older.
@@ -128,7 +131,7 @@ def publish_after_commit(turn_id: UUID, kind: EventKind, data: dict[str, Any], *
 
 
 def publish_end_after_commit(turn_id: UUID, success: Success | None = None) -> None:
-    """Tell that a turn has ended once the current transaction has committed."""
+    """Tell that a turn has ended, or that it waits for its caller, once the current transaction has committed."""
     transaction.on_commit(lambda: transport().publish_end(turn_id, success))
 
 

@@ -6,14 +6,16 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from django.conf import settings
+from django.http import JsonResponse
 
 from agent.spending.money import as_money
 from conversations.errors import PASSING, TOLD, TurnProblem
 from conversations.events import Success
+from conversations.events.wire import EventWire, Wire
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.errors import NotFound, Problem
-from nanohost.lib.rest import PROBLEM_TYPE, problem
+from nanohost.lib.rest import as_told
 from tools import calls
 from tools.models import ToolCall
 
@@ -28,14 +30,42 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+def as_response(answer: Answer, headers: dict[str, str] | None = None) -> JsonResponse:
+    """The same as Django's response."""
+    return JsonResponse(
+        answer.body,
+        status=answer.status,
+        content_type=answer.content_type,
+        headers={**answer.headers, **(headers or {})},
+        json_dumps_params={"ensure_ascii": False, "separators": (",", ":")},  # as the gateway writes it
+    )
+
+
 class Renderer(Protocol):
     """How an API shows a turn that a client waits for; a view hands it to the response gateway."""
 
-    def current(self, turn_id: UUID, *, request_id: str) -> Answer:
-        """What the request that made the turn is answered with, as things stand now; read from its rows."""
+    def is_answered(self, turn: Turn) -> bool:
+        """Whether there is all that the request is to be answered with: for most that is a turn that has ended."""
 
-    def succeeded(self, success: Success) -> Answer:
-        """What it is answered with whose turn has succeeded."""
+    def current(self, turn_id: UUID, *, request_id: str) -> Answer | None:
+        """What the request that made the turn is answered with, as things stand now; read from its rows. None: it has
+        to wait on."""
+
+    def succeeded(self, success: Success) -> Answer | None:
+        """What it is answered with whose turn has succeeded; None: its rows have to be read for that."""
+
+    def wire(self) -> Wire:
+        """What writes the turn's events to one reader."""
+
+
+def is_answered(turn: Turn) -> bool:
+    """Whether there is all that the request is to be answered with."""
+    return turn.ended
+
+
+def wire() -> Wire:
+    """What writes the turn's events to one reader."""
+    return EventWire()
 
 
 def turns_as_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -114,11 +144,10 @@ def success_of(turn: Turn, *, reply: str | None) -> Success:
     )
 
 
-def problem_answer(error: Problem, request_id: str) -> Answer:
-    """A problem as an answer."""
-    return Answer(
-        status=error.status, body=problem(error, request_id), content_type=PROBLEM_TYPE, headers=error.headers
-    )
+def problem_answer(error: Problem, request_id: str, *, path: str = "") -> Answer:
+    """A problem as an answer. ``path``: the address that was asked, which tells of which API it is."""
+    told = as_told(error, path=path, request_id=request_id)
+    return Answer(status=error.status, body=told.body, content_type=told.content_type, headers=told.headers)
 
 
 def _replies_of(turns: Sequence[Turn]) -> dict[UUID | None, str]:

@@ -6,22 +6,16 @@ for are looked at every two seconds, and at once when events may have been misse
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from uuid import UUID
 
 from conversations.events import Event, Success, transport
+from conversations.events.wire import as_sse
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-
-
-def as_sse(kind: str, data: object, event_id: str | None = None) -> bytes:
-    """An event in the format of text/event-stream."""
-    head = f"id: {event_id}\n" if event_id else ""
-    return f"{head}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 class Subscription:
@@ -31,6 +25,8 @@ class Subscription:
         # Whether there is a row of it to be looked at.
         self.exists = False
         self.ended = False
+        # How often that was told: of a turn that waits for its caller, and goes on, once for each part.
+        self.ends = 0
         # How it has succeeded, if that was told with its end.
         self.success: Success | None = None
         self.subscribers = 0
@@ -60,6 +56,10 @@ class Subscription:
         early, self._early = self._early or [], None
         for event in (*kept, *early):
             self.on_event(event)
+
+    def goes_on(self) -> None:
+        """What was told was not the end: a part of the turn had come to its end, and somebody waits for a later one."""
+        self.ended, self.success = False, None
 
     def wake(self) -> None:
         """Have everybody who waits look again."""
@@ -161,6 +161,7 @@ class Hub:
     def ended(self, turn_id: UUID, success: Success | None = None) -> None:
         if subscription := self._subscriptions.get(turn_id):
             subscription.ended, subscription.success = True, success or subscription.success
+            subscription.ends += 1
             subscription.wake()
 
     def missed_some(self) -> None:

@@ -12,20 +12,16 @@ from uuid import UUID
 
 from conversations.events import approval_decided, approval_requested, place_of, tool_events
 from conversations.events.answers import Renderer
-from conversations.events.hub import Hub, Subscription, as_sse
+from conversations.events.hub import Hub, Subscription
 from conversations.events.kinds import DELTAS, EventKind
+from conversations.events.wire import FIRST, Wire
 from conversations.models import Message, Turn
 from conversations.statuses import TurnStatus
 from tools.models import Approval, ApprovalState, ToolCall
 
 PING_SECONDS = 15.0
 PING = b": ping\n\n"
-# A browser that is cut off comes back after so many milliseconds.
-RETRY = b"retry: 1000\n\n"
 
-# The ids of the first event and of the last, which are told from the rows. So are those that follow a turn.reset: their
-# ids, 0-1 and so on, are never among those kept, so that who is cut off among them is told them all again.
-FIRST, LAST = "0-0", "end"
 # What is sent at once, unless one event is longer: a reader that is behind has no more than that under way.
 MAX_SENT_AT_ONCE = 64 * 1024
 
@@ -52,11 +48,11 @@ def read_replay(turn_id: UUID, *, renderer: Renderer, request_id: str) -> Replay
     """Read a turn's rows; a turn that was deleted has failed."""
     turn = Turn.objects.filter(pk=turn_id).first()
     if turn is None:
-        gone = renderer.current(turn_id, request_id=request_id).body
-        return Replay(events=[], final=(EventKind.TURN_FAILED, gone))
+        gone = renderer.current(turn_id, request_id=request_id)
+        return Replay(events=[], final=(EventKind.TURN_FAILED, gone.body if gone else {}))
     final = None
-    if turn.ended:
-        final = (_FINAL[TurnStatus(turn.status)], renderer.current(turn_id, request_id=request_id).body)
+    if renderer.is_answered(turn) and (answer := renderer.current(turn_id, request_id=request_id)):
+        final = (_FINAL.get(TurnStatus(turn.status), EventKind.TURN_COMPLETED), answer.body)
     return Replay(events=_events_of(turn) if turn.started_at else [], final=final)
 
 
@@ -131,15 +127,16 @@ async def stream(
     replay: Replay | None,
     read: Callable[[], Awaitable[Replay]],
     renderer: Renderer,
+    wire: Wire,
     is_over: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
-    """The reader's events, as they come, in the format of text/event-stream; ends with the turn, or when it ``is_over``
-    before: the reader is gone, or the process drains, and the reader comes back, to another.
+    """The reader's events, as they come, as ``wire`` writes them; ends with what the request is answered with, or when
+    it ``is_over`` before: the reader is gone, or the process drains, and the reader comes back, to another.
 
     ``last_id``: of the last event the reader has seen, or "". ``queued``: the first event's data. ``replay``: what the
     rows say, if that is known. ``renderer``: of the last event's data.
     """
-    yield RETRY if last_id else RETRY + as_sse(EventKind.TURN_QUEUED, queued, FIRST)
+    yield wire.begin(queued, last_id=last_id)
     await hub.load(turn_id, subscription)
     reader = _Reader()
     replay = replay or await read()
@@ -151,35 +148,38 @@ async def stream(
     if index is None and replay.events:
         reader.retold(replay.events)
         if last_id not in ("", FIRST):
-            yield as_sse(EventKind.TURN_RESET, {}, "0-1")
+            yield wire.event(EventKind.TURN_RESET, {}, event_id="0-1")
         for number, (kind, data) in enumerate(replay.events, start=2):
-            yield as_sse(kind, data, f"0-{number}")
+            if told := wire.event(kind, data, event_id=f"0-{number}"):
+                yield told
     for event, _ in subscription.events[: index or 0]:
         reader.was_told(event.kind, event.data)
-    index, final = index or 0, replay.final
+    index, final, seen = index or 0, replay.final, 0
     del replay  # it may be large, and the stream long
     while True:
         while index < len(subscription.events):
-            part, index = _part(subscription, index, reader)
+            part, index = _part(subscription, index, reader, wire)
             if part:
                 yield part
-        if subscription.ended and not final:
-            if subscription.success:
-                final = (EventKind.TURN_COMPLETED, renderer.succeeded(subscription.success).body)
-            else:
-                final = (await read()).final
+        if subscription.ends > seen and not final:
+            seen = subscription.ends
+            answer = subscription.success and renderer.succeeded(subscription.success)
+            final = (EventKind.TURN_COMPLETED, answer.body) if answer else (await read()).final
+            if not final:
+                subscription.goes_on()
         if final:
             if index < len(subscription.events):
                 continue
-            yield as_sse(*final, LAST)
+            yield wire.end(*final)
             return
         if is_over():
+            yield wire.cut_off()
             return
         if not await subscription.changed(seconds=PING_SECONDS):
             yield PING
 
 
-def _part(subscription: Subscription, index: int, reader: _Reader) -> tuple[bytes, int]:
+def _part(subscription: Subscription, index: int, reader: _Reader, wire: Wire) -> tuple[bytes, int]:
     """What the reader is to be sent next of the events from that index on, and the index after it."""
     lines: list[bytes] = []
     length = 0
@@ -189,8 +189,9 @@ def _part(subscription: Subscription, index: int, reader: _Reader) -> tuple[byte
             break
         index += 1
         if reader.admits(event.kind, event.data):
-            lines.append(line)
-            length += len(line)
+            told = wire.event(event.kind, event.data, line=line)
+            lines.append(told)
+            length += len(told)
     return b"".join(lines), index
 
 

@@ -17,6 +17,7 @@ import contextvars
 import io
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -34,10 +35,15 @@ from django.http import HttpRequest
 from django.utils.http import parse_header_parameters
 from rest_framework.request import Request
 
+from conversations.engine import turn_control
+from conversations.errors import Draining
 from conversations.events import streams
 from conversations.events.answers import Answer, Renderer, problem_answer
 from conversations.events.hub import Hub, Subscription
+from conversations.events.wire import LAST
 from conversations.models import Turn
+from conversations.statuses import WaitingFor
+from conversations.web import cors
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import handed_over
 from nanohost.lib.errors import (
@@ -87,11 +93,14 @@ CLIENT_GONE = 499  # in the access log, as nginx writes it
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
-    """A turn that a client waits for. ``renderer``: of what it is answered. ``streams``: it reads the events."""
+    """A turn that a client waits for. ``renderer``: of what it is answered. ``streams``: it reads the events.
+    ``is_held``: it waits for as long as the turn takes. ``cancels``: if it goes away, its turn is cancelled."""
 
     turn_id: UUID
     renderer: Renderer
     streams: bool
+    is_held: bool = False
+    cancels: bool = False
 
 
 @dataclass(kw_only=True)
@@ -109,10 +118,21 @@ def new_turn_id(request: HttpRequest | Request) -> UUID | None:
     return handover.new_turn_id if handover else None
 
 
-def await_turn(request: HttpRequest | Request, turn_id: UUID, *, renderer: Renderer, streams: bool = False) -> None:
-    """Have the client kept until a turn has ended. What the view returns is sent if it ends in time, or else is not."""
+def await_turn(
+    request: HttpRequest | Request,
+    turn_id: UUID,
+    *,
+    renderer: Renderer,
+    streams: bool = False,
+    is_held: bool = False,
+    cancels: bool = False,
+) -> None:
+    """Have the client kept until a turn has ended. What the view returns is sent if it does not end in time; for a
+    client that ``is_held`` there is no such time, and what the view returns tells the gateway which turn it is."""
     if handover := request.META.get(HANDOVER):
-        handover.awaited = Awaited(turn_id=turn_id, renderer=renderer, streams=streams)
+        handover.awaited = Awaited(
+            turn_id=turn_id, renderer=renderer, streams=streams, is_held=is_held, cancels=cancels
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,21 +201,27 @@ class _RequestHandler:
         self._identity = identity
         self._gone: asyncio.Task[None] | None = None
         self._sent_status: int | None = None
+        # What a page of another origin is told with each answer.
+        self._opened = cors.origin_headers(scope["path"], dict(scope["headers"]), settings.CORS_ALLOWED_ORIGINS)
 
     async def serve(self) -> int:
         """Answer; returns the status."""
         try:
             return await self._serve()
         except Problem as error:
-            return await self._answer(_as_reply(problem_answer(error, self._identity), close=True))
+            return await self._answer(self._refusal(error))
         except Exception as error:
             logger.exception("request failed outside the views")
             if self._sent_status is not None:
                 return self._sent_status  # half an answer is left as it is: the server closes the connection
-            return await self._answer(_as_reply(problem_answer(as_problem(error), self._identity), close=True))
+            return await self._answer(self._refusal(as_problem(error)))
         finally:
             if self._gone:
                 self._gone.cancel()
+
+    def _refusal(self, error: Problem) -> "_Reply":
+        told = problem_answer(error, self._identity, path=self._scope["path"])
+        return _as_reply(told, close=True)
 
     async def _serve(self) -> int:
         # The end of a turn that this request makes is listened for before there is the turn: it cannot be missed.
@@ -227,6 +253,9 @@ class _RequestHandler:
             return _as_reply(Answer(status=200, body={"status": "ok"}))
         if scope["path"] == "/health/ready" and self._gateway.draining:
             return _as_reply(Answer(status=503, body={"status": "unavailable", "checks": {"web": "draining"}}))
+        preflight = cors.preflight_headers(scope["method"], dict(scope["headers"]), self._opened)
+        if preflight is not None:
+            return _Reply(status=204, headers=preflight, body=b"")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(scope, self._receive)
@@ -244,29 +273,46 @@ class _RequestHandler:
         if not is_new:
             self._gateway.hub.look()  # it may have ended before it was listened for
         if awaited.streams:
-            return await self._stream(reply, awaited, subscription, is_new=is_new)
-        until = time.monotonic() + settings.CHAT_WAIT_SECONDS
-        while not (subscription.ended or self._gateway.draining or self._gone.done()):
-            if (left := until - time.monotonic()) <= 0:
-                break
-            await subscription.changed(seconds=left)
-        if self._gone.done():
-            return CLIENT_GONE
-        if self._gateway.draining and not subscription.ended:
-            return await self._answer(reply)  # it still holds, and asks nothing of a database that may hang
-        if subscription.success:  # it came with the end: what the rows would tell
-            return await self._answer(await _as_reply_aside(awaited.renderer.succeeded(subscription.success)))
-        answer = await self._gateway.in_thread(awaited.renderer.current, awaited.turn_id, request_id=self._identity)
-        return await self._answer(await _as_reply_aside(answer))
+            status = await self._stream(reply, awaited, subscription, is_new=is_new)
+        else:
+            status = await self._wait(reply, awaited, subscription)
+        if status == CLIENT_GONE and awaited.cancels:
+            await self._gateway.in_thread(cancel, awaited.turn_id)
+        return status
+
+    async def _wait(self, reply: _Reply, awaited: Awaited, subscription: Subscription) -> int:
+        """Answer with what the turn has come to."""
+        assert self._gone
+        until = math.inf if awaited.is_held else time.monotonic() + settings.CHAT_WAIT_SECONDS
+        seen = 0
+        while True:
+            while not (subscription.ends > seen or self._gateway.draining or self._gone.done()):
+                if (left := until - time.monotonic()) <= 0:
+                    break
+                await subscription.changed(seconds=None if left == math.inf else left)
+            if self._gone.done():
+                return CLIENT_GONE
+            if self._gateway.draining and subscription.ends == seen:
+                # What Django has answered still holds, and asks nothing of a database that may hang.
+                return await self._answer(self._refusal(Draining()) if awaited.is_held else reply)
+            seen = subscription.ends
+            # It came with the end: what the rows would tell.
+            answer = subscription.success and awaited.renderer.succeeded(subscription.success)
+            answer = answer or await self._gateway.in_thread(
+                awaited.renderer.current, awaited.turn_id, request_id=self._identity
+            )
+            if answer:
+                return await self._answer(await _as_reply_aside(answer))
+            subscription.goes_on()
 
     async def _stream(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
         gone = self._gone
         assert gone
-        last_id = "" if is_new else _last_event_id(self._scope)
-        if last_id == streams.LAST:  # it has seen all there is, and shall not come back
+        last_id = "" if is_new or awaited.is_held else _last_event_id(self._scope)
+        if last_id == LAST:  # it has seen all there is, and shall not come back
             return await self._answer(_Reply(status=204, headers=[], body=b""))
-        told = json.loads(reply.body)
+        told, wire = json.loads(reply.body), awaited.renderer.wire()
         events = streams.stream(
             self._gateway.hub,
             awaited.turn_id,
@@ -278,6 +324,7 @@ class _RequestHandler:
                 streams.read_replay, awaited.turn_id, renderer=awaited.renderer, request_id=self._identity
             ),
             renderer=awaited.renderer,
+            wire=wire,
             is_over=lambda: self._gateway.draining or gone.done(),
         )
         await self._send_head(200, _STREAM_HEADERS)
@@ -289,6 +336,7 @@ class _RequestHandler:
                     return CLIENT_GONE
         except Exception:
             logger.exception("a stream has failed; it ends without a last event, so that its reader comes back")
+            await self._is_taken(wire.cut_off())
         finally:
             await events.aclose()
         if gone.done():
@@ -328,7 +376,7 @@ class _RequestHandler:
 
     async def _send_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._sent_status = status
-        named = [*headers, (b"x-request-id", self._identity.encode())]
+        named = [*headers, *self._opened, (b"x-request-id", self._identity.encode())]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
 
@@ -467,4 +515,12 @@ def _reply(answer: Answer, text: str, *, close: bool = False) -> _Reply:
 
 
 def still_open(turn_ids: list[UUID]) -> set[UUID]:
-    return set(Turn.objects.open().filter(pk__in=turn_ids).values_list("pk", flat=True))
+    """Those of which something is still to come by itself: not from their callers."""
+    going_on = Turn.objects.open().filter(pk__in=turn_ids).exclude(waiting_for=WaitingFor.CALLER)
+    return set(going_on.values_list("pk", flat=True))
+
+
+def cancel(turn_id: UUID) -> None:
+    """Cancel a turn that nobody waits for any more."""
+    for turn in Turn.objects.filter(pk=turn_id):
+        turn_control.cancel_turn(turn)

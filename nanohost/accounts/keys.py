@@ -13,7 +13,7 @@ from nanohost.accounts.models import EXPIRED, ApiKey, Scope
 # What people set.
 LIMITS = (
     *("name", "scopes", "agent_names", "model_names", "networks", "requests_per_minute", "turns_at_once"),
-    "expires_at",
+    *("cancel_on_disconnect", "expires_at"),
 )
 
 
@@ -40,8 +40,7 @@ def of_browser(user: Any) -> ApiKey:
     try:
         return make(owner=user, name="Browser", scopes=[str(each) for each in scopes], is_of_browser=True)[0]
     except IntegrityError:  # another tab was first
-        found = theirs.get()
-        return found
+        return theirs.get()  # type: ignore[no-any-return]
 
 
 def configure(text: str, *, owner: Any) -> list[ApiKey]:

@@ -211,6 +211,12 @@ class ApiKey(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(MAX_AT_ONCE)],
         help_text="How many of its turns may be open at the same time. Empty: without a limit.",
     )
+    cancel_on_disconnect = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="A client of /v1 that goes away cancels its turn. Otherwise the turn goes on, and is there for who"
+        " asks again.",
+    )
     expires_at = models.DateTimeField(null=True, blank=True, help_text="From then on it is refused; empty: never.")
     revoked_at = models.DateTimeField(null=True, blank=True, help_text="From then on it is refused.")
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")

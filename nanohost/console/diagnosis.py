@@ -102,7 +102,7 @@ def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
     if RUNNING in states:
         yield every.filter(status=TurnStatus.RUNNING).order_by("lease_until")[:MAX_OF_A_KIND]
     if WAITING in states:
-        for waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL, WaitingFor.RETRY):
+        for waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL, WaitingFor.CALLER, WaitingFor.RETRY):
             waiting = every.filter(status=TurnStatus.WAITING, waiting_for=waiting_for)
             yield waiting.order_by("notified_at")[:MAX_OF_A_KIND]
     queued = every.filter(status=TurnStatus.QUEUED)
@@ -143,6 +143,8 @@ def _explain(
         return _running(turn, workers, usual, now)
     if turn.status == TurnStatus.QUEUED:
         return _queued(turn, workers, now)
+    if turn.waiting_for == WaitingFor.CALLER:
+        return FINE, f"{describe(turn.status, turn.waiting_for).words}, since {_since(turn.notified_at, now)}."
     if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL) and calls:
         return _waits_for_calls(calls, workers, now)
     if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL):

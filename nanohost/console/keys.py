@@ -115,6 +115,7 @@ class ApiKeyAdmin(ModelAdmin):
         "networks",
         "requests_per_minute",
         "turns_at_once",
+        "cancel_on_disconnect",
     ]
     actions = ["revoke"]
 

@@ -14,7 +14,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse
 from django.template import loader
 
-from nanohost.lib import errors
+from nanohost.lib import errors, openai_errors
 from nanohost.lib.ids import request_id
 from nanohost.lib.redaction import redact_head
 from nanohost.lib.rest import as_problem, plain_problem
@@ -92,7 +92,7 @@ def _unavailable(request: HttpRequest, known: errors.Unavailable, error: BaseExc
 
 
 def _is_of_api(request: HttpRequest) -> bool:
-    return request.path.startswith("/api/")
+    return request.path.startswith(("/api/", openai_errors.PREFIX))
 
 
 def _words_of(exception: Exception) -> str:

@@ -1,5 +1,6 @@
 """What the views of every app's API share: checked bodies, pages, problems for OpenAPI, whose request it is."""
 
+import re
 from functools import cache
 from typing import Any
 
@@ -104,6 +105,22 @@ def owner_of(request: Request) -> int:
     owner_id = request.user.pk
     assert owner_id is not None  # the permission class let nobody else in
     return owner_id
+
+
+IDEMPOTENCY_KEY = r"[!-~]{1,255}"
+
+
+def idempotency_key(request: Request) -> str | None:
+    """The request's own, if it has one; raises :class:`InvalidRequest` for one that makes no sense."""
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not re.fullmatch(IDEMPOTENCY_KEY, key):
+        raise InvalidRequest("Idempotency-Key is 1 to 255 printable ASCII characters, without spaces.")
+    return key
+
+
+def request_id(request: Request) -> str:
+    """As the gateway has given it, or passed it on."""
+    return str(request.META.get("HTTP_X_REQUEST_ID", ""))
 
 
 @cache

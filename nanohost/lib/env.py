@@ -222,6 +222,17 @@ def addresses(name: str) -> list[str]:
     return found
 
 
+def origins(name: str) -> list[str]:
+    """Origins of web pages, as browsers write them: ``https://example.org``; or ``*``."""
+    found = words(name)
+    for each in found:
+        if each != "*" and not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", each):
+            raise ImproperlyConfigured(
+                f"{name} makes no sense: {each!r} is no origin. One is written as https://example.org, without a path."
+            )
+    return found
+
+
 def choice(name: str, default: str, choices: Sequence[str]) -> str:
     def parse(raw: str) -> str:
         if raw not in choices:

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
@@ -14,7 +15,7 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
 
-from nanohost.lib import errors
+from nanohost.lib import errors, openai_errors
 from nanohost.lib.redaction import redact_head, redact_known
 from nanohost.lib.text import UNSTORABLE
 
@@ -159,7 +160,7 @@ def _sentences(detail: Any, path: str = "") -> list[str]:
 
 
 def problem_response(exception: Exception, context: dict[str, Any]) -> JsonResponse:
-    """DRF's exception handler: everything leaves as problem+json, with the request's id, whatever the view renders."""
+    """DRF's exception handler: everything leaves as a problem of the API that was asked, whatever the view renders."""
     known = as_problem(exception)
     if isinstance(known, errors.Unavailable):
         logger.warning("the database is away (%s)", type(exception).__name__)
@@ -176,13 +177,31 @@ def problem_response(exception: Exception, context: dict[str, Any]) -> JsonRespo
     return response
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a caller is told of a problem."""
+
+    body: dict[str, object]
+    content_type: str
+    headers: dict[str, str]
+
+
+def as_told(error: errors.Problem, *, path: str, request_id: str) -> Told:
+    """A problem in the shape of the API that was asked, which its address tells."""
+    if openai_errors.is_of_openai_api(path):
+        body = openai_errors.error_body(error, redact_head(error.detail, MAX_QUOTED))
+        headers = error.headers | openai_errors.retry_headers(error)
+        return Told(body=body, content_type="application/json", headers=headers)
+    return Told(body=problem(error, request_id), content_type=PROBLEM_TYPE, headers=error.headers)
+
+
 def plain_problem(request: HttpRequest, error: errors.Problem) -> JsonResponse:
-    """A problem as Django's response; its error views use it too, for addresses under /api/."""
-    body = problem(error, request.META.get("HTTP_X_REQUEST_ID", ""))
+    """A problem as Django's response; its error views use it too, for addresses of the APIs."""
+    told = as_told(error, path=request.path_info, request_id=request.META.get("HTTP_X_REQUEST_ID", ""))
     return JsonResponse(
-        body,
+        told.body,
         status=error.status,
-        content_type=PROBLEM_TYPE,
-        headers=error.headers,
+        content_type=told.content_type,
+        headers=told.headers,
         json_dumps_params={"ensure_ascii": False},
     )

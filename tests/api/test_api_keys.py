@@ -37,6 +37,7 @@ LIMITS = {
     "networks": ["203.0.113.0/24"],
     "requestsPerMinute": 60,
     "turnsAtOnce": 5,
+    "cancelOnDisconnect": True,
 }
 
 

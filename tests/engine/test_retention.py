@@ -10,12 +10,15 @@ from django.test.utils import CaptureQueriesContext
 
 from agent.models import AgentVersion
 from conversations import summaries
-from conversations.engine import inbox, model_request
+from conversations.engine import inbox, model_request, turn_control
+from conversations.engine.inbox import Opening
 from conversations.engine.retention import ERASED_RESULT
-from conversations.models import Compaction, Conversation, DeferredMessage, Message, Turn
+from conversations.models import CallerRound, Compaction, Conversation, DeferredMessage, Message, Turn
+from conversations.options import Options
 from conversations.transfer.files import header_of
 from memory import documents, log
 from memory.models import HistoryEntry, Memory, MemoryVersion
+from nanohost.accounts import holds
 from nanohost.accounts.models import AuditEntry
 from nanohost.lib import clock, erasing
 from nanohost.lib.erasing import FIRST_ROWS, MAX_ROWS, Erased, from_pairs
@@ -394,3 +397,74 @@ def test_messages_are_deleted_by_their_conversation_too(fill, agent):
     deletes = [each["sql"] for each in queries if each["sql"].startswith('DELETE FROM "conversations_message"')]
     assert deletes
     assert all('"conversation_id" = ' in each for each in deletes)
+
+
+# --- conversations of one request each ---------------------------------------------------------------------------
+
+
+def a_request(agent, owner, content="Hello"):
+    """A turn of a request that has brought its whole history."""
+    history = [{"role": "user", "content": "Before."}, {"role": "assistant", "content": "Yes."}]
+    return inbox.receive(
+        conversation=inbox.transient_conversation(owner_id=owner.pk, agent=agent, metadata={}),
+        content=content,
+        request_id="r",
+        opening=Opening(history=history),
+        options=Options(),
+    )
+
+
+def make_old(days):
+    Conversation.objects.update(created_at=clock.read() - timedelta(days=days))
+
+
+def test_conversations_of_one_request_go_whole_and_the_others_stay(say, agent, owner):
+    talk(say, "one")
+    turn = settle(a_request(agent, owner))
+    assert (turn.status, Message.objects.count()) == ("succeeded", 6)
+    make_old(29)
+    data_retention()
+    assert Message.objects.count() == 6
+    make_old(31)
+    data_retention()
+    assert contents() == ["one", "You said: one"]
+    assert not Conversation.objects.filter(is_transient=True).exists()
+    entry = AuditEntry.objects.get(action="retention.erased")
+    assert json.loads(entry.after)["kind"] == "transient"
+
+
+def test_those_whose_turn_is_open_or_that_a_hold_keeps_stay(agent, owner):
+    waiting = a_request(agent, owner)
+    held = settle(a_request(agent, owner))
+    hold = holds.place(
+        kind="conversation",
+        owner_id=owner.pk,
+        agent=agent.name,
+        conversation_id=held.conversation_id,
+        reason="A lawsuit.",
+        by="anna",
+    )
+    make_old(31)
+    data_retention()
+    assert set(Conversation.objects.values_list("pk", flat=True)) == {waiting.conversation_id, held.conversation_id}
+    settle(waiting)
+    holds.release(hold, reason="It is over.", by="anna")
+    data_retention()
+    assert not Conversation.objects.exists()
+
+
+def test_what_a_turn_was_asked_with_goes_with_its_messages(agent, owner, conversation):
+    keep(agent, messages=30)
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    options = Options(instructions="Be brief.", tools=[tool])
+    turn = inbox.receive(
+        conversation=conversation, content=script({"call": [{"name": "weather"}]}), request_id="r", options=options
+    )
+    turn = advance(turn)
+    asked = CallerRound.objects.get()
+    turn_control.cancel_turn(turn)
+    age(31)
+    go()
+    turn.refresh_from_db()
+    assert turn.options is None
+    assert not CallerRound.objects.filter(pk=asked.pk).exists()

@@ -21,6 +21,7 @@ STANDS = [
     (TurnStatus.RUNNING, ""),
     (TurnStatus.WAITING, WaitingFor.TOOLS),
     (TurnStatus.WAITING, WaitingFor.APPROVAL),
+    (TurnStatus.WAITING, WaitingFor.CALLER),
     (TurnStatus.WAITING, WaitingFor.RETRY),
 ]
 

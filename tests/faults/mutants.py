@@ -454,9 +454,7 @@ MUTANTS = (
                 "            return store()\n",
             ),
         ),
-        caught_by=(
-            "tests/engine/test_cut_connections.py::test_what_one_statement_stores_outlives_the_connection_too",
-        ),
+        caught_by=("tests/engine/test_cut_connections.py::test_what_one_statement_stores_outlives_the_connection_too",),
         says="OperationalError",
         shape=PRODUCTION,
     ),

@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from nanohost.accounts.models import MAX_AT_ONCE, MAX_PER_MINUTE, STATES, Scope
-from nanohost.lib.api import Strict, Text
+from nanohost.lib.api import Flag, Strict, Text
 
 # The specification's names.
 # ruff: noqa: N815
@@ -38,6 +38,11 @@ class _Limits(Strict):
     turnsAtOnce = serializers.IntegerField(
         required=False, allow_null=True, source="turns_at_once", min_value=1, max_value=MAX_AT_ONCE
     )
+    cancelOnDisconnect = Flag(
+        required=False,
+        source="cancel_on_disconnect",
+        help_text="Whether a client of /v1 that goes away cancels its turn. A new key: no.",
+    )
     expiresAt = serializers.DateTimeField(required=False, allow_null=True, source="expires_at")
 
 
@@ -64,6 +69,7 @@ class KeyView(serializers.Serializer[Any]):
     networks = serializers.ListField(child=serializers.CharField())
     requestsPerMinute = serializers.IntegerField(source="requests_per_minute", allow_null=True)
     turnsAtOnce = serializers.IntegerField(source="turns_at_once", allow_null=True)
+    cancelOnDisconnect = serializers.BooleanField(source="cancel_on_disconnect")
     createdAt = serializers.DateTimeField(source="created_at")
     expiresAt = serializers.DateTimeField(source="expires_at", allow_null=True)
     revokedAt = serializers.DateTimeField(source="revoked_at", allow_null=True)

@@ -46,6 +46,7 @@ NONSENSE = {
         "[" * 100_000,
         "\udcff",
     ],
+    "origins": ["chat.example.org", "https://chat.example.org/", "https://Chat.example", "https://a, null", "\udcff"],
     "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
 }
 

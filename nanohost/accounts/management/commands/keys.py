@@ -102,6 +102,11 @@ def _add_limits(parser: ArgumentParser) -> None:
         "--per-minute", type=int, dest="requests_per_minute", metavar="N", help="How often, in any minute; 0: no limit."
     )
     add("--turns-at-once", type=int, metavar="N", help="How many of its turns may be open at a time; 0: no limit.")
+    add(
+        "--cancel-on-disconnect",
+        choices=["yes", "no"],
+        help="Whether a client of /v1 that goes away cancels its turn. A new key: no.",
+    )
     add("--expires", type=int, metavar="DAYS", help="Refuse it after so many days.")
 
 
@@ -120,6 +125,7 @@ def _limits(options: dict[str, Any]) -> dict[str, Any]:
         "agent_names": options["agents"],
         "model_names": options["models"],
         "networks": options["networks"],
+        "cancel_on_disconnect": options["cancel_on_disconnect"] and options["cancel_on_disconnect"] == "yes",
         "expires_at": until,
     }
     return {name: value for name, value in said.items() if value is not None} | numbers
@@ -136,6 +142,8 @@ def _may(key: ApiKey) -> list[str]:
         said.append(f"{key.requests_per_minute} a minute")
     if key.turns_at_once:
         said.append(f"{key.turns_at_once} turns at once")
+    if key.cancel_on_disconnect:
+        said.append("cancels when its client goes")
     return [*said, key.name] if key.name else said
 
 

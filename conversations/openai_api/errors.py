@@ -1,0 +1,40 @@
+"""What OpenAI's API alone refuses. ``param`` names what in the body it is about."""
+
+from nanohost.lib.errors import Problem
+
+
+class ModelNotFound(Problem):
+    """No agent is called as the request calls its model, or the key may not name it."""
+
+    code, status, title = "model_not_found", 404, "There is no agent of that name, or this key may not name it."
+
+
+class InvalidValue(Problem):
+    """Something in the body is not what it has to be."""
+
+    code, status, title = "invalid_value", 400, "Something in the body is not what it has to be; the message says what."
+
+
+class UnsupportedParameter(Problem):
+    """A parameter is named that nothing here would heed: it is refused rather than passed over."""
+
+    code, status, title = "unsupported_parameter", 400, "This parameter is not supported here; leave it out."
+
+
+class UnsupportedContent(Problem):
+    """A message has a part that no agent would see."""
+
+    code, status, title = "unsupported_content_type", 400, "A message has a part of a kind that is not supported here."
+
+
+class ConversationNotFound(Problem):
+    """The conversation that a request names is not there, or is not its key's."""
+
+    code, status, title = "conversation_not_found", 404, "There is no conversation of that id, or it is not yours."
+
+
+class AnswerRestarted(Problem):
+    """In the midst of a stream, the answer was begun again, and what was sent of it is void."""
+
+    code, status = "answer_restarted", 502
+    title = "The answer was begun anew in the midst of this stream; send the same request again to have it whole."

@@ -1,0 +1,172 @@
+"""Shapes that the OpenAPI document has in several places."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+
+class ErrorView(serializers.Serializer[Any]):
+    """What is wrong."""
+
+    message = serializers.CharField(help_text="For people.")
+    type = serializers.CharField(help_text="The kind of error, by which OpenAI's packages tell little apart.")
+    param = serializers.CharField(allow_null=True, help_text="What in the body it is about.")
+    code = serializers.CharField(help_text="Stable; programs decide by it. docs/openai.md and docs/api.md list them.")
+
+
+class ErrorBody(serializers.Serializer[Any]):
+    """An error as OpenAI's API tells it."""
+
+    error = ErrorView()
+
+
+def errors(*statuses: int) -> dict[int, type[ErrorBody]]:
+    """For OpenAPI: the errors a route answers with, beside those that any request may meet."""
+    everywhere = (400, 401, 403, 405, 408, 413, 415, 429, 431, 500, 503)
+    return dict.fromkeys(sorted({*everywhere, *statuses}), ErrorBody)
+
+
+class ContentPart(serializers.Serializer[Any]):
+    """A part of what a message says."""
+
+    type = serializers.ChoiceField(choices=["text", "refusal"])
+    text = serializers.CharField(required=False)
+    refusal = serializers.CharField(required=False)
+
+
+class CalledFunction(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    arguments = serializers.CharField(help_text="JSON, as the model wrote it.")
+
+
+class ToolCallView(serializers.Serializer[Any]):
+    """A call of a tool of the caller's own."""
+
+    id = serializers.CharField(help_text="The message of the role tool that answers it has the same.")
+    type = serializers.ChoiceField(choices=["function"])
+    function = CalledFunction()
+
+
+class ChatMessageIn(serializers.Serializer[Any]):
+    """A message of the transcript."""
+
+    role = serializers.ChoiceField(choices=["system", "developer", "user", "assistant", "tool"])
+    content = serializers.JSONField(required=False, allow_null=True, help_text="A text, or an array of parts.")
+    tool_calls = ToolCallView(many=True, required=False)
+    tool_call_id = serializers.CharField(required=False, help_text="Of a message of the role tool.")
+
+
+class FunctionIn(serializers.Serializer[Any]):
+    """A function that the caller runs."""
+
+    name = serializers.RegexField(r"^[a-zA-Z0-9_-]{1,64}$")
+    description = serializers.CharField(required=False)
+    parameters = serializers.DictField(required=False, help_text="JSON Schema of its arguments.")
+    strict = serializers.BooleanField(required=False)
+
+
+class ToolIn(serializers.Serializer[Any]):
+    type = serializers.ChoiceField(choices=["function"])
+    function = FunctionIn()
+
+
+class StreamOptions(serializers.Serializer[Any]):
+    include_usage = serializers.BooleanField(required=False, help_text="Whether a last chunk tells the tokens.")
+    include_progress = serializers.BooleanField(
+        required=False,
+        help_text="Whether chunks tell, as reasoning_content, what the model thinks and which tools run.",
+    )
+
+
+class ChatCompletionRequest(serializers.Serializer[Any]):
+    """Body of POST /v1/chat/completions. Fields that are not named here are ignored; docs/openai.md lists those that
+    are refused."""
+
+    model = serializers.CharField(max_length=128, help_text="An agent's name; with :plain, without the host's tools.")
+    messages = ChatMessageIn(many=True)
+    stream = serializers.BooleanField(required=False)
+    stream_options = StreamOptions(required=False)
+    tools = ToolIn(many=True, required=False)
+    tool_choice = serializers.JSONField(required=False, help_text="none, auto, required, or a function by its name.")
+    parallel_tool_calls = serializers.BooleanField(required=False)
+    temperature = serializers.FloatField(required=False, min_value=0, max_value=2)
+    top_p = serializers.FloatField(required=False, min_value=0, max_value=1)
+    presence_penalty = serializers.FloatField(required=False, min_value=-2, max_value=2)
+    frequency_penalty = serializers.FloatField(required=False, min_value=-2, max_value=2)
+    max_completion_tokens = serializers.IntegerField(required=False, min_value=1)
+    max_tokens = serializers.IntegerField(required=False, min_value=1, help_text="The older name of the same.")
+    stop = serializers.JSONField(required=False, help_text="A text, or up to four of them.")
+    seed = serializers.IntegerField(required=False)
+    reasoning_effort = serializers.ChoiceField(
+        required=False, choices=["none", "minimal", "low", "medium", "high", "xhigh"]
+    )
+    verbosity = serializers.ChoiceField(required=False, choices=["low", "medium", "high"])
+    metadata = serializers.DictField(
+        required=False,
+        child=serializers.CharField(max_length=512),
+        help_text="16 pairs at most. conversation_id names a conversation that stays; on_busy what becomes of the"
+        " request while a turn of that is open: enqueue, reject, interrupt.",
+    )
+
+
+class AnswerView(serializers.Serializer[Any]):
+    role = serializers.ChoiceField(choices=["assistant"])
+    content = serializers.CharField(allow_null=True)
+    refusal = serializers.CharField(allow_null=True)
+    tool_calls = ToolCallView(many=True, required=False)
+
+
+class ChoiceView(serializers.Serializer[Any]):
+    index = serializers.IntegerField()
+    message = AnswerView()
+    finish_reason = serializers.ChoiceField(choices=["stop", "length", "tool_calls"])
+    logprobs = serializers.JSONField(allow_null=True)
+
+
+class CachedView(serializers.Serializer[Any]):
+    cached_tokens = serializers.IntegerField()
+
+
+class UsageView(serializers.Serializer[Any]):
+    """Tokens of all that was asked of models for this answer."""
+
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    total_tokens = serializers.IntegerField()
+    prompt_tokens_details = CachedView()
+
+
+class ChatCompletionView(serializers.Serializer[Any]):
+    """A chat completion."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["chat.completion"])
+    created = serializers.IntegerField()
+    model = serializers.CharField()
+    choices = ChoiceView(many=True)
+    usage = UsageView()
+
+
+class DeltaView(serializers.Serializer[Any]):
+    role = serializers.ChoiceField(choices=["assistant"], required=False)
+    content = serializers.CharField(required=False)
+    reasoning_content = serializers.CharField(required=False)
+    tool_calls = ToolCallView(many=True, required=False)
+
+
+class ChunkChoiceView(serializers.Serializer[Any]):
+    index = serializers.IntegerField()
+    delta = DeltaView()
+    finish_reason = serializers.ChoiceField(choices=["stop", "length", "tool_calls"], allow_null=True)
+    logprobs = serializers.JSONField(allow_null=True)
+
+
+class ChatCompletionChunkView(serializers.Serializer[Any]):
+    """One chunk of a stream; the last line is [DONE]."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["chat.completion.chunk"])
+    created = serializers.IntegerField()
+    model = serializers.CharField()
+    choices = ChunkChoiceView(many=True)
+    usage = UsageView(required=False, allow_null=True)
