@@ -9,6 +9,7 @@ from uuid import UUID
 import httpx2
 import openai
 import pytest
+from pydantic import BaseModel
 
 from conversations.openai_api.parameters import REFUSED
 from tests.support.api_client import key_of, rows, start, stored
@@ -34,6 +35,24 @@ def with_time(host: Host) -> Iterator[None]:
     host.allow("time")
     yield
     host.forbid("time")
+
+
+class Weather(BaseModel):
+    city: str
+    degrees: int
+
+
+def test_an_answer_has_the_form_that_was_asked_for(client):
+    told = script({"say": '{"city": "Oslo", "degrees": 3}'})
+    answer = client.chat.completions.parse(model=MODEL, messages=user(told), response_format=Weather)
+    assert answer.choices[0].message.parsed == Weather(city="Oslo", degrees=3)
+
+
+def test_an_answer_in_another_form_is_none(client):
+    told = script({"say": "Cold."}, {"say": "Cold."})
+    with pytest.raises(openai.APIStatusError) as failed:
+        client.chat.completions.parse(model=MODEL, messages=user(told), response_format=Weather)
+    assert "JSON" in refusal(failed.value, 502, "answer_not_valid")
 
 
 def turn_of(host: Host, completion_id: str) -> dict[str, Any]:
