@@ -59,17 +59,8 @@ class ConversationAdmin(GrowingAdmin):
     search_help_text = "An id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
     fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
-    fields += [
-        "tainted_at_seq",
-        "tainted_by",
-        "is_transient",
-        "metadata",
-        "paid",
-        "next_seq",
-        "next_turn",
-        "created_at",
-        "updated_at",
-    ]
+    fields += ["tainted_at_seq", "tainted_by", "is_transient", "metadata", "paid", "next_seq", "next_turn"]
+    fields += ["created_at", "updated_at"]
     readonly_fields = ["rows", "summary", "kept", "paid"]
 
     def get_urls(self) -> list[Any]:

@@ -153,7 +153,7 @@ def test_what_the_model_was_sent_can_be_told(waiting):
     answer(waiting, outputs_of(waiting, "rain", "sun"))
     turn = advance(waiting)
     for call in calls_of(turn):
-        again = build_again(turn.conversation, turn.model, call.record, turn.options)
+        again = build_again(turn.conversation, turn.model, call.record, turn=turn)
         assert again.doubts == []
         assert "Be brief." in again.request.messages[0]["content"]
         assert again.request.tools == [WEATHER]

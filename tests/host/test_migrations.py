@@ -48,6 +48,7 @@ FIRST_RELEASE = {
 # Migrations that do more than add: why nodes of the release before can work beside it all the same.
 LISTED = {
     "accounts.0003_audit_and_limits": "it lets the keys that there are do what they could, in columns that are new",
+    "accounts.0007_browser_keys": "its constraint is of rows that only nodes of this release make",
     "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
     "agent.0006_check_ins": "it renames two fields, and leaves their columns as they are",
     "agent.0007_public": "it marks the default agent as public, in a column that is new",
@@ -58,6 +59,7 @@ LISTED = {
     "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
     "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",
     "conversations.0018_deferred_messages": "it renames a model and its permissions, and leaves its table as it is",
+    "conversations.0031_openai_api": "its constraint is of a table that is new with it",
     "memory.0001_initial": "it makes an index of a table that is new with it",
     "scheduler.0004_check_ins": "it renames a model and its permissions, and leaves its table as it is",
     "tools.0006_leases": "it renames a field, and leaves its column and index as they are",

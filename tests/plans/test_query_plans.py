@@ -89,8 +89,7 @@ pytestmark = [
 GROW = {
     model._meta.db_table
     for model in (
-        *(Conversation, Turn, CallerRound, Message, ToolCall, Compaction, DeferredMessage, Approval, Delivery),
-        AuditEntry,
+        *(Conversation, Turn, Message, ToolCall, Compaction, DeferredMessage, Approval, Delivery, AuditEntry),
     )
 }
 

@@ -1,9 +1,9 @@
 """A database with much in it: what a host has after its first million messages. PostgreSQL only; made in seconds.
 
 200 owners, the first of whom has every fourth of 20,000 conversations; the first conversation has 100,000 messages.
-200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Of 10,000 requests each has had a
-conversation of its own, and half of them a round of its caller's. Ids sort by time, as those of the host.
-The audit log has 420,000 entries.
+200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Of 2,000 requests of the first owner each
+has had a conversation of its own, and half of them a round of its caller's. Ids sort by time, as those of the host. The
+audit log has 420,000 entries.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connection, transaction
 
 OWNERS, CONVERSATIONS, TURNS = 200, 20_000, 200_000
-REQUESTS = 10_000
+REQUESTS = 2_000
 MESSAGES_A_TURN, CALLS_A_TURN = 5, 2
 
 # Those that refer to others first: a table that is logged may not refer to one that is not.
@@ -159,32 +159,33 @@ INSERT INTO conversations_delivery
            204, '', at, at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT now() - ({TURNS} - n) * interval '12 seconds') made (at);
 
--- Of requests to /v1, every 900 s or so: a conversation, a turn and two messages each, half of them with a round.
+-- Of requests to /v1, every 9,000 s: a conversation, a turn and two messages each, half of them with a round.
 INSERT INTO conversations_conversation
     (id, key, owner_id, agent_id, next_seq, next_turn, metadata, is_transient, created_at, updated_at)
-    SELECT pg_temp.id('c01', n, n::bigint * 900000), 'openai:' || n, 1 + n % {OWNERS},
+    SELECT pg_temp.id('c01', n, n::bigint * 9000000), 'openai:' || n, 1,
            (SELECT min(id) FROM agent_agent), 3, 2, '{{}}', true, at, at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '900 seconds') made (at);
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at);
 INSERT INTO conversations_turn
     (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, options, fence, worker,
      deadline, attempts, retries, rung_at, cancel_requested, prompt_tokens, completion_tokens, error_code, error_detail,
      created_at, started_at, ended_at)
-    SELECT pg_temp.id('a01', n, n::bigint * 900000), pg_temp.id('c01', n, n::bigint * 900000), 1 + n % {OWNERS}, 1,
-           'succeeded', '', 'model', md5('v1' || n), md5('asked' || n), '{{}}', 1, 'host:1:1', at, 0, 0, at, false, 9,
-           9, '', '', at, at, at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '900 seconds') made (at);
+    SELECT pg_temp.id('a01', n, n::bigint * 9000000), pg_temp.id('c01', n, n::bigint * 9000000), 1, 1,
+           CASE WHEN n % 100 = 2 THEN 'cancelled' ELSE 'succeeded' END, '', 'model', md5('v1' || n),
+           md5('asked' || n), '{{}}', 1,
+           'host:1:1', at, 0, 0, at, false, 9, 9, '', '', at, at, at
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at);
 INSERT INTO conversations_message
     (id, conversation_id, turn_id, seq, role, type, content, tool_call_id, tool_name, created_at)
-    SELECT pg_temp.id('e01', 2 * n + k, n::bigint * 900000), pg_temp.id('c01', n, n::bigint * 900000),
-           pg_temp.id('a01', n, n::bigint * 900000), k, CASE WHEN k = 1 THEN 'user' ELSE 'assistant' END, 'NORMAL',
+    SELECT pg_temp.id('e01', 2 * n + k, n::bigint * 9000000), pg_temp.id('c01', n, n::bigint * 9000000),
+           pg_temp.id('a01', n, n::bigint * 9000000), k, CASE WHEN k = 1 THEN 'user' ELSE 'assistant' END, 'NORMAL',
            'words', '', '', at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '900 seconds') made (at),
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at),
          generate_series(1, 2) k;
 INSERT INTO conversations_callerround
     (id, turn_id, number, calls, messages, prompt_tokens, completion_tokens, cached_tokens, outputs_hash, created_at,
      answered_at)
-    SELECT pg_temp.id('f01', n, n::bigint * 900000), pg_temp.id('a01', n, n::bigint * 900000), 0, '[]', 1, 9, 9, 0, '',
-           now(), now()
+    SELECT pg_temp.id('f01', n, n::bigint * 9000000), pg_temp.id('a01', n, n::bigint * 9000000), 0, '[]', 1, 9, 9, 0,
+           '', now(), now()
     FROM generate_series(1, {REQUESTS}) n WHERE n % 2 = 0;
 
 -- What is going on: 300 turns queued, 100 run, 80 wait for tools, 20 for a retry, in as many conversations.
