@@ -1,6 +1,6 @@
 """What every model client offers. Values only: no Django, no storage."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +22,9 @@ class ModelRequest:
 
     An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
     ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
+
+    A user's message may have ``attachments`` (see :mod:`agent.images`); ``pictures``: the bytes of the pictures among
+    them, in base64, by their hash.
     """
 
     model: str
@@ -31,6 +34,7 @@ class ModelRequest:
     max_tokens: int | None = None
     provider: str = ""
     effort: str = ""
+    pictures: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

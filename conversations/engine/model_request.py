@@ -14,9 +14,11 @@ from typing import Any
 
 from django.conf import settings
 
-from agent import tokens
+from agent import images, tokens
+from agent.errors import ModelCannotSee
 from agent.fixed import as_json
 from agent.llm.base import ModelRequest
+from agent.llm.capabilities import can_see
 from agent.loop import ChatMessage, Limit
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
@@ -70,11 +72,13 @@ def prompt_of(
     room: int,
     result_chars: int,
     limit: Limit | None,
+    sees: bool = True,
 ) -> list[ChatMessage]:
-    """The prompt. ``room``: the tokens it may have. ``result_chars``: the characters of a tool's result."""
+    """The prompt. ``room``: the tokens it may have. ``result_chars``: the characters of a tool's result. ``sees``:
+    whether the model may be sent pictures."""
     return build_prompt(
         background=background,
-        transcript=transcript,
+        transcript=images.shown(transcript, sees=sees),
         result_chars=result_chars,
         most=MAX_MESSAGES,
         tokens=room,
@@ -96,6 +100,12 @@ def background(context: StepContext) -> Background:
     )
 
 
+def sees(context: StepContext) -> bool:
+    """Whether the model of a step may be sent the pictures that there are."""
+    has_some = any(images.images_in(context.snapshot.transcript))
+    return not has_some or can_see(context.model, context.provider)
+
+
 def build(context: StepContext, limit: Limit | None) -> tuple[ModelRequest, int]:
     """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected."""
     tools = _offered(context, limit)
@@ -105,6 +115,7 @@ def build(context: StepContext, limit: Limit | None) -> tuple[ModelRequest, int]
         room=_room_for_messages(context, limit),
         result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
         limit=limit,
+        sees=sees(context),
     )
     estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt))
     request = ModelRequest(
@@ -174,7 +185,14 @@ class Asking:
             pinned=context.snapshot.pinned,
             # Also where none is offered: the system prompt tells how to use them.
             tools=[tool["function"]["name"] for tool in context.tools],
+            sees=sees(context),
         )
+
+    def check(self) -> None:
+        """Raise :class:`ModelCannotSee` if the turn itself has brought a picture that its model takes none of. Of
+        earlier ones, words tell it."""
+        if any(images.images_in(self._context.snapshot.own)) and not sees(self._context):
+            raise ModelCannotSee(f"{self.request.model} takes text alone")
 
     def make_smaller(self) -> bool:
         """After it was refused as too long: dense text has more tokens than were estimated. Whether it is smaller now;
@@ -204,6 +222,7 @@ def _record(
     summary_seq: int | None,
     pinned: Sequence[Pinned],
     tools: Sequence[str],
+    sees: bool,
 ) -> dict[str, Any]:
     """What is kept of a request. ``refused``: rooms of larger ones, which the model refused before as too long."""
     kept = {
@@ -219,6 +238,9 @@ def _record(
         "results": settings.TOOL_RESULT_PROMPT_CHARS,
         "limit": limit and limit.value,
         "refused": list(refused),
+        # By hash; their bytes are in the storage, and what they say is in the messages.
+        "files": list(dict.fromkeys(each["sha256"] for one in request.messages for each in one.get("attachments", ()))),
+        "blind": not sees,
         "sum": _digest(as_json(request.messages)),
         "toolsum": _digest(as_json(request.tools))[:16],
     }
@@ -301,7 +323,8 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any]) ->
     told: dict[str, Any] = {"memory": memory, "notes": notes, "summary": summary, "pinned": pinned}
     background = background_of(profile, key=conversation.key, tools=names, **told)
     said = said_between(conversation.pk, kept["first"], kept["last"])
-    messages = prompt_of(background, said, room=kept["room"], result_chars=kept["results"], limit=limit)
+    how: dict[str, Any] = {"room": kept["room"], "result_chars": kept["results"], "sees": not kept.get("blind")}
+    messages = prompt_of(background, said, limit=limit, **how)
     if _digest(as_json(messages)) != kept["sum"]:
         doubts.append("the messages differ: another release or other settings made them")
     offered, gone = _functions([] if limit else names)

@@ -17,6 +17,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Greatest
 
 from conversations import taint
+from conversations.attachments.store import forget
 from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
@@ -159,6 +160,7 @@ def _delete(own: QuerySet[Message], messages: Sequence[Message], erased: Erased)
         erased.add(Message, each.pk, each.role, each.content, each.tool_calls, each.sent)
     # By the conversation as well, which says in which part of a table in parts they are.
     own.filter(pk__in=[each.pk for each in messages]).delete()
+    forget(each.pk for each in messages if each.attachments)
     return list(messages)
 
 
