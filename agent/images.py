@@ -32,8 +32,8 @@ def images_in(messages: Iterable[ChatMessage]) -> Iterator[Reference]:
 
 
 def tokens_of(image: Reference) -> int:
-    """What a picture counts for: the larger of what Anthropic documents (pixels / 750, 1600 at most) and OpenAI (85, and
-    170 for each tile of 512 pixels a side, once it fits into 2048 and its shorter side into 768)."""
+    """What a picture counts for: the larger of what Anthropic documents (pixels / 750, 1600 at most) and OpenAI
+    (85, and 170 for each tile of 512 pixels a side, once it fits into 2048 and its shorter side into 768)."""
     width, height = max(image.get("width") or 1, 1), max(image.get("height") or 1, 1)
     scale = min(1.0, 2048 / max(width, height))
     scale = min(scale, 768 / min(width, height)) if min(width, height) * scale > 768 else scale

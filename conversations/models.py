@@ -419,8 +419,8 @@ class Attachment(models.Model):
     media_type = models.CharField(max_length=100, help_text="By its content.")
     size = models.PositiveBigIntegerField(help_text="Bytes.")
     width = models.PositiveIntegerField(null=True, blank=True, help_text="Of a picture, pixels.")
-    height = models.PositiveIntegerField(null=True, blank=True)
-    has_thumbnail = models.BooleanField(default=False)
+    height = models.PositiveIntegerField(null=True, blank=True, help_text="The same.")
+    has_thumbnail = models.BooleanField(default=False, help_text="Whether there is a small picture of it.")
     text = models.TextField(blank=True, help_text="What it says, as prompts have it.")
     problem = models.CharField(max_length=200, blank=True, help_text="Why that is not all, or nothing.")
     used_at = models.DateTimeField(help_text="When it was last sent; it stays for a while from then on.")
@@ -445,10 +445,10 @@ class Attachment(models.Model):
 class AttachmentUse(models.Model):
     """That a message refers to a file. The file stays while one does."""
 
-    attachment = models.ForeignKey(Attachment, on_delete=models.PROTECT, related_name="uses")
+    attachment = models.ForeignKey(Attachment, on_delete=models.PROTECT, related_name="uses", help_text="The file.")
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="+")
     # Plain: where messages are in parts, a key of theirs alone is none.
-    message_id = models.UUIDField(db_index=True)
+    message_id = models.UUIDField(db_index=True, help_text="The message.")
     name = models.CharField(max_length=100, help_text="What it is called there.")
 
     class Meta:

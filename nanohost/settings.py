@@ -365,27 +365,27 @@ if NANOHOST_TOOL_PROCESS:
 
 # --- files of messages: in a folder, or in a bucket of S3 or what speaks its language -----------------------------
 ATTACHMENTS_DIR = env.path("ATTACHMENTS_DIR", DATA_DIR / "attachments")
-ATTACHMENTS_S3_BUCKET = env.string("ATTACHMENTS_S3_BUCKET")
-ATTACHMENTS_S3_ENDPOINT = env.address("ATTACHMENTS_S3_ENDPOINT")
-ATTACHMENTS_S3_REGION = env.string("ATTACHMENTS_S3_REGION")
-ATTACHMENTS_S3_KEY_ID = env.string("ATTACHMENTS_S3_KEY_ID")
-ATTACHMENTS_S3_KEY = env.secret("ATTACHMENTS_S3_KEY")
-redaction.remember("ATTACHMENTS_S3_KEY", ATTACHMENTS_S3_KEY)
+ATTACHMENTS_BUCKET = env.string("ATTACHMENTS_BUCKET")
+ATTACHMENTS_BUCKET_ENDPOINT = env.address("ATTACHMENTS_BUCKET_ENDPOINT")
+ATTACHMENTS_BUCKET_REGION = env.string("ATTACHMENTS_BUCKET_REGION")
+ATTACHMENTS_BUCKET_KEY_ID = env.string("ATTACHMENTS_BUCKET_KEY_ID")
+ATTACHMENTS_BUCKET_KEY = env.secret("ATTACHMENTS_BUCKET_KEY")
+redaction.remember("ATTACHMENTS_BUCKET_KEY", ATTACHMENTS_BUCKET_KEY)
 
 
 def _attachments() -> dict[str, Any]:
-    if not ATTACHMENTS_S3_BUCKET:
+    if not ATTACHMENTS_BUCKET:
         # Whoever else is on this machine reads none of them.
         modes = {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
         options: dict[str, Any] = {"location": ATTACHMENTS_DIR, **modes}
         return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options}
     options = {
-        "bucket_name": ATTACHMENTS_S3_BUCKET,
-        "endpoint_url": ATTACHMENTS_S3_ENDPOINT or None,
-        "region_name": ATTACHMENTS_S3_REGION or None,
+        "bucket_name": ATTACHMENTS_BUCKET,
+        "endpoint_url": ATTACHMENTS_BUCKET_ENDPOINT or None,
+        "region_name": ATTACHMENTS_BUCKET_REGION or None,
         # Without them, boto3 finds those of the machine.
-        "access_key": ATTACHMENTS_S3_KEY_ID or None,
-        "secret_key": ATTACHMENTS_S3_KEY or None,
+        "access_key": ATTACHMENTS_BUCKET_KEY_ID or None,
+        "secret_key": ATTACHMENTS_BUCKET_KEY or None,
         "default_acl": None,
         "querystring_auth": True,
     }

