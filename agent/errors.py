@@ -73,6 +73,19 @@ class NoProvider(LlmError):
     code = "no_provider"
 
 
+class ModelCannotSee(LlmError):
+    """A picture was sent, and the model takes none: it was not asked."""
+
+    code = "model_cannot_see"
+
+
+class AttachmentUnavailable(LlmError):
+    """A file cannot be had from the storage just now: the model was not asked."""
+
+    code = "attachment_unavailable"
+    transient = True
+
+
 class BudgetExceeded(LlmError):
     """A budget has no room for the call: the model was not asked. The detail is for whoever asked."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.fixed import Fixed, as_json
+from agent.images import images_of, tokens_of
 from agent.loop import ChatMessage
 
 BYTES_A_TOKEN = 4
@@ -36,6 +37,8 @@ def estimated_message(message: ChatMessage) -> int:
     except AttributeError:
         pass
     tokens = _MESSAGE_TOKENS + estimated(message.get("content") or "")
+    if "attachments" in message:
+        tokens += sum(map(tokens_of, images_of(message)))
     for call in message.get("tool_calls") or ():
         tokens += _MESSAGE_TOKENS + estimated(call["function"]["name"] + call["function"]["arguments"])
     if thoughts := message.get("thoughts"):  # its text stands in the blocks too, where there are any

@@ -132,6 +132,7 @@ PASSING = {
     "llm_timeout": "The model did not answer within LLM_TIMEOUT_SECONDS.",
     "llm_unavailable": "The model's provider cannot be reached, or fails.",
     "llm_bad_response": "The model's provider answered something that is no completion.",
+    "attachment_unavailable": "A file of the conversation cannot be had from the storage.",
     "turn_error": "The server failed; the failure is logged.",
 }
 
@@ -155,6 +156,11 @@ class TurnProblem(Problem):
         "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
         "llm_timeout": (504, "The model did not answer within LLM_TIMEOUT_SECONDS; retries were used up."),
         "llm_context_too_long": (422, "The conversation does not fit the model's context."),
+        "model_cannot_see": (422, "The model takes no pictures: ask one that does, or send text."),
+        "attachment_unavailable": (
+            502,
+            "A file of the conversation cannot be had from the storage; retries were used up.",
+        ),
         "llm_content_filter": (422, "The provider's content filter refused the prompt or the answer."),
         "llm_unavailable": (502, "The model's provider cannot be reached, or fails; retries were used up."),
         "llm_bad_response": (502, "The model's provider answered something that is no completion."),

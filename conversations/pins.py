@@ -14,6 +14,7 @@ from django.utils import timezone
 from agent.prompt import PINNED_SHARE, Pinned, sent_at
 from agent.tokens import estimated
 from conversations import taint
+from conversations.attachments.prompts import texts_of, with_texts
 from conversations.errors import CannotBePinned, TooManyPins
 from conversations.models import Conversation, Message
 from nanohost.lib.errors import NotFound
@@ -97,13 +98,21 @@ def for_prompt(conversation_id: UUID, seqs: Sequence[int], *, first_seq: int) ->
     if not seqs:
         return []
     rows = Message.objects.transcript().filter(conversation_id=conversation_id, seq__in=seqs)
-    zone = timezone.get_current_timezone()
+    zone, found = (
+        timezone.get_current_timezone(),
+        list(rows.only("seq", "role", "content", "created_at", "attachments")),
+    )
+    texts = texts_of(row.attachments for row in found if row.attachments)
+    # As the history has them, by which they are found there.
+    content = {
+        row.pk: str(with_texts(row.as_chat(), texts)["content"]) if row.attachments else row.content for row in found
+    }
     return [
         Pinned(
             seq=row.seq or 0,
             role=row.role,
-            content=sent_at(row.content, row.created_at.astimezone(zone)) if row.role == "user" else row.content,
+            content=sent_at(content[row.pk], row.created_at.astimezone(zone)) if row.role == "user" else row.content,
             in_history=0 < first_seq <= (row.seq or 0),
         )
-        for row in rows.only("seq", "role", "content", "created_at")
+        for row in found
     ]

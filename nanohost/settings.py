@@ -31,6 +31,14 @@ WEB_THREADS = env.integer("WEB_THREADS", 8, maximum=MAX_THREADS)
 WEB_DRAIN_SECONDS = env.integer("WEB_DRAIN_SECONDS", 0, minimum=0, maximum=600)
 WORKER_ALIVE_FILE = env.string("WORKER_ALIVE_FILE")
 MAX_BODY_BYTES = env.integer("MAX_BODY_BYTES", 1024 * 1024)
+# Of a message's files together, and how many they may be. With them, its body may be larger: base64 takes four thirds.
+ATTACHMENTS_MAX = env.integer("ATTACHMENTS_MAX", 10, minimum=0, maximum=100)
+ATTACHMENTS_MAX_BYTES = env.integer("ATTACHMENTS_MAX_BYTES", 15 * 1024 * 1024, maximum=256 * 1024 * 1024)
+MAX_MESSAGE_BYTES = MAX_BODY_BYTES + (ATTACHMENTS_MAX_BYTES * 4 // 3 + 4096 if ATTACHMENTS_MAX else 0)
+# Of a message's addresses together; of each file that is read.
+ATTACHMENT_FETCH_SECONDS = env.seconds("ATTACHMENT_FETCH_SECONDS", 10)
+ATTACHMENT_READ_SECONDS = env.seconds("ATTACHMENT_READ_SECONDS", 10)
+ATTACHMENT_TEXT_CHARS = env.integer("ATTACHMENT_TEXT_CHARS", 100_000, maximum=10_000_000)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
 # Pages of these origins may call /v1 from a browser; * is every page there is.
 # A turn that waits for tools of its caller's is cancelled after so long.
@@ -266,7 +274,7 @@ TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", 1 if HTTPS else 0, minimum=0, m
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 # The gateway bounds the body before Django sees it; this bound is for what does not come through it.
-DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_MESSAGE_BYTES
 
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces
@@ -366,6 +374,41 @@ _SQLITE: dict[str, Any] = {
 DATABASES: dict[str, dict[str, Any]] = {"default": _postgresql() if PRODUCTION else _SQLITE}
 if NANOHOST_TOOL_PROCESS:
     DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
+
+# --- files of messages: in a folder, or in a bucket of S3 or what speaks its language -----------------------------
+ATTACHMENTS_DIR = env.path("ATTACHMENTS_DIR", DATA_DIR / "attachments")
+ATTACHMENTS_BUCKET = env.string("ATTACHMENTS_BUCKET")
+ATTACHMENTS_BUCKET_ENDPOINT = env.address("ATTACHMENTS_BUCKET_ENDPOINT")
+ATTACHMENTS_BUCKET_REGION = env.string("ATTACHMENTS_BUCKET_REGION")
+ATTACHMENTS_BUCKET_KEY_ID = env.string("ATTACHMENTS_BUCKET_KEY_ID")
+ATTACHMENTS_BUCKET_KEY = env.secret("ATTACHMENTS_BUCKET_KEY")
+redaction.remember("ATTACHMENTS_BUCKET_KEY", ATTACHMENTS_BUCKET_KEY)
+
+
+def _attachments() -> dict[str, Any]:
+    if not ATTACHMENTS_BUCKET:
+        # Whoever else is on this machine reads none of them.
+        modes = {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
+        options: dict[str, Any] = {"location": ATTACHMENTS_DIR, **modes}
+        return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options}
+    options = {
+        "bucket_name": ATTACHMENTS_BUCKET,
+        "endpoint_url": ATTACHMENTS_BUCKET_ENDPOINT or None,
+        "region_name": ATTACHMENTS_BUCKET_REGION or None,
+        # Without them, boto3 finds those of the machine.
+        "access_key": ATTACHMENTS_BUCKET_KEY_ID or None,
+        "secret_key": ATTACHMENTS_BUCKET_KEY or None,
+        "default_acl": None,
+        "querystring_auth": True,
+    }
+    return {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": options}
+
+
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "attachments": _attachments(),
+}
 
 STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True

@@ -1,7 +1,7 @@
 """The production shape as processes of this machine: docker-compose.yml's own services, as compose would run them.
 
 Each gets the command and the variables that the file gives it, and no other. Replaced is what only a container has: the
-names of servers, and the paths of secrets and of ``/tmp``.
+names of servers, and the paths of secrets, of messages' files and of ``/tmp``.
 """
 
 import json
@@ -103,6 +103,7 @@ class Machine:
             "REDIS_URL": self.redis_url,
             "HOST": self.host,
             "PORT": str(self.port),
+            "ATTACHMENTS_DIR": str(self.folder / "attachments"),
             "WORKER_ALIVE_FILE": str(self.folder / f"{name}.alive"),
         }
         found = env.inherited(_PASSED_ON)

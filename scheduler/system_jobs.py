@@ -51,8 +51,8 @@ SYSTEM_JOBS = (
         name="retention",
         task="scheduler.tasks.retention",
         times=timedelta(minutes=60),
-        description="Forgets workers last heard of more than a week ago, runs of schedules that ended 90 days ago, and"
-        " webhooks' deliveries of 30 days ago.",
+        description="Forgets workers last heard of more than a week ago, runs of schedules that ended 90 days ago,"
+        " and webhooks' deliveries of 30 days ago; deletes files that no message refers to.",
     ),
     SystemJob(
         name="data_retention",

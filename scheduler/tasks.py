@@ -2,6 +2,7 @@
 
 from celery import shared_task
 
+from conversations.attachments import store
 from conversations.deliveries import outbox
 from conversations.engine.retention import forget_transient
 from conversations.engine.worker import forget_dead_workers
@@ -41,9 +42,9 @@ def retention() -> None:
     """Forget what is kept for a while only."""
     with recorded("retention") as report:
         workers, rows = forget_dead_workers(), runs.forget_old() + forget_old_job_runs() + outbox.forget_old()
-        report.did = ", ".join(
-            filter(None, (told(workers, "worker forgotten", "workers forgotten"), told(rows, "old row", "old rows")))
-        )
+        files = store.collect()
+        did = (told(workers, "worker forgotten", "workers forgotten"), told(rows, "old row", "old rows"))
+        report.did = ", ".join(filter(None, (*did, told(files, "file deleted", "files deleted"))))
 
 
 @shared_task

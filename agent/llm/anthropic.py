@@ -9,7 +9,7 @@ what the conversation has so far, which the next prompt begins with.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import httpx2
 from django.conf import settings
 
 from agent import errors
+from agent.images import images_of
 from agent.llm.answers import MALFORMED, error_of, parsed, retry_after, tokens_in, too_many_calls
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.llm.connections import BROKEN, DRAIN_SECONDS, Connections, broken
@@ -110,7 +111,7 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
     """What Anthropic is asked, of a request in the chat format."""
     most = request.max_tokens or settings.LLM_OUTPUT_RESERVE
     system = "\n\n".join(str(each["content"]) for each in request.messages if each["role"] == "system")
-    messages = _messages(request.messages)
+    messages = _messages(request.messages, request.pictures)
     if messages:
         messages[-1]["content"][-1] |= {"cache_control": _CACHED}
     body: dict[str, Any] = {"model": request.model, "max_tokens": most, "messages": messages}
@@ -174,11 +175,11 @@ def _version(model: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
-def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[ChatMessage], pictures: Mapping[str, str]) -> list[dict[str, Any]]:
     """The chat as Anthropic has it: results of tools are the user's, and who speaks twice in a row speaks once."""
     told: list[dict[str, Any]] = []
     for message in messages:
-        if message["role"] == "system" or not (blocks := _blocks(message)):
+        if message["role"] == "system" or not (blocks := _blocks(message, pictures)):
             continue
         role = "assistant" if message["role"] == "assistant" else "user"
         if told and told[-1]["role"] == role:
@@ -188,7 +189,7 @@ def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return told
 
 
-def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
+def _blocks(message: ChatMessage, pictures: Mapping[str, str]) -> list[dict[str, Any]]:
     content = message.get("content")
     if message["role"] == "tool":
         told = str(content) if str(content or "").strip() else "(empty)"
@@ -196,6 +197,9 @@ def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if (thoughts := message.get("thoughts")) and thoughts.get("by") == "anthropic":
         blocks += thoughts["blocks"]
+    for image in images_of(message):
+        source = {"type": "base64", "media_type": image["type"], "data": pictures[image["sha256"]]}
+        blocks.append({"type": "image", "source": source})
     if isinstance(content, str) and content.strip():
         blocks.append({"type": "text", "text": content})
     for call in message.get("tool_calls") or ():

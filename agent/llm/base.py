@@ -25,6 +25,9 @@ class ModelRequest:
 
     An assistant's message may have ``thoughts``: what its provider is sent back of what the model thought before it,
     ``by`` whom it was answered, the ``text`` of it, and the provider's own ``blocks``. They are that provider's alone.
+
+    A user's message may have ``attachments`` (see :mod:`agent.images`); ``pictures``: the bytes of the pictures among
+    them, in base64, by their hash.
     """
 
     model: str
@@ -38,6 +41,7 @@ class ModelRequest:
     answer: AnswerFormat | None = None
     temperature: float | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

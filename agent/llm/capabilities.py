@@ -1,6 +1,7 @@
-"""Who can be given a JSON Schema for an answer: by the provider's row, and by the model's name. Pure.
+"""What a model can do besides text: by its provider's row, and by the model's name. Pure.
 
-Whoever can't is asked in words; so is a model whose provider refuses the schema, which no table can know beforehand.
+A JSON Schema for an answer: whoever can't be given one is asked in words; so is a model whose provider refuses the
+schema, which no table can know beforehand.
 """
 
 import re
@@ -46,3 +47,21 @@ def takes_schema(row: Provider, model: str, wanted: AnswerFormat, *, with_tools:
 def _is_claudes(schema: dict[str, object]) -> bool:
     within = [each for _, each in subschemas(schema)]
     return is_closed(schema) and not any("$ref" in each or _NOT_CLAUDES & each.keys() for each in within)
+
+
+# --- pictures ----------------------------------------------------------------------------------------------------
+# A provider's row says what its API takes; of some models it is known that they take less. Of others nothing is known:
+# they are asked, and their provider's refusal is told.
+
+# Names of models, behind what names a vendor, that take text alone: by their providers' own lists.
+_BLIND = re.compile(
+    r"gpt-3\.5|gpt-4-(?:0314|0613|32k)|gpt-4\Z|o1-mini|o1-preview|o3-mini|gpt-oss|claude-2|claude-instant|claude-3-5-haiku"
+    r"|deepseek(?!-vl|-ocr)|mi[sx]tral-(?:7b|8x|nemo|tiny)|codestral|llama-?(?:2|3\.1|3\.3|3-)|llama3(?:\.[13])?(?![.0-9])"
+    r"|qwen(?!.*(?:vl|omni|qvq))(?:1\.5|2\.5|2|3)?(?!\.)-|qwq|glm-(?:4|4\.[5-7]|5)(?!v|\.\dv)|moonshot-v1-(?!.*vision)|kimi-k2(?!\.5)"
+    r"|minimax-m|command-r|phi-[123](?!.*vision)"
+)
+
+
+def can_see(row: Provider, model: str) -> bool:
+    """Whether a model of this provider may be sent pictures."""
+    return row.images and not _BLIND.match(model.rsplit("/", 1)[-1].lower())

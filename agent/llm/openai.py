@@ -13,7 +13,7 @@ says about an error is read for its code and then dropped, since it may quote th
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from django.conf import settings
 from agent import errors
 from agent.answer_schemas import as_response_format
 from agent.fixed import as_json
+from agent.images import data_url, images_of
 from agent.llm.answers import MALFORMED, StreamedAnswer, completion_of, error_of, parsed, retry_after
 from agent.llm.base import Completion, ModelRequest, OnDelta
 from agent.llm.connections import BROKEN, DRAIN_SECONDS, Connections, Outline, Reply, broken
@@ -203,6 +204,7 @@ def _bound(access: Access, host: str) -> str:
 def _body(request: ModelRequest, options: str, bound: str, provider: Provider) -> bytes:
     """The request's JSON, put together of what is kept of its messages and tools."""
     messages = [_with_thoughts(each, provider) if "thoughts" in each else each for each in request.messages]
+    messages = [_with_images(each, request.pictures) if "attachments" in each else each for each in messages]
     parts = [f'"model": {json.dumps(request.model)}', f'"messages": {as_json(messages)}']
     if request.tools:
         parts.append(f'"tools": {as_json(request.tools)}')
@@ -245,6 +247,13 @@ def _with_thoughts(message: ChatMessage, provider: Provider) -> ChatMessage:
         back = thoughts["text"] if provider.sends_back == "reasoning_content" else thoughts["blocks"]
         return told | ({provider.sends_back: back} if back else {})
     return told
+
+
+def _with_images(message: ChatMessage, pictures: Mapping[str, str]) -> ChatMessage:
+    """A user's message with its pictures."""
+    told = {name: value for name, value in message.items() if name != "attachments"}
+    images = [{"type": "image_url", "image_url": {"url": data_url(each, pictures)}} for each in images_of(message)]
+    return told | ({"content": [{"type": "text", "text": message["content"]}, *images]} if images else {})
 
 
 class _StreamOptionsRefused(Exception):

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ import openai
 from django.conf import settings
 
 from agent import errors
+from agent.images import data_url, images_of
 from agent.llm.answers import MALFORMED, error_of, parsed, tokens_in, too_many_calls
 from agent.llm.base import MAX_TOOL_CALLS, Completion, Delta, ModelRequest, OnDelta, Usage, tool_call
 from agent.llm.connections import BROKEN, DRAIN_SECONDS, Connections, broken
@@ -95,7 +96,7 @@ def body_of(request: ModelRequest, access: Access) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": request.model,
         "instructions": system,
-        "input": [item for each in request.messages for item in _items(each, access.provider.name)],
+        "input": [item for each in request.messages for item in _items(each, access.provider.name, request.pictures)],
         "store": False,
         "include": ["reasoning.encrypted_content"],
         # Prompts that begin alike are sent to where their beginning is cached.
@@ -116,12 +117,13 @@ def body_of(request: ModelRequest, access: Access) -> dict[str, Any]:
     return body
 
 
-def _items(message: ChatMessage, provider: str) -> list[dict[str, Any]]:
+def _items(message: ChatMessage, provider: str, pictures: Mapping[str, str]) -> list[dict[str, Any]]:
     role, content = message["role"], message.get("content") or ""
     if role == "system":
         return []
     if role == "user":
-        return [{"role": "user", "content": [{"type": "input_text", "text": content}]}]
+        images = [{"type": "input_image", "image_url": data_url(each, pictures)} for each in images_of(message)]
+        return [{"role": "user", "content": [*images, {"type": "input_text", "text": content}]}]
     if role == "tool":
         return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": content}]
     thoughts = message.get("thoughts")

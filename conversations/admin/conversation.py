@@ -26,13 +26,14 @@ from agent.spending.money import told_money
 from conversations import pins, summaries
 from conversations.admin import bulk_actions, export, reading
 from conversations.admin.pages import check_readers, number, page_link
+from conversations.attachments import serving
 from conversations.engine import inbox, turn_control
-from conversations.models import MAX_REASON, MAX_SEQ, Conversation, Message, Turn
+from conversations.models import MAX_REASON, MAX_SEQ, AttachmentUse, Conversation, Message, Turn
 from conversations.web.gateway import PARTS_HEADER
 from nanohost.accounts import audit, holds
 from nanohost.accounts.errors import UnderLegalHold
 from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, KnownValues, link_to_list, reason_in, shown, table
-from nanohost.lib.errors import Problem
+from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import request_id
 
 
@@ -68,6 +69,8 @@ class ConversationAdmin(GrowingAdmin):
             "transcript": ("<uuid:pk>/transcript/", self.transcript_view),
             "json": ("<uuid:pk>/export.json", self.json_view),
             "jsonl": ("<uuid:pk>/export.jsonl", self.json_lines_view),
+            "attachment": ("<uuid:pk>/attachments/<uuid:attachment>/", self.attachment_view),
+            "thumbnail": ("<uuid:pk>/attachments/<uuid:attachment>/thumbnail/", self.thumbnail_view),
             "cancel_turn": ("<uuid:pk>/turns/<int:number>/cancel/", require_POST(self.cancel_view)),
             "ask_again": ("<uuid:pk>/turns/<int:number>/ask-again/", require_POST(self.ask_again_view)),
             "pin": ("<uuid:pk>/messages/<int:seq>/pin/", require_POST(self.pin_view)),
@@ -122,6 +125,26 @@ class ConversationAdmin(GrowingAdmin):
         """All of it as JSON, a line each."""
         conversation = self._exported(request, pk)
         return _as_file(export.as_json_lines(conversation), f"conversation-{pk}.jsonl", "application/jsonl")
+
+    def attachment_view(self, request: HttpRequest, pk: UUID, attachment: UUID) -> HttpResponse:
+        """A file that came with a message, as a download."""
+        use = self._use(request, pk, attachment)
+        return serving.download(use.attachment, use.name)
+
+    def thumbnail_view(self, request: HttpRequest, pk: UUID, attachment: UUID) -> HttpResponse:
+        """A small picture of it."""
+        try:
+            return serving.thumbnail(self._use(request, pk, attachment).attachment)
+        except NotFound:
+            raise Http404 from None
+
+    def _use(self, request: HttpRequest, pk: UUID, attachment: UUID) -> AttachmentUse:
+        conversation = self._readable(request, pk)
+        uses = AttachmentUse.objects.filter(conversation=conversation, attachment=attachment)
+        use = uses.select_related("attachment").order_by("-pk").first()
+        if use is None:
+            raise Http404
+        return use
 
     def cancel_view(self, request: HttpRequest, pk: UUID, number: int) -> HttpResponse:
         """Cancel a turn, as its client might."""

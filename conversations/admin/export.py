@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
 
+from conversations.attachments.store import told
 from conversations.events.answers import usage_of
 from conversations.models import Conversation, Message, Turn
 from nanohost.lib.redaction import redact_known
@@ -144,6 +145,7 @@ def _message(message: Message) -> Record:
         "toolCallId": message.tool_call_id,
         "toolName": message.tool_name,
         "taintedBy": message.tainted_by,
+        "attachments": told(message.attachments),
         "metadata": message.metadata,
         "createdAt": message.created_at,
     }

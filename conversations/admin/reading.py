@@ -93,6 +93,15 @@ class Bubble:
     reasoning: Text | None = None
 
     @property
+    def files(self) -> list[dict[str, Any]]:
+        """Those that came with it; a client has named them."""
+        of_image = {"is_image": True}
+        return [
+            {**each, "name": shown(each["name"]), **(of_image if each["type"].startswith("image/") else {})}
+            for each in self.message.attachments or ()
+        ]
+
+    @property
     def paid(self) -> str:
         """Of an answer, its tokens and what it has cost."""
         return told_usage(self.message.usage)

@@ -11,6 +11,8 @@ from rest_framework import serializers
 
 from agent import answer_schemas
 from agent.spending.money import as_money
+from conversations.attachments import parts
+from conversations.attachments.store import told
 from conversations.models import (
     MAX_REASON,
     CompactionKind,
@@ -27,6 +29,9 @@ from tools.models import CallStatus
 # The specification's names.
 # ruff: noqa: N815
 
+
+# The parts of OpenAI's Responses.
+_OF_RESPONSES = ("input_text", "input_image", "input_file")
 
 # A chat's id may hold colons itself, as Matrix's do.
 CONVERSATION_KEY = r"^[A-Za-z0-9_.-]{1,64}:[!-9;-~]([!-~]*[!-9;-~])?\Z"
@@ -141,10 +146,58 @@ class ResponseFormatInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[
         }
 
 
-class ChatMessageIn(Strict):
+class PartIn(serializers.Serializer[Any]):
+    """A part of a message; how its file is given stands in docs/api.md."""
+
+    type = serializers.ChoiceField(choices=["text", "image_url", "file", "image", *_OF_RESPONSES])
+    text = serializers.CharField(required=False)
+    image_url = serializers.JSONField(required=False, help_text='{"url": "data:…;base64,… or https://…"}')
+    file = serializers.JSONField(required=False, help_text='{"filename": "…", "file_data": "data:…;base64,…"}')
+
+
+class Content(serializers.Field[Any, Any, Any, Any]):
+    """A text, or a list of parts."""
+
+    def to_internal_value(self, data: Any) -> parts.Said:
+        return parts.parse(data, most=settings.ATTACHMENTS_MAX, max_bytes=settings.ATTACHMENTS_MAX_BYTES)
+
+
+class ContentInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Tells OpenAPI of it."""
+
+    target_class = Content
+
+    def map_serializer_field(self, auto_schema: AutoSchema, direction: Direction) -> Any:
+        several = auto_schema._map_serializer_field(PartIn(many=True), direction)  # type: ignore[no-untyped-call]
+        return {"oneOf": [{"type": "string"}, several | {"maxItems": parts.MAX_PARTS}]}
+
+
+class Spoken(Strict):
+    """What a user says: a text, or parts with images and files among them."""
+
+    message = Text(
+        required=False,
+        validators=[RegexValidator(r"\S", "This field may not be blank.")],
+        help_text="What the user says; or else content.",
+    )
+    content = Content(required=False, help_text="What the user says, as a text or as parts, with images and files.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("message" in attrs) == ("content" in attrs):
+            raise serializers.ValidationError(
+                {"message": ["This field is required, or content in its place; not both."]}
+            )
+        said: parts.Said = attrs.pop("content", None) or parts.Said(text=attrs["message"])
+        if not said.text.strip() and not said.files:
+            raise serializers.ValidationError({"content": ["There are neither words nor files in it."]})
+        if len(said.text.encode("utf-8", "replace")) > settings.MAX_BODY_BYTES:
+            raise serializers.ValidationError({"content": [f"Its text may have {settings.MAX_BODY_BYTES} bytes."]})
+        return attrs | {"message": said.text, "files": said.files}
+
+
+class ChatMessageIn(Spoken):
     """Body of POST /conversations/{id}/turns."""
 
-    message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What the user says.")
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
     response_format = ResponseFormat(
         required=False, help_text="The form of the answer, as OpenAI has it; the agent's if missing."
@@ -162,10 +215,9 @@ class ChatIn(ChatMessageIn):
     stream = Flag(required=False, help_text="Answer with the turn's events, as Accept: text/event-stream does.")
 
 
-class MessageIn(Strict):
+class MessageIn(Spoken):
     """Body of POST /conversations/{id}/messages."""
 
-    message = Text(validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What is said.")
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
     trigger = Flag(required=False, help_text="Whether it makes a turn (the default), or rides along with the next one.")
     onWake = Flag(
@@ -174,6 +226,9 @@ class MessageIn(Strict):
     runAfter = serializers.DateTimeField(required=False, help_text="Not before then; with a zone.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        if attrs["files"] and (attrs.get("onWake") or not attrs.get("trigger", True) or "runAfter" in attrs):
+            raise serializers.ValidationError({"content": ["Files come with a message that makes a turn at once."]})
         if attrs.get("onWake") and attrs.get("trigger"):
             raise serializers.ValidationError(
                 {"onWake": ["A note makes no turn, it rides along with the next one: leave trigger out, or false."]}
@@ -319,6 +374,18 @@ class SaidIfEmpty(serializers.ChoiceField):
         return value or "said"
 
 
+class AttachmentView(serializers.Serializer[Any]):
+    """A file that came with a message; GET /attachments/{id} has it."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    type = serializers.CharField(help_text="By its content.")
+    size = serializers.IntegerField(help_text="Bytes.")
+    sha256 = serializers.CharField()
+    width = serializers.IntegerField(required=False)
+    height = serializers.IntegerField(required=False)
+
+
 class MessageView(serializers.ModelSerializer[Message]):
     conversationId = serializers.UUIDField(source="conversation_id")
     role = UpperCase(choices=[role.upper() for role in Message.Role])
@@ -328,6 +395,7 @@ class MessageView(serializers.ModelSerializer[Message]):
     )
     pinned = serializers.SerializerMethodField(help_text="Whether it is in every prompt.")
     reasoning = NullIfEmpty(allow_null=True, help_text="What the model thought before; null: it told nothing of it.")
+    attachments = serializers.SerializerMethodField(help_text="The files that came with it.")
     toolCalls = AskedCalls(source="tool_calls", allow_null=True)
     toolName = NullIfEmpty(source="tool_name", allow_null=True)
     toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
@@ -346,12 +414,18 @@ class MessageView(serializers.ModelSerializer[Message]):
             "pinned",
             "content",
             "reasoning",
+            "attachments",
             "toolCalls",
             "toolName",
             "toolCallId",
             "turnId",
             "createdAt",
         ]
+
+    @extend_schema_field(AttachmentView(many=True))
+    def get_attachments(self, message: Message) -> list[dict[str, Any]]:
+        """By reference."""
+        return told(message.attachments)
 
     def get_pinned(self, message: Message) -> bool:
         return message.seq in self.context.get("pinned", ())

@@ -46,6 +46,8 @@ urlpatterns = [
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),
     path("deferred/<uuid:deferred_id>", views.DeferredDetail.as_view()),
     path("deferred/<uuid:deferred_id>/cancel", views.DeferredCancel.as_view()),
+    path("attachments/<uuid:attachment_id>", views.AttachmentDetail.as_view()),
+    path("attachments/<uuid:attachment_id>/thumbnail", views.AttachmentThumbnail.as_view()),
     path("approvals", approvals.ApprovalList.as_view()),
     path("approvals/<uuid:approval_id>", approvals.ApprovalDetail.as_view()),
     path("approvals/<uuid:approval_id>/decide", approvals.ApprovalDecide.as_view()),

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.http import HttpResponse, JsonResponse
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
@@ -16,11 +17,12 @@ from agent import access
 from conversations import pins
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
+from conversations.attachments import serving
 from conversations.engine import deferred, inbox, turn_control
 from conversations.errors import UnknownAgent
 from conversations.events import answers
 from conversations.events.answers import accepted, as_response, turns_as_json
-from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, Message, Turn
+from conversations.models import OPEN_DEFERRED, AttachmentUse, Conversation, DeferredMessage, Message, Turn
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
@@ -229,6 +231,7 @@ def _received(request: Request, conversation: Conversation, said: dict[str, Any]
     return inbox.receive(
         conversation=conversation,
         content=said["message"],
+        files=said["files"],
         model=said.get("model", ""),
         response_format=said.get("response_format", ""),
         idempotency_key=idempotency_key(request),
@@ -314,6 +317,45 @@ class MessageList(ListAPIView[Message]):
             key=key_of(request),
         )
         return Response(shapes.DeferredMessageView(stored).data, status=202)
+
+
+class AttachmentDetail(APIView):
+    """A file that came with a message of the caller's."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,)}
+
+    @extend_schema(
+        operation_id="getAttachment",
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **problems(404)},
+    )
+    def get(self, request: Request, attachment_id: UUID) -> HttpResponse:
+        """The file, as a download, with the name that it was sent by last."""
+        use = _owned_use(request, attachment_id)
+        return serving.download(use.attachment, use.name)
+
+
+class AttachmentThumbnail(APIView):
+    """A small picture of one."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,)}
+
+    @extend_schema(
+        operation_id="getAttachmentThumbnail", responses={(200, "image/png"): OpenApiTypes.BINARY, **problems(404)}
+    )
+    def get(self, request: Request, attachment_id: UUID) -> HttpResponse:
+        """Of a picture, at most 256 pixels a side, as PNG."""
+        return serving.thumbnail(_owned_use(request, attachment_id).attachment)
+
+
+def _owned_use(request: Request, attachment_id: UUID) -> AttachmentUse:
+    """The caller's file, in the last conversation with an agent that the key may name."""
+    uses = AttachmentUse.objects.filter(
+        attachment=attachment_id, attachment__owner_id=owner_of(request), attachment__is_stored=True
+    )
+    uses = access.admitted(uses.select_related("attachment"), key_of(request), agent="conversation__agent")
+    for use in uses.order_by("-pk")[:1]:
+        return use
+    raise NotFound("There is no file of that id, or it is not yours.")
 
 
 class DeferredList(ListAPIView[DeferredMessage]):

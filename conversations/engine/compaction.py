@@ -25,6 +25,7 @@ from agent.models import Agent
 from agent.prompt import shorten
 from agent.spending import budgets
 from agent.spending.bills import Bill
+from conversations.attachments import prompts as attachments
 from conversations.engine import doorbell, transcript
 from conversations.engine.fallbacks import is_worth_another
 from conversations.engine.lease import RETRYING_FOR
@@ -65,6 +66,8 @@ MAX_LINES = 2000
 
 # Of a tool's result, and of the arguments of a call.
 MAX_RESULT_CHARS, MAX_ARGUMENT_CHARS = 2000, 500
+# And of what files said that came with a message.
+MAX_FILES_CHARS = 2000
 
 # Bytes of the conversation that one call of the model is given, at least and at most; in between, half of what its
 # context has room for, since estimates are not exact, or USUAL of them if there is room for no more.
@@ -323,7 +326,12 @@ def _lines(conversation: Conversation, *, most: int | None) -> Sequence[Line]:
 def line_of(message: Message, *, whole: bool = False) -> Line:
     """A message as a model is shown it that summarises: results and arguments are shortened, unless it is to be
     ``whole``."""
-    content, role = message.content, message.role
+    chat, role = message.as_chat(), message.role
+    if message.attachments:
+        chat = attachments.with_texts(chat, attachments.texts_of([message.attachments]))
+    content = str(chat["content"])
+    if message.attachments and not whole:
+        content = shorten(content, len(message.content) + MAX_FILES_CHARS)
     if message.role == Message.Role.TOOL:
         content = content if whole else shorten(content, MAX_RESULT_CHARS)
         role = f"tool {message.tool_name}".strip()
@@ -337,7 +345,7 @@ def line_of(message: Message, *, whole: bool = False) -> Line:
         at=timezone.localtime(message.created_at),
         role=role,
         content=content,
-        tokens=tokens.estimated_message(message.as_chat()),
+        tokens=tokens.estimated_message(chat),
     )
 
 

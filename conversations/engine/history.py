@@ -22,6 +22,7 @@ from django.utils import timezone
 from agent.fixed import Fixed
 from agent.loop import ChatMessage
 from agent.prompt import sent_at
+from conversations.attachments import prompts as attachments
 from conversations.models import Message, as_chat
 from nanohost.lib.statements import Given, Rows
 
@@ -50,7 +51,7 @@ class Said:
 
 _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
 # Whether it is the turn's own is the database's to say: to make an id of each row costs as much as all else of it.
-_COLUMNS = ("seq", "own", "kind", "created_at", *_FOR_CHAT, "own_thoughts")
+_COLUMNS = ("seq", "own", "kind", "created_at", *_FOR_CHAT, "own_thoughts", "attachments")
 
 
 def _said() -> Any:
@@ -198,9 +199,10 @@ def _zone(is_stamped: bool) -> tzinfo | None:
 
 
 def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo | None) -> list[Said]:
-    made = []
+    made, rows = [], list(rows)
+    texts = attachments.texts_of(row[-1] for row in rows if row[-1])
     for seq, is_own, kind, created_at, *row in rows:
-        chat = Fixed(as_chat(*row))
+        chat = Fixed(attachments.with_texts(as_chat(*row), texts))
         shown = Fixed(for_model(zone, created_at, chat)) if chat["role"] == Message.Role.USER else chat
         is_command = kind == Message.Kind.COMMAND
         chars = 200 + 3 * (len(str(chat["content"] or "")) + len(str(chat.get("thoughts", ""))))
@@ -213,10 +215,9 @@ def said_between(conversation_id: UUID, first_seq: int, last_seq: int, *, is_sta
     said = Message.objects.filter(conversation_id=conversation_id, seq__range=(first_seq, last_seq))
     said = said.filter(type=Message.Type.NORMAL, kind=Message.Kind.SAID).order_by("seq")
     zone = _zone(is_stamped)
-    return [
-        for_model(zone, created_at, as_chat(*row))
-        for created_at, *row in said.values_list("created_at", *_FOR_CHAT, "thoughts")
-    ]
+    rows = list(said.values_list("created_at", *_FOR_CHAT, "thoughts", "attachments"))
+    texts = attachments.texts_of(row[-1] for row in rows if row[-1])
+    return [for_model(zone, created_at, attachments.with_texts(as_chat(*row), texts)) for created_at, *row in rows]
 
 
 def for_model(zone: tzinfo | None, created_at: datetime, chat: ChatMessage) -> ChatMessage:

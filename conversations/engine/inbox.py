@@ -20,6 +20,9 @@ from agent.models import DEFAULT_AGENT, Agent
 from agent.spending import book, budgets
 from agent.spending.budgets import Payer
 from conversations import taint
+from conversations.attachments import intake, store
+from conversations.attachments.parts import Said, SentFile
+from conversations.attachments.store import Reference
 from conversations.engine import doorbell, step_context, transcript, turn_control
 from conversations.engine.commands import STOP, command_in
 from conversations.engine.lease import POINTERS, Claim, TurnState
@@ -44,6 +47,7 @@ from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import lease_length
 from nanohost.lib.statements import Given, Insert, Rows, Update
+from tools.documents.reading import NotReadNow
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 WhilePaused = Literal["hold", "refuse"]
@@ -116,7 +120,7 @@ _insert_claimed_turn = Insert(
 )
 _insert_message = Insert(
     Message,
-    *("id", "conversation_id", "turn_id", "content", "created_at", "kind", "seq", "tainted_by"),
+    *("id", "conversation_id", "turn_id", "content", "created_at", "kind", "seq", "tainted_by", "attachments"),
     role=Message.Role.USER,
 )
 
@@ -185,6 +189,8 @@ def receive(
     opening: Opening | None = None,
     options: Options | None = None,
     body_hash: str = "",
+    files: Sequence[SentFile] = (),
+    attachments: Sequence[Reference] = (),
 ) -> Turn:
     """Store a user's message and the turn that will answer it. Returns the turn.
 
@@ -202,13 +208,16 @@ def receive(
     the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: of a
     ``conversation`` that is not stored yet, and is with the turn. ``options``: what it is asked with besides words;
     then the words are no command to the host, since a program says them. ``body_hash``: of the whole request, where
-    that is more than the message.
+    that is more than the message. ``files``: what came with it; they are fetched, read and stored first, outside of the
+    transaction, and they are untrusted. ``attachments``: those that are stored already.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
     :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
-    come back, and :class:`NotFound` if the conversation is deleted meanwhile.
+    come back, :class:`NotFound` if the conversation is deleted meanwhile, and what
+    :func:`conversations.attachments.intake.take_in` raises.
     """
-    body_hash = body_hash or _hash_of(conversation.pk, content, model, response_format)
+    digest = Said(text=content, files=files).digest()
+    body_hash = body_hash or _hash_of(conversation.pk, content, model, response_format, digest)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
     asked_model = _model_of(conversation.agent, model, or_own_model, key)
@@ -217,6 +226,12 @@ def receive(
         on_busy = "interrupt"
     if while_paused == "refuse" and not command:
         _refuse_unpaid(conversation, key)
+    if files:
+        if command:
+            raise InvalidRequest("A command to the host takes no files.")
+        attachments = intake.take_in(conversation.owner_id, files)
+    if attachments:
+        tainted_by = tainted_by or _brought_by(attachments)
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
@@ -253,23 +268,29 @@ def receive(
             # What was set aside comes first: ids sort as they are made.
             along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
             said = [*along, content]
+            if attachments and not store.are_there(attachments):
+                raise NotReadNow("A file of this message was deleted just now; send it again.")
             # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
             follows = opening.follows if opening else ()
             first = transcript.take_seqs(conversation.pk, len(said) + len(follows)) if claim else None
             for offset, each in enumerate(said):
+                message_id, is_last = new_id(), offset == len(said) - 1
                 _insert_message(
-                    id=new_id(),
+                    id=message_id,
                     conversation_id=conversation.pk,
                     turn_id=turn_id,
                     content=each,
                     created_at=taken.now,
                     kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
                     seq=None if first is None else first + offset,
-                    tainted_by=tainted_by or None if offset == len(said) - 1 else None,
+                    tainted_by=tainted_by or None if is_last else None,
+                    attachments=list(attachments) or None if is_last else None,
                 )
             for offset, message in enumerate(follows, start=len(said)):
                 seq = None if first is None else first + offset
                 _message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+            if attachments:
+                store.refer(conversation.pk, message_id, attachments)
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
@@ -302,6 +323,12 @@ def _insert_claimed(
         deadline=began + timeout.total_seconds(),
         as_claimed=TurnState(0, 0, 0, "", None, "", None, *taken.pointers),
     )
+
+
+def _brought_by(attachments: Sequence[Reference]) -> str:
+    """From where the untrusted text of files came, in a few words."""
+    first, *others = attachments
+    return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
 
 
 def _begin(place: doorbell.Place, claim: Claim) -> None:
@@ -364,6 +391,7 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
         request_id=request_id,
         or_own_model=True,
         tainted_by=said.tainted_by or "",
+        attachments=said.attachments or (),
     )
 
 
@@ -511,9 +539,9 @@ def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> _Taken:
     return _Taken(number=next_turn - 1, set_aside=set_aside, waiting_for=waiting_for, now=now, pointers=pointers)
 
 
-def _hash_of(conversation_id: UUID, content: str, model: str, response_format: str) -> str:
-    # Without one, it is what earlier releases made it of.
-    more = [response_format] if response_format else []
+def _hash_of(conversation_id: UUID, content: str, model: str, *more: str) -> str:
+    # Without more, it is what earlier releases made it of.
+    more = tuple(each for each in more if each)
     asked = json.dumps([str(conversation_id), content, model, *more], ensure_ascii=False)
     return hashlib.sha256(asked.encode()).hexdigest()
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from django.conf import settings
 
-from agent import answer_schemas, llm, tokens
+from agent import answer_schemas, images, llm, tokens
 from agent.answer_schemas import AnswerFormat
-from agent.errors import NoProvider
+from agent.errors import ModelCannotSee, NoProvider
 from agent.fixed import as_json
 from agent.llm.base import ModelRequest
-from agent.llm.capabilities import takes_schema
+from agent.llm.capabilities import can_see, takes_schema
 from agent.loop import ChatMessage, Limit, is_heard_anew
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
@@ -82,13 +82,14 @@ def prompt_of(
     limit: Limit | None,
     form: AnswerFormat | None = None,
     again: Sequence[ChatMessage] = (),
+    sees: bool = True,
 ) -> list[ChatMessage]:
     """The prompt. ``room``: the tokens it may have, without ``again``. ``result_chars``: the characters of a tool's
     result. ``form``: of the answer, if it is asked for in words. ``again``: what comes behind it, if it was answered
-    before in another form."""
+    before in another form. ``sees``: whether the model may be sent pictures."""
     prompt = build_prompt(
         background=background,
-        transcript=transcript,
+        transcript=images.shown(transcript, sees=sees),
         result_chars=result_chars,
         most=MAX_MESSAGES,
         tokens=room,
@@ -130,6 +131,17 @@ def told_form(context: StepContext, limit: Limit | None) -> str:
     return GIVEN if takes_schema(choice.provider, choice.model, form, with_tools=with_tools) else WORDS
 
 
+def sees(context: StepContext) -> bool:
+    """Whether the model of a step may be sent the pictures that there are."""
+    if not any(images.images_in(context.snapshot.transcript)):
+        return True
+    try:
+        choice = llm.choose(context.model, context.provider)
+    except NoProvider:  # which whoever asks is told
+        return True
+    return can_see(choice.provider, choice.model)
+
+
 def build(context: StepContext, limit: Limit | None, told: str = "") -> tuple[ModelRequest, int]:
     """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected.
     ``told``: of the form of its answer, see :func:`told_form`."""
@@ -143,6 +155,7 @@ def build(context: StepContext, limit: Limit | None, told: str = "") -> tuple[Mo
         # OpenAI wants to read in the prompt, too, that a JSON object is asked for.
         form=form if told == WORDS or (form and form.schema is None) else None,
         again=_again(context),
+        sees=sees(context),
     )
     given = form if told == GIVEN else None
     estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt)) + _cost_of(given)
@@ -241,6 +254,7 @@ class Asking:
             tools=[tool["function"]["name"] for tool in context.tools],
             told=self._told,
             again=len(context.snapshot.invalid_answers),
+            sees=sees(context),
         )
 
     def put_into_words(self) -> bool:
@@ -250,6 +264,12 @@ class Asking:
         self._told = WORDS
         self._make()
         return True
+
+    def check(self) -> None:
+        """Raise :class:`ModelCannotSee` if the turn itself has brought a picture that its model takes none of. Of
+        earlier ones, words tell it."""
+        if any(images.images_in(self._context.snapshot.own)) and not sees(self._context):
+            raise ModelCannotSee(f"{self.request.model} takes text alone")
 
     def make_smaller(self) -> bool:
         """After it was refused as too long: dense text has more tokens than were estimated. Whether it is smaller now;
@@ -281,6 +301,7 @@ def _record(
     tools: Sequence[str],
     told: str,
     again: int,
+    sees: bool,
 ) -> dict[str, Any]:
     """What is kept of a request. ``refused``: rooms of larger ones, which the model refused before as too long.
     ``told``: see :func:`told_form`. ``again``: how many answers there were before in another form."""
@@ -299,6 +320,9 @@ def _record(
         "refused": list(refused),
         "schema": told,
         "again": again,
+        # By hash; their bytes are in the storage, and what they say is in the messages.
+        "files": list(dict.fromkeys(each["sha256"] for one in request.messages for each in one.get("attachments", ()))),
+        "blind": not sees,
         "sum": _digest(as_json(request.messages)),
         "toolsum": _digest(as_json(request.tools))[:16],
     }
@@ -397,7 +421,7 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any], *,
         again = _of_answers((turn.invalid_answers or ())[: kept["again"]]) if turn and "again" in kept else []
     in_words = form if kept.get("schema") == WORDS or (form and form.schema is None) else None
     bounds: dict[str, Any] = {"room": kept["room"], "result_chars": kept["results"], "limit": limit}
-    messages = prompt_of(background, said, **bounds, form=in_words, again=again)
+    messages = prompt_of(background, said, **bounds, form=in_words, again=again, sees=not kept.get("blind"))
     if _digest(as_json(messages)) != kept["sum"]:
         doubts.append("the messages differ: another release or other settings made them")
     tells_none = bool(limit) or "again" in kept

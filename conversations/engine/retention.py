@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from agent.models import Agent
 from conversations import taint
+from conversations.attachments.store import forget
 from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
@@ -168,6 +169,7 @@ def _delete(own: QuerySet[Message], messages: Sequence[Message], erased: Erased)
         erased.add(Message, each.pk, each.role, each.content, each.tool_calls, each.sent)
     # By the conversation as well, which says in which part of a table in parts they are.
     own.filter(pk__in=[each.pk for each in messages]).delete()
+    forget(each.pk for each in messages if each.attachments)
     return list(messages)
 
 

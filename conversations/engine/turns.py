@@ -19,12 +19,14 @@ from django.conf import settings
 from django.db import OperationalError
 
 from agent import answer_schemas, llm, outages, tokens
-from agent.errors import OUTAGES, LlmBadResponse, LlmContextTooLong, LlmError, LlmRequestRefused
-from agent.llm.base import Completion, Delta
+from agent.errors import OUTAGES, AttachmentUnavailable, LlmBadResponse, LlmContextTooLong, LlmError, LlmRequestRefused
+from agent.images import images_in
+from agent.llm.base import Completion, Delta, ModelRequest
 from agent.loop import AskCaller, CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
 from conversations import events
+from conversations.attachments import store
 from conversations.engine import approvals, caller, commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
 from conversations.engine.fallbacks import is_worth_another
@@ -346,14 +348,17 @@ class TurnRunner(Runner):
     ) -> tuple[Completion, Bill]:
         """Ask the model, within its timeout and the turn's deadline, and what budgets have left; raises
         :class:`LlmError`."""
+        asking.check()
         purse = purse_of(claim, self.database)
         while True:
+            pictures = await _pictures_of(asking.request)
             telling = _Telling(claim, stored)
             offer = await purse.reserve(asking.request, estimated=asking.estimated)
             try:
                 seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
                 work = claim.turn_id
-                completion = await llm.ask(offer.request, seconds=seconds, on_delta=telling, work=work)
+                request = replace(offer.request, pictures=pictures) if pictures else offer.request
+                completion = await llm.ask(request, seconds=seconds, on_delta=telling, work=work)
                 break
             except LlmContextTooLong:
                 await purse.release(offer)
@@ -574,6 +579,19 @@ def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
 def _without_calls(completion: Completion) -> Completion:
     """What a model that is asked a last time, without tools, may say; some ask for them all the same."""
     return replace(completion, tool_calls=())
+
+
+async def _pictures_of(request: ModelRequest) -> dict[str, str]:
+    """The bytes of the pictures that a model is to be sent. They are read in a thread that is not the database's: a
+    storage may be far away."""
+    references = list(images_in(request.messages))
+    if not references:
+        return {}
+    try:
+        return await asyncio.to_thread(store.pictures, references)
+    except Exception as error:  # each storage has errors of its own
+        logger.warning("a picture could not be read from the storage (%s)", type(error).__name__)
+        raise AttachmentUnavailable(f"a picture could not be read ({type(error).__name__})") from None
 
 
 async def _redacted(completion: Completion) -> Completion:

@@ -403,12 +403,16 @@ def _subjects(path: str) -> dict[str, str]:
     return {kind[:-1]: found for kind, found in _SUBJECT.findall(path)}
 
 
+_MAY_HAVE_FILES = re.compile(r"/api/v1/conversations/[0-9a-fA-F-]{32,36}/(?:chat|turns|messages)")
+
+
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body, bounded; None if the client went away."""
     headers = dict(scope["headers"])
-    too_large = BodyTooLarge(f"The body may have {settings.MAX_BODY_BYTES} bytes.")
+    most = settings.MAX_MESSAGE_BYTES if _MAY_HAVE_FILES.fullmatch(scope["path"]) else settings.MAX_BODY_BYTES
+    too_large = BodyTooLarge(f"The body may have {most} bytes.")
     announced = headers.get(b"content-length", b"")
-    if announced.isdigit() and int(announced[:18]) > settings.MAX_BODY_BYTES:
+    if announced.isdigit() and int(announced[:18]) > most:
         if b"expect" not in headers:  # who asks before sending is told before sending
             await _drop_rest(receive)
         raise too_large
@@ -418,7 +422,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
         if message["type"] == "http.disconnect":
             return None
         body += message.get("body", b"")
-        if len(body) > settings.MAX_BODY_BYTES:
+        if len(body) > most:
             if message.get("more_body"):
                 await _drop_rest(receive)
             raise too_large

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,7 @@ from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
+from conversations.attachments import store
 from conversations.engine import retention, turn_control
 from conversations.models import Conversation, DeferredMessage, Message, Turn
 from conversations.statuses import FINAL
@@ -121,6 +123,7 @@ def erase(user: User, *, seconds: float | None = None) -> Receipt | None:
                 return None
             erase_some()
         index.forget_deleted()
+        store.collect(owner_id=user.pk, grace=timedelta())
         return _take_leave(user)
 
 

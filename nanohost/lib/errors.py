@@ -36,7 +36,11 @@ class BodyTooSlow(Problem):
 
 
 class BodyTooLarge(Problem):
-    code, status, title = "body_too_large", 413, "The body is larger than MAX_BODY_BYTES."
+    code, status, title = (
+        "body_too_large",
+        413,
+        "The body is larger than is allowed here; the detail says how large.",
+    )
 
 
 class UnsupportedMediaType(Problem):

@@ -163,7 +163,7 @@ def test_messages_are_as_the_specification_names_them(api, conversation_id):
     turn_id = chat(api, conversation_id, "What time is it?").json()["turnId"]
     messages = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
     assert list(messages[0]) == [
-        "id", "conversationId", "seq", "role", "type", "kind", "pinned", "content", "reasoning",
+        "id", "conversationId", "seq", "role", "type", "kind", "pinned", "content", "reasoning", "attachments",
         "toolCalls", "toolName", "toolCallId", "turnId", "createdAt",
     ]  # fmt: skip
     assert [message["role"] for message in messages] == ["USER", "ASSISTANT", "TOOL", "ASSISTANT"]

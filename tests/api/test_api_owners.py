@@ -12,6 +12,7 @@ from drf_spectacular.generators import SchemaGenerator
 
 from nanohost.accounts.models import WIDE
 from tests.support.api_client import approval_of, chat, key_of, problem, start
+from tests.support.files import image_part, picture
 from tests.support.hosts import KEY, Host
 from tests.support.wait import wait_until
 
@@ -45,6 +46,7 @@ class Things:
     message_id: str
     deferred_id: str
     approval_id: str
+    attachment_id: str
     seq: int = 1
     prefix: str = "none"
     agent: str = "default"
@@ -63,12 +65,18 @@ def owners(host: Host) -> Iterator[tuple[Things, Things]]:
 def things_of(client: httpx2.Client, approval_id: str) -> Things:
     conversation_id = start(client)
     answer = chat(client, conversation_id, "What time is it?").json()
+    sees = {"content": [image_part(picture())]}
+    client.post(f"/conversations/{conversation_id}/chat", json=sees)
     yearly = {"prompt": "Hello", "cron": "0 9 24 12 *", "conversationId": conversation_id}
     schedule_id = client.post("/schedules", json=yearly).json()["scheduleId"]
     message_id = client.get(f"/conversations/{conversation_id}/messages").json()["results"][0]["id"]
+    messages = client.get(f"/conversations/{conversation_id}/messages").json()["results"]
+    (attachment_id,) = [file["id"] for message in messages for file in message["attachments"]]
     note = {"message": "Hello", "trigger": False}
     deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
-    return Things(client, conversation_id, answer["turnId"], schedule_id, message_id, deferred_id, approval_id)
+    return Things(
+        client, conversation_id, answer["turnId"], schedule_id, message_id, deferred_id, approval_id, attachment_id
+    )
 
 
 def everything(things: Things) -> list[object]:

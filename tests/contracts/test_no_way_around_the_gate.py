@@ -153,6 +153,8 @@ ALLOWED = {
     ("tools.registry", "Inline"): "The same.",
     ("tools.runners", "tools.sandbox.children"): "Has a call run in a child, for the gate.",
     ("tools.runners", "tools.inline"): "Has a call run in the worker itself, for the gate.",
+    ("tools.documents.reading", "tools.sandbox.children"): "Has files read in a child, by a function of ours alone.",
+    ("tools.documents.reading", "pool"): "The same.",
     ("tools.sandbox.children", "tools.runners"): "Is handed what it runs, as a value.",
     ("tools.inline", "tools.runners"): "The same.",
     ("tools.inline", "importlib.import_module"): "Has a tool's module, which autodiscovery has imported.",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.support.openai_server import (
+    DATA_URL,
     EVENT_STREAM,
     Broken,
     OpenAIServer,
@@ -128,10 +129,11 @@ _BLOCKS = {
     "text": {"type", "text", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
+    "image": {"type", "source", "cache_control"},
     "tool_use": {"type", "id", "name", "input", "cache_control"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
 }
-_OF = {"user": {"text", "tool_result"}, "assistant": {"text", "thinking", "redacted_thinking", "tool_use"}}
+_OF = {"user": {"text", "image", "tool_result"}, "assistant": {"text", "thinking", "redacted_thinking", "tool_use"}}
 
 
 def check_message_request(body: Any) -> None:
@@ -189,6 +191,10 @@ def _check_turns(messages: Any, *, thinks: bool) -> None:
             _need(block["type"] in _OF[message["role"]], f"{where}: {block['type']} is not the {message['role']}'s")
             _need(set(block) <= _BLOCKS[block["type"]], f"{where}: unknown keys {sorted(block)}")
             _need(block["type"] != "text" or block["text"].strip(), f"{where}: text must not be blank")
+            if block["type"] == "image":
+                source = block["source"]
+                _need(set(source) == {"type", "media_type", "data"} and source["type"] == "base64", f"{where}: source")
+                _need(DATA_URL.fullmatch(f"data:{source['media_type']};base64,{source['data']}"), f"{where}: no image")
             _need(block["type"] != "thinking" or block["signature"], f"{where}: thinking without a signature")
         answered = [block["tool_use_id"] for block in content if block["type"] == "tool_result"]
         _need(set(answered) == asked and len(answered) == len(asked), f"{where}: {sorted(asked)} must be answered")
@@ -305,8 +311,11 @@ def check_response_request(body: Any) -> None:
         kind = item.get("type", "message")
         _need(set(item) == _KNOWN_ITEMS[kind], f"{kind} has odd keys: {sorted(item)}")
         if kind == "message":
+            images = [part for part in item["content"] if part["type"] == "input_image" and item["role"] == "user"]
+            _need(all(DATA_URL.fullmatch(part["image_url"]) for part in images), "an input_image is no data URL")
             wanted = {"user": "input_text", "assistant": "output_text"}[item["role"]]
-            _need(all(part["type"] == wanted for part in item["content"]), f"{item['role']} says no {wanted}")
+            words = [part for part in item["content"] if part not in images]
+            _need(all(part["type"] == wanted for part in words), f"{item['role']} says no {wanted}")
         elif kind == "function_call":
             _need(item["call_id"] not in asked and json.loads(item["arguments"]) is not None, "an odd call")
             asked.add(item["call_id"])

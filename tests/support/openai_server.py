@@ -31,6 +31,7 @@ USAGE_WANTED = {"include_usage": True}
 PARAMETERS = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "verbosity"}
 PARAMETERS |= {"parallel_tool_calls"}
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+DATA_URL = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}")
 
 
 # --- the rules ---------------------------------------------------------------------------------------------------
@@ -104,6 +105,8 @@ def check_messages(messages: Any) -> None:
         _need(role in known, f"{where} has the role {role!r}")
         _need(set(message) <= known[role], f"{where} has unknown keys: {sorted(message)}")
         content = message.get("content")
+        if role == "user" and isinstance(content, list):
+            content = _check_parts(content, where)
         _need(isinstance(content, str) or (role == "assistant" and content is None), f"{where} has no text")
         _need("\x00" not in (content or "") and not re.search("[\ud800-\udfff]", content or ""), f"{where} is no UTF-8")
         if role == "tool":
@@ -116,6 +119,16 @@ def check_messages(messages: Any) -> None:
         if "tool_calls" in message:
             open_calls = _check_calls(message["tool_calls"], where)
     _need(not open_calls, f"{sorted(open_calls)} are not answered")
+
+
+def _check_parts(parts: list[Any], where: str) -> str:
+    """A message's parts; returns its words."""
+    for part in parts:
+        kind = part.get("type")
+        _need(kind in ("text", "image_url") and set(part) == {"type", kind}, f"{where} has an odd part")
+        if kind == "image_url":
+            _need(set(part[kind]) == {"url"} and DATA_URL.fullmatch(part[kind]["url"]), f"{where} has an odd image")
+    return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
 def _check_calls(calls: Any, where: str) -> set[str]:
@@ -489,11 +502,16 @@ async def _parts(body: Any) -> AsyncIterator[bytes]:
 # --- the scripted model ------------------------------------------------------------------------------------------
 
 
+def _in_words(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    return message | {"content": _check_parts(content, "")} if isinstance(content, list) else message
+
+
 def asked(body: dict[str, Any]) -> ModelRequest:
     choice = body["tool_choice"]["function"]["name"] if "tool_choice" in body else ""
     return ModelRequest(
         model=body["model"],
-        messages=body["messages"],
+        messages=[_in_words(message) for message in body["messages"]],
         tools=body.get("tools", []),
         tool_choice=choice,
         max_tokens=body.get("max_tokens"),

@@ -51,7 +51,7 @@ _ENDED_BY = ("timeout", "crashed", "memory", "interrupted", "output", "unavailab
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One run of a tool. ``permissions``: what it was granted. ``timeout`` in seconds; ``repeatable``: a shutdown may
-    interrupt it; it is run again."""
+    interrupt it; it is run again. ``alone``: a place of its own, where each run has a process of its own."""
 
     module: str
     qualname: str
@@ -61,10 +61,11 @@ class Task:
     secrets: tuple[str, ...]
     repeatable: bool
     permissions: tuple[str, ...] = ()
+    alone: "Place | None" = None
 
     @property
     def place(self) -> "Place":
-        return Place(app=_app_of(self.module), permissions=frozenset(self.permissions))
+        return self.alone or Place(app=_app_of(self.module), permissions=frozenset(self.permissions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class ChildPool:
             logger.exception("a tool's secret cannot be read")
             return Answer(ok=False, rule="unavailable", text="a secret it declares cannot be read; it was not run")
         try:
-            child = self._take(task.place, fresh=bool(task.secrets))
+            child = self._take(task.place, fresh=bool(task.secrets or task.alone))
         except (OSError, modes.SandboxMissing):
             logger.exception("no process can be started for tools")
             return Answer(ok=False, rule="unavailable", text="no process could be started for it; it was not run")
@@ -165,7 +166,7 @@ class ChildPool:
             self._end(child)
             raise
         # A process that was given a secret serves nothing else.
-        if answer.lost or answer.left or answer.rule in _ENDED_BY or task.secrets:
+        if answer.lost or answer.left or answer.rule in _ENDED_BY or task.secrets or task.alone:
             starved = self._end(child)
             if starved and answer.rule == "crashed":
                 return _out_of_memory()
@@ -256,7 +257,8 @@ class ChildPool:
         box = modes.box(modes.having(self._sandbox or settings.TOOL_SANDBOX), place.permissions)
         with self._lock:
             if place not in self._houses:
-                modules = [module for module in registry.modules() if _app_of(module) == place.app]
+                # Of those who have a place of their own, the app is their one module.
+                modules = [module for module in registry.modules() if _app_of(module) == place.app] or [place.app]
                 self._houses[place] = _House(ForkServer(box, modules))
             return self._houses[place]
 

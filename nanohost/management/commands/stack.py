@@ -39,6 +39,7 @@ class Command(BaseCommand):
         machine.write_secrets(
             secret_key=settings.SECRET_KEY,
             webhook_key=settings.WEBHOOK_KEY or env.derived(settings.SECRET_KEY, "webhooks"),
+            attachments_bucket_key=settings.ATTACHMENTS_BUCKET_KEY,
             email_host_password=settings.EMAIL_HOST_PASSWORD,
             **{each.key.lower(): getattr(settings, each.key) for each in PROVIDERS.values()},
         )

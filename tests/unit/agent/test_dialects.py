@@ -1,6 +1,7 @@
 """Every provider of the table, asked for each thing, over the real packages, against a strict server of its dialect."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from agent.llm.capabilities import takes_schema
 from agent.llm.providers import PROVIDERS, Dialect, Thinking
 from tests.support import dialects
 from tests.support.dialects import TAKES_FORMS, Dialects, refused
+from tests.support.files import picture
 from tests.support.openai_server import Reply, as_json, call, completion
 
 pytestmark = pytest.mark.shapeless(reason="a client of models knows no database")
@@ -93,6 +95,21 @@ def test_text(server, provider, streamed):
     assert "".join(each.content for each in told) == ("It is noon." if streamed else "")
     (request,) = server.requests
     assert (request.broken, request.body["model"]) == ("", "model-1")
+
+
+@both_ways
+def test_pictures(server, provider, streamed):
+    """Each provider is sent them in its own form, and of the reference nothing but them."""
+    data = base64.b64encode(picture()).decode()
+    image = {"id": "1", "name": "a.png", "type": "image/png", "size": 9, "sha256": "abc", "path": "secret/path"}
+    document = image | {"name": "b.pdf", "type": "application/pdf"}
+    server.answer(said(provider, "A red one."))
+    asks = USER | {"attachments": [image | {"width": 32, "height": 24}, document]}
+    assert ask(provider, asks, streamed=streamed, pictures={"abc": data}).content == "A red one."
+    (request,) = server.requests
+    assert request.broken == ""
+    sent = str(request.body)
+    assert (sent.count(data), "What time is it?" in sent, "secret/path" in sent) == (1, True, False)
 
 
 @both_ways

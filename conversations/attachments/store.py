@@ -1,0 +1,176 @@
+"""Keeping files: their bytes in the storage, once for each owner and content, and a row each that says where.
+
+A file's path is its row's alone, so that what deletes one can never delete another that has come since:
+
+- *to store* inserts a row that is not stored yet, writes the file, and then says that it is; of two who store the same
+  at once, one is told by the database that there is one already, and takes that.
+- *to take* one that is there (:func:`take`) says so in its row, which then stays for an hour.
+- *to refer* (:func:`are_there`, :func:`refer`) locks the rows, in the transaction that stores the message.
+- *to delete* (:func:`collect`) locks a row, looks whether a message refers to it or has taken it lately, and says that
+  it is stored no more. From then on nobody takes it; the file is deleted, and the row last, so that a crash in between
+  leaves no file behind.
+"""
+
+import base64
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
+from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, Q
+
+from conversations.models import Attachment, AttachmentUse
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
+from tools.documents.reading import Read
+
+logger = logging.getLogger(__name__)
+
+Reference = dict[str, Any]
+
+# What nobody refers to yet may be about to be.
+GRACE = timedelta(hours=1)
+# Files that one run deletes at most.
+MAX_COLLECTED = 1000
+
+
+def storage() -> Any:
+    """Django's storage of files; S3 or a folder, as the settings say."""
+    return storages["attachments"]
+
+
+def hash_of(data: bytes) -> str:
+    """SHA-256, hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def take(owner_id: int, sha256: str) -> Attachment | None:
+    """The owner's file of that content, if there is one; from now on it stays for GRACE, whether it is referred to or
+    not."""
+    row = Attachment.objects.filter(owner_id=owner_id, sha256=sha256, is_stored=True)
+    return row.first() if row.update(used_at=Now()) else None
+
+
+def store(owner_id: int, data: bytes, read: Read) -> Attachment:
+    """Store a file; the one there is, if there is one by now. Outside of any transaction."""
+    sha256 = hash_of(data)
+    row = Attachment.objects.create(
+        id=new_id(),
+        owner_id=owner_id,
+        sha256=sha256,
+        path=f"{sha256[:2]}/{sha256}-{secrets.token_hex(8)}",
+        media_type=read.media_type,
+        size=len(data),
+        width=read.width,
+        height=read.height,
+        has_thumbnail=bool(read.thumbnail),
+        text=read.text,
+        problem=read.problem,
+        used_at=Now(),
+    )
+    try:
+        storage().save(row.path, ContentFile(data))
+        if read.thumbnail:
+            storage().save(thumbnail_of(row), ContentFile(read.thumbnail))
+        with transaction.atomic():
+            row.is_stored = True
+            row.save(update_fields=["is_stored"])
+    except IntegrityError:
+        remove(row)
+        return take(owner_id, sha256) or store(owner_id, data, read)
+    except BaseException:
+        remove(row)
+        raise
+    return row
+
+
+def thumbnail_of(row: Attachment) -> str:
+    """Where a picture's thumbnail is in the storage."""
+    return f"{row.path}-thumbnail"
+
+
+def reference(row: Attachment, name: str) -> Reference:
+    """What a message keeps of a file."""
+    told = {"id": str(row.pk), "name": name, "type": row.media_type, "size": row.size, "sha256": row.sha256}
+    return told | {"path": row.path} | ({"width": row.width, "height": row.height} if row.width else {})
+
+
+def told(references: Sequence[Reference] | None) -> list[Reference]:
+    """References as others are told of them: without where the files are."""
+    return [{name: value for name, value in each.items() if name != "path"} for each in references or ()]
+
+
+def are_there(references: Sequence[Reference]) -> bool:
+    """Whether the files are stored; in the caller's transaction, until whose end they then stay."""
+    wanted = {UUID(each["id"]) for each in references}
+    rows = Attachment.objects.select_for_update().filter(pk__in=wanted, is_stored=True).order_by("pk")
+    return len(rows.values_list("pk", flat=True)) == len(wanted)
+
+
+def refer(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:
+    """Say that a message refers to files, in the transaction that stores it."""
+    names = {UUID(each["id"]): each["name"] for each in references}
+    AttachmentUse.objects.bulk_create(
+        AttachmentUse(attachment_id=each, conversation_id=conversation_id, message_id=message_id, name=name)
+        for each, name in names.items()
+    )
+
+
+def forget(message_ids: Iterable[UUID]) -> None:
+    """Say that messages that are deleted refer to nothing any more."""
+    AttachmentUse.objects.filter(message_id__in=list(message_ids)).delete()
+
+
+def pictures(references: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The bytes of pictures in base64, by hash; raises OSError, or what the storage raises."""
+    found: dict[str, str] = {}
+    for each in references:
+        if each["sha256"] not in found:
+            with storage().open(each["path"]) as file:
+                found[each["sha256"]] = base64.b64encode(file.read()).decode()
+    return found
+
+
+# --- deleting ----------------------------------------------------------------------------------------------------
+
+
+def collect(*, owner_id: int | None = None, grace: timedelta = GRACE) -> int:
+    """Delete files that no message refers to any longer, and those that were never stored to their end; returns how
+    many. ``owner_id``: only that owner's."""
+    rows = Attachment.objects.filter(used_at__lte=from_now(-grace.total_seconds()))
+    rows = rows.filter(~Exists(AttachmentUse.objects.filter(attachment=OuterRef("pk"))))
+    if owner_id is not None:
+        rows = rows.filter(owner_id=owner_id)
+    return sum(
+        collect_one(pk, grace) for pk in list(rows.order_by("used_at").values_list("pk", flat=True)[:MAX_COLLECTED])
+    )
+
+
+def collect_one(pk: UUID, grace: timedelta) -> bool:
+    """Delete a file, unless it is referred to or was sent lately; whether it was deleted."""
+    aged = Attachment.objects.filter(pk=pk, used_at__lte=from_now(-grace.total_seconds()))
+    with transaction.atomic():
+        row = aged.select_for_update().first()
+        # Asked once the lock is ours: whoever has referred to it meanwhile has committed.
+        if row is None or AttachmentUse.objects.filter(attachment=row).exists():
+            return False
+        Attachment.objects.filter(pk=pk).update(is_stored=False)
+    try:
+        remove(row)
+    except Exception as error:
+        logger.warning("a file could not be deleted, and is tried again (%s)", type(error).__name__)
+        return False
+    return True
+
+
+def remove(row: Attachment) -> None:
+    """Delete a file that is marked as not stored, and its row last."""
+    for path in (row.path, thumbnail_of(row)):
+        storage().delete(path)
+    Attachment.objects.filter(Q(pk=row.pk), is_stored=False).delete()
