@@ -267,7 +267,7 @@ PROVIDERS = {row.name: row for row in _ROWS}
 AUTO, MOCK = "auto", "mock"
 
 # The model that nanohost brings along. It is LLM_PROVIDER's to choose, for everything; nobody else can name it.
-SCRIPTED = Provider(name=MOCK, key="", dialect=Dialect.SCRIPTED)
+SCRIPTED = Provider(name=MOCK, key="", dialect=Dialect.SCRIPTED, json_schema=True)
 
 
 # --- which there are ---------------------------------------------------------------------------------------------
