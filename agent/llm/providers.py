@@ -279,7 +279,7 @@ KEPT = (*(row.key for row in _ROWS), "LLM_BASE_URLS", "LLM_HEADERS")
 AUTO, MOCK = "auto", "mock"
 
 # The model that nanohost brings along. It is LLM_PROVIDER's to choose, for everything; nobody else can name it.
-SCRIPTED = Provider(name=MOCK, key="", dialect=Dialect.SCRIPTED, images=True)
+SCRIPTED = Provider(name=MOCK, key="", dialect=Dialect.SCRIPTED, images=True, json_schema=True)
 
 
 # --- which there are ---------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ sense is answered with a sentence that says so.
 A check-in is answered HEARTBEAT_OK, or by the first line of the document that is a script.
 A tool that it has to call it calls, with no arguments.
 Without a script: a question for the time calls ``time`` if it is offered, and "Remind me tomorrow at 8 to …" calls
-``schedule``; everything else is echoed. Asked to put a part of a conversation into memory, it quotes what the users
-said, and keeps what one asked it to remember.
+``schedule``; everything else is echoed, where a JSON Schema is given as the texts of the least JSON of that form. Asked
+to put a part of a conversation into memory, it quotes what the users said, and keeps what one asked it to remember.
 """
 
 import asyncio
@@ -89,6 +89,8 @@ class ScriptedClient:
         step_number = sum(1 for message in since if message["role"] == "assistant")
         if script is None:
             step = _improvise(question, since, request, sent=said.removeprefix(question))
+            if request.answer and "say" in step:
+                step = {"say": json.dumps(_least(request.answer.schema or {}, step["say"]), ensure_ascii=False)}
         elif step_number < len(script):
             step = _checked(script[step_number], step_number)
         else:
@@ -264,6 +266,25 @@ def _improvise(question: str, since: Sequence[ChatMessage], request: ModelReques
         return {"call": [{"name": "time"}]}
     return {"say": f"You said: {question}"}
 
+
+def _least(schema: Any, text: str, depth: int = 0) -> Any:
+    """The least JSON of a form, as far as that is easily said; its texts are ``text``."""
+    if not isinstance(schema, dict) or depth > _DEEPEST:
+        return None
+    if "const" in schema or schema.get("enum"):
+        return schema["const"] if "const" in schema else schema["enum"][0]
+    kinds = schema.get("type", "object")
+    kind = kinds if isinstance(kinds, str) else kinds[0]
+    if kind == "object":
+        known = schema.get("properties", {})
+        return {name: _least(known.get(name), text, depth + 1) for name in schema.get("required", ())}
+    if kind == "array":
+        return [_least(schema.get("items"), text, depth + 1) for _ in range(min(schema.get("minItems", 0), 9))]
+    least = schema.get("minimum", 0)
+    return {"string": text, "integer": least, "number": least, "boolean": False}.get(kind)
+
+
+_DEEPEST = 20
 
 # What a summary, and an entry, quote of each line, and how long they may become; in characters.
 _QUOTED, _MOST_SUMMARY, _MOST_ENTRY = 160, 2000, 3000

@@ -133,17 +133,20 @@ class ResponseFormatInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[
     target_class = ResponseFormat
 
     def map_serializer_field(self, auto_schema: AutoSchema, direction: Direction) -> Any:
-        names = {"name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}, "description": {"type": "string"}}
-        schema = {"type": "object", "additionalProperties": True, "description": "JSON Schema, 2020-12."}
-        told = {**names, "schema": schema, "strict": {"type": "boolean", "nullable": True}}
-        return {
-            "type": "object",
-            "properties": {
-                "type": {"type": "string", "enum": list(answer_schemas.KINDS)},
-                "json_schema": {"type": "object", "properties": told, "required": ["name", "schema"]},
-            },
-            "required": ["type"],
+        named = {
+            "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+            "description": {"type": "string", "maxLength": 1024},
+            "schema": {"type": "object", "additionalProperties": True, "description": "JSON Schema, draft 2020-12."},
+            "strict": {"type": "boolean"},
         }
+        schema = {"json_schema": _closed(named, "name", "schema")}
+        of_schema = {"type": {"type": "string", "enum": [answer_schemas.JSON_SCHEMA]}} | schema
+        plain = {"type": {"type": "string", "enum": [answer_schemas.JSON_OBJECT, answer_schemas.TEXT]}}
+        return {"oneOf": [_closed(of_schema, "type", "json_schema"), _closed(plain, "type")]}
+
+
+def _closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 class PartIn(serializers.Serializer[Any]):

@@ -8,7 +8,7 @@ import nanohost.lib.ids
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("conversations", "0028_fallbacks"),
+        ("conversations", "0031_openai_api"),
     ]
 
     operations = [

@@ -126,6 +126,7 @@ def profile_of(agent: Agent) -> dict[str, Any]:
         "asked_of": asked_of(agent),
         "fallbacks": [shown(name) for name in agent.fallback_models],
         "effort": agent.get_reasoning_effort_display(),
+        "answer_schema": shown(agent.answer_schema),
         "limits": limits,
         "prompt_tokens": agent.prompt_tokens(),
         "taint": agent.get_taint_display(),

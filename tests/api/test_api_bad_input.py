@@ -161,6 +161,34 @@ def test_a_chat_of_wrong_types_is_refused(api, routes, body, nothing_stored):
     assert told["errors"]
 
 
+FORM = {"name": "a", "schema": {"type": "object"}}
+BAD_FORMS = {
+    "none": None,
+    "a text": "json_object",
+    "a list": [],
+    "no type": {},
+    "an unknown type": {"type": "yaml"},
+    "a type that is none": {"type": {}},
+    "no schema": {"type": "json_schema", "json_schema": {"name": "a"}},
+    "an odd name": {"type": "json_schema", "json_schema": FORM | {"name": "a b"}},
+    "more": {"type": "json_schema", "json_schema": FORM, "more": 1},
+    "no JSON Schema": {"type": "json_schema", "json_schema": FORM | {"schema": {"type": "strin"}}},
+    "elsewhere": {"type": "json_schema", "json_schema": FORM | {"schema": {"$ref": "http://127.0.0.1/"}}},
+    "without end": {"type": "json_schema", "json_schema": FORM | {"schema": {"$ref": "#"}}},
+    "a backreference": {"type": "json_schema", "json_schema": FORM | {"schema": {"pattern": r"(a)\1"}}},
+    "a large one": {"type": "json_schema", "json_schema": FORM | {"schema": {"title": "x" * 32_000}}},
+    "a deep one": {"type": "json_schema", "json_schema": FORM | {"schema": {"const": json.loads("[" * 50 + "]" * 50)}}},
+}
+
+
+@pytest.mark.parametrize("route", ["chat", "turns"])
+@pytest.mark.parametrize("form", BAD_FORMS.values(), ids=BAD_FORMS)
+def test_a_form_of_answers_that_is_none_is_refused_by_its_field(api, routes, route, form, nothing_stored):
+    address = routes["chat"][1].replace("/chat", f"/{route}")
+    told = problem(api.post(address, json={"message": "a", "response_format": form}), 400, "invalid_request")
+    assert list(told["errors"]) == ["response_format"]
+
+
 def test_what_a_problem_quotes_is_short_and_holds_no_secret(api, conversation_id, nothing_stored):
     address = f"/conversations/{conversation_id}/turns"
     for quoted in ("sk-0123456789canary", "eyJ-" * 100_000, "x" * 5_000 + " sk-0123456789canary"):

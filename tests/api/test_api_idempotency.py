@@ -47,7 +47,10 @@ def test_concurrent_duplicates_wait_for_the_one_turn(host, api, conversation_id)
     assert len(api.get(f"/conversations/{conversation_id}/messages").json()["results"]) == 2
 
 
-@pytest.mark.parametrize("other", [{"message": "Goodbye"}, {"message": "Hello", "model": "another"}])
+IN_JSON = {"message": "Hello", "response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize("other", [{"message": "Goodbye"}, {"message": "Hello", "model": "another"}, IN_JSON])
 def test_the_same_key_with_another_body_is_a_conflict(host, api, conversation_id, other):
     turn_id = chat(api, conversation_id, "Hello", headers=key(conversation_id)).json()["turnId"]
     before = stored(host)

@@ -74,6 +74,13 @@ def use_real_things(host: Host, case: Any) -> None:
             place["agent"] = "default"
     if isinstance(case.body, dict) and str(case.body.get("key")).startswith("heartbeat:"):
         case.body["key"] = "telegram:1"  # OpenAPI cannot say that this channel is the host's own
+    form = case.body.get("response_format") if isinstance(case.body, dict) else None
+    if (
+        isinstance(form, dict)
+        and isinstance(named := form.get("json_schema"), dict)
+        and isinstance(named.get("schema"), dict)
+    ):
+        named["schema"] = {"type": "object"}  # OpenAPI cannot say what a JSON Schema is
     if isinstance(case.body, dict) and is_model(case.body.get("model")):
         case.body["model"] = "gpt-4.1-mini"
     if case.path.endswith("/usage") and isinstance(case.query, dict):

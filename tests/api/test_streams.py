@@ -84,6 +84,23 @@ def test_what_the_model_thinks_is_told_apart(client):
     assert text_of(events) == "Tea."
 
 
+FORM = {"type": "json_schema", "json_schema": {"name": "place", "schema": {"required": ["city"], "type": "object"}}}
+
+
+def test_an_answer_that_does_not_fit_is_told_and_then_voided(client):
+    conversation_id, fits = start(client), '{"city": "Oslo"}'
+    asked = script({"say": "It is cold in Oslo.", "pace": 0}, {"say": fits, "pace": 0})
+    events = say(client, conversation_id, asked, response_format=FORM)
+    in_order = list(dict.fromkeys(kinds(events)))
+    assert in_order == ["turn.queued", "turn.started", "message.delta", "message.reset", "turn.completed"]
+    assert text_of(events) == fits == events[-1].data["assistantMessage"]
+    assert text_of(events_of(client, events[0].data["turnId"])) == fits
+    asked = script({"say": "Cold."}, {"say": "Very cold."})
+    last = say(client, conversation_id, asked, response_format=FORM)[-1]
+    assert (last.kind, last.data["code"]) == ("turn.failed", "answer_not_valid")
+    assert "It is no JSON" in last.data["detail"]
+
+
 def test_tools_are_told_of_when_they_start_and_when_they_have_ended(client):
     calls = [{"name": "time", "arguments": {}}, {"name": "echo", "arguments": {"value": 1}}]
     events = say(client, start(client), script({"say": "I look.", "call": calls}, {"say": "Done."}))

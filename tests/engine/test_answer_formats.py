@@ -335,6 +335,12 @@ def test_the_scripted_model_follows_its_script(say):
     assert (turn.status, said(turn)[-1]) == (TurnStatus.SUCCEEDED, ("assistant", FITS))
 
 
+def test_without_a_script_it_answers_in_the_form_that_is_asked_for(say):
+    (turn,) = settle([say("How is Oslo?", response_format=FORM)])
+    assert turn.invalid_answers is None
+    assert json.loads(said(turn)[-1][1]) == {"thought": "You said: How is Oslo?", "city": "You said: How is Oslo?"}
+
+
 def test_what_an_agent_s_answers_are_is_part_of_its_version(of_agent):
     before = of_agent.version
     of_agent.answer_schema = ""

@@ -1,5 +1,7 @@
 """Further models of an agent, asked when its own fails; and providers that are left alone while they fail for all."""
 
+import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,11 +11,14 @@ from agent.llm.breaker import FAILURES, breaker
 from agent.models import ProviderOutage
 from agent.spending import book
 from conversations.engine import inbox
+from conversations.engine.compaction import MAX_FAILURES
 from conversations.events import answers
-from conversations.models import Message, Turn
+from conversations.models import Compaction, Message, Turn
 from conversations.statuses import TurnStatus
+from memory.models import MemoryVersion
+from tests.support.compacting import compact, run, saves
 from tests.support.dialects import Dialects, message, refused, text
-from tests.support.openai_server import call, completion
+from tests.support.openai_server import Reply, call, completion
 from tests.support.retrying import let_pass
 from tests.support.working import advance, settle
 
@@ -120,6 +125,72 @@ def test_a_longer_wait_than_that_goes_to_the_next_at_once(server, say, fallbacks
     server.answer(refused("groq", 429, headers={"Retry-After": "300"}), message(text("Here I am.")))
     (turn,) = settle([say("Hello")])
     assert turn.fallback_reason == "groq/large has failed: llm_rate_limited (HTTP 429 rate_limit_exceeded)"
+
+
+# --- compactions -------------------------------------------------------------------------------------------------
+
+
+SAVED = saves()
+
+
+def test_a_compaction_asks_the_next_model_where_a_turn_would(server, fallbacks, fill, conversation):
+    fallbacks("deepseek/deepseek-chat")
+    fill(44)
+    server.answer(refused("groq", 413), SAVED)
+    row = compact(conversation)
+    assert (row.status, row.model, row.fallback_model) == ("done", *["deepseek/deepseek-chat"] * 2)
+    assert row.fallback_reason == "groq/large has failed: llm_context_too_long (HTTP 413)"
+    assert asked(server) == ["groq/large", "deepseek/deepseek-chat"]
+    assert MemoryVersion.objects.get().model == "deepseek/deepseek-chat"
+
+
+def test_an_outage_is_waited_for_first_and_then_another_model_is_asked(server, fallbacks, fill, conversation, settings):
+    fallbacks("deepseek/deepseek-chat")
+    fill(44)
+    server.answer(DOWN, DOWN)
+    row = compact(conversation, times=2)
+    assert (row.status, row.retries, row.failures, row.fallback_model) == ("queued", 2, 0, "")
+    since = row.retrying_since - timedelta(seconds=settings.LLM_FALLBACK_SECONDS)
+    Compaction.objects.filter(pk=row.pk).update(retrying_since=since, run_after=None)
+    server.answer(DOWN, SAVED)
+    run(row)
+    row.refresh_from_db()
+    assert (row.status, row.model, row.retries) == ("done", "deepseek/deepseek-chat", 0)
+    assert asked(server) == ["groq/large"] * 3 + ["deepseek/deepseek-chat"]
+
+
+def test_what_would_end_in_a_stub_goes_to_the_next_model_before(server, fallbacks, fill, conversation):
+    fallbacks("deepseek/deepseek-chat")
+    fill(44)
+    nonsense = Reply(body=b"<html>", headers={"Content-Type": "text/html"})
+    server.answer(*[nonsense] * MAX_FAILURES, SAVED)
+    row = compact(conversation, times=MAX_FAILURES)
+    assert (row.status, row.is_stub, row.model) == ("done", False, "deepseek/deepseek-chat")
+
+
+def test_what_the_first_model_has_made_is_kept_and_the_last_is_named(server, fallbacks, fill, conversation, agent):
+    """A part that takes several calls: the next model goes on where the first one has ended."""
+    fallbacks("deepseek/deepseek-chat")
+    agent.context_window, agent.output_reserve = 4096, 512
+    agent.save()
+    conversation.agent.refresh_from_db()
+    fill(60, "Remember these words, of which there are many, and each is to be kept: " * 5)
+    server.answer(SAVED, refused("groq", 413), *[SAVED] * 9)
+    row = compact(conversation)
+    assert (row.status, row.model) == ("done", "deepseek/deepseek-chat")
+    _, second, third, *_ = (json.dumps(request.body) for request in server.requests)
+    assert "They spoke." in second
+    assert "They spoke." in third
+    assert asked(server)[:3] == ["groq/large", "groq/large", "deepseek/deepseek-chat"]
+
+
+@pytest.mark.parametrize("status", [400, 401])
+def test_what_is_no_outage_is_the_compaction_s_failure(server, fallbacks, fill, conversation, status):
+    fallbacks("deepseek/deepseek-chat")
+    fill(44)
+    server.answer(*[refused("groq", status)] * 2)
+    row = compact(conversation)
+    assert (row.status, row.failures, row.fallback_model) == ("queued", 1, "")
 
 
 # --- the circuit breaker -----------------------------------------------------------------------------------------

@@ -225,6 +225,18 @@ def test_what_a_failed_turn_asked_goes_as_well(say, agent):
     assert turn.sent is None
 
 
+@pytest.mark.parametrize("what", ["sent", "messages"])
+def test_answers_in_another_form_go_with_what_was_sent_and_with_messages(say, agent, what):
+    (turn,) = talk(say, "one")
+    invalid = [{"content": "secret", "wrong": "It is no JSON.", "sent": {}, "usage": None}]
+    Turn.objects.filter(pk=turn.pk).update(invalid_answers=invalid)
+    age(31)
+    keep(agent, **{what: 30})
+    assert go()
+    turn.refresh_from_db()
+    assert turn.invalid_answers is None
+
+
 def test_where_messages_are_gone_it_is_said_that_they_are(say, agent):
     talk(say, "one")
     (turn,) = talk(say, "two")

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent import errors
+from agent import answer_schemas, errors
 from agent.llm.base import Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 
@@ -515,6 +515,7 @@ def asked(body: dict[str, Any]) -> ModelRequest:
         tools=body.get("tools", []),
         tool_choice=choice,
         max_tokens=body.get("max_tokens"),
+        answer=answer_schemas.read(body["response_format"]) if "response_format" in body else None,
     )
 
 

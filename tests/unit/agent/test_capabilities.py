@@ -4,7 +4,7 @@ import pytest
 
 from agent.answer_schemas import AnswerFormat
 from agent.llm.capabilities import takes_schema
-from agent.llm.providers import PROVIDERS, SCRIPTED
+from agent.llm.providers import PROVIDERS
 
 pytestmark = pytest.mark.shapeless(reason="a table knows no database")
 
@@ -75,7 +75,7 @@ def test_some_take_none_while_tools_are_offered():
 
 
 def test_whose_row_says_no_takes_none():
-    for row in (SCRIPTED, PROVIDERS["deepseek"], PROVIDERS["custom"]):
+    for row in (PROVIDERS["deepseek"], PROVIDERS["custom"]):
         assert not takes_schema(row, "gpt-4.1", AnswerFormat(schema=CITY), with_tools=False)
 
 
