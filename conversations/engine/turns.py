@@ -562,7 +562,8 @@ async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
 
 def _is_worth_another(claim: Claim, stored: Snapshot, error: LlmError) -> bool:
     """Whether an error is one that another model may be spared: its context is too short, it cannot see, or it
-    fails and has been tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is left alone."""
+    fails and has been tried again for LLM_FALLBACK_SECONDS, or it asks for a longer wait than that, or its provider is
+    left alone."""
     if claim.seconds_left() <= TIMERS_ARE_EARLY:
         return False
     if isinstance(error, LlmContextTooLong | ModelCannotSee | ProviderRests):
