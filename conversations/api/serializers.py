@@ -153,7 +153,7 @@ class PartIn(serializers.Serializer[Any]):
     """A part of a message; how its file is given stands in docs/api.md."""
 
     type = serializers.ChoiceField(choices=["text", "image_url", "file", "image", *_OF_RESPONSES])
-    text = serializers.CharField(required=False)
+    text = serializers.CharField(required=False, allow_blank=True)
     image_url = serializers.JSONField(required=False, help_text='{"url": "data:…;base64,… or https://…"}')
     file = serializers.JSONField(required=False, help_text='{"filename": "…", "file_data": "data:…;base64,…"}')
 

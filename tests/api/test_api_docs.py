@@ -17,6 +17,7 @@ from nanohost.accounts.models import Scope
 from nanohost.console import problems
 from nanohost.lib.errors import Problem
 from tests.support.api_client import approval_of, chat, eventually, key_of, start
+from tests.support.files import image_part, picture
 from tests.support.hosts import ROOT, Host
 
 PAGE = (ROOT / "docs/api.md").read_text()
@@ -90,11 +91,15 @@ def test_every_example_works(host: Host):
         yearly = {"prompt": "Hello", "cron": "0 9 24 12 *"}
         schedule_id = client.post("/schedules", json=yearly).json()["scheduleId"]
         prefix = client.post("/keys", json={}).json()["prefix"]
+        sees = {"content": [image_part(picture())]}
+        client.post(f"{of_it}/chat", json=sees)
+        (attachment,) = client.get(f"{of_it}/messages?limit=500").json()["results"][-2]["attachments"]
         note = {"message": "Hello", "onWake": True}
         deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
     things = {"CONVERSATION": conversation_id, "TURN": turn_id, "SCHEDULE": schedule_id, "DEFERRED": deferred_id}
     things |= {
         "MESSAGE": message_id,
+        "ATTACHMENT": attachment["id"],
         "SUMMARY": str(summary),
         "PREFIX": prefix,
         "APPROVAL": approval_of(host, "reader-of-the-docs"),
@@ -105,7 +110,7 @@ def test_every_example_works(host: Host):
 
 
 def test_every_route_has_an_example():
-    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL")
+    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL", "ATTACHMENT")
     ids = {name: f"{{{name.lower()}_id}}" for name in names} | {"SUMMARY": "{seq}", "PREFIX": "{prefix}"}
     shown = {f"{method} {address.partition('?')[0]}" for method, address, _, _ in examples(HOST="", KEY="", **ids)}
     shown = {address.replace("/agents/default/", "/agents/{agent}/") for address in shown}
