@@ -150,8 +150,6 @@ class Conversation(models.Model):
                 fields=["-created_at"], condition=Q(tainted_at_seq__isnull=False), name="tainted_conversations"
             ),
             models.Index(fields=["agent", "id"], name="conversations_of_an_agent"),
-            # Of the two kinds, one is listed and the other deleted; there may be very many of either.
-            models.Index(fields=["owner", "-created_at"], condition=Q(is_transient=False), name="listed_conversations"),
             models.Index(fields=["created_at"], condition=Q(is_transient=True), name="transient_conversations"),
         ]
 

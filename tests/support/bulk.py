@@ -1,7 +1,7 @@
 """A database with much in it: what a host has after its first million messages. PostgreSQL only; made in seconds.
 
 200 owners, the first of whom has every fourth of 20,000 conversations; the first conversation has 100,000 messages.
-200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Of 2,000 requests of the first owner each
+200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Of 2,000 requests of the last owner each
 has had a conversation of its own, and half of them a round of its caller's. Ids sort by time, as those of the host. The
 audit log has 420,000 entries.
 """
@@ -50,6 +50,8 @@ CREATE FUNCTION pg_temp.conversation(n bigint) RETURNS uuid IMMUTABLE LANGUAGE s
     $$ SELECT pg_temp.id('c00', n, n::bigint * {_STEP * (TURNS // CONVERSATIONS)}) $$;
 CREATE FUNCTION pg_temp.turn(n bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
     $$ SELECT pg_temp.id('a00', n, n::bigint * {_STEP}) $$;
+CREATE FUNCTION pg_temp.of_request(kind text, n bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
+    $$ SELECT pg_temp.id(kind, n, {TURNS * _STEP}::bigint + n) $$;
 
 INSERT INTO auth_user (id, username, password, is_superuser, is_staff, is_active, first_name, last_name, email,
                        date_joined)
@@ -159,32 +161,32 @@ INSERT INTO conversations_delivery
            204, '', at, at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT now() - ({TURNS} - n) * interval '12 seconds') made (at);
 
--- Of requests to /v1, every 9,000 s: a conversation, a turn and two messages each, half of them with a round.
+-- Of requests to /v1, the last that there were: a conversation, a turn and two messages each, and of half a round.
 INSERT INTO conversations_conversation
     (id, key, owner_id, agent_id, next_seq, next_turn, metadata, is_transient, created_at, updated_at)
-    SELECT pg_temp.id('c01', n, n::bigint * 9000000), 'openai:' || n, 1,
+    SELECT pg_temp.of_request('c01', n), 'openai:' || n, {OWNERS},
            (SELECT min(id) FROM agent_agent), 3, 2, '{{}}', true, at, at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at);
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at);
 INSERT INTO conversations_turn
     (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, options, fence, worker,
      deadline, attempts, retries, rung_at, cancel_requested, prompt_tokens, completion_tokens, error_code, error_detail,
      created_at, started_at, ended_at)
-    SELECT pg_temp.id('a01', n, n::bigint * 9000000), pg_temp.id('c01', n, n::bigint * 9000000), 1, 1,
+    SELECT pg_temp.of_request('a01', n), pg_temp.of_request('c01', n), {OWNERS}, 1,
            CASE WHEN n % 100 = 2 THEN 'cancelled' ELSE 'succeeded' END, '', 'model', md5('v1' || n),
            md5('asked' || n), '{{}}', 1,
            'host:1:1', at, 0, 0, at, false, 9, 9, '', '', at, at, at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at);
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at);
 INSERT INTO conversations_message
     (id, conversation_id, turn_id, seq, role, type, content, tool_call_id, tool_name, created_at)
-    SELECT pg_temp.id('e01', 2 * n + k, n::bigint * 9000000), pg_temp.id('c01', n, n::bigint * 9000000),
-           pg_temp.id('a01', n, n::bigint * 9000000), k, CASE WHEN k = 1 THEN 'user' ELSE 'assistant' END, 'NORMAL',
+    SELECT pg_temp.of_request('e01', 2 * n + k), pg_temp.of_request('c01', n),
+           pg_temp.of_request('a01', n), k, CASE WHEN k = 1 THEN 'user' ELSE 'assistant' END, 'NORMAL',
            'words', '', '', at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at),
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at),
          generate_series(1, 2) k;
 INSERT INTO conversations_callerround
     (id, turn_id, number, calls, messages, prompt_tokens, completion_tokens, cached_tokens, outputs_hash, created_at,
      answered_at)
-    SELECT pg_temp.id('f01', n, n::bigint * 9000000), pg_temp.id('a01', n, n::bigint * 9000000), 0, '[]', 1, 9, 9, 0,
+    SELECT pg_temp.of_request('f01', n), pg_temp.of_request('a01', n), 0, '[]', 1, 9, 9, 0,
            '', now(), now()
     FROM generate_series(1, {REQUESTS}) n WHERE n % 2 = 0;
 
