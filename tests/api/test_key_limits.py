@@ -47,6 +47,8 @@ SCOPES = {
     "POST /turns/{turn_id}/cancel": CHAT,
     "GET /deferred/{deferred_id}": READ | CHAT,
     "POST /deferred/{deferred_id}/cancel": CHAT,
+    "GET /attachments/{attachment_id}": READ | CHAT,
+    "GET /attachments/{attachment_id}/thumbnail": READ | CHAT,
     "GET /tools": READ | CHAT,
     "GET /approvals": APPROVE,
     "GET /approvals/{approval_id}": APPROVE,

@@ -183,6 +183,12 @@ def test_an_answer_that_says_so_among_other_words_is_not_delivered_and_can_be_re
     assert not Conversation.objects.filter(key="heartbeat:default").exists()
 
 
+def test_its_answer_is_text_whatever_form_its_agent_s_answers_have(watch):
+    watch(TASK, answer_schema='{"type": "object"}')
+    live_through(1)
+    assert states() == ["ok"]
+
+
 def test_what_it_has_to_tell_is_delivered_once_as_its_own_words(watch, owner):
     watch(f"Look after the plants.\n{TELL}")
     live_through(1)
