@@ -47,8 +47,8 @@ SCOPES = {
     "POST /turns/{turn_id}/cancel": CHAT,
     "GET /deferred/{deferred_id}": READ | CHAT,
     "POST /deferred/{deferred_id}/cancel": CHAT,
-    "GET /attachments/{attachment_id}": READ | CHAT,
-    "GET /attachments/{attachment_id}/thumbnail": READ | CHAT,
+    "GET /attachments/{attachment_id}": READ,
+    "GET /attachments/{attachment_id}/thumbnail": READ,
     "GET /tools": READ | CHAT,
     "GET /approvals": APPROVE,
     "GET /approvals/{approval_id}": APPROVE,
@@ -116,7 +116,15 @@ def test_a_key_with_one_scope_opens_what_that_is_for_and_nothing_else(owner: Any
     client = client_of(owner, scopes=[scope], agent_names=[EVERY_AGENT])
     for name, enough in SCOPES.items():
         method, path = name.split(" ")
-        for parameter in ("conversation_id", "message_id", "turn_id", "deferred_id", "schedule_id", "approval_id"):
+        for parameter in (
+            "conversation_id",
+            "message_id",
+            "turn_id",
+            "deferred_id",
+            "schedule_id",
+            "approval_id",
+            "attachment_id",
+        ):
             path = path.replace(f"{{{parameter}}}", str(uuid4()))
         answer = call(
             client, method, path.replace("{seq}", "1").replace("{agent}", "default").replace("{prefix}", "none")
