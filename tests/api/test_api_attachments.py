@@ -126,7 +126,7 @@ def test_its_kind_is_told_by_its_content(api, conversation_id):
         ([{"type": "file", "file": {"filename": "x"}}], 400, "invalid_request", "https://"),
         ([text_part("x")] * 101, 400, "invalid_request", "100 parts"),
         ([image_part(files.picture())] * 11, 400, "invalid_request", "10 files"),
-        ([file_part(b"\0\1\2", "x.png")], 400, "unsupported_content_type", "x.png"),
+        ([file_part(b"\0\1\2", "x.png")], 400, "unsupported_file_type", "x.png"),
         ([file_part(b"", "x.txt")], 422, "attachment_unreadable", "empty"),
         ([file_part(files.picture()[:50], "x.png")], 422, "attachment_unreadable", "decoded"),
         ([file_part(files.bomb_picture(50_000, 50_000), "x.png")], 413, "attachment_too_large", "pixels"),

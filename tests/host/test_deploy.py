@@ -22,6 +22,7 @@ SECRETS = {
     "database_url": "postgresql://nanohost:of-nobody@127.0.0.1:1/nanohost",
     "secret_key": "sign-with-this-secret-key-0123456789-0123456789-0123456789",
     "webhook_key": "make-secrets-of-webhooks-of-this-key",
+    "attachments_bucket_key": "",
 }
 
 # How long the nodes of these tests drain.

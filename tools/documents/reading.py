@@ -24,7 +24,7 @@ _ASIDE_BYTES = 512 * 1024
 class UnsupportedContent(Problem):
     """A file is of no kind that is taken."""
 
-    code, status, title = "unsupported_content_type", 400, "A file is of no kind that is taken here."
+    code, status, title = "unsupported_file_type", 400, "A file is of no kind that is taken here."
 
 
 class Unreadable(Problem):

@@ -63,7 +63,7 @@ def test_what_is_of_another_kind_is_refused(data):
     with pytest.raises((UnsupportedContent, Unreadable)) as refused:
         read(data)
     assert refused.value.detail.startswith("it: ")
-    assert refused.value.code in ("unsupported_content_type", "attachment_unreadable")
+    assert refused.value.code in ("unsupported_file_type", "attachment_unreadable")
 
 
 def test_a_picture_that_is_cut_off_is_refused():
