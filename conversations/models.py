@@ -24,6 +24,9 @@ from tools.outbound import urls
 # As large a number of a message as every database has room for.
 MAX_SEQ = 2**63 - 1
 
+# Answers of a turn: more than any limit lets it have.
+MAX_ANSWERS = 2**32
+
 # Characters of a reason, given by people or told to them.
 MAX_REASON = 500
 # Characters of an e-mail address, as RFC 5321 has it.
@@ -100,6 +103,9 @@ class Conversation(models.Model):
     )
     tainted_by = models.CharField(
         max_length=255, blank=True, default="", db_default="", help_text="From where that text came."
+    )
+    deletions = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often clients have deleted of what was said."
     )
     set_aside = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
@@ -350,6 +356,32 @@ class CallerRound(models.Model):
         return UUID(found[1]) if found else None
 
 
+class StoredResponse(models.Model):
+    """What OpenAI's Responses API calls a response: a part of a turn, with what only that API needs of it."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="responses", db_index=False)
+    number = models.PositiveIntegerField(help_text="Which part of the turn it is, from 0.")
+    previous_id = models.UUIDField(null=True, blank=True, help_text="The response that it goes on from.")
+    asked = models.JSONField(help_text="What it was asked with, as it is told again; see openai_api/response_view.py.")
+    is_background = models.BooleanField(
+        verbose_name="background", default=False, help_text="Whether its client waits elsewhere."
+    )
+    last_sequence_number = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of the last event that a reader of its stream was sent."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "conversations_response"
+        verbose_name = "response"
+        ordering = ["turn_id", "number"]
+        constraints = [models.UniqueConstraint(fields=["turn", "number"], name="one_response_a_part")]
+
+    def __str__(self) -> str:
+        return f"response {self.number} of turn {self.turn_id}"
+
+
 class MessageQuerySet(models.QuerySet["Message"]):
     """Look-ups that say what they mean."""
 
@@ -445,6 +477,16 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.seq if self.seq is not None else 'in the inbox'}"
+
+    @staticmethod
+    def id_in(turn_id: UUID, number: int) -> UUID:
+        """The id of the answer of that number, from 0, in a turn: it is told of while it is still being said."""
+        return UUID(int=(turn_id.int + 1 + number) % 2**128)
+
+    def number_in(self, turn_id: UUID) -> int | None:
+        """Which answer of the turn it is; None if it came with the request, or was stored by an earlier version."""
+        number = self.pk.int - turn_id.int - 1
+        return number if 0 <= number < MAX_ANSWERS else None
 
     def as_chat(self) -> dict[str, object]:
         """The message in the OpenAI chat format."""

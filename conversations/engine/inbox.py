@@ -121,7 +121,7 @@ _insert_message = Insert(
 )
 
 
-def _message_of(
+def message_of(
     message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
 ) -> Message:
     """A message in the chat format that somebody else says was said."""
@@ -150,7 +150,7 @@ class Opening:
         conversation.next_seq = len(self.history) + 1
         conversation.save(force_insert=True)
         Message.objects.bulk_create(
-            [_message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
+            [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
         )
 
 
@@ -266,7 +266,7 @@ def receive(
                 )
             for offset, message in enumerate(follows, start=len(said)):
                 seq = None if first is None else first + offset
-                _message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):

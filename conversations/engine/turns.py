@@ -288,11 +288,13 @@ class TurnRunner(Runner):
         if isinstance(step, RunTools | AskCaller):
             met = step.limit if isinstance(step, RunTools) else None
             given: dict[str, Any] = {"limit": met, "before": stored.calls, "sent": sent, "bill": bill}
+            given["number"] = stored.answers
             waits = await self._paid(steps.store_calls, claim, completion, **given, taint=context.taint)
             return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
         given = {"reply": step.reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
         rounds = stored.rounds_of(callers) if callers else 0
+        given["number"] = stored.answers
         await self._paid(steps.finish, claim, completion, **given, rounds=rounds, bill=bill, taint=context.taint)
         return None
 
@@ -364,7 +366,7 @@ class TurnRunner(Runner):
         logger.info("%s is asked in its place", following)
         await self._stored(steps.fall_back, claim, model=following, reason=reason, sent=sent)
         # Of what the other has said, nothing counts.
-        data = {"message": sum(message["role"] == "assistant" for message in stored.own)}
+        data = {"message": stored.answers}
         events.publish(claim.turn_id, EventKind.MESSAGE_RESET, data, fence=claim.fence)
         return await self.database(step_context.load, claim)
 
@@ -495,7 +497,7 @@ class _Telling:
 
     def __init__(self, claim: Claim, stored: Snapshot) -> None:
         self._claim = claim
-        self._message = sum(message["role"] == "assistant" for message in stored.own)
+        self._message = stored.answers
         self._pieces = {kind: RedactedPieces() for kind in DELTAS}
         self._offsets = dict.fromkeys(DELTAS, 0)
 

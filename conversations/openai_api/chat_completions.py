@@ -17,16 +17,16 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from agent import access
 from conversations.engine import caller, inbox, turn_control
 from conversations.engine.inbox import Opening
 from conversations.errors import TurnProblem, UnknownCall
 from conversations.events import Success
 from conversations.events.answers import Answer, accepted, as_response, problem_answer
 from conversations.models import CallerRound, Conversation, Turn
-from conversations.openai_api import caller_tools, shapes
+from conversations.openai_api import caller_tools, ids, shapes
 from conversations.openai_api.chunks import ChunkWire
-from conversations.openai_api.errors import ConversationNotFound, InvalidValue
+from conversations.openai_api.conversations import conversation_of
+from conversations.openai_api.errors import InvalidValue
 from conversations.openai_api.messages import Transcript, transcript_of
 from conversations.openai_api.models import AsModel, model_of
 from conversations.openai_api.parameters import model_parameters
@@ -162,7 +162,7 @@ def _names(found: CallerRound, asked: Asked) -> bool:
     conversation = found.turn.conversation
     if not asked.conversation_id:
         return bool(conversation.is_transient)
-    return conversation.pk == _id_of(asked.conversation_id)
+    return conversation.pk == ids.row_of(asked.conversation_id, ids.CONVERSATION)
 
 
 def _transient(request: Request, asked: Asked) -> Turn:
@@ -219,21 +219,10 @@ def _as_received(request: Request, asked: Asked) -> dict[str, Any]:
 
 
 def _conversation(request: Request, asked: Asked) -> Conversation:
-    mine = Conversation.objects.select_related("agent").filter(owner_id=owner_of(request), is_transient=False)
-    wanted = _id_of(asked.conversation_id)
-    conversation = mine.filter(pk=wanted).first() if wanted else None
-    if conversation is None or not access.admits(key_of(request), conversation.agent):
-        raise ConversationNotFound()
+    conversation = conversation_of(request, asked.conversation_id)
     if conversation.agent_id != asked.model.agent.pk:
         raise InvalidValue(f"This conversation is with the agent {conversation.agent.name}.", param="model")
     return conversation
-
-
-def _id_of(told: str) -> UUID | None:
-    try:
-        return UUID(told.removeprefix("conv_"))
-    except ValueError:
-        return None
 
 
 # --- how it is answered ------------------------------------------------------------------------------------------

@@ -33,6 +33,12 @@ class ConversationNotFound(Problem):
     code, status, title = "conversation_not_found", 404, "There is no conversation of that id, or it is not yours."
 
 
+class ItemNotFound(Problem):
+    """An item that a request names is not there."""
+
+    code, status, title = "item_not_found", 404, "There is no item of that id in this conversation."
+
+
 class AnswerRestarted(Problem):
     """In the midst of a stream, the answer was begun again, and what was sent of it is void."""
 

@@ -170,3 +170,74 @@ class ChatCompletionChunkView(serializers.Serializer[Any]):
     model = serializers.CharField()
     choices = ChunkChoiceView(many=True)
     usage = UsageView(required=False, allow_null=True)
+
+
+class ItemShown(serializers.Serializer[Any]):
+    """A message, what a model thought, a call of a tool, or what one of the caller's gave; by its type, it has more."""
+
+    id = serializers.CharField(required=False)
+    type = serializers.ChoiceField(
+        choices=["message", "reasoning", "function_call", "function_call_output", "mcp_call"]
+    )
+    status = serializers.CharField(required=False)
+
+
+class ItemIn(serializers.Serializer[Any]):
+    """An item that a request brings; a message may lack its type."""
+
+    type = serializers.ChoiceField(
+        required=False,
+        choices=["message", "reasoning", "function_call", "function_call_output", "mcp_call", "item_reference"],
+    )
+    id = serializers.CharField(required=False)
+    role = serializers.ChoiceField(required=False, choices=["user", "assistant", "system", "developer"])
+    content = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+    call_id = serializers.CharField(required=False)
+    name = serializers.CharField(required=False)
+    arguments = serializers.CharField(required=False)
+    output = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+
+
+class ItemList(serializers.Serializer[Any]):
+    """A page of items."""
+
+    object = serializers.ChoiceField(choices=["list"])
+    data = ItemShown(many=True)  # type: ignore[assignment]  # a field, which is taken off the class
+    first_id = serializers.CharField(allow_blank=True)
+    last_id = serializers.CharField(allow_blank=True)
+    has_more = serializers.BooleanField()
+
+
+class ConversationShown(serializers.Serializer[Any]):
+    """A conversation."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["conversation"])
+    created_at = serializers.IntegerField()
+    metadata = serializers.DictField()
+
+
+class ConversationDeleted(serializers.Serializer[Any]):
+    """That a conversation was deleted."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["conversation.deleted"])
+    deleted = serializers.BooleanField()
+
+
+class ConversationChange(serializers.Serializer[Any]):
+    """Body of POST /v1/conversations/{id}."""
+
+    metadata = serializers.DictField(required=False, child=serializers.CharField(max_length=512))
+
+
+class NewConversation(ConversationChange):
+    """Body of POST /v1/conversations."""
+
+    items = ItemIn(many=True, required=False, help_text="20 at most.")
+
+
+class NewItems(serializers.Serializer[Any]):
+    """Body of POST /v1/conversations/{id}/items."""
+
+    items = ItemIn(many=True, help_text="20 at most.")
