@@ -28,7 +28,8 @@ def request(*, day: date, since: datetime, until: datetime, leaving_out: Collect
     A conversation has one a day: what was asked for before is not asked for again. ``leaving_out``: conversations that
     nobody reads.
     """
-    said = _said(since, until).filter(pk__gte=first_id_at(since)).order_by()
+    # What a request of /v1 brings along was said before, and may be brought again with the next.
+    said = _said(since, until).filter(pk__gte=first_id_at(since), conversation__is_transient=False).order_by()
     found: list[UUID] = list(said.values_list("conversation_id", flat=True).distinct())
     done = {*leaving_out, *Compaction.objects.filter(day=day).values_list("conversation_id", flat=True)}
     missing = [conversation_id for conversation_id in found if conversation_id not in done]

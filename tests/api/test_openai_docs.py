@@ -1,14 +1,17 @@
 """docs/openai.md, held against the code."""
 
 import re
+from collections.abc import Iterator
 from inspect import getmembers, isclass
 
+import pytest
 import yaml
 
 from conversations.openai_api import errors, schema
+from conversations.openai_api.parameters import PASSED_ON, REFUSED
 from conversations.openai_api.schema import SETTINGS
 from nanohost.lib.errors import Problem
-from tests.support.hosts import ROOT, Host
+from tests.support.hosts import KEY, ROOT, Host
 
 PAGE = (ROOT / "docs/openai.md").read_text()
 
@@ -33,3 +36,28 @@ def test_every_route_is_in_the_document_and_needs_a_key(host: Host):
         for operation in operations.values():
             assert operation["security"] == [{"apiKey": []}]
             assert "Scope: " in operation["description"]
+
+
+def test_the_page_tells_of_every_parameter_that_is_read():
+    (table,) = re.findall(r"^\| parameter \| what becomes of it \|\n(?:\|.*\n)+", PAGE, re.M)
+    told = {
+        name: becomes
+        for names, becomes in re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.M)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert {name for name, becomes in told.items() if becomes.startswith("passed on")} == set(PASSED_ON)
+    refused = {name for name, becomes in told.items() if "`unsupported_parameter`, since" in becomes}
+    assert refused == set(REFUSED)
+
+
+def examples() -> Iterator[str]:
+    for page in (PAGE, (ROOT / "README.md").read_text()):
+        yield from re.findall(r"```python\n(.*?)```", page, re.S)
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_an_example_does_what_it_says(host: Host, example: str, capsys: pytest.CaptureFixture[str]):
+    real = example.replace("http://127.0.0.1:8000", host.address).replace("nh_…", KEY)
+    assert real.count(host.address) == real.count(KEY) == 1
+    exec(real, {})
+    assert capsys.readouterr().out.startswith(("The tool says: ", "You said: "))
