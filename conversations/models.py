@@ -117,6 +117,12 @@ class Conversation(models.Model):
         db_default=False,
         help_text="Made for one request that brought its whole history; deleted after TRANSIENT_DAYS.",
     )
+    is_dropped = models.BooleanField(
+        verbose_name="dropped",
+        default=False,
+        db_default=False,
+        help_text="Its client wants nothing of it kept: it is deleted once its turn has ended.",
+    )
     cost = models.BigIntegerField(
         null=True,
         blank=True,
@@ -142,6 +148,7 @@ class Conversation(models.Model):
             # Of the two kinds, one is listed and the other deleted; there may be very many of either.
             models.Index(fields=["owner", "-created_at"], condition=Q(is_transient=False), name="listed_conversations"),
             models.Index(fields=["created_at"], condition=Q(is_transient=True), name="transient_conversations"),
+            models.Index(fields=["created_at"], condition=Q(is_dropped=True), name="dropped_conversations"),
         ]
 
     def __str__(self) -> str:
@@ -359,7 +366,7 @@ class CallerRound(models.Model):
 class StoredResponse(models.Model):
     """What OpenAI's Responses API calls a response: a part of a turn, with what only that API needs of it."""
 
-    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    id = models.UUIDField(primary_key=True, editable=False)
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="responses", db_index=False)
     number = models.PositiveIntegerField(help_text="Which part of the turn it is, from 0.")
     previous_id = models.UUIDField(null=True, blank=True, help_text="The response that it goes on from.")
@@ -380,6 +387,11 @@ class StoredResponse(models.Model):
 
     def __str__(self) -> str:
         return f"response {self.number} of turn {self.turn_id}"
+
+    @staticmethod
+    def id_of(turn_id: UUID, number: int) -> UUID:
+        """The id of the response that is the part of that number of a turn, kept or not."""
+        return UUID(int=(turn_id.int - 1 - number) % 2**128)
 
 
 class MessageQuerySet(models.QuerySet["Message"]):

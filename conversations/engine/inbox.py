@@ -139,10 +139,12 @@ def message_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What a conversation begins with that is made for one request. ``history``: messages before the one that is asked,
-    in the chat format. ``follows``: the turn's own behind it: what was called for it before, and what that gave."""
+    """What a request brings besides the message that is asked, in the chat format. ``history``: what a conversation
+    begins with that is made for it. ``precedes``: the turn's own before that message. ``follows``: and behind it: what
+    was called for it before, and what that gave."""
 
     history: Sequence[ChatMessage] = ()
+    precedes: Sequence[ChatMessage] = ()
     follows: Sequence[ChatMessage] = ()
 
     def store(self, conversation: Conversation) -> None:
@@ -184,6 +186,7 @@ def receive(
     opening: Opening | None = None,
     options: Options | None = None,
     body_hash: str = "",
+    also: Callable[[UUID, int], None] | None = None,
 ) -> Turn:
     """Store a user's message and the turn that will answer it. Returns the turn.
 
@@ -197,10 +200,11 @@ def receive(
     it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
     back; those are also refused, as :class:`TooManyTurns`, while as many turns of their ``key`` are open as may be.
     ``key``: what it was asked with; the models that it lists take the place of LLM_MODELS. ``tainted_by``: from where
-    the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: of a
-    ``conversation`` that is not stored yet, and is with the turn. ``options``: what it is asked with besides words;
-    then the words are no command to the host, since a program says them. ``body_hash``: of the whole request, where
-    that is more than the message.
+    the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: what
+    is stored with it besides, which is the ``conversation`` as well, if that is not stored yet. ``options``: what it is
+    asked with besides words; then the words are no command to the host, since a program says them. ``body_hash``: of
+    the whole request, where that is more than the message. ``also``: what else is stored in the transaction; it is
+    given the turn's id and number, and may raise, so that nothing is.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
     :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
@@ -218,7 +222,7 @@ def receive(
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
-            if opening:
+            if opening and conversation._state.adding:
                 opening.store(conversation)
             taken = _take_number(conversation.pk, while_paused)  # and the lock
             turn_id = turn_id or new_id()
@@ -251,9 +255,12 @@ def receive(
             along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
             said = [*along, content]
             # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
-            follows = opening.follows if opening else ()
-            first = transcript.take_seqs(conversation.pk, len(said) + len(follows)) if claim else None
-            for offset, each in enumerate(said):
+            precedes, follows = (opening.precedes, opening.follows) if opening else ((), ())
+            first = transcript.take_seqs(conversation.pk, len(precedes) + len(said) + len(follows)) if claim else None
+            for offset, message in enumerate(precedes):
+                seq = None if first is None else first + offset
+                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+            for offset, each in enumerate(said, start=len(precedes)):
                 _insert_message(
                     id=new_id(),
                     conversation_id=conversation.pk,
@@ -262,11 +269,13 @@ def receive(
                     created_at=taken.now,
                     kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
                     seq=None if first is None else first + offset,
-                    tainted_by=tainted_by or None if offset == len(said) - 1 else None,
+                    tainted_by=tainted_by or None if offset == len(precedes) + len(said) - 1 else None,
                 )
-            for offset, message in enumerate(follows, start=len(said)):
+            for offset, message in enumerate(follows, start=len(precedes) + len(said)):
                 seq = None if first is None else first + offset
                 message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+            if also:
+                also(turn_id, taken.number)
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):

@@ -19,10 +19,11 @@ _INSTRUCTING = ("system", "developer")
 @dataclass(frozen=True, kw_only=True)
 class GivenItem:
     """One item. ``id``: that it was told of by, if it has one. ``messages``: in the chat format; none of what is no
-    part of a transcript."""
+    part of a transcript. ``is_reference``: it only says its id."""
 
     id: str
     messages: list[ChatMessage]
+    is_reference: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def _item(item: dict[str, Any], where: str) -> GivenItem:
         raise UnsupportedContent(f"{where} is of the type {str(kind)[:64]}, which is not supported here.", param=where)
     told = item.get("id")
     item_id = "" if told is None else as_text(told, f"{where}.id", most=256)
-    return GivenItem(id=item_id, messages=read(item, where))
+    return GivenItem(id=item_id, messages=read(item, where), is_reference=kind == "item_reference")
 
 
 def _message(item: dict[str, Any], where: str) -> list[ChatMessage]:

@@ -42,11 +42,12 @@ def calls_of(messages: Iterable[Message]) -> Calls:
     return {(row.turn_id, row.call_id): row for row in ToolCall.objects.filter(turn_id__in=turns)}
 
 
-def items_of(messages: Sequence[Message], calls: Calls | None = None) -> list[Item]:
-    """The items of messages, which follow one another."""
-    calls = calls_of(messages) if calls is None else calls
-    outputs = _outputs_of(messages)
-    return [item for message in messages for item in _items(message, calls, outputs)]
+def items_of(messages: Sequence[Message], *, without_callers: bool = False) -> list[Item]:
+    """The items of messages, which follow one another. ``without_callers``: but for calls of the caller's tools, which
+    it is not to run yet."""
+    calls, outputs = calls_of(messages), _outputs_of(messages)
+    found = [item for message in messages for item in _items(message, calls, outputs)]
+    return [item for item in found if item["type"] != "function_call"] if without_callers else found
 
 
 def _outputs_of(messages: Sequence[Message]) -> Mapping[str, str]:
@@ -91,6 +92,30 @@ def _output(message: Message, calls: Calls) -> list[Item]:
     item_id = ids.shown(ids.FUNCTION_OUTPUT, message.pk)
     given = {"type": "function_call_output", "call_id": call_id, "output": message.content, "status": COMPLETED}
     return [{"id": item_id, **given}]
+
+
+def as_pairs(items: Sequence[Item]) -> list[Item]:
+    """The same, with calls of the host's tools as calls of functions, each with its output: for clients that show no
+    others."""
+    return [each for item in items for each in (pair_of(item) if item["type"] == "mcp_call" else [item])]
+
+
+def pair_of(call: Item) -> list[Item]:
+    """A call of the host's as a call of a function and, once it has ended, what that gave."""
+    named = {"call_id": call["id"], "name": call["name"], "arguments": call["arguments"], "status": COMPLETED}
+    asking: Item = {"id": call["id"].replace(ids.HOSTS_CALL, ids.FUNCTION_CALL, 1), "type": "function_call", **named}
+    if call["status"] == IN_PROGRESS:
+        return [asking]
+    text = call["output"] if call["error"] is None else call["error"]["content"][0]["text"]
+    return [asking, output_item(call["id"], text)]
+
+
+def output_item(call_item_id: str, text: str) -> Item:
+    """What a tool of the host's gave, apart from its call."""
+    output_id = call_item_id.replace(ids.HOSTS_CALL, ids.FUNCTION_OUTPUT, 1)
+    output = [{"type": "input_text", "text": text or ""}]
+    given = {"call_id": call_item_id, "output": output, "status": COMPLETED}
+    return {"id": output_id, "type": "function_call_output", **given}
 
 
 # --- of each kind ------------------------------------------------------------------------------------------------

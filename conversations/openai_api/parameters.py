@@ -55,24 +55,18 @@ def model_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     for name, neutral in REFUSED.items():
         if body.get(name) is not None and not any(body[name] == each for each in neutral):
             raise UnsupportedParameter(f"{name} is not supported here; leave it out.", param=name)
-    _refuse_answer_format(body)
+    refuse_answer_format(body.get("response_format"), "response_format")
     given = {name: read(body[name], name) for name, read in PASSED_ON.items() if body.get(name) is not None}
     if (most := given.pop("max_completion_tokens", None)) is not None:  # the newer name of the two
         given["max_tokens"] = most
     return given
 
 
-def _refuse_answer_format(body: Mapping[str, Any]) -> None:
-    """The one place that reads ``response_format``."""
-    given = body.get("response_format")
+def refuse_answer_format(given: Any, param: str) -> None:
+    """The one place that reads the format of an answer."""
     if given is None:
         return
     if not isinstance(given, dict) or given.get("type") not in ("text", "json_object", "json_schema"):
-        raise InvalidValue(
-            "response_format has to be an object whose type is text, json_object or json_schema.",
-            param="response_format",
-        )
+        raise InvalidValue(f"{param} has to be an object whose type is text, json_object or json_schema.", param=param)
     if given["type"] != "text":
-        raise UnsupportedParameter(
-            f"response_format of the type {given['type']} is not supported here yet.", param="response_format"
-        )
+        raise UnsupportedParameter(f"{param} of the type {given['type']} is not supported here yet.", param=param)

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from conversations.openai_api import chat_completions, conversations, models
+from conversations.openai_api import chat_completions, conversations, models, responses
 
 urlpatterns = [
     path("chat/completions", chat_completions.ChatCompletions.as_view()),
@@ -13,4 +13,8 @@ urlpatterns = [
     path("models", models.ModelList.as_view()),
     # Clients send what they have been told of, slashes and all.
     path("models/<path:model>", models.ModelDetail.as_view()),
+    path("responses", responses.ResponseCreate.as_view()),
+    path("responses/<str:response_id>", responses.ResponseDetail.as_view()),
+    path("responses/<str:response_id>/cancel", responses.ResponseCancel.as_view()),
+    path("responses/<str:response_id>/input_items", responses.ResponseInputItems.as_view()),
 ]
