@@ -145,8 +145,6 @@ class Conversation(models.Model):
                 fields=["-created_at"], condition=Q(tainted_at_seq__isnull=False), name="tainted_conversations"
             ),
             models.Index(fields=["agent", "id"], name="conversations_of_an_agent"),
-            # Of the two kinds, one is listed and the other deleted; there may be very many of either.
-            models.Index(fields=["owner", "-created_at"], condition=Q(is_transient=False), name="listed_conversations"),
             models.Index(fields=["created_at"], condition=Q(is_transient=True), name="transient_conversations"),
             models.Index(fields=["created_at"], condition=Q(is_dropped=True), name="dropped_conversations"),
         ]
@@ -387,6 +385,11 @@ class StoredResponse(models.Model):
 
     def __str__(self) -> str:
         return f"response {self.number} of turn {self.turn_id}"
+
+    @property
+    def shown_id(self) -> str:
+        """Its id as the API shows it."""
+        return f"resp_{self.pk.hex}"
 
     @staticmethod
     def id_of(turn_id: UUID, number: int) -> UUID:

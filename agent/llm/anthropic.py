@@ -124,10 +124,11 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
     if not (request.tool_choice or request.must_call) and request.effort:
         body |= _thinking(request.model, request.effort, most, messages)
     if "thinking" not in body:  # with which it takes neither
+        # Its package knows them no longer, but older models do; of the two they take one.
         if "temperature" in given:
-            body["temperature"] = min(given["temperature"], 1)
-        elif "top_p" in given:  # of the two it takes one
-            body["top_p"] = given["top_p"]
+            body["extra_body"] = {"temperature": min(given["temperature"], 1)}
+        elif "top_p" in given:
+            body["extra_body"] = {"top_p": given["top_p"]}
     if stop := given.get("stop"):
         body["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     return body

@@ -53,13 +53,14 @@ class ConversationAdmin(GrowingAdmin):
     """A transcript with one owner and one agent."""
 
     list_display = ["created_at", "key", "owner", "agent", "is_tainted", "updated_at", "transcript"]
-    list_filter = ["created_at", "agent", "owner", TaintedFilter]
+    list_filter = ["created_at", "agent", "owner", TaintedFilter, "is_transient"]
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
     search_help_text = "An id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
     fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
-    fields += ["tainted_at_seq", "tainted_by", "metadata", "paid", "next_seq", "next_turn", "created_at", "updated_at"]
+    fields += ["tainted_at_seq", "tainted_by", "is_transient", "metadata", "paid", "next_seq", "next_turn"]
+    fields += ["created_at", "updated_at"]
     readonly_fields = ["rows", "summary", "kept", "paid"]
 
     def get_urls(self) -> list[Any]:

@@ -104,6 +104,7 @@ class TurnAdmin(GrowingAdmin):
                     "model",
                     "fallback_model",
                     "fallback_reason",
+                    "options",
                     "sent_to_model",
                     "version",
                     "request_id",

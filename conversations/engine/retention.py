@@ -379,12 +379,12 @@ def forget_transient(*, seconds: float) -> int:
     return gone
 
 
-def _forget_some(kind: str, before: datetime, after: UUID | None, rows: int) -> tuple[UUID | None, int]:
-    """Look at so many, in the caller's transaction; at which last, and how many of them were deleted."""
+def _forget_some(kind: str, before: datetime, after: datetime | None, rows: int) -> tuple[datetime | None, int]:
+    """Look at so many, in the caller's transaction; until when the last was made, and how many were deleted."""
     placed = holds.placed_until_the_end()
-    old = Conversation.objects.filter(created_at__lt=before, **{kind: True}).order_by("pk")
+    old = Conversation.objects.filter(created_at__lt=before, **{kind: True}).order_by("created_at")
     locked = old.select_for_update(of=("self",)).select_related("agent")
-    found = list((locked.filter(pk__gt=after) if after else locked)[:rows])
+    found = list((locked.filter(created_at__gt=after) if after else locked)[:rows])
     open_ones = set(Turn.objects.open().filter(conversation__in=found).values_list("conversation_id", flat=True))
     by_agent: dict[Agent, list[UUID]] = {}
     for each in found:
@@ -400,4 +400,4 @@ def _forget_some(kind: str, before: datetime, after: UUID | None, rows: int) -> 
         Conversation.objects.filter(pk__in=ids).delete()
         said = {"kind": TRANSIENT, "days": settings.TRANSIENT_DAYS, "before": before.isoformat(), **erased.told()}
         audit.record("retention.erased", about=agent, after=said)
-    return (found[-1].pk if found else None), sum(map(len, by_agent.values()))
+    return (found[-1].created_at if found else None), sum(map(len, by_agent.values()))

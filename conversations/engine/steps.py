@@ -234,6 +234,7 @@ def _ask_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
         cached_tokens=cached_tokens,
     )
     events.publish_end_after_commit(claim.turn_id)
+    announcements.part_ended(claim.turn_id, TurnStatus.SUCCEEDED, number=rounds)
 
 
 def wait_for_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:

@@ -84,14 +84,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="conversation",
             index=models.Index(
-                condition=models.Q(("is_transient", False)),
-                fields=["owner", "-created_at"],
-                name="listed_conversations",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="conversation",
-            index=models.Index(
                 condition=models.Q(("is_transient", True)), fields=["created_at"], name="transient_conversations"
             ),
         ),

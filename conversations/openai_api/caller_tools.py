@@ -46,7 +46,8 @@ def function_of(given: Any, where: str) -> dict[str, Any]:
         told["description"] = as_text(function["description"], f"{where}.description")
     told["parameters"] = _NO_ARGUMENTS
     if function.get("parameters") is not None:
-        told["parameters"] = as_object(function["parameters"], f"{where}.parameters")
+        # Some servers want it said.
+        told["parameters"] = {"type": "object", **as_object(function["parameters"], f"{where}.parameters")}
     if function.get("strict") is not None:
         told["strict"] = as_flag(function["strict"], f"{where}.strict")
     return told

@@ -209,15 +209,20 @@ def stretch_of(turn: Turn, number: int) -> Stretch:
 def usage_of(at_its_end: Turn | CallerRound, before: CallerRound | None, said: Sequence[Message]) -> dict[str, Any]:
     """Tokens of all that was asked of models for a part."""
 
-    def used(name: str) -> int:
-        return int(getattr(at_its_end, name) - (getattr(before, name) if before else 0))
-
+    prompt, completion, cached = _counted(at_its_end)
+    if before:
+        earlier = _counted(before)
+        prompt, completion, cached = prompt - earlier[0], completion - earlier[1], cached - earlier[2]
     written = sum((each.usage or {}).get("written", 0) for each in said)
     return {
-        "input_tokens": used("prompt_tokens"),
-        "input_tokens_details": {"cached_tokens": used("cached_tokens"), "cache_write_tokens": written},
-        "output_tokens": used("completion_tokens"),
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "output_tokens": completion,
         # Providers that tell them count them in.
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": used("prompt_tokens") + used("completion_tokens"),
+        "total_tokens": prompt + completion,
     }
+
+
+def _counted(row: Turn | CallerRound) -> tuple[int, int, int]:
+    return row.prompt_tokens, row.completion_tokens, row.cached_tokens

@@ -33,6 +33,7 @@ from conversations.deliveries import outbox
 from conversations.engine import (
     announcements,
     approvals,
+    caller,
     compaction,
     daily,
     deadlines,
@@ -52,6 +53,7 @@ from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, DELIVERIES, TOOLS, TURNS
 from conversations.models import (
+    CallerRound,
     Compaction,
     CompactionStatus,
     Conversation,
@@ -61,6 +63,9 @@ from conversations.models import (
     Turn,
     WebhookEndpoint,
 )
+from conversations.openai_api import turn_parts
+from conversations.openai_api import urls as openai_urls
+from conversations.options import Options
 from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.accounts import audit
@@ -82,7 +87,9 @@ pytestmark = [
 
 GROW = {
     model._meta.db_table
-    for model in (Conversation, Turn, Message, ToolCall, Compaction, DeferredMessage, Approval, Delivery, AuditEntry)
+    for model in (
+        *(Conversation, Turn, Message, ToolCall, Compaction, DeferredMessage, Approval, Delivery, AuditEntry),
+    )
 }
 
 
@@ -288,6 +295,76 @@ def cancel_if_asked() -> Callable[[], object]:
 def close_round() -> Callable[[], object]:
     turn = waits_for_tools()
     return lambda: steps.close_round(turn.conversation_id, turn.pk, rule="cancelled", reason="")
+
+
+# --- tools of the caller's -------------------------------------------------------------------------------------------
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+ASKS = Completion(tool_calls=(tool_call("call_c", "weather", "{}"),), usage=USAGE)
+
+
+def waits_for_caller() -> Turn:
+    """Of the long conversation."""
+    claim = claimed(say(options=Options(tools=[WEATHER])))
+    assert steps.store_calls(claim, ASKS, limit=None)
+    return Turn.objects.get(pk=claim.turn_id)
+
+
+def a_round() -> CallerRound:
+    asked = CallerRound.objects.filter(turn=waits_for_caller()).select_related("turn__conversation__agent")
+    return asked.get()
+
+
+def with_round(act: Callable[[CallerRound], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        asked = a_round()
+        return lambda: act(asked)
+
+    return prepare
+
+
+def outputs_of(asked: CallerRound) -> dict[str, str]:
+    return {call["id"]: "rain" for call in asked.calls}
+
+
+operation("caller.find")(with_round(lambda asked: caller.find(outputs_of(asked), owner_id=asked.turn.owner_id)))
+operation("caller.pending")(with_round(lambda asked: caller.pending(asked.turn.conversation_id)))
+operation("caller.answer")(
+    with_round(lambda asked: caller.answer(asked, outputs_of(asked), options=Options(), request_id="request"))
+)
+operation("turn_parts.part_of")(with_round(lambda asked: turn_parts.part_of(asked.turn, 0)))
+operation("turn_parts.is_over")(with_round(lambda asked: turn_parts.is_over(asked.turn, 0)))
+operation("turn_parts.first_message")(with_round(lambda asked: turn_parts.first_message(asked.turn, 1)))
+
+
+@operation("steps.store_calls, of the caller's")
+def store_callers_calls() -> Callable[[], object]:
+    claim = claimed(say(options=Options(tools=[WEATHER])))
+    return lambda: steps.store_calls(claim, ASKS, limit=None)
+
+
+@operation("steps.wait_for_caller")
+def wait_for_caller() -> Callable[[], object]:
+    claim, call = claimed(), {"id": CallerRound.call_id(new_id(), 0), "function": {"name": "weather", "arguments": ""}}
+    return lambda: steps.wait_for_caller(claim, [call])
+
+
+@operation("caller.expire_due")
+def expire_callers() -> Callable[[], object]:
+    Turn.objects.filter(pk=waits_for_caller().pk).update(deadline=from_now(-1))
+    return caller.expire_due
+
+
+@operation("inbox.retried")
+def retried() -> Callable[[], object]:
+    turn = say(options=Options(), key=ApiKey.objects.get(), body_hash="0" * 64)
+    return lambda: inbox.retried(key=ApiKey.objects.get(), body_hash=turn.body_hash)
+
+
+@operation("gateway.cancel")
+def cancel_for_who_has_left() -> Callable[[], object]:
+    turn = waits_for_caller()
+    return lambda: gateway.cancel(turn.pk)
 
 
 # --- tool calls --------------------------------------------------------------------------------------------------
@@ -888,6 +965,11 @@ def count_results() -> Callable[[], object]:
     return lambda: retention.count_results(the_long_one().pk, **ripe())
 
 
+@operation("retention.forget_transient", BATCH)
+def forget_transient() -> Callable[[], object]:
+    return lambda: retention.forget_transient(seconds=0.001)
+
+
 @operation("of_calls.page", PROMPT)
 def page_of_calls() -> Callable[[], object]:
     return lambda: of_calls.page("default", **ripe(), after=None)
@@ -937,10 +1019,10 @@ def waiting_room() -> Callable[[], object]:
 KEY = "nh_plans_0123456789abcdefghij"
 
 
-def call_api(method: str, path: str, *, status: int = 200, body: object = None) -> Any:
+def call_api(method: str, path: str, *, status: int = 200, body: object = None, under: str = "/api/v1/") -> Any:
     client = Client(headers={"Authorization": f"Bearer {KEY}"})
     request = {"data": body, "content_type": "application/json"} if body is not None else {}
-    response = getattr(client, method.lower())(f"/api/v1/{path}", secure=True, **request)
+    response = getattr(client, method.lower())(f"{under}{path}", secure=True, **request)
     assert response.status_code == status, response.content
     return response
 
@@ -1006,6 +1088,19 @@ def far_into_the_list() -> str:
 on_api("POST conversations", lambda: "conversations", body={}, status=201)
 on_api("POST conversations, by a key", lambda: "conversations", body={"key": "plans:1"}, status=201)
 on_api("POST conversations, by a key there is", lambda: "conversations", body={"key": "api:1"})
+ASKED = {"model": "default", "messages": [{"role": "user", "content": "Hello"}]}
+V1 = {"under": "/v1/", "body": ASKED}
+on_api("POST chat/completions", lambda: "chat/completions", status=202, **V1)
+
+
+@operation("POST chat/completions, to a conversation")
+def chat_that_stays() -> Callable[[], object]:
+    body = ASKED | {"metadata": {"conversation_id": str(the_long_one().pk)}}
+    return lambda: call_api("POST", "chat/completions", status=202, under="/v1/", body=body)
+
+
+on_api("GET models", lambda: "models", under="/v1/")
+on_api("GET models/{}", lambda: "models/default", under="/v1/")
 on_api("GET conversations", lambda: "conversations")
 on_api("GET conversations, by a key", lambda: "conversations?key=api:1")
 on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")
@@ -1392,6 +1487,8 @@ MODULES = (
     streams,
     sweeper,
     retention,
+    caller,
+    turn_parts,
 )
 
 
@@ -1405,6 +1502,8 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         "outbox.id_of",
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
+        *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
+        *("caller.is_open", "caller.is_repeated"),
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {
@@ -1430,8 +1529,8 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
 
 def test_each_route_of_the_api_is_looked_at() -> None:
     routes = {
-        f"{method.upper()} {re.sub('<(uuid|str|int):.*?>', '{}', str(pattern.pattern))}"
-        for pattern in urls.urlpatterns
+        f"{method.upper()} {re.sub('<(uuid|str|int|path):.*?>', '{}', str(pattern.pattern))}"
+        for pattern in (*urls.urlpatterns, *openai_urls.urlpatterns)
         for method in ("get", "post", "put", "patch", "delete")
         if hasattr(pattern.callback.view_class, method)
     }

@@ -1,8 +1,9 @@
 """A database with much in it: what a host has after its first million messages. PostgreSQL only; made in seconds.
 
 200 owners, the first of whom has every fourth of 20,000 conversations; the first conversation has 100,000 messages.
-200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Ids sort by time, as those of the host.
-The audit log has 420,000 entries.
+200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Of 2,000 requests of the last owner each
+has had a conversation of its own, and half of them a round of its caller's. Ids sort by time, as those of the host. The
+audit log has 420,000 entries.
 """
 
 import time
@@ -11,6 +12,7 @@ from typing import Any
 from django.db import connection, transaction
 
 OWNERS, CONVERSATIONS, TURNS = 200, 20_000, 200_000
+REQUESTS = 2_000
 MESSAGES_A_TURN, CALLS_A_TURN = 5, 2
 
 # Those that refer to others first: a table that is logged may not refer to one that is not.
@@ -20,6 +22,7 @@ _TABLES = (
         "conversations_webhookendpoint",
         "conversations_latermessage",
         "conversations_compaction",
+        "conversations_callerround",
         "conversations_message",
         "conversations_turn",
         "conversations_conversation",
@@ -47,6 +50,8 @@ CREATE FUNCTION pg_temp.conversation(n bigint) RETURNS uuid IMMUTABLE LANGUAGE s
     $$ SELECT pg_temp.id('c00', n, n::bigint * {_STEP * (TURNS // CONVERSATIONS)}) $$;
 CREATE FUNCTION pg_temp.turn(n bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
     $$ SELECT pg_temp.id('a00', n, n::bigint * {_STEP}) $$;
+CREATE FUNCTION pg_temp.of_request(kind text, n bigint) RETURNS uuid IMMUTABLE LANGUAGE sql AS
+    $$ SELECT pg_temp.id(kind, n, {TURNS * _STEP}::bigint + n) $$;
 
 INSERT INTO auth_user (id, username, password, is_superuser, is_staff, is_active, first_name, last_name, email,
                        date_joined)
@@ -155,6 +160,35 @@ INSERT INTO conversations_delivery
            CASE WHEN n % 100 = 0 THEN 'failed' ELSE 'delivered' END, 1, 'host:1:1', at, at + interval '1 day', 1, '[]',
            204, '', at, at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT now() - ({TURNS} - n) * interval '12 seconds') made (at);
+
+-- Of requests to /v1, the last that there were: a conversation, a turn and two messages each, and of half a round.
+INSERT INTO conversations_conversation
+    (id, key, owner_id, agent_id, next_seq, next_turn, metadata, is_transient, created_at, updated_at)
+    SELECT pg_temp.of_request('c01', n), 'openai:' || n, {OWNERS},
+           (SELECT min(id) FROM agent_agent), 3, 2, '{{}}', true, at, at
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at);
+INSERT INTO conversations_turn
+    (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, options, fence, worker,
+     deadline, attempts, retries, rung_at, cancel_requested, prompt_tokens, completion_tokens, error_code, error_detail,
+     created_at, started_at, ended_at)
+    SELECT pg_temp.of_request('a01', n), pg_temp.of_request('c01', n), {OWNERS}, 1,
+           CASE WHEN n % 100 = 2 THEN 'cancelled' ELSE 'succeeded' END, '', 'model', md5('v1' || n),
+           md5('asked' || n), '{{}}', 1,
+           'host:1:1', at, 0, 0, at, false, 9, 9, '', '', at, at, at
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at);
+INSERT INTO conversations_message
+    (id, conversation_id, turn_id, seq, role, type, content, tool_call_id, tool_name, created_at)
+    SELECT pg_temp.of_request('e01', 2 * n + k), pg_temp.of_request('c01', n),
+           pg_temp.of_request('a01', n), k, CASE WHEN k = 1 THEN 'user' ELSE 'assistant' END, 'NORMAL',
+           'words', '', '', at
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at),
+         generate_series(1, 2) k;
+INSERT INTO conversations_callerround
+    (id, turn_id, number, calls, messages, prompt_tokens, completion_tokens, cached_tokens, outputs_hash, created_at,
+     answered_at)
+    SELECT pg_temp.of_request('f01', n), pg_temp.of_request('a01', n), 0, '[]', 1, 9, 9, 0,
+           '', now(), now()
+    FROM generate_series(1, {REQUESTS}) n WHERE n % 2 = 0;
 
 -- What is going on: 300 turns queued, 100 run, 80 wait for tools, 20 for a retry, in as many conversations.
 INSERT INTO conversations_turn

@@ -119,6 +119,7 @@ def refused(provider: str, status: int, words: str = "Words of the provider", **
 # --- the rules of Anthropic's Messages ---------------------------------------------------------------------------
 
 _KNOWN = {"model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "thinking", "output_config"}
+_KNOWN |= {"temperature", "top_p", "stop_sequences"}
 _BLOCKS = {
     "text": {"type", "text", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
@@ -142,9 +143,16 @@ def check_message_request(body: Any) -> None:
         _need(set(block) <= _BLOCKS["text"] and block["text"].strip(), "system: a block of text")
     names = [_check_tool(tool) for tool in body.get("tools", ())]
     _need(len(set(names)) == len(names), "tools: names must be unique")
+    _need(0 <= body.get("temperature", 0) <= 1, "temperature: 0 to 1")
+    _need(not {"temperature", "top_p"} <= set(body), "temperature and top_p cannot both be specified")
+    if "thinking" in body:
+        _need(not {"temperature", "top_p"} & set(body), "temperature may not be set while thinking")
     if "tool_choice" in body:
-        _need(body["tool_choice"] == {"type": "tool", "name": body["tool_choice"]["name"]}, "tool_choice: odd")
-        _need(body["tool_choice"]["name"] in names, "tool_choice: no such tool")
+        choice = {name: value for name, value in body["tool_choice"].items() if name != "disable_parallel_tool_use"}
+        _need(names, "tool_choice: there are no tools")
+        if choice.get("type") not in ("any", "auto"):
+            _need(choice == {"type": "tool", "name": choice["name"]}, "tool_choice: odd")
+            _need(choice["name"] in names, "tool_choice: no such tool")
     _check_turns(body.get("messages"), thinks=thinking["type"] == "enabled")
     marks = json.dumps(body).count('"cache_control"')
     _need(marks <= 4, f"a maximum of 4 blocks with cache_control may be provided, found {marks}")
@@ -272,7 +280,9 @@ def check_response_request(body: Any) -> None:
     _need(isinstance(body.get("input"), list) and body["input"], "input is required")
     names = [tool["name"] for tool in body.get("tools", ()) if tool["type"] == "function" and "parameters" in tool]
     _need(len(set(names)) == len(body.get("tools", ())), "a tool is no function, or there are two of a name")
-    _need("tool_choice" not in body or body["tool_choice"]["name"] in names, "tool_choice: no such tool")
+    choice = body.get("tool_choice", "required")
+    _need(choice == "required" or choice["name"] in names, "tool_choice: no such tool")
+    _need("tool_choice" not in body or names, "tool_choice: there are no tools")
     asked: set[str] = set()
     for item in body["input"]:
         kind = item.get("type", "message")
@@ -289,7 +299,7 @@ def check_response_request(body: Any) -> None:
     _need(not asked, f"no tool output found for {sorted(asked)}")
 
 
-def response(words: str, *, thought: str = "", calls: Any = (), usage: Any = None) -> Reply:
+def response(words: str, *, thought: str = "", calls: Any = (), usage: Any = None, incomplete: str = "") -> Reply:
     """An answer of Codex's, in the events it comes in."""
     events: list[Any] = [{"type": "response.created", "response": {"id": "resp_1"}}]
     if thought:
@@ -306,4 +316,7 @@ def response(words: str, *, thought: str = "", calls: Any = (), usage: Any = Non
         events.append({"type": "response.output_item.done", "output_index": 2 + number, "item": item})
     used = {"input_tokens": 12, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 0}}
     done = {"id": "resp_1", "model": "model-1", "status": "completed", "output": [], "usage": usage or used}
+    if incomplete:
+        done |= {"status": "incomplete", "incomplete_details": {"reason": incomplete}}
+        return stream(*events, {"type": "response.incomplete", "response": done})
     return stream(*events, {"type": "response.completed", "response": done})

@@ -28,6 +28,8 @@ from agent.llm.base import Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
 
 USAGE_WANTED = {"include_usage": True}
+PARAMETERS = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "verbosity"}
+PARAMETERS |= {"parallel_tool_calls"}
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -40,7 +42,7 @@ class Broken(Exception):
 
 def check_request(body: Any) -> None:
     """Hold a request against the rules; raises :class:`Broken`. Only what nanohost means to send is known."""
-    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens"}
+    known = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", *PARAMETERS}
     _need(isinstance(body, dict) and set(body) <= known, f"unknown keys: {sorted(body)}")
     _need(body.get("stream", True) is True, "stream must be true, where it is given")
     _need("stream" in body or "stream_options" not in body, "stream_options without stream")
@@ -50,7 +52,10 @@ def check_request(body: Any) -> None:
     check_messages(body.get("messages"))
     if "tools" in body:
         _check_tools(body["tools"])
-    if "tool_choice" in body:
+    _need("parallel_tool_calls" not in body or body.get("tools"), "parallel_tool_calls is for tools only")
+    if body.get("tool_choice") == "required":
+        _need(body.get("tools"), "tool_choice is for tools only")
+    elif "tool_choice" in body:
         choice = body["tool_choice"]
         _need(isinstance(choice, dict) and choice.get("type") == "function", "tool_choice must be a function")
         names = [tool["function"]["name"] for tool in body.get("tools", ())]

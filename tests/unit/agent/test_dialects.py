@@ -104,6 +104,65 @@ def test_a_tool_that_has_to_be_called(server, provider, streamed):
 
 
 @both_ways
+def test_any_tool_that_has_to_be_called(server, provider, streamed):
+    server.answer(said(provider, "", calls=[("time", "call_1")]))
+    assert ask(provider, streamed=streamed, tools=[TIME], must_call=True, max_tokens=2000).tool_calls
+    assert server.requests[0].broken == ""
+    assert server.requests[0].body["tool_choice"]
+    server.answer(said(provider, "Noon."))
+    ask(provider, streamed=streamed, must_call=True, max_tokens=2000)
+    assert server.requests[1].broken == "", "where no tool is offered, none has to be called"
+
+
+PARAMETERS = {
+    "temperature": 1.5,
+    "top_p": 0.5,
+    "presence_penalty": 1.0,
+    "frequency_penalty": -1.0,
+    "seed": 7,
+    "stop": ["END"],
+    "verbosity": "low",
+    "parallel_tool_calls": False,
+}
+
+
+@both_ways
+def test_parameters_are_passed_on_as_far_as_a_provider_has_the_like(server, provider, streamed):
+    server.answer(said(provider, "Noon."), said(provider, "Noon."), said(provider, "Noon."))
+    ask(provider, streamed=streamed, tools=[TIME], parameters=PARAMETERS)
+    ask(provider, streamed=streamed, parameters=PARAMETERS)
+    ask(provider, streamed=streamed, parameters={"top_p": 0.5}, effort="high", max_tokens=4000)
+    assert [request.broken for request in server.requests] == [""] * 3
+    body, without_tools, _ = (request.body for request in server.requests)
+    match PROVIDERS[provider].dialect:
+        case Dialect.ANTHROPIC:
+            assert (body["temperature"], body["stop_sequences"]) == (1, ["END"])
+            assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+        case Dialect.RESPONSES:
+            assert not set(PARAMETERS) & set(body)
+        case _:
+            assert {name: body[name] for name in PARAMETERS} == PARAMETERS
+            assert "parallel_tool_calls" not in without_tools
+
+
+@both_ways
+def test_an_answer_that_was_cut_says_so(server, provider, streamed):
+    for is_cut in (False, True):
+        server.answer(cut(provider, "Noon.", is_cut))
+        assert ask(provider, streamed=streamed, max_tokens=2000).is_cut is is_cut
+
+
+def cut(provider: str, words: str, is_cut: bool) -> Reply:
+    """An answer, whole or not."""
+    match PROVIDERS[provider].dialect:
+        case Dialect.ANTHROPIC:
+            return dialects.message(dialects.text(words), stop_reason="max_tokens" if is_cut else "end_turn")
+        case Dialect.RESPONSES:
+            return dialects.response(words, incomplete="max_output_tokens" if is_cut else "")
+    return completion(words, finish_reason="length" if is_cut else "stop")
+
+
+@both_ways
 def test_thoughts_are_apart_from_the_answer(server, provider, streamed):
     server.answer(said(provider, "Noon.", thought="Let me see."))
     told: list[Delta] = []
