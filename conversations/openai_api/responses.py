@@ -279,6 +279,16 @@ class _Chain(_Taking):
                 pass  # by another request, just now
         return self.fresh([*self._before(None), *self.messages], self.source)
 
+    def transcript(self) -> list[ChatMessage]:
+        """What a model would read, if it were asked."""
+        row = _row(self.request, self.asked.previous)
+        if row is None:
+            raise PreviousResponseNotFound(param="previous_response_id")
+        self.source = _Source(row=row)
+        asks = CallerRound.objects.filter(turn=row.turn, number=row.number).first()
+        given = self.asked.given.messages(known=_known(self.asked.given, row.turn.conversation))
+        return [*self._before(asks), *given]
+
     def _with_outputs(self, asks: CallerRound | None) -> Taken:
         if asks is None or not set(self.outputs) <= {call["id"] for call in asks.calls}:
             raise UnknownCall(_no_call(self.outputs), param="input")
@@ -320,6 +330,21 @@ class _Chain(_Taking):
     def system(self) -> str:
         before = self.source.row.asked.get("system", "")
         return "\n\n".join(filter(None, (before, self.asked.system)))
+
+
+def transcript_of(request: Request, asked: Asked) -> tuple[list[ChatMessage], str]:
+    """What a request would have a model read, and its instructions; nothing is stored."""
+    if asked.previous:
+        chain = _Chain(request, asked)
+        return chain.transcript(), chain.instructions()
+    if asked.conversation is not None:
+        conversation = conversation_of(request, asked.conversation)
+        rows = said(Message.objects.filter(conversation=conversation, seq__gte=conversation.starts_at_seq))
+        before = [_as_told(each) for each in rows.order_by("-seq")[:MAX_COPIED]][::-1]
+        given = asked.given.messages(known=_known(asked.given, conversation))
+    else:
+        before, given = [], asked.given.messages()
+    return [*before, *given], "\n\n".join(filter(None, (asked.instructions, asked.system)))
 
 
 def _as_told(message: Message) -> ChatMessage:

@@ -311,3 +311,10 @@ class ResponseEvent(serializers.Serializer[Any]):
 
     type = serializers.CharField()
     sequence_number = serializers.IntegerField()
+
+
+class InputTokensShown(serializers.Serializer[Any]):
+    """How many tokens an input has."""
+
+    object = serializers.ChoiceField(choices=["response.input_tokens"])
+    input_tokens = serializers.IntegerField()

@@ -462,6 +462,30 @@ def test_a_response_is_cancelled(client):
     assert whole(client.responses.cancel(done.id)) == done
 
 
+# --- how much it is ----------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_counted_without_asking_a_model(client, host):
+    before = stored(host)
+
+    def count(given: Any, **more: Any) -> int:
+        counted = strictly(client.responses.input_tokens.count(model=MODEL, input=given, **more))
+        return int(counted.input_tokens)
+
+    few, many = count("Hello"), count("Hello " * 1000)
+    assert many - few > 500
+    assert count("Hello", instructions="word " * 400) > few + 200
+    assert stored(host) == before
+    first = ask(client, "Hello " * 1000)
+    assert abs(first.usage.input_tokens - many) < many * 0.2
+    assert count("Hello", previous_response_id=first.id) > many
+    made = client.conversations.create(items=[user("Hello " * 1000)])
+    assert count("Hello", conversation=made.id) > many - 10
+    with pytest.raises(openai.NotFoundError) as told:
+        count("Hello", conversation=NOWHERE.replace("resp", "conv"))
+    refusal(told.value, 404, "conversation_not_found")
+
+
 # --- whose it is -------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from conversations.options import Options
 from tests.support.delivering import deliver, webhook
 from tests.support.receiver import Receiver
 from tests.support.scripts import script
-from tests.support.working import settle
+from tests.support.working import advance
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,7 +48,7 @@ def asked(conversation: Conversation, said: str, *, is_background: bool = True, 
 def test_openais_own_client_unwraps_what_a_response_has_come_to(hook, conversation, said, options, kind):
     receiver, secret = hook
     row = asked(conversation, said, **options)
-    settle()
+    advance(row.turn_id)
     (delivery,) = Delivery.objects.all()
     deliver(delivery)
     (received,) = receiver.received
@@ -65,6 +65,5 @@ def test_a_cancelled_response_is_told_of(hook, conversation):
 
 
 def test_of_a_response_that_its_client_waits_for_nobody_is_told(hook, conversation):
-    asked(conversation, "Hello", is_background=False)
-    settle()
+    advance(asked(conversation, "Hello", is_background=False).turn_id)
     assert not Delivery.objects.exists()
