@@ -13,7 +13,7 @@ from conversations import taint
 from conversations.engine import doorbell, transcript
 from conversations.engine.compaction import Hold, Result, end, line_of
 from conversations.kinds import COMPACTIONS
-from conversations.models import Compaction, CompactionKind, Message, MessageQuerySet
+from conversations.models import Compaction, CompactionKind, Conversation, Message, MessageQuerySet
 from memory.consolidation import Line
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import first_id_at
@@ -28,19 +28,21 @@ def request(*, day: date, since: datetime, until: datetime, leaving_out: Collect
     A conversation has one a day: what was asked for before is not asked for again. ``leaving_out``: conversations that
     nobody reads.
     """
-    # What a request of /v1 brings along was said before, and may be brought again with the next.
-    said = _said(since, until).filter(pk__gte=first_id_at(since), conversation__is_transient=False).order_by()
+    said = _said(since, until).filter(pk__gte=first_id_at(since)).order_by()
     found: list[UUID] = list(said.values_list("conversation_id", flat=True).distinct())
     done = {*leaving_out, *Compaction.objects.filter(day=day).values_list("conversation_id", flat=True)}
     missing = [conversation_id for conversation_id in found if conversation_id not in done]
+    asked = 0
     for start in range(0, len(missing), BATCH):
-        some = missing[start : start + BATCH]
-        rows = [_row(conversation_id, day, since, until) for conversation_id in some]
+        # What a request of /v1 brings along was said before, and may be brought again with the next.
+        some = Conversation.objects.filter(pk__in=missing[start : start + BATCH], is_transient=False).order_by()
+        rows = [_row(conversation_id, day, since, until) for conversation_id in some.values_list("pk", flat=True)]
+        asked += len(rows)
         with transaction.atomic():
             Compaction.objects.bulk_create(rows, ignore_conflicts=True)
             for row in rows:
                 doorbell.notify(COMPACTIONS, row.pk)
-    return len(missing)
+    return asked
 
 
 def _row(conversation_id: UUID, day: date, since: datetime, until: datetime) -> Compaction:

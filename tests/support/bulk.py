@@ -161,12 +161,12 @@ INSERT INTO conversations_delivery
            204, '', at, at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT now() - ({TURNS} - n) * interval '12 seconds') made (at);
 
--- Of requests to /v1, the last that there were: a conversation, a turn and two messages each, and of half a round.
+-- Of requests to /v1, one in 9,000 s: a conversation, a turn and two messages each, and of half of them a round.
 INSERT INTO conversations_conversation
     (id, key, owner_id, agent_id, next_seq, next_turn, metadata, is_transient, created_at, updated_at)
     SELECT pg_temp.of_request('c01', n), 'openai:' || n, {OWNERS},
            (SELECT min(id) FROM agent_agent), 3, 2, '{{}}', true, at, at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at);
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at);
 INSERT INTO conversations_turn
     (id, conversation_id, owner_id, number, status, waiting_for, model, request_id, body_hash, options, fence, worker,
      deadline, attempts, retries, rung_at, cancel_requested, prompt_tokens, completion_tokens, error_code, error_detail,
@@ -175,13 +175,13 @@ INSERT INTO conversations_turn
            CASE WHEN n % 100 = 2 THEN 'cancelled' ELSE 'succeeded' END, '', 'model', md5('v1' || n),
            md5('asked' || n), '{{}}', 1,
            'host:1:1', at, 0, 0, at, false, 9, 9, '', '', at, at, at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at);
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at);
 INSERT INTO conversations_message
     (id, conversation_id, turn_id, seq, role, type, content, tool_call_id, tool_name, created_at)
     SELECT pg_temp.of_request('e01', 2 * n + k), pg_temp.of_request('c01', n),
            pg_temp.of_request('a01', n), k, CASE WHEN k = 1 THEN 'user' ELSE 'assistant' END, 'NORMAL',
            'words', '', '', at
-    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '1 s') made (at),
+    FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at),
          generate_series(1, 2) k;
 INSERT INTO conversations_callerround
     (id, turn_id, number, calls, messages, prompt_tokens, completion_tokens, cached_tokens, outputs_hash, created_at,
