@@ -43,8 +43,8 @@ from nanohost.accounts.models import Scope
 from nanohost.lib.api import idempotency_key, owner_of, request_id
 from tools.models import ToolCall
 
-# Of what came before, so much is copied: as much as a prompt has.
-MAX_COPIED = 500
+# Of what came before, so many messages are copied: nearly as many as a prompt has.
+MAX_COPIED = 400
 
 
 class _Passed(Exception):

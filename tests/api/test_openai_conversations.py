@@ -119,10 +119,8 @@ def test_calls_and_what_they_gave_are_items(client):
 
 
 @pytest.fixture(scope="module")
-def with_time(host: Host) -> Iterator[None]:
-    host.allow("time")
-    yield
-    host.forbid("time")
+def with_time(host: Host) -> None:
+    host.allow("time")  # as it is at first
 
 
 def test_a_call_of_the_hosts_is_one_item_and_can_be_brought_elsewhere(client, host, with_time):

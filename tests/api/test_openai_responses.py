@@ -28,10 +28,8 @@ def client(host: Host) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def with_time(host: Host) -> Iterator[None]:
-    host.allow("time")
-    yield
-    host.forbid("time")
+def with_time(host: Host) -> None:
+    host.allow("time")  # as it is at first
 
 
 def ask(client: openai.OpenAI, given: Any, **more: Any) -> Any:
@@ -195,16 +193,18 @@ def test_an_earlier_response_is_a_branch(client, host):
     assert turn_of(host, other.id)["conversation_id"] != turn_of(host, first.id)["conversation_id"]
 
 
-def test_two_at_once_from_the_same_response_are_two_branches(host):
-    async def both() -> list[Any]:
+def test_those_that_go_on_from_the_same_response_at_once_are_branches(host):
+    async def all_of_them() -> list[Any]:
         async with async_openai_client(host, max_retries=0) as client:
             first = await client.responses.create(model=MODEL, input="One")
-            two = [client.responses.create(model=MODEL, input=said, previous_response_id=first.id) for said in "AB"]
-            return list(await asyncio.gather(*two))
+            them = [
+                client.responses.create(model=MODEL, input=said, previous_response_id=first.id) for said in "ABCDEFGHIJ"
+            ]
+            return list(await asyncio.gather(*them))
 
-    answers = asyncio.run(both())
+    answers = asyncio.run(all_of_them())
     with openai_client(host) as client:
-        assert [prompt_of(client, each)[-1] for each in answers] == ["A", "B"]
+        assert [prompt_of(client, each)[-1] for each in answers] == list("ABCDEFGHIJ")
         assert all(len(prompt_of(client, each)) == 3 for each in answers)
 
 
