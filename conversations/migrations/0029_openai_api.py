@@ -31,8 +31,11 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(help_text="How many messages of the assistant the turn had by then."),
                 ),
                 ("prompt_tokens", models.PositiveIntegerField(help_text="What the turn had used by then.")),
-                ("completion_tokens", models.PositiveIntegerField()),
-                ("cached_tokens", models.PositiveIntegerField()),
+                ("completion_tokens", models.PositiveIntegerField(help_text="The same, of answers.")),
+                (
+                    "cached_tokens",
+                    models.PositiveIntegerField(help_text="The same, of prompts that the provider had cached."),
+                ),
                 (
                     "outputs_hash",
                     models.CharField(blank=True, help_text="SHA-256 of what the calls gave.", max_length=64),
