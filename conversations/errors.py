@@ -58,6 +58,16 @@ class ConversationBusy(Problem):
     code, status, title = "conversation_busy", 409, "A turn of this conversation has not ended, and onBusy is reject."
 
 
+class TurnUnderWay(Problem):
+    """A transcript is to be changed in whose midst a turn is."""
+
+    code, status, title = (
+        "turn_under_way",
+        409,
+        "A turn of this conversation is under way; wait for its end.",
+    )
+
+
 class Draining(Problem):
     """The process that keeps the client is about to stop; its turn goes on."""
 

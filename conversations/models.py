@@ -25,6 +25,9 @@ from tools.outbound import urls
 # As large a number of a message as every database has room for.
 MAX_SEQ = 2**63 - 1
 
+# Answers of a turn: more than any limit lets it have.
+MAX_ANSWERS = 2**32
+
 # Characters of a reason, given by people or told to them.
 MAX_REASON = 500
 # Characters of an e-mail address, as RFC 5321 has it.
@@ -116,6 +119,9 @@ class Conversation(models.Model):
     tainted_by = models.CharField(
         max_length=255, blank=True, default="", db_default="", help_text="From where that text came."
     )
+    deletions = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How often clients have deleted of what was said."
+    )
     set_aside = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
     )
@@ -125,6 +131,12 @@ class Conversation(models.Model):
         default=False,
         db_default=False,
         help_text="Made for one request that brought its whole history; deleted after TRANSIENT_DAYS.",
+    )
+    is_dropped = models.BooleanField(
+        verbose_name="dropped",
+        default=False,
+        db_default=False,
+        help_text="Its client wants nothing of it kept: it is deleted once its turn has ended.",
     )
     cost = models.BigIntegerField(
         null=True,
@@ -151,6 +163,7 @@ class Conversation(models.Model):
             ),
             models.Index(fields=["agent", "id"], name="conversations_of_an_agent"),
             models.Index(fields=["created_at"], condition=Q(is_transient=True), name="transient_conversations"),
+            models.Index(fields=["created_at"], condition=Q(is_dropped=True), name="dropped_conversations"),
         ]
 
     def __str__(self) -> str:
@@ -377,6 +390,42 @@ class CallerRound(models.Model):
         return UUID(found[1]) if found else None
 
 
+class StoredResponse(models.Model):
+    """What OpenAI's Responses API calls a response: a part of a turn, with what only that API needs of it."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="responses", db_index=False)
+    number = models.PositiveIntegerField(help_text="Which part of the turn it is, from 0.")
+    previous_id = models.UUIDField(null=True, blank=True, help_text="The response that it goes on from.")
+    asked = models.JSONField(help_text="What it was asked with, as it is told again; see openai_api/response_view.py.")
+    is_background = models.BooleanField(
+        verbose_name="background", default=False, help_text="Whether its client waits elsewhere."
+    )
+    last_sequence_number = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of the last event that a reader of its stream was sent."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "conversations_response"
+        verbose_name = "response"
+        ordering = ["turn_id", "number"]
+        constraints = [models.UniqueConstraint(fields=["turn", "number"], name="one_response_a_part")]
+
+    def __str__(self) -> str:
+        return f"response {self.number} of turn {self.turn_id}"
+
+    @property
+    def shown_id(self) -> str:
+        """Its id as the API shows it."""
+        return f"resp_{self.pk.hex}"
+
+    @staticmethod
+    def id_of(turn_id: UUID, number: int) -> UUID:
+        """The id of the response that is the part of that number of a turn, kept or not."""
+        return UUID(int=(turn_id.int - 1 - number) % 2**128)
+
+
 class MessageQuerySet(models.QuerySet["Message"]):
     """Look-ups that say what they mean."""
 
@@ -477,6 +526,16 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.seq if self.seq is not None else 'in the inbox'}"
+
+    @staticmethod
+    def id_in(turn_id: UUID, number: int) -> UUID:
+        """The id of the answer of that number, from 0, in a turn: it is told of while it is still being said."""
+        return UUID(int=(turn_id.int + 1 + number) % 2**128)
+
+    def number_in(self, turn_id: UUID) -> int | None:
+        """Which answer of the turn it is; None if it came with the request, or was stored by an earlier version."""
+        number = self.pk.int - turn_id.int - 1
+        return number if 0 <= number < MAX_ANSWERS else None
 
     def as_chat(self) -> dict[str, object]:
         """The message in the OpenAI chat format."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from conversations.announced import RESPONSES
 from conversations.deliveries import outbox, signatures
 from conversations.deliveries.outbox import Outcome
 from conversations.models import Delivery, WebhookEndpoint
@@ -59,6 +60,10 @@ def send(delivery: Delivery) -> Outcome:
 
 def body_of(delivery: Delivery) -> bytes:
     """The payload, the same bytes at each attempt."""
+    if delivery.kind in RESPONSES:  # whose receivers expect OpenAI's own form
+        at_second = int(delivery.created_at.timestamp())
+        named = {"id": f"evt_{delivery.pk.hex}", "object": "event", "created_at": at_second, "type": delivery.kind}
+        return json.dumps({**named, "data": delivery.data}, ensure_ascii=False, separators=(",", ":")).encode()
     at = delivery.created_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     said: dict[str, Any] = {"type": delivery.kind, "timestamp": at, "data": delivery.data}
     return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()

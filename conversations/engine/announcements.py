@@ -15,7 +15,7 @@ from conversations import announced
 from conversations.deliveries import endpoints, outbox
 from conversations.engine import doorbell
 from conversations.kinds import DELIVERIES
-from conversations.models import Delivery, Turn, WebhookEndpoint
+from conversations.models import CallerRound, Delivery, Message, StoredResponse, Turn, WebhookEndpoint
 from conversations.statuses import TurnStatus
 from nanohost.accounts import audit
 from nanohost.lib import clock
@@ -35,6 +35,7 @@ def announce(kind: str, data: Mapping[str, Any], *, owner_id: int | None = None)
 
 def turn_ended(turn_id: UUID, status: str, *, error_code: str = "") -> None:
     """Tell of a turn that ends in this transaction. ``error_code``: unless its row says it."""
+    part_ended(turn_id, status)
     kind = announced.TURN_ENDED[TurnStatus(status).value]
     if kind not in endpoints.wanted():
         return
@@ -52,6 +53,27 @@ def turn_ended(turn_id: UUID, status: str, *, error_code: str = "") -> None:
         "requestId": turn.request_id,
     }
     announce(kind, told, owner_id=turn.owner_id)
+
+
+def part_ended(turn_id: UUID, status: str, *, number: int | None = None) -> None:
+    """Tell of a response in the background that ends in this transaction. ``number``: of the part of its turn, if that
+    is not the last: it asks its caller to run tools, and has so succeeded."""
+    if announced.RESPONSES.isdisjoint(endpoints.wanted()):
+        return
+    if number is None:
+        number = CallerRound.objects.filter(turn_id=turn_id).count()
+    rows = StoredResponse.objects.filter(turn_id=turn_id, number=number, is_background=True)
+    for row in rows.select_related("turn"):
+        kind = announced.RESPONSE_ENDED[TurnStatus(status)]
+        if kind == announced.RESPONSE_COMPLETED and _is_cut(turn_id):
+            kind = announced.RESPONSE_INCOMPLETE
+        announce(kind, {"id": row.shown_id}, owner_id=row.turn.owner_id)
+
+
+def _is_cut(turn_id: UUID) -> bool:
+    said = Message.objects.filter(turn_id=turn_id, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
+    last = said.last()
+    return bool(last and not last.tool_calls and (last.usage or {}).get("cut"))
 
 
 def approval(kind: str, approval: Approval) -> None:

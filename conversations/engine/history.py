@@ -98,6 +98,7 @@ class _Kept:
     from_seq: int
     zone: tzinfo | None
     until: float
+    deletions: int = 0
     summary_seq: int | None = None
     summary: str = ""
 
@@ -144,15 +145,18 @@ def read(
     window: int,
     summary_seq: int | None = None,
     is_stamped: bool = True,
+    deletions: int = 0,
     recent: Recent = recent,
 ) -> tuple[Sequence[Said], str]:
     """What no summary covers, and the last ``window`` messages in any case, but nothing from before ``starts_at``; in
     order, and the last ``MAX_MESSAGES`` at most, unless the turn itself has more. And the summary of that number.
-    ``is_stamped``: whether a user's messages tell when they were sent; the same for all of a conversation."""
+    ``is_stamped``: whether a user's messages tell when they were sent; the same for all of a conversation.
+    ``deletions``: how often something was deleted of it."""
     first, zone = max(consolidated_through + 1, starts_at), _zone(is_stamped)
     whose = {"conversation_id": conversation_id, "turn_id": turn_id}
     known = recent.get(conversation_id)
-    if known and known.zone is zone and time.monotonic() < known.until:
+    is_current = known and known.zone is zone and known.deletions == deletions
+    if known and is_current and time.monotonic() < known.until:
         known = _with_what_came_since(known, whose, starts_at=starts_at, first=first, window=window)
     else:
         known = None
@@ -160,7 +164,8 @@ def read(
         rows = _latest(window)(**whose, starts_at=starts_at, first=first)
         messages = _made(reversed(rows), turn_id, zone)
         from_seq = messages[0].seq if len(rows) >= window else starts_at
-        known = _Kept(messages=messages, from_seq=from_seq, zone=zone, until=time.monotonic() + KEPT_SECONDS)
+        until = time.monotonic() + KEPT_SECONDS
+        known = _Kept(messages=messages, from_seq=from_seq, zone=zone, until=until, deletions=deletions)
     if summary_seq != known.summary_seq:
         found = _content_at(conversation_id=conversation_id, seq=summary_seq)[0] if summary_seq else ""
         known = replace(known, summary_seq=summary_seq, summary=found)

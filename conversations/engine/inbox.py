@@ -125,7 +125,7 @@ _insert_message = Insert(
 )
 
 
-def _message_of(
+def message_of(
     message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
 ) -> Message:
     """A message in the chat format that somebody else says was said."""
@@ -143,10 +143,12 @@ def _message_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What a conversation begins with that is made for one request. ``history``: messages before the one that is asked,
-    in the chat format. ``follows``: the turn's own behind it: what was called for it before, and what that gave."""
+    """What a request brings besides the message that is asked, in the chat format. ``history``: what a conversation
+    begins with that is made for it. ``precedes``: the turn's own before that message. ``follows``: and behind it: what
+    was called for it before, and what that gave."""
 
     history: Sequence[ChatMessage] = ()
+    precedes: Sequence[ChatMessage] = ()
     follows: Sequence[ChatMessage] = ()
 
     def store(self, conversation: Conversation) -> None:
@@ -154,7 +156,7 @@ class Opening:
         conversation.next_seq = len(self.history) + 1
         conversation.save(force_insert=True)
         Message.objects.bulk_create(
-            [_message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
+            [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
         )
 
 
@@ -191,6 +193,7 @@ def receive(
     body_hash: str = "",
     files: Sequence[SentFile] = (),
     attachments: Sequence[Reference] = (),
+    also: Callable[[UUID, int], None] | None = None,
 ) -> Turn:
     """Store a user's message and the turn that will answer it. Returns the turn.
 
@@ -205,11 +208,13 @@ def receive(
     it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
     back; those are also refused, as :class:`TooManyTurns`, while as many turns of their ``key`` are open as may be.
     ``key``: what it was asked with; the models that it lists take the place of LLM_MODELS. ``tainted_by``: from where
-    the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: of a
-    ``conversation`` that is not stored yet, and is with the turn. ``options``: what it is asked with besides words;
-    then the words are no command to the host, since a program says them. ``body_hash``: of the whole request, where
-    that is more than the message. ``files``: what came with it; they are fetched, read and stored first, outside of the
-    transaction, and they are untrusted. ``attachments``: those that are stored already.
+    the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: what
+    is stored with it besides, which is the ``conversation`` as well, if that is not stored yet. ``options``: what it is
+    asked with besides words; then the words are no command to the host, since a program says them. ``body_hash``: of
+    the whole request, where that is more than the message. ``also``: what else is stored in the transaction; it is
+    given the turn's id and number, and may raise, so that nothing is. ``files``: what came with it; they are fetched,
+    read and stored first, outside of the transaction, and they are untrusted. ``attachments``: those that are stored
+    already.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
     :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
@@ -235,7 +240,7 @@ def receive(
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
-            if opening:
+            if opening and conversation._state.adding:
                 opening.store(conversation)
             taken = _take_number(conversation.pk, while_paused)  # and the lock
             turn_id = turn_id or new_id()
@@ -271,10 +276,13 @@ def receive(
             if attachments and not store.are_there(attachments):
                 raise NotReadNow("A file of this message was deleted just now; send it again.")
             # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
-            follows = opening.follows if opening else ()
-            first = transcript.take_seqs(conversation.pk, len(said) + len(follows)) if claim else None
-            for offset, each in enumerate(said):
-                message_id, is_last = new_id(), offset == len(said) - 1
+            precedes, follows = (opening.precedes, opening.follows) if opening else ((), ())
+            first = transcript.take_seqs(conversation.pk, len(precedes) + len(said) + len(follows)) if claim else None
+            for offset, message in enumerate(precedes):
+                seq = None if first is None else first + offset
+                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+            for offset, each in enumerate(said, start=len(precedes)):
+                message_id, is_last = new_id(), offset == len(precedes) + len(said) - 1
                 _insert_message(
                     id=message_id,
                     conversation_id=conversation.pk,
@@ -286,11 +294,13 @@ def receive(
                     tainted_by=tainted_by or None if is_last else None,
                     attachments=list(attachments) or None if is_last else None,
                 )
-            for offset, message in enumerate(follows, start=len(said)):
+            for offset, message in enumerate(follows, start=len(precedes) + len(said)):
                 seq = None if first is None else first + offset
-                _message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
             if attachments:
                 store.refer(conversation.pk, message_id, attachments)
+            if also:
+                also(turn_id, taken.number)
     except IntegrityError:
         # A duplicate that ran beside us was stored first; any other violation is a fault of ours.
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):

@@ -60,6 +60,7 @@ class TurnState:
     summarise_from_seq: int
     pins: Any
     tainted_by: str
+    deletions: int = 0
 
 
 # Its fields: of the turn, and of its conversation.
@@ -67,7 +68,10 @@ OF_TURN = (
     *("prompt_tokens", "completion_tokens", "retries", "retry_code", "retrying_for"),
     *("fallback_model", "invalid_answers"),
 )
-POINTERS = ("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins", "tainted_by")
+POINTERS = (
+    *("starts_at_seq", "consolidated_through", "summary_seq", "summarise_from_seq", "pins", "tainted_by"),
+    "deletions",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +203,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         conversation.summarise_from_seq,
         conversation.pins,
         conversation.tainted_by,
+        conversation.deletions,
     )
     return Claim(
         turn_id=turn.pk,

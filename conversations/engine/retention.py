@@ -23,6 +23,7 @@ from django.utils import timezone
 from agent.models import Agent
 from conversations import taint
 from conversations.attachments.store import forget
+from conversations.engine.inbox import RETRIED_SECONDS
 from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
@@ -32,6 +33,7 @@ from conversations.models import (
     Conversation,
     DeferredMessage,
     Message,
+    StoredResponse,
     Turn,
 )
 from conversations.pins import seqs_of
@@ -186,6 +188,7 @@ def _forget_asked(turn_ids: Sequence[UUID]) -> None:
     turns = Turn.objects.filter(pk__in=turn_ids, status__in=FINAL)
     turns.exclude(options=None).update(options=None)
     _forget_rounds(turns)
+    StoredResponse.objects.filter(turn__in=turns).delete()
 
 
 def _forget_rounds(turns: QuerySet[Turn]) -> None:
@@ -370,22 +373,29 @@ TRANSIENT = "transient"
 
 def forget_transient(*, seconds: float) -> int:
     """Delete conversations that were made for one request of ``/v1``, once they are TRANSIENT_DAYS old and their turn
-    has ended; for so long at most. Returns how many. What legal holds keep stays."""
-    until, before = time.monotonic() + seconds, timezone.now() - timedelta(days=settings.TRANSIENT_DAYS)
-    pace, gone, after = Pace(), 0, None
-    while time.monotonic() < until:
-        looked, deleted = pace.transact(partial(_forget_some, before, after))
-        gone += deleted
-        if not looked:
-            break
-        after = looked
+    has ended; and those of which nothing is to be kept, as soon as no retry can ask for them any more. For so long at
+    most. Returns how many. What legal holds keep stays."""
+    until, now = time.monotonic() + seconds, timezone.now()
+    before = {
+        "is_transient": now - timedelta(days=settings.TRANSIENT_DAYS),
+        "is_dropped": now - timedelta(seconds=RETRIED_SECONDS),
+    }
+    gone = 0
+    for kind, then in before.items():
+        pace, after = Pace(), None
+        while time.monotonic() < until:
+            looked, deleted = pace.transact(partial(_forget_some, kind, then, after))
+            gone += deleted
+            if not looked:
+                break
+            after = looked
     return gone
 
 
-def _forget_some(before: datetime, after: datetime | None, rows: int) -> tuple[datetime | None, int]:
+def _forget_some(kind: str, before: datetime, after: datetime | None, rows: int) -> tuple[datetime | None, int]:
     """Look at so many, in the caller's transaction; until when the last was made, and how many were deleted."""
     placed = holds.placed_until_the_end()
-    old = Conversation.objects.filter(is_transient=True, created_at__lt=before).order_by("created_at")
+    old = Conversation.objects.filter(created_at__lt=before, **{kind: True}).order_by("created_at")
     locked = old.select_for_update(of=("self",)).select_related("agent")
     found = list((locked.filter(created_at__gt=after) if after else locked)[:rows])
     open_ones = set(Turn.objects.open().filter(conversation__in=found).values_list("conversation_id", flat=True))

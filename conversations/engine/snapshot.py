@@ -48,6 +48,11 @@ class Snapshot:
     tainted_by: str = ""
 
     @property
+    def answers(self) -> int:
+        """How many answers of a model the turn has."""
+        return sum(message["role"] == "assistant" for message in self.own)
+
+    @property
     def calls(self) -> int:
         """How many tool calls the turn has asked for."""
         return sum(len(message.get("tool_calls", ())) for message in self.own)
@@ -81,6 +86,7 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         summary_seq=summary_seq,
         # A history that came with the request says nothing of when its messages were sent.
         is_stamped=not claim.is_transient,
+        deletions=state.deletions,
     )
     own = [each for each in messages if each.turn_id == claim.turn_id]
     first_seq, last_seq = (messages[0].seq, messages[-1].seq) if messages else (0, 0)

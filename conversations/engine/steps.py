@@ -129,6 +129,7 @@ def store_calls(
     *,
     limit: Limit | None,
     before: int = 0,
+    number: int | None = None,
     sent: dict[str, Any] | None = None,
     bill: Bill = bills.NOTHING,
     taint: Taint = CLEAN,
@@ -139,8 +140,8 @@ def store_calls(
     Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are notified. Those of
     tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is notified.
     ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
-    to its commit was lost. ``sent``: the record of what the model was sent. ``bill``: what its answer costs. ``taint``:
-    untrusted text that was in what it was sent.
+    to its commit was lost. ``number``: which of the turn's answers it is. ``sent``: the record of what the model was
+    sent. ``bill``: what its answer costs. ``taint``: untrusted text that was in what it was sent.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
     taken = {call_id for call_id, *_ in _results(turn_id=claim.turn_id)}
@@ -177,7 +178,7 @@ def store_calls(
     try:
         with _writing(claim, change, messages=1, marks=[taint.entering], **used) as seq:
             asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
-            _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering])
+            _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering], number=number)
             asked = gate.record(rows)
             for row, approval in asked:
                 announcements.approval(announced.APPROVAL_REQUESTED, approval)
@@ -236,6 +237,7 @@ def _ask_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
         cached_tokens=cached_tokens,
     )
     events.publish_end_after_commit(claim.turn_id)
+    announcements.part_ended(claim.turn_id, TurnStatus.SUCCEEDED, number=rounds)
 
 
 def wait_for_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
@@ -261,6 +263,7 @@ def finish(
     *,
     reply: str,
     has_called: bool = True,
+    number: int | None = None,
     rounds: int = 0,
     compact_to: int | None = None,
     kind: str = Message.Kind.SAID,
@@ -271,11 +274,11 @@ def finish(
 ) -> None:
     """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
 
-    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``rounds``: how often it
-    has asked its caller to. ``compact_to``: how many tokens of the conversation are to stay in its prompt, if it is to
-    be compacted. ``kind``: of the reply. ``also``: what else is done in the transaction; it is given the reply's
-    number. ``sent``: the record of what the model was sent. ``bill``: what its answer costs. ``taint``: untrusted text
-    that was in what the model was sent.
+    ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``number``: which of the
+    turn's answers it is. ``rounds``: how often it has asked its caller to. ``compact_to``: how many tokens of the
+    conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``: what else is
+    done in the transaction; it is given the reply's number. ``sent``: the record of what the model was sent. ``bill``:
+    what its answer costs. ``taint``: untrusted text that was in what the model was sent.
     """
     with transaction.atomic():
         seq = transcript.take_seqs(claim.conversation_id, 1, cost=bill.cost, marks=[taint.entering])
@@ -283,7 +286,7 @@ def finish(
         if not spent:
             raise FenceLost
         answer = completion.as_message() | {"content": reply}
-        _append(claim, seq, [_without_calls(answer)], kind, sent, bill.kept, [taint.entering])
+        _append(claim, seq, [_without_calls(answer)], kind, sent, bill.kept, [taint.entering], number)
         if also:
             also(seq)
         prompt_tokens, completion_tokens, cached_tokens, cost = spent[0]
@@ -508,8 +511,9 @@ def _append(
     sent: dict[str, Any] | None = None,
     usage: dict[str, Any] | None = None,
     marks: Sequence[str] = (),
+    number: int | None = None,
 ) -> None:
-    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent, usage, marks)
+    transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent, usage, marks, number)
 
 
 # What was approved with other arguments than the model asked for: those.

@@ -86,13 +86,15 @@ def append(
     sent: dict[str, Any] | None = None,
     usage: dict[str, Any] | None = None,
     marks: Sequence[str] = (),
+    number: int | None = None,
 ) -> None:
     """Store messages in the OpenAI chat format, with numbers that were taken for them. ``sent``: of a model's answer,
-    the record of what it was sent. ``usage``: and of what it has used. ``marks``: as their numbers were taken with."""
+    the record of what it was sent. ``usage``: and of what it has used. ``marks``: as their numbers were taken with.
+    ``number``: of a model's answer, which one of the turn it is."""
     for offset, message in enumerate(messages):
         thoughts = message.get("thoughts") or {}
         _insert_message(
-            id=new_id(),
+            id=new_id() if number is None else Message.id_in(turn_id, number + offset),
             conversation_id=conversation_id,
             turn_id=turn_id,
             seq=seq + offset,

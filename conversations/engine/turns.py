@@ -297,6 +297,7 @@ class TurnRunner(Runner):
         if isinstance(step, RunTools | AskCaller):
             met = step.limit if isinstance(step, RunTools) else None
             given: dict[str, Any] = {"limit": met, "before": stored.calls, "sent": sent, "bill": bill}
+            given["number"] = stored.answers
             waits = await self._paid(steps.store_calls, claim, completion, **given, taint=context.taint)
             return None if waits else await self.database(step_context.load, claim)
         assert isinstance(step, Finish)
@@ -311,6 +312,7 @@ class TurnRunner(Runner):
                 _tell_anew(claim, stored, replace(completion, content=reply))
         given = {"reply": reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
         rounds = stored.rounds_of(callers) if callers else 0
+        given["number"] = stored.answers
         await self._paid(steps.finish, claim, completion, **given, rounds=rounds, bill=bill, taint=context.taint)
         return None
 
@@ -529,7 +531,7 @@ class _Telling:
 
     def __init__(self, claim: Claim, stored: Snapshot) -> None:
         self._claim = claim
-        self._message = _number_of_next(stored)
+        self._message = stored.answers
         self._pieces = {kind: RedactedPieces() for kind in DELTAS}
         self._offsets = dict.fromkeys(DELTAS, 0)
 
@@ -549,14 +551,9 @@ class _Telling:
             self._offsets[kind] += len(text)
 
 
-def _number_of_next(stored: Snapshot) -> int:
-    """Of the turn's next message by its model, counted from 0."""
-    return sum(message["role"] == "assistant" for message in stored.own)
-
-
 def _forget_what_was_told(claim: Claim, stored: Snapshot) -> None:
     """Of what the model has said just now, nothing counts."""
-    events.publish(claim.turn_id, EventKind.MESSAGE_RESET, {"message": _number_of_next(stored)}, fence=claim.fence)
+    events.publish(claim.turn_id, EventKind.MESSAGE_RESET, {"message": stored.answers}, fence=claim.fence)
 
 
 def _tell_anew(claim: Claim, stored: Snapshot, completion: Completion) -> None:

@@ -137,12 +137,14 @@ def publish_end_after_commit(turn_id: UUID, success: Success | None = None) -> N
 
 def tool_events(call: ToolCall) -> list[tuple[EventKind, dict[str, Any]]]:
     """What has happened to a call, as events."""
-    named = {"callId": call.call_id, "toolName": call.tool_name}
+    named = {"callId": call.call_id, "toolName": call.tool_name, "toolCallId": str(call.pk)}
+    asked = {"arguments": call.arguments}
     events: list[tuple[EventKind, dict[str, Any]]] = []
     if call.started_at:  # those that the gate refused were not
-        events.append((EventKind.TOOL_STARTED, named))
+        events.append((EventKind.TOOL_STARTED, named | asked))
+        asked = {}
     if call.ended:
-        events.append((EventKind.TOOL_FINISHED, named | {"status": call.status, "result": call.result}))
+        events.append((EventKind.TOOL_FINISHED, named | asked | {"status": call.status, "result": call.result}))
     return events
 
 

@@ -16,9 +16,9 @@ class EventKind(StrEnum):
     MESSAGE_DELTA = "message.delta"
     # {message}: its pieces so far are void: a new attempt begins it again.
     MESSAGE_RESET = "message.reset"
-    # {callId, toolName}
+    # {callId, toolName, toolCallId, arguments}
     TOOL_STARTED = "tool.started"
-    # {callId, toolName, status, result}
+    # {callId, toolName, toolCallId, status, result}; of one that never started, its arguments as well
     TOOL_FINISHED = "tool.finished"
     # {approvalId, callId, toolName, rule, arguments, expiresAt}: a call waits until somebody has approved it.
     APPROVAL_REQUESTED = "approval.requested"

@@ -1,6 +1,7 @@
 """How a turn's events are written to a reader: as ``/api/v1`` does, or in the ways of other APIs."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from conversations.events.kinds import EventKind
@@ -24,8 +25,14 @@ def as_line(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
+ToStore = Callable[[], None] | None
+
+
 class Wire(Protocol):
-    """Writes a turn's events to one reader, in their order; an event that it does not tell is empty."""
+    """Writes a turn's events to one reader, in their order; an event that it does not tell is empty. ``to_store``: what
+    is to be stored before what it has written last is sent."""
+
+    to_store: ToStore
 
     def begin(self, queued: dict[str, Any], *, last_id: str) -> bytes:
         """The first that is sent. ``queued``: the turn and its conversation. ``last_id``: of the last event that the
@@ -43,6 +50,8 @@ class Wire(Protocol):
 
 class EventWire:
     """As ``/api/v1`` writes them: docs/api.md lists them."""
+
+    to_store: ToStore = None
 
     def begin(self, queued: dict[str, Any], *, last_id: str) -> bytes:
         return RETRY if last_id else RETRY + as_sse(EventKind.TURN_QUEUED, queued, FIRST)

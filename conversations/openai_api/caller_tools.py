@@ -15,8 +15,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def functions_of(tools: Any) -> list[dict[str, Any]]:
-    """The functions of a Chat Completions request, as a model is told of them."""
+def functions_of(tools: Any, *, is_flat: bool = False) -> list[dict[str, Any]]:
+    """The functions of a request, as a model is told of them. ``is_flat``: as Responses have them."""
     if tools is None:
         return []
     found: dict[str, dict[str, Any]] = {}
@@ -28,7 +28,7 @@ def functions_of(tools: Any) -> list[dict[str, Any]]:
                 " agent's own affair: leave it out.",
                 param="tools",
             )
-        function = function_of(tool.get("function"), f"{where}.function")
+        function = function_of(tool, where) if is_flat else function_of(tool.get("function"), f"{where}.function")
         if function["name"] in found:
             raise InvalidValue(f"Two of the tools have the name {function['name']}.", param="tools")
         found[function["name"]] = {"type": "function", "function": function}

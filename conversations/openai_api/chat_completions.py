@@ -7,7 +7,7 @@ names one, a conversation that stays, to which only what is new in the array is 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import UUID
@@ -17,16 +17,17 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from agent import access
+from agent.loop import ChatMessage
 from conversations.engine import caller, inbox, turn_control
 from conversations.engine.inbox import Opening
 from conversations.errors import TurnProblem, UnknownCall
 from conversations.events import Success
 from conversations.events.answers import Answer, accepted, as_response, problem_answer
 from conversations.models import CallerRound, Conversation, Turn
-from conversations.openai_api import caller_tools, shapes
+from conversations.openai_api import caller_tools, ids, shapes
 from conversations.openai_api.chunks import ChunkWire
-from conversations.openai_api.errors import ConversationNotFound, InvalidValue
+from conversations.openai_api.conversations import conversation_of
+from conversations.openai_api.errors import InvalidValue
 from conversations.openai_api.messages import Transcript, transcript_of
 from conversations.openai_api.models import AsModel, model_of
 from conversations.openai_api.parameters import answer_format, model_parameters
@@ -42,7 +43,7 @@ from nanohost.lib.errors import NotFound
 from nanohost.lib.openai_errors import PREFIX
 
 CONVERSATION_HEADER = "X-Conversation-Id"
-_IDEMPOTENCY_KEY = OpenApiParameter(
+IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY}$"},
     OpenApiParameter.HEADER,
@@ -107,7 +108,7 @@ def read(request: Request) -> Asked:
         tells_progress=as_flag(stream_options.get("include_progress") or False, "stream_options.include_progress"),
         conversation_id=conversation_id,
         on_busy=as_one_of(metadata.get("on_busy", "enqueue"), "metadata.on_busy", ON_BUSY),  # type: ignore[arg-type]
-        response_format=answer_format(body),
+        response_format=answer_format(body.get("response_format"), "response_format"),
         body_hash=_hash_of(body, conversation_id),
     )
 
@@ -132,12 +133,12 @@ def take(request: Request, asked: Asked) -> Taken:
     """Store what is asked, or find that it was stored before."""
     if asked.transcript.outputs and (taken := _goes_on(request, asked)):
         return taken
-    if _is_retry(request) and (earlier := inbox.retried(key=key_of(request), body_hash=asked.body_hash)):
+    if is_retry(request) and (earlier := inbox.retried(key=key_of(request), body_hash=asked.body_hash)):
         return Taken(turn=earlier)
     return Taken(turn=_stored(request, asked) if asked.conversation_id else _transient(request, asked))
 
 
-def _is_retry(request: Request) -> bool:
+def is_retry(request: Request) -> bool:
     """Whether OpenAI's packages send it once more by themselves, after a time-out, a 5xx or a cut connection."""
     return request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
 
@@ -164,14 +165,14 @@ def _names(found: CallerRound, asked: Asked) -> bool:
     conversation = found.turn.conversation
     if not asked.conversation_id:
         return bool(conversation.is_transient)
-    return conversation.pk == _id_of(asked.conversation_id)
+    return conversation.pk == ids.row_of(asked.conversation_id, ids.CONVERSATION)
 
 
 def _transient(request: Request, asked: Asked) -> Turn:
     """A turn in a conversation of its own."""
     owner_id, messages, at = owner_of(request), asked.transcript.messages, asked.transcript.asked_at
     follows = messages[at + 1 :]
-    _give_way(request, asked)
+    give_way(messages, owner_id=owner_id)
     return inbox.receive(
         conversation=inbox.transient_conversation(
             owner_id=owner_id, agent=asked.model.agent, metadata=asked.options.metadata
@@ -183,10 +184,10 @@ def _transient(request: Request, asked: Asked) -> Turn:
     )
 
 
-def _give_way(request: Request, asked: Asked) -> None:
-    """What was waiting for outputs that the array now goes on from has its answer here."""
-    last = next((each["tool_calls"] for each in reversed(asked.transcript.messages) if each.get("tool_calls")), ())
-    found = caller.find([call["id"] for call in last], owner_id=owner_of(request))
+def give_way(messages: Sequence[ChatMessage], *, owner_id: int) -> None:
+    """What was waiting for outputs that a transcript now goes on from has its answer here."""
+    last = next((each["tool_calls"] for each in reversed(messages) if each.get("tool_calls")), ())
+    found = caller.find([call["id"] for call in last], owner_id=owner_id)
     if found and found.turn.conversation.is_transient and caller.is_open(found):
         turn_control.cancel_turn(found.turn)
 
@@ -222,21 +223,10 @@ def _as_received(request: Request, asked: Asked) -> dict[str, Any]:
 
 
 def _conversation(request: Request, asked: Asked) -> Conversation:
-    mine = Conversation.objects.select_related("agent").filter(owner_id=owner_of(request), is_transient=False)
-    wanted = _id_of(asked.conversation_id)
-    conversation = mine.filter(pk=wanted).first() if wanted else None
-    if conversation is None or not access.admits(key_of(request), conversation.agent):
-        raise ConversationNotFound()
+    conversation = conversation_of(request, asked.conversation_id)
     if conversation.agent_id != asked.model.agent.pk:
         raise InvalidValue(f"This conversation is with the agent {conversation.agent.name}.", param="model")
     return conversation
-
-
-def _id_of(told: str) -> UUID | None:
-    try:
-        return UUID(told.removeprefix("conv_"))
-    except ValueError:
-        return None
 
 
 # --- how it is answered ------------------------------------------------------------------------------------------
@@ -334,7 +324,7 @@ class ChatCompletions(APIView):
     @extend_schema(
         operation_id="createChatCompletion",
         request=shapes.ChatCompletionRequest,
-        parameters=[_IDEMPOTENCY_KEY, _CONVERSATION],
+        parameters=[IDEMPOTENCY, _CONVERSATION],
         responses={
             (200, "application/json"): shapes.ChatCompletionView,
             (200, "text/event-stream"): shapes.ChatCompletionChunkView,

@@ -10,7 +10,7 @@ from typing import Any
 
 from conversations.errors import Draining
 from conversations.events.kinds import EventKind
-from conversations.events.wire import as_line
+from conversations.events.wire import ToStore, as_line
 from conversations.openai_api.errors import AnswerRestarted
 from nanohost.lib.errors import Problem
 from nanohost.lib.openai_errors import error_body
@@ -30,6 +30,7 @@ class ChunkWire:
     first_message: int
     tells_usage: bool
     tells_progress: bool
+    to_store: ToStore = None
     # What the client has of the answer; and of its message that is under way.
     _sent: list[str] = field(default_factory=list)
     _of_message: list[str] = field(default_factory=list)

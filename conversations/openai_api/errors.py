@@ -33,6 +33,25 @@ class ConversationNotFound(Problem):
     code, status, title = "conversation_not_found", 404, "There is no conversation of that id, or it is not yours."
 
 
+class ItemNotFound(Problem):
+    """An item that a request names is not there."""
+
+    code, status, title = "item_not_found", 404, "There is no item of that id in this conversation."
+
+
+class ResponseNotFound(Problem):
+    """A response that a request names is not there, or is not its key's."""
+
+    code, status, title = "response_not_found", 404, "There is no response of that id, or it is not yours."
+
+
+class PreviousResponseNotFound(Problem):
+    """The same of the response that a new one is to go on from."""
+
+    code, status = "previous_response_not_found", 400
+    title = "There is no response of the id that previous_response_id names, or it is not yours."
+
+
 class AnswerRestarted(Problem):
     """In the midst of a stream, the answer was begun again, and what was sent of it is void."""
 

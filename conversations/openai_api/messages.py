@@ -57,7 +57,7 @@ def transcript_of(given: Any) -> Transcript:
             instructions.append(said)
         else:
             messages.append(_message(role, said, message, where))
-    _refuse_disorder(messages)
+    refuse_disorder(messages)
     if not messages or messages[-1]["role"] == "assistant" or not any(each["role"] == "user" for each in messages):
         raise InvalidValue("The last of the messages has to be the user's, or a tool's output.", param="messages")
     return Transcript(instructions="\n\n".join(filter(None, instructions)), messages=messages)
@@ -91,7 +91,7 @@ def _call(given: Any, where: str) -> dict[str, Any]:
     }
 
 
-def _refuse_disorder(messages: Sequence[ChatMessage]) -> None:
+def refuse_disorder(messages: Sequence[ChatMessage], param: str = "messages") -> None:
     """Calls are answered directly behind them, each once, and nothing is answered that was not called."""
     waiting: dict[str, None] = {}
     for message in messages:
@@ -100,15 +100,15 @@ def _refuse_disorder(messages: Sequence[ChatMessage]) -> None:
             if call_id not in waiting:
                 raise InvalidValue(
                     f"The output for {call_id[:64]} has no call in the answer before it, or a second one has.",
-                    param="messages",
+                    param=param,
                 )
             del waiting[call_id]
             continue
-        _refuse_unanswered(waiting)
+        _refuse_unanswered(waiting, param)
         waiting = {call["id"]: None for call in message.get("tool_calls") or ()}
-    _refuse_unanswered(waiting)
+    _refuse_unanswered(waiting, param)
 
 
-def _refuse_unanswered(waiting: dict[str, None]) -> None:
+def _refuse_unanswered(waiting: dict[str, None], param: str) -> None:
     if waiting:
-        raise InvalidValue(f"No tool output found for function call {next(iter(waiting))[:64]}.", param="messages")
+        raise InvalidValue(f"No tool output found for function call {next(iter(waiting))[:64]}.", param=param)

@@ -62,13 +62,13 @@ def model_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def answer_format(body: Mapping[str, Any]) -> str:
-    """The form that an answer is to have, as ``response_format`` says, as turns keep it; empty: as the agent says."""
-    given = body.get("response_format")
+def answer_format(given: Any, param: str) -> str:
+    """The form that an answer is to have, as turns keep it; empty: as the agent says. ``given``: as ``response_format``
+    has it."""
     if given is None:
         return ""
     try:
         answer_schemas.read(given)
     except answer_schemas.InvalidFormat as error:
-        raise InvalidValue(f"response_format: {error}", param="response_format") from None
+        raise InvalidValue(f"{param}: {error}", param=param) from None
     return answer_schemas.as_text(given)

@@ -170,3 +170,151 @@ class ChatCompletionChunkView(serializers.Serializer[Any]):
     model = serializers.CharField()
     choices = ChunkChoiceView(many=True)
     usage = UsageView(required=False, allow_null=True)
+
+
+class ItemShown(serializers.Serializer[Any]):
+    """A message, what a model thought, a call of a tool, or what one of the caller's gave; by its type, it has more."""
+
+    id = serializers.CharField(required=False)
+    type = serializers.ChoiceField(
+        choices=["message", "reasoning", "function_call", "function_call_output", "mcp_call"]
+    )
+    status = serializers.CharField(required=False)
+
+
+class ItemIn(serializers.Serializer[Any]):
+    """An item that a request brings; a message may lack its type."""
+
+    type = serializers.ChoiceField(
+        required=False,
+        choices=["message", "reasoning", "function_call", "function_call_output", "mcp_call", "item_reference"],
+    )
+    id = serializers.CharField(required=False)
+    role = serializers.ChoiceField(required=False, choices=["user", "assistant", "system", "developer"])
+    content = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+    call_id = serializers.CharField(required=False)
+    name = serializers.CharField(required=False)
+    arguments = serializers.CharField(required=False)
+    output = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+
+
+class ItemList(serializers.Serializer[Any]):
+    """A page of items."""
+
+    object = serializers.ChoiceField(choices=["list"])
+    data = ItemShown(many=True)  # type: ignore[assignment]  # a field, which is taken off the class
+    first_id = serializers.CharField(allow_blank=True)
+    last_id = serializers.CharField(allow_blank=True)
+    has_more = serializers.BooleanField()
+
+
+class ConversationShown(serializers.Serializer[Any]):
+    """A conversation."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["conversation"])
+    created_at = serializers.IntegerField()
+    metadata = serializers.DictField()
+
+
+class ConversationDeleted(serializers.Serializer[Any]):
+    """That a conversation was deleted."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["conversation.deleted"])
+    deleted = serializers.BooleanField()
+
+
+class ConversationChange(serializers.Serializer[Any]):
+    """Body of POST /v1/conversations/{id}."""
+
+    metadata = serializers.DictField(required=False, child=serializers.CharField(max_length=512))
+
+
+class NewConversation(ConversationChange):
+    """Body of POST /v1/conversations."""
+
+    items = ItemIn(many=True, required=False, help_text="20 at most.")
+
+
+class NewItems(serializers.Serializer[Any]):
+    """Body of POST /v1/conversations/{id}/items."""
+
+    items = ItemIn(many=True, help_text="20 at most.")
+
+
+class FlatFunctionIn(FunctionIn):
+    """A function that the caller runs."""
+
+    type = serializers.ChoiceField(choices=["function"])
+
+
+class ResponseRequest(serializers.Serializer[Any]):
+    """Body of POST /v1/responses. Fields that are not named here are ignored; docs/openai.md lists those that are
+    refused."""
+
+    model = serializers.CharField(max_length=128, help_text="An agent's name; with :plain, without the host's tools.")
+    input = serializers.JSONField(help_text="A text, or an array of items.")
+    instructions = serializers.CharField(required=False, help_text="For this response alone.")
+    previous_response_id = serializers.CharField(required=False)
+    conversation = serializers.JSONField(required=False, help_text="The id of a conversation, or an object with it.")
+    store = serializers.BooleanField(required=False, default=True)
+    background = serializers.BooleanField(required=False, default=False)
+    stream = serializers.BooleanField(required=False, default=False)
+    tools = FlatFunctionIn(many=True, required=False)
+    tool_choice = serializers.JSONField(required=False, help_text="none, auto, required, or a function by its name.")
+    parallel_tool_calls = serializers.BooleanField(required=False)
+    max_tool_calls = serializers.IntegerField(required=False, min_value=1)
+    temperature = serializers.FloatField(required=False, min_value=0, max_value=2)
+    top_p = serializers.FloatField(required=False, min_value=0, max_value=1)
+    max_output_tokens = serializers.IntegerField(required=False, min_value=1)
+    reasoning = serializers.DictField(required=False)
+    text = serializers.DictField(required=False)
+    truncation = serializers.ChoiceField(required=False, choices=["auto", "disabled"])
+    metadata = serializers.DictField(
+        required=False,
+        child=serializers.CharField(max_length=512),
+        help_text="16 pairs at most. on_busy says what becomes of the request while a turn of its conversation is open:"
+        " enqueue, reject, interrupt; tool_items how calls of the host's tools are shown: mcp_call, function_call.",
+    )
+
+
+class ResponseShown(serializers.Serializer[Any]):
+    """A response; it has more of what it was asked with."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["response"])
+    created_at = serializers.IntegerField()
+    completed_at = serializers.IntegerField(allow_null=True)
+    status = serializers.ChoiceField(
+        choices=["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    )
+    model = serializers.CharField()
+    output = ItemShown(many=True)
+    error = serializers.DictField(allow_null=True)
+    incomplete_details = serializers.DictField(allow_null=True)
+    previous_response_id = serializers.CharField(allow_null=True)
+    conversation = serializers.DictField(allow_null=True)
+    usage = serializers.DictField(allow_null=True)
+
+
+class ResponseDeleted(serializers.Serializer[Any]):
+    """That a response was deleted."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["response"])
+    deleted = serializers.BooleanField()
+
+
+class ResponseEvent(serializers.Serializer[Any]):
+    """One event of a stream; by its type, it has more."""
+
+    type = serializers.CharField()
+    sequence_number = serializers.IntegerField()
+
+
+class InputTokensShown(serializers.Serializer[Any]):
+    """How many tokens an input has."""
+
+    object = serializers.ChoiceField(choices=["response.input_tokens"])
+    input_tokens = serializers.IntegerField()

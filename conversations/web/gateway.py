@@ -330,6 +330,9 @@ class _RequestHandler:
         await self._send_head(200, _STREAM_HEADERS)
         try:
             async for chunk in events:
+                if wire.to_store:
+                    await self._gateway.in_thread(wire.to_store)
+                    wire.to_store = None
                 if not await self._is_taken(chunk):
                     self._scope.get(HANG_UP, lambda: None)()
                     await asyncio.wait((gone,), timeout=1)

@@ -5,6 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.contrib.sessions.backends.db import SessionStore
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, CSRFCheck
 from rest_framework.request import Request
 
@@ -59,3 +60,13 @@ def _refuse_forged(asked: Any) -> None:
     check.process_request(asked)
     if check.process_view(asked, None, (), {}):
         raise NotAuthenticated("The request did not come from a page of this host: load the page again.")
+
+
+class BrowserScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """Tells OpenAPI of it."""
+
+    target_class = BrowserAuthentication
+    name = "browser"
+
+    def get_security_definition(self, auto_schema: object) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}

@@ -57,7 +57,18 @@ def test_a_conversation_is_created_and_shown(api):
     conversation_id = created.json()["conversationId"]
     assert created.headers["location"] == f"/api/v1/conversations/{conversation_id}"
     shown = api.get(f"/conversations/{conversation_id}").json()
-    kept = ("conversationId", "key", "agent", "title", "metadata", "tainted", "cost", "currency", "createdAt", "updatedAt")
+    kept = (
+        "conversationId",
+        "key",
+        "agent",
+        "title",
+        "metadata",
+        "tainted",
+        "cost",
+        "currency",
+        "createdAt",
+        "updatedAt",
+    )
     assert tuple(shown) == kept
     assert (shown["agent"], shown["metadata"]) == ("default", {"ticket": 7})
     assert re.fullmatch(AN_ID, shown["conversationId"])

@@ -94,10 +94,8 @@ def test_several_rounds_are_bounded_by_the_caller_alone(client):
 
 
 @pytest.fixture(scope="module")
-def with_time(host: Host) -> Iterator[None]:
-    host.allow("time")
-    yield
-    host.forbid("time")
+def with_time(host: Host) -> None:
+    host.allow("time")  # as it is at first
 
 
 def test_of_a_mixed_batch_the_hosts_calls_run_first_and_stay_unseen(client, host, with_time):

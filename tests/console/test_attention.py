@@ -68,7 +68,7 @@ def no_workers(conversation):
 
 
 def a_failing_provider(conversation):
-    ProviderOutage.objects.create(provider="openai", since=Now(), until=from_now(60), code="llm_unavailable")
+    ProviderOutage.objects.create(provider="openai", since=Now(), until=from_now(3600), code="llm_unavailable")
 
 
 def a_turn_that_nobody_came_for(conversation):

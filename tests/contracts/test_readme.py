@@ -113,11 +113,13 @@ def test_every_command_does_what_the_pages_say(reader):
         if page != "README.md":
             reader.start({})  # the scripted model again
         blocks = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-        assert {kind for kind, _ in blocks} - {"sh"} == {"bash", "json"}
+        assert {kind for kind, _ in blocks} - {"sh"} <= {"bash", "json", "python"}
         printed = ""
         for kind, block in blocks:
             if kind == "bash":
                 printed = reader.follow(block)
+            elif kind == "python":
+                assert reader.follow(f".venv/bin/python - <<'END'\n{block}END\n").strip()
             elif kind == "json":
                 matches = re.fullmatch(as_pattern(block), re.sub(r"\s", "", printed))
                 assert matches, f"{page}:\n{block}\nbut:\n{printed}"

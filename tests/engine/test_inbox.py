@@ -333,3 +333,18 @@ def test_the_next_prompt_begins_anew_unless_a_turn_is_active(say, conversation):
     Conversation.objects.update(summary_seq=2)
     with transaction.atomic():
         assert begins() == (4, 3, None)
+
+
+def test_what_is_to_be_stored_with_a_turn_is_stored_with_it_or_neither_is(conversation):
+    class Refused(Exception):
+        pass
+
+    def refuse(turn_id, number):
+        assert Turn.objects.filter(pk=turn_id, number=number).exists()
+        raise Refused
+
+    with pytest.raises(Refused):
+        inbox.receive(conversation=conversation, content="Hello", request_id="r", also=refuse)
+    assert not Turn.objects.exists()
+    conversation.refresh_from_db()
+    assert conversation.next_turn == 1

@@ -60,6 +60,7 @@ from conversations.models import (
     DeferredMessage,
     Delivery,
     Message,
+    StoredResponse,
     Turn,
     WebhookEndpoint,
 )
@@ -1102,6 +1103,53 @@ def chat_that_stays() -> Callable[[], object]:
 
 on_api("GET models", lambda: "models", under="/v1/")
 on_api("GET models/{}", lambda: "models/default", under="/v1/")
+
+
+def of_the_long_one(rest: str = "") -> str:
+    return f"conversations/conv_{the_long_one().pk.hex}{rest}"
+
+
+def an_item() -> str:
+    """The id of what a user said in its midst."""
+    said = the_long_one().messages.filter(role=Message.Role.USER, seq__gt=5000).order_by("seq").first()
+    assert said
+    return f"msg_{said.pk.hex}"
+
+
+def a_response() -> str:
+    """The id of one in the midst of the long conversation."""
+    turn = a_turn()
+    row_id = StoredResponse.id_of(turn.pk, 0)
+    StoredResponse.objects.get_or_create(pk=row_id, defaults={"turn": turn, "number": 0, "asked": {"model": "default"}})
+    return f"resp_{row_id.hex}"
+
+
+ITEMS = {"items": [{"role": "user", "content": "Hello"}]}
+RESPONSE = {"model": "default", "input": "Hello"}
+AS_V1: dict[str, Any] = {"under": "/v1/"}
+on_api("POST conversations, as OpenAI has them", lambda: "conversations", body=ITEMS, **AS_V1)
+on_api("GET conversations/{}, as OpenAI has them", lambda: of_the_long_one(), **AS_V1)
+on_api("POST conversations/{}", lambda: of_the_long_one(), body={"metadata": {}}, **AS_V1)
+on_api("GET conversations/{}/items", lambda: of_the_long_one("/items"), **AS_V1)
+on_api("GET conversations/{}/items, far down", lambda: of_the_long_one(f"/items?after={an_item()}"), **AS_V1)
+on_api("GET conversations/{}/items/{}", lambda: of_the_long_one(f"/items/{an_item()}"), **AS_V1)
+on_api("DELETE conversations/{}/items/{}", lambda: of_the_long_one(f"/items/{an_item()}"), **AS_V1)
+on_api("POST conversations/{}/items", lambda: of_the_long_one("/items"), body=ITEMS, **AS_V1)
+on_api("POST responses", lambda: "responses", body=RESPONSE, status=202, **AS_V1)
+on_api("POST responses/input_tokens", lambda: "responses/input_tokens", body=RESPONSE, **AS_V1)
+on_api("GET responses/{}", lambda: f"responses/{a_response()}", **AS_V1)
+on_api("GET responses/{}, as a stream", lambda: f"responses/{a_response()}?stream=true", status=202, **AS_V1)
+on_api("GET responses/{}/input_items", lambda: f"responses/{a_response()}/input_items", **AS_V1)
+on_api("POST responses/{}/cancel", lambda: f"responses/{a_response()}/cancel", body={}, **AS_V1)
+on_api("DELETE responses/{}", lambda: f"responses/{a_response()}", **AS_V1)
+
+
+@operation("POST responses, from an earlier one")
+def branch() -> Callable[[], object]:
+    body = RESPONSE | {"previous_response_id": a_response()}
+    return lambda: call_api("POST", "responses", status=202, body=body, **AS_V1)
+
+
 on_api("GET conversations", lambda: "conversations")
 on_api("GET conversations, by a key", lambda: "conversations?key=api:1")
 on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")

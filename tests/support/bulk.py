@@ -23,6 +23,7 @@ _TABLES = (
         "conversations_latermessage",
         "conversations_compaction",
         "conversations_callerround",
+        "conversations_response",
         "conversations_message",
         "conversations_turn",
         "conversations_conversation",
@@ -183,6 +184,9 @@ INSERT INTO conversations_message
            'words', '', '', at
     FROM generate_series(1, {REQUESTS}) n, LATERAL (SELECT now() - ({REQUESTS} - n) * interval '9000 s') made (at),
          generate_series(1, 2) k;
+INSERT INTO conversations_response (id, turn_id, number, asked, is_background, created_at)
+    SELECT pg_temp.of_request('b01', n), pg_temp.of_request('a01', n), 0, '{{"model": "default"}}', false, now()
+    FROM generate_series(1, {REQUESTS}) n;
 INSERT INTO conversations_callerround
     (id, turn_id, number, calls, messages, prompt_tokens, completion_tokens, cached_tokens, outputs_hash, created_at,
      answered_at)

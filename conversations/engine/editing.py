@@ -1,0 +1,60 @@
+"""Changing a transcript by hand, as OpenAI's Conversations API lets its clients do: appending, and deleting.
+
+Neither falls into the midst of a turn, where it would come between a call and its result.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from django.db import transaction
+from django.db.models import F
+
+from agent.loop import ChatMessage
+from conversations.engine import transcript
+from conversations.engine.inbox import message_of
+from conversations.engine.turn_control import holds_on
+from conversations.errors import TurnUnderWay
+from conversations.models import Conversation, Message, Turn
+from conversations.statuses import ACTIVE
+from nanohost.accounts import audit, holds
+from nanohost.lib.errors import NotFound
+
+
+@contextmanager
+def _at_rest(conversation: Conversation) -> Iterator[Conversation]:
+    """Locks a conversation in whose midst no turn is; raises :class:`TurnUnderWay`, and :class:`NotFound` if it was
+    deleted meanwhile."""
+    with transaction.atomic():
+        row = Conversation.objects.select_for_update().filter(pk=conversation.pk).first()
+        if row is None:
+            raise NotFound()
+        if found := Turn.objects.filter(conversation=row, status__in=ACTIVE).first():
+            raise TurnUnderWay(turnId=str(found.pk))
+        yield row
+
+
+def append(conversation: Conversation, messages: Sequence[ChatMessage]) -> list[Message]:
+    """Append messages in the chat format; raises what :func:`_at_rest` does."""
+    with _at_rest(conversation):
+        first = transcript.take_seqs(conversation.pk, len(messages))
+        rows = [message_of(each, conversation, seq=seq) for seq, each in enumerate(messages, start=first)]
+        return list(Message.objects.bulk_create(rows))
+
+
+def delete(conversation: Conversation, message: Message, without: Callable[[Message], Message | None]) -> None:
+    """Delete what ``without`` leaves out of a message; None: all of it. Raises what :func:`_at_rest` does, and
+    :class:`nanohost.accounts.errors.UnderLegalHold`."""
+    placed = holds.placed_until_the_end()
+    with _at_rest(conversation):
+        holds.refuse(holds_on(conversation, placed))
+        row = Message.objects.select_for_update().filter(pk=message.pk, conversation=conversation).first()
+        if row is None:
+            return
+        before = {"seq": row.seq, "role": row.role}
+        if left := without(row):
+            left.save(update_fields=["content", "reasoning", "thoughts", "tool_calls"])
+        else:
+            row.delete()
+        # Prompts that keep what was said look anew.
+        Conversation.objects.filter(pk=conversation.pk).update(deletions=F("deletions") + 1)
+        audit.record("message.deleted", about=conversation, name=str(conversation.pk), before=before)

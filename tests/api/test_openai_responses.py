@@ -1,0 +1,551 @@
+"""Responses, as the unmodified ``openai`` package asks for them and reads them: whole, in chains, in conversations."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.support.api_client import key_of, rows, start, stored
+from tests.support.hosts import Host
+from tests.support.openai_client import async_openai_client, openai_client, refusal, strictly
+from tests.support.responses import whole
+from tests.support.scripts import script
+from tests.support.wait import wait_until
+
+MODEL = "default"
+NOWHERE = "resp_00000000000070008000000000000000"
+
+
+@pytest.fixture(scope="module")
+def client(host: Host) -> Iterator[openai.OpenAI]:
+    with openai_client(host, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def with_time(host: Host) -> None:
+    host.allow("time")  # as it is at first
+
+
+def ask(client: openai.OpenAI, given: Any, **more: Any) -> Any:
+    return whole(client.responses.create(model=MODEL, input=given, **more))
+
+
+def turn_of(host: Host, response_id: str) -> dict[str, Any]:
+    """The turn that a response is a part of."""
+    (turn,) = rows(
+        host,
+        "SELECT t.* FROM conversations_turn t JOIN conversations_response r ON r.turn_id = t.id WHERE r.id = ?",
+        str(UUID(response_id[5:])),
+    )
+    return turn
+
+
+def prompt_of(client: openai.OpenAI, response: Any) -> list[str]:
+    """The texts that came before a response, in order."""
+    items = client.responses.input_items.list(response.id, order="asc")
+    return [strictly(each).content[0].text for each in items if each.type == "message"]
+
+
+@contextmanager
+def another_agent(host: Host) -> Iterator[str]:
+    """One that is like the default one; gone afterwards."""
+    (row,) = host.sql("SELECT * FROM agent_agent WHERE name = 'default'")
+    columns = ", ".join(f'"{name}"' for name in row if name not in ("id", "name"))
+    host.sql(
+        f"INSERT INTO agent_agent (name, {columns}) SELECT 'another', {columns} FROM agent_agent WHERE id = ?",
+        row["id"],
+    )
+    yield "another"
+    host.sql("DELETE FROM agent_agent WHERE name = 'another'")
+
+
+def user(said: str) -> dict[str, Any]:
+    return {"role": "user", "content": said}
+
+
+class Weather(BaseModel):
+    city: str
+    degrees: int
+
+
+def test_an_answer_has_the_form_that_was_asked_for(client):
+    told = script({"say": '{"city": "Oslo", "degrees": 3}'})
+    answer = client.responses.parse(model=MODEL, input=told, text_format=Weather)
+    assert answer.output_parsed == Weather(city="Oslo", degrees=3)
+    assert answer.text.format.type == "json_schema"
+
+
+# --- an answer ---------------------------------------------------------------------------------------------------
+
+
+def test_a_response_is_a_turn(client, host):
+    answer = ask(client, "Hello")
+    assert (answer.output_text, answer.status, answer.model) == ("You said: Hello", "completed", MODEL)
+    (message,) = answer.output
+    assert (message.type, message.role, message.status, message.phase) == (
+        "message",
+        "assistant",
+        "completed",
+        "final_answer",
+    )
+    assert abs(answer.created_at - time.time()) < 60
+    assert answer.completed_at >= answer.created_at
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens > 0
+    turn = turn_of(host, answer.id)
+    assert (turn["status"], turn["request_id"]) == ("succeeded", answer._request_id)
+    assert whole(client.responses.retrieve(answer.id)) == answer
+
+
+def test_the_asynchronous_package_has_the_same(host):
+    async def both() -> Any:
+        async with async_openai_client(host) as client:
+            answer = await client.responses.create(model=MODEL, input="Hello")
+            return answer, await client.responses.retrieve(answer.id)
+
+    answer, again = asyncio.run(both())
+    assert whole(answer) == whole(again)
+
+
+def test_what_it_was_asked_with_is_told_again(client):
+    asked = {
+        "instructions": "Be brief.",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 500,
+        "max_tool_calls": 3,
+        "parallel_tool_calls": False,
+        "truncation": "auto",
+        "metadata": {"a": "b"},
+        "user": "anna",
+        "safety_identifier": "x",
+        "prompt_cache_key": "y",
+    }
+    answer = ask(client, "Hello", reasoning={"effort": "low"}, text={"verbosity": "low"}, **asked)
+    assert {name: getattr(answer, name) for name in asked} == asked
+    assert (answer.reasoning.effort, answer.text.verbosity) == ("low", "low")
+    assert whole(client.responses.retrieve(answer.id)) == answer
+
+
+def test_strict_clients_find_all_they_want(client):
+    raw = client.responses.with_raw_response.create(model=MODEL, input="Hello").http_response.json()
+    wanted = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "store": True, "background": False, "temperature": 1.0}
+    wanted |= {"truncation": "disabled", "service_tier": "default", "metadata": {}, "top_p": 1.0, "top_logprobs": 0}
+    assert {name: raw[name] for name in wanted} == wanted
+    nullable = {"error", "incomplete_details", "previous_response_id", "instructions", "user", "max_output_tokens"}
+    assert nullable | {"max_tool_calls", "safety_identifier", "prompt_cache_key", "conversation"} <= set(raw)
+
+
+def test_input_is_items_as_well(client):
+    given = [
+        {"role": "developer", "content": "Be brief."},
+        user("One"),
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Three"}]},
+    ]
+    answer = ask(client, given)
+    assert answer.output_text == "You said: Three"
+    assert prompt_of(client, answer) == ["One", "Two", "Three"]
+    assert answer.usage.input_tokens > ask(client, "Three").usage.input_tokens
+
+
+def test_an_answer_without_more_tokens_is_incomplete(client):
+    answer = ask(client, script({"say": "one two three four five six"}), max_output_tokens=3)
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert answer.output_text == "one two "
+
+
+def test_tools_of_the_host_are_items(client, with_time):
+    steps = script({"think": "Hm.", "say": "Let me see.", "call": [{"name": "time"}]}, {"say": "Late."})
+    answer = ask(client, steps)
+    assert [each.type for each in answer.output] == ["reasoning", "message", "mcp_call", "message"]
+    thought, before, call, last = answer.output
+    assert thought.content[0].text == "Hm."
+    assert (before.phase, last.phase) == ("commentary", "final_answer")
+    assert (call.name, call.server_label, call.status, call.error) == ("time", "nanohost", "completed", None)
+    assert call.output
+    assert answer.output_text == "Let me see.Late."
+
+
+def test_tools_of_the_host_come_as_pairs_if_that_is_wanted(client, with_time):
+    steps = script({"call": [{"name": "time"}, {"name": "no_such"}]}, {"say": "Late."})
+    answer = ask(client, steps, metadata={"tool_items": "function_call"})
+    assert [each.type for each in answer.output] == [*["function_call", "function_call_output"] * 2, "message"]
+    call, output = answer.output[:2]
+    assert (call.status, output.call_id, output.output[0].type) == ("completed", call.call_id, "input_text")
+    again = ask(client, [user("Hello"), *[each.model_dump(exclude_none=True) for each in answer.output], user("So?")])
+    assert again.output_text == "You said: So?"
+
+
+# --- chains ------------------------------------------------------------------------------------------------------
+
+
+def test_a_response_goes_on_from_the_one_before(client, host):
+    first = ask(client, "One")
+    second = ask(client, "Two", previous_response_id=first.id)
+    third = ask(client, "Three", previous_response_id=second.id)
+    assert (third.previous_response_id, third.conversation) == (second.id, None)
+    assert prompt_of(client, third) == ["One", "You said: One", "Two", "You said: Two", "Three"]
+    turns = [turn_of(host, each.id) for each in (first, second, third)]
+    assert len({turn["conversation_id"] for turn in turns}) == 1
+
+
+def test_an_earlier_response_is_a_branch(client, host):
+    first = ask(client, "One")
+    second = ask(client, "Two", previous_response_id=first.id)
+    other = ask(client, "Other", previous_response_id=first.id)
+    assert prompt_of(client, other) == ["One", "You said: One", "Other"]
+    assert prompt_of(client, ask(client, "On", previous_response_id=second.id))[2:] == ["Two", "You said: Two", "On"]
+    assert prompt_of(client, ask(client, "On", previous_response_id=other.id))[2:] == ["Other", "You said: Other", "On"]
+    assert turn_of(host, other.id)["conversation_id"] != turn_of(host, first.id)["conversation_id"]
+
+
+def test_those_that_go_on_from_the_same_response_at_once_are_branches(host):
+    async def all_of_them() -> list[Any]:
+        async with async_openai_client(host, max_retries=0) as client:
+            first = await client.responses.create(model=MODEL, input="One")
+            them = [
+                client.responses.create(model=MODEL, input=said, previous_response_id=first.id) for said in "ABCDEFGHIJ"
+            ]
+            return list(await asyncio.gather(*them))
+
+    answers = asyncio.run(all_of_them())
+    with openai_client(host) as client:
+        assert [prompt_of(client, each)[-1] for each in answers] == list("ABCDEFGHIJ")
+        assert all(len(prompt_of(client, each)) == 3 for each in answers)
+
+
+def test_instructions_do_not_go_on_but_what_the_developer_said_does(client):
+    plain = ask(client, "One")
+    with_both = ask(client, [{"role": "developer", "content": "word " * 400}, user("One")], instructions="more " * 400)
+    after_plain = ask(client, "Two", previous_response_id=plain.id).usage.input_tokens
+    after = ask(client, "Two", previous_response_id=with_both.id)
+    assert after.instructions is None
+    assert 300 < after.usage.input_tokens - after_plain < 600
+
+
+def test_items_that_are_known_are_not_taken_twice(client):
+    first = ask(client, "One")
+    given = [each.model_dump(exclude_none=True) for each in first.output]
+    second = ask(client, [*given, user("Two")], previous_response_id=first.id)
+    assert prompt_of(client, second) == ["One", "You said: One", "Two"]
+    referred = [{"type": "item_reference", "id": first.output[0].id}, user("Two")]
+    assert len(prompt_of(client, ask(client, referred, previous_response_id=first.id))) == 3
+    with pytest.raises(openai.BadRequestError) as told:
+        ask(client, referred)
+    refusal(told.value, 400, "invalid_value", "input")
+
+
+def test_a_chain_with_another_agent_is_a_branch(client, host):
+    first = ask(client, "One")
+    other = whole(client.responses.create(model=f"{MODEL}:plain", input="Two", previous_response_id=first.id))
+    assert (other.model, prompt_of(client, other)) == (f"{MODEL}:plain", ["One", "You said: One", "Two"])
+
+
+def test_a_branch_of_a_tainted_conversation_is_tainted(client, host):
+    first = ask(client, "One")
+    conversation_id = turn_of(host, first.id)["conversation_id"]
+    host.sql(
+        "UPDATE conversations_conversation SET tainted_at_seq = 1, tainted_by = 'web' WHERE id = ?",
+        UUID(str(conversation_id)),
+    )
+    ask(client, "Two", previous_response_id=first.id)
+    branch = ask(client, "Three", previous_response_id=first.id)
+    (copy,) = host.sql(
+        "SELECT tainted_by FROM conversations_conversation WHERE id = ?",
+        UUID(str(turn_of(host, branch.id)["conversation_id"])),
+    )
+    assert copy["tainted_by"] == "web"
+
+
+# --- conversations that stay -------------------------------------------------------------------------------------
+
+
+def test_a_response_in_a_conversation(client, host):
+    with host.client() as api:
+        conversation_id = start(api)
+        named = f"conv_{UUID(conversation_id).hex}"
+        first = ask(client, "One", conversation=named)
+        second = ask(client, [user("Two"), user("And three")], conversation={"id": named})
+        assert (first.conversation.id, second.conversation.id) == (named, named)
+        said = [row["content"] for row in api.get(f"/conversations/{conversation_id}/messages").json()["results"]]
+    assert said == ["One", "You said: One", "Two", "And three", "You said: And three"]
+    branch = ask(client, "Else", previous_response_id=first.id)
+    assert (branch.conversation, prompt_of(client, branch)) == (None, ["One", "You said: One", "Else"])
+
+
+def test_a_conversation_goes_to_the_agent_of_its_first_response(client, host):
+    with another_agent(host) as name:
+        made = client.conversations.create()
+        answer = whole(client.responses.create(model=name, input="One", conversation=made.id))
+        assert answer.model == name
+        with host.client() as api:
+            assert api.get(f"/conversations/{UUID(made.id[5:])}").json()["agent"] == name
+        with pytest.raises(openai.BadRequestError) as told:
+            ask(client, "Two", conversation=made.id)
+        refusal(told.value, 400, "invalid_value", "model")
+        first = ask(client, "One")
+        branch = whole(client.responses.create(model=name, input="Two", previous_response_id=first.id))
+        assert prompt_of(client, branch) == ["One", "You said: One", "Two"]
+        client.conversations.delete(made.id)
+        client.responses.delete(branch.id)
+
+
+def test_a_busy_conversation_may_be_refused(client, host):
+    made = client.conversations.create()
+    with host.client() as api:
+        steps = script({"sleep": 20, "say": "x"})
+        api.post(f"/conversations/{UUID(made.id[5:])}/turns", json={"message": steps})
+        with pytest.raises(openai.ConflictError) as told:
+            ask(client, "Now?", conversation=made.id, metadata={"on_busy": "reject"})
+        refusal(told.value, 409, "conversation_busy")
+        answer = ask(client, "Now!", conversation=made.id, metadata={"on_busy": "interrupt"})
+    assert answer.output_text == "You said: Now!"
+
+
+# --- what is kept ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_to_be_stored_is_not_to_be_found(client, host):
+    answer = ask(client, "Hello", store=False)
+    assert answer.output_text == "You said: Hello"
+    with pytest.raises(openai.NotFoundError) as told:
+        client.responses.retrieve(answer.id)
+    refusal(told.value, 404, "response_not_found")
+    (found,) = host.sql("SELECT count(*) AS n FROM conversations_conversation WHERE is_dropped")
+    assert found["n"] > 0
+
+
+def test_a_response_is_deleted_and_its_transcript_with_the_last(client, host):
+    first = ask(client, "One")
+    second = ask(client, "Two", previous_response_id=first.id)
+    conversation_id = UUID(str(turn_of(host, first.id)["conversation_id"]))
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError) as told:
+        ask(client, "x", previous_response_id=first.id)
+    refusal(told.value, 400, "previous_response_not_found", "previous_response_id")
+    assert client.responses.retrieve(second.id).output_text == "You said: Two"
+    client.responses.delete(second.id)
+    assert host.sql("SELECT id FROM conversations_conversation WHERE id = ?", conversation_id) == []
+
+
+def test_a_conversation_that_stays_outlives_its_responses(client):
+    made = client.conversations.create()
+    answer = ask(client, "One", conversation=made.id)
+    client.responses.delete(answer.id)
+    assert len(list(client.conversations.items.list(made.id))) == 2
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host):
+    before = {each["id"] for each in host.sql("SELECT id FROM conversations_response")}
+    with pytest.raises(openai.InternalServerError) as told:
+        client.with_options(max_retries=2).responses.create(model=MODEL, input=script({"fail": "request_refused"}))
+    refusal(told.value, 502, "llm_request_refused")
+    assert told.value.response.headers["x-should-retry"] == "false"
+    (made,) = [each["id"] for each in host.sql("SELECT id FROM conversations_response") if each["id"] not in before]
+    failed = whole(client.responses.retrieve(f"resp_{UUID(str(made)).hex}"))
+    assert (failed.status, failed.error.code, failed.output) == ("failed", "server_error", [])
+    assert "llm_request_refused" in failed.error.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "param"),
+    [
+        ({"input": []}, "invalid_value", "input"),
+        ({"input": " "}, "invalid_value", "input.content"),
+        ({"input": None}, "invalid_value", "input"),
+        ({"input": [user("x"), {"role": "assistant", "content": "y"}]}, "invalid_value", "input"),
+        ({"input": [{"type": "computer_call"}]}, "unsupported_content_type", "input[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "unknown_call", "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "unsupported_content_type", None),
+        ({"conversation": "conv_x", "previous_response_id": "resp_x"}, "invalid_value", "previous_response_id"),
+        ({"conversation": 7}, "invalid_value", "conversation"),
+        ({"conversation": {}}, None, None),
+        ({"previous_response_id": "resp_x"}, "previous_response_not_found", "previous_response_id"),
+        ({"previous_response_id": NOWHERE}, "previous_response_not_found", "previous_response_id"),
+        ({"store": False, "background": True}, "invalid_value", "store"),
+        ({"store": "x"}, "invalid_value", "store"),
+        ({"background": 1}, "invalid_value", "background"),
+        ({"stream": "x"}, "invalid_value", "stream"),
+        ({"instructions": 1}, "invalid_value", "instructions"),
+        ({"prompt": {"id": "x"}}, "unsupported_parameter", "prompt"),
+        ({"moderation": {}}, "unsupported_parameter", "moderation"),
+        ({"top_logprobs": 2}, "unsupported_parameter", "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
+        ({"include": "x"}, "invalid_value", "include"),
+        ({"text": {"format": {"type": "xml"}}}, "invalid_value", "text.format"),
+        ({"text": {"verbosity": "x"}}, "invalid_value", "text.verbosity"),
+        ({"reasoning": {"effort": "x"}}, "invalid_value", "reasoning.effort"),
+        ({"max_output_tokens": 0}, "invalid_value", "max_output_tokens"),
+        ({"max_tool_calls": 0}, "invalid_value", "max_tool_calls"),
+        ({"truncation": "x"}, "invalid_value", "truncation"),
+        ({"service_tier": "x"}, "invalid_value", "service_tier"),
+        ({"temperature": 3}, "invalid_value", "temperature"),
+        ({"metadata": {"on_busy": "x"}}, "invalid_value", "metadata.on_busy"),
+        ({"metadata": {"tool_items": "x"}}, "invalid_value", "metadata.tool_items"),
+        ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "invalid_value", "tools[0].name"),
+        ({"tool_choice": {"type": "function", "name": "nope"}}, "invalid_value", "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "unsupported_parameter", "tool_choice"),
+        ({"model": None}, "invalid_value", "model"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_name_and_stored_nowhere(client, host, changes, code, param):
+    before = stored(host)
+    body = {"model": MODEL, "input": "Hello"} | changes
+    if code is None:
+        client.post("/responses", body=body, cast_to=object)
+        return
+    with pytest.raises(openai.BadRequestError) as told:
+        client.post("/responses", body=body, cast_to=object)
+    refusal(told.value, 400, code, param or told.value.param)
+    assert stored(host) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"include": ["reasoning.encrypted_content"], "service_tier": "auto", "never": {"heard": "of"}},
+        {"text": {"format": {"type": "text"}}, "top_logprobs": 0, "temperature": None, "conversation": None},
+    ],
+)
+def test_what_changes_nothing_is_taken(client, changes):
+    assert client.post("/responses", body={"model": MODEL, "input": "Hello"} | changes, cast_to=object)
+
+
+def test_a_chain_from_what_goes_on_is_refused(client):
+    running = ask(client, script({"sleep": 20, "say": "x"}), background=True)
+    with pytest.raises(openai.ConflictError) as told:
+        ask(client, "Well?", previous_response_id=running.id)
+    refusal(told.value, 409, "conversation_busy")
+    client.responses.cancel(running.id)
+
+
+# --- the same once more ------------------------------------------------------------------------------------------
+
+
+def test_an_idempotency_key_makes_one_turn(client, host):
+    headers = {"Idempotency-Key": "one-response"}
+    first = ask(client, "Once", extra_headers=headers)
+    before = stored(host)
+    assert ask(client, "Once", extra_headers=headers) == first
+    assert stored(host) == before
+    with pytest.raises(openai.ConflictError) as told:
+        ask(client, "Twice", extra_headers=headers)
+    refusal(told.value, 409, "idempotency_conflict")
+
+
+def test_a_retry_of_the_package_is_the_same_turn(client, host):
+    before = stored(host)
+    impatient = client.with_options(timeout=1.0, max_retries=3)
+    answer = ask(impatient, script({"sleep": 1.5, "say": "Here I am."}))
+    assert answer.output_text == "Here I am."
+    assert stored(host)[1] == before[1] + 1
+
+
+# --- in the background -------------------------------------------------------------------------------------------
+
+
+def test_a_response_in_the_background(client, host):
+    steps = script({"sleep": 0.5, "say": "Done."})
+    answer = ask(client, steps, background=True)
+    assert (answer.background, answer.usage, answer.output) == (True, None, [])
+    assert answer.status in ("queued", "in_progress")
+    wait_until(lambda: client.responses.retrieve(answer.id).status == "completed")
+    assert whole(client.responses.retrieve(answer.id)).output_text == "Done."
+
+
+def test_a_response_is_cancelled(client):
+    answer = ask(client, script({"sleep": 30, "say": "x"}), background=True)
+    cancelled = whole(client.responses.cancel(answer.id))
+    assert (cancelled.id, cancelled.status, cancelled.error) == (answer.id, "cancelled", None)
+    assert whole(client.responses.cancel(answer.id)).status == "cancelled"
+    done = ask(client, "Hello")
+    assert whole(client.responses.cancel(done.id)) == done
+
+
+# --- how much it is ----------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_counted_without_asking_a_model(client, host):
+    before = stored(host)
+
+    def count(given: Any, **more: Any) -> int:
+        counted = strictly(client.responses.input_tokens.count(model=MODEL, input=given, **more))
+        return int(counted.input_tokens)
+
+    few, many = count("Hello"), count("Hello " * 1000)
+    assert many - few > 500
+    assert count("Hello", instructions="word " * 400) > few + 200
+    assert stored(host) == before
+    first = ask(client, "Hello " * 1000)
+    assert abs(first.usage.input_tokens - many) < many * 0.2
+    assert count("Hello", previous_response_id=first.id) > many
+    made = client.conversations.create(items=[user("Hello " * 1000)])
+    assert count("Hello", conversation=made.id) > many - 10
+    with pytest.raises(openai.NotFoundError) as told:
+        count("Hello", conversation=NOWHERE.replace("resp", "conv"))
+    refusal(told.value, 404, "conversation_not_found")
+
+
+# --- whose it is -------------------------------------------------------------------------------------------------
+
+
+def whatever_there_is(client: openai.OpenAI, response_id: str) -> Iterator[Any]:
+    """Every request that names a response."""
+    yield lambda: client.responses.retrieve(response_id)
+    yield lambda: client.responses.retrieve(response_id, stream=True)
+    yield lambda: client.responses.input_items.list(response_id)
+    yield lambda: client.responses.cancel(response_id)
+    yield lambda: client.responses.delete(response_id)
+
+
+def test_somebody_elses_response_is_as_unknown_as_none(client, host):
+    mine = ask(client, "One")
+    with openai_client(host, key_of(host, "who looks into others' responses"), max_retries=0) as other:
+        for response_id in (mine.id, NOWHERE, "resp_x", "%00"):
+            for request in whatever_there_is(other, response_id):
+                with pytest.raises(openai.NotFoundError) as told:
+                    request()
+                refusal(told.value, 404, "response_not_found")
+        with pytest.raises(openai.BadRequestError) as told:
+            ask(other, "x", previous_response_id=mine.id)
+        refusal(told.value, 400, "previous_response_not_found", "previous_response_id")
+        with pytest.raises(openai.NotFoundError) as told:
+            ask(other, "x", conversation=client.conversations.create().id)
+        refusal(told.value, 404, "conversation_not_found")
+    assert whole(client.responses.retrieve(mine.id)) == mine
+
+
+@pytest.mark.parametrize("scopes", [["read"], ["chat"], ["memory"]])
+def test_each_request_needs_its_scope(host, scopes):
+    key = key_of(host, f"responses with {scopes[0]}", scopes)
+    with openai_client(host, key, max_retries=0) as narrow:
+        for request in whatever_there_is(narrow, NOWHERE):
+            is_change = {"cancel", "delete"} & set(request.__code__.co_names)
+            may = scopes == ["chat"] or (scopes == ["read"] and not is_change)
+            with pytest.raises(openai.APIStatusError) as told:
+                request()
+            assert told.value.code == ("response_not_found" if may else "missing_scope")
+        if scopes != ["chat"]:
+            with pytest.raises(openai.PermissionDeniedError):
+                ask(narrow, "Hello")
+
+
+@pytest.mark.parametrize(("query", "param"), [({"stream": "x"}, "stream"), ({"starting_after": "x"}, "starting_after")])
+def test_a_query_that_makes_no_sense_is_refused(client, query, param):
+    answer = ask(client, "Hello")
+    with pytest.raises(openai.BadRequestError) as told:
+        client.responses.retrieve(answer.id, extra_query={"stream": "true"} | query)
+    refusal(told.value, 400, "invalid_value", param)
