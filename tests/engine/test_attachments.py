@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from agent import images, tokens
 from agent.llm.capabilities import can_see
+from agent.llm.providers import SCRIPTED
 from conversations.attachments import intake, parts, store
 from conversations.attachments.parts import SentFile
 from conversations.engine import inbox, model_request, retention, turn_control
@@ -121,7 +122,7 @@ def test_a_further_model_that_sees_is_asked_in_place_of_one_that_does_not(say, m
     ],
 )  # fmt: skip
 def test_which_models_see(model, name, sees):
-    assert can_see(name) is sees
+    assert can_see(SCRIPTED, name) is sees
 
 
 def test_a_picture_that_the_storage_lacks_is_tried_again(say, model, stored, settings):

@@ -41,7 +41,7 @@ def said(role, content):
 def sent(turn):
     """What its last model call was sent; as the record tells it, without a doubt."""
     call = calls_of(turn)[-1]
-    again = build_again(turn.conversation, turn.model, call.record, turn.options)
+    again = build_again(turn.conversation, turn.model, call.record, turn=turn)
     assert again.doubts == []
     return again.request.messages
 

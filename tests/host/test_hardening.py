@@ -98,5 +98,5 @@ class TestTakingOut:
 
 @pytest.mark.shapeless(reason="it reads the source")
 def test_every_secret_of_the_settings_is_taken_out():
-    secret = {reader.name for reader in readers() if reader.kind in ("secret", "key", "server")}
+    secret = {reader.name for reader in readers() if reader.kind in ("secret", "key", "server", "headers")}
     assert set(hardening.SECRETS) == {*secret, *READ_ELSEWHERE}
