@@ -15,7 +15,6 @@ from uuid import UUID
 from django.http import JsonResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from agent.loop import ChatMessage
 from conversations.engine import caller, inbox, turn_control
@@ -34,6 +33,7 @@ from conversations.openai_api.parameters import answer_format, model_parameters
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.turn_parts import Part, Used, first_message, is_over, part_of
 from conversations.openai_api.values import as_flag, as_object, as_one_of, as_text, metadata_of
+from conversations.openai_api.views import KeyView
 from conversations.options import Options
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.accounts.authentication import key_of
@@ -316,7 +316,7 @@ def usage_of(used: Used) -> dict[str, Any]:
     }
 
 
-class ChatCompletions(APIView):
+class ChatCompletions(KeyView):
     """Ask an agent."""
 
     scopes: ClassVar = {"POST": (Scope.CHAT,)}

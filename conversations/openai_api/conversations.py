@@ -6,7 +6,6 @@ from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from agent import access
 from agent.loop import ChatMessage
@@ -20,6 +19,7 @@ from conversations.openai_api.items import Item, items_of, said
 from conversations.openai_api.pages import PARAMETERS, as_list, listed, message_of, page_of
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.values import as_object, metadata_of
+from conversations.openai_api.views import KeyView
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.api import owner_of
@@ -69,7 +69,7 @@ def _added(given: Any, *, least: int) -> list[ChatMessage]:
     return read.messages()
 
 
-class ConversationCreate(APIView):
+class ConversationCreate(KeyView):
     """Beginning a conversation."""
 
     scopes: ClassVar = {"POST": (Scope.CHAT,)}
@@ -91,7 +91,7 @@ class ConversationCreate(APIView):
         return Response(shown(conversation))
 
 
-class ConversationDetail(APIView):
+class ConversationDetail(KeyView):
     """One conversation."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT), "POST": (Scope.CHAT,), "DELETE": (Scope.CHAT,)}
@@ -123,7 +123,7 @@ class ConversationDetail(APIView):
         return Response(told)
 
 
-class ConversationItems(APIView):
+class ConversationItems(KeyView):
     """What was said in a conversation."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT), "POST": (Scope.CHAT,)}
@@ -148,7 +148,7 @@ class ConversationItems(APIView):
         return Response(as_list(items_of(rows)))
 
 
-class ConversationItem(APIView):
+class ConversationItem(KeyView):
     """One item."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT), "DELETE": (Scope.CHAT,)}

@@ -7,7 +7,6 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from agent import tokens
 from agent.loop import ChatMessage
@@ -16,6 +15,7 @@ from conversations.openai_api import shapes
 from conversations.openai_api.response_request import Asked, read
 from conversations.openai_api.responses import transcript_of
 from conversations.openai_api.shapes import errors
+from conversations.openai_api.views import KeyView
 from memory import documents
 from nanohost.accounts.models import Scope
 from nanohost.lib.api import owner_of
@@ -47,7 +47,7 @@ def estimated(asked: Asked, transcript: list[ChatMessage], *, instructions: str,
     return int(count * max(tokens.correction.ratio(agent.own_model()), 1.0))
 
 
-class InputTokens(APIView):
+class InputTokens(KeyView):
     """Counting tokens."""
 
     scopes: ClassVar = {"POST": (Scope.CHAT,)}

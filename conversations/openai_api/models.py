@@ -7,12 +7,12 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from agent import access
 from agent.models import Agent
 from conversations.openai_api.errors import ModelNotFound
 from conversations.openai_api.shapes import errors
+from conversations.openai_api.views import KeyView
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import ApiKey, Scope
 
@@ -64,7 +64,7 @@ def model_of(key: ApiKey, name: str) -> AsModel:
     return AsModel(agent=agent, name=name)
 
 
-class ModelList(APIView):
+class ModelList(KeyView):
     """The models that there are."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}
@@ -76,7 +76,7 @@ class ModelList(APIView):
         return Response({"object": "list", "data": [AsModel(agent=each, name=each.name).as_json() for each in agents]})
 
 
-class ModelDetail(APIView):
+class ModelDetail(KeyView):
     """One model."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}

@@ -17,7 +17,6 @@ from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from agent import access
 from agent.loop import ChatMessage
@@ -37,6 +36,7 @@ from conversations.openai_api.pages import PARAMETERS, listed, page_of
 from conversations.openai_api.response_request import Asked, read
 from conversations.openai_api.response_view import ResponseView, answers_of, stretch_of
 from conversations.openai_api.shapes import errors
+from conversations.openai_api.views import KeyView
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
@@ -399,7 +399,7 @@ def _owned(request: Request, response_id: str) -> StoredResponse:
     return row
 
 
-class ResponseCreate(APIView):
+class ResponseCreate(KeyView):
     """Asking an agent."""
 
     scopes: ClassVar = {"POST": (Scope.CHAT,)}
@@ -456,7 +456,7 @@ _STREAM = [
 ]
 
 
-class ResponseDetail(APIView):
+class ResponseDetail(KeyView):
     """One response."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT), "DELETE": (Scope.CHAT,)}
@@ -516,7 +516,7 @@ def _starting_after(request: Request) -> int | None:
     return int(given)
 
 
-class ResponseCancel(APIView):
+class ResponseCancel(KeyView):
     """Cancelling a response."""
 
     scopes: ClassVar = {"POST": (Scope.CHAT,)}
@@ -536,7 +536,7 @@ class ResponseCancel(APIView):
         return as_response(accepted(row.turn))
 
 
-class ResponseInputItems(APIView):
+class ResponseInputItems(KeyView):
     """What a response was made of."""
 
     scopes: ClassVar = {"GET": (Scope.READ, Scope.CHAT)}
