@@ -20,11 +20,15 @@ from agent.models import Agent, AgentVersion, ProviderOutage
 from agent.spending.models import Budget, ModelPrice
 from conversations.engine import inbox, intake
 from conversations.models import (
+    Attachment,
+    AttachmentUse,
+    CallerRound,
     Compaction,
     Conversation,
     DeferredMessage,
     Delivery,
     Message,
+    StoredResponse,
     Turn,
     WebhookEndpoint,
     Worker,
@@ -93,6 +97,31 @@ def make_rows(number: int) -> None:
             content=HOSTILE,
             tool_name=HOSTILE,
             tool_calls=[{"id": HOSTILE, "function": {"name": HOSTILE, "arguments": HOSTILE}}],
+        )
+        CallerRound.objects.create(
+            turn=turn,
+            number=0,
+            calls=[{"id": HOSTILE, "function": {"name": HOSTILE, "arguments": HOSTILE}}],
+            messages=1,
+            prompt_tokens=1,
+            completion_tokens=1,
+            cached_tokens=0,
+        )
+        file = Attachment.objects.create(
+            owner_id=owner.pk,
+            sha256=f"{index:064}",
+            path=f"{owner.pk}/{new_id()}",
+            media_type="text/plain",
+            size=1,
+            text=HOSTILE,
+            problem=HOSTILE,
+            used_at=timezone.now(),
+        )
+        AttachmentUse.objects.create(
+            attachment=file, conversation=conversation, message_id=new_id(), name=HOSTILE[:100]
+        )
+        StoredResponse.objects.create(
+            id=StoredResponse.id_of(turn.pk, 0), turn=turn, number=0, asked={"instructions": HOSTILE}
         )
         ToolCall.objects.create(
             conversation_id=conversation.pk,
