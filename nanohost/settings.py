@@ -466,7 +466,7 @@ AXES_SENSITIVE_PARAMETERS = ["username"]  # neither logged nor kept with what wa
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "nanohost.accounts.authentication.ApiKeyAuthentication",
-        "nanohost.accounts.browser.BrowserAuthentication",
+        "nanohost.chat.authentication.BrowserAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["nanohost.accounts.authentication.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["nanohost.lib.rest.RedactedJSONRenderer"],

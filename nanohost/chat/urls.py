@@ -14,8 +14,8 @@ from django.views.decorators.http import require_safe
 from agent import access
 from agent.models import DEFAULT_AGENT, Agent
 from nanohost.accounts import keys
-from nanohost.accounts.browser import with_what_the_user_may
 from nanohost.accounts.models import ACTIVE, Scope
+from nanohost.chat.authentication import with_what_the_user_may
 
 SIGN_IN = "/chat/sign-in/"
 

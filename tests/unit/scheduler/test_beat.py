@@ -88,5 +88,5 @@ def test_the_overview_says_which_job_is_late(admin_client, jobs, last_run, words
     jobs.update(last_run_at=timezone.now())
     jobs.filter(name="tick").update(last_run_at=timezone.now() + last_run)
     page = admin_client.get(reverse("admin:index")).content.decode()
-    assert ('id="late-jobs"' in page) == bool(words)
+    assert ('data-condition="jobs_late"' in page) == bool(words)
     assert words in page
