@@ -130,8 +130,9 @@ def body_of(request: ModelRequest) -> dict[str, Any]:
         body["output_config"] = body.get("output_config", {}) | answer
     # A model that thinks takes neither, and none takes both. The package does not know them any more; models do.
     if "thinking" not in body:
-        if request.temperature is not None:
-            body["extra_body"] = {"temperature": min(request.temperature, 1.0)}
+        temperature = given.get("temperature", request.temperature)
+        if temperature is not None:
+            body["extra_body"] = {"temperature": min(temperature, 1.0)}
         elif "top_p" in given:
             body["extra_body"] = {"top_p": given["top_p"]}
     if stop := given.get("stop"):

@@ -136,7 +136,7 @@ def test_the_asynchronous_package_streams_as_well(host):
 
 
 def test_an_answer_that_is_begun_anew_has_a_new_item(client):
-    steps = script({"fail": "unavailable", "times": 1, "after": 2, "say": "one two three", "pace": 0})
+    steps = script({"fail": "unavailable", "times": 1, "after": 2, "say": "one two three", "pace": 0.2})
     events = streamed(client, steps)
     response = is_consistent(events)
     void, item = [each.item for each in events if each.type == "response.output_item.done"]

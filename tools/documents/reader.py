@@ -46,7 +46,6 @@ MAX_PAGES = 2000
 # Those that a text has none of, but for blanks, ends of lines and pages, and ANSI's escape.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_TRAILING = re.compile(r"[ \t\r]+\n")
 
 
 class Refused(Exception):
@@ -141,7 +140,8 @@ def _taken_out(texts: Callable[[bytes], Iterable[str]], data: bytes, max_chars: 
     text = _CONTROL.sub("", "\n".join(parts))
     # Ones that pair up to no character could not be stored.
     text = text.encode("utf-8", "replace").decode()
-    text = _BLANK_LINES.sub("\n\n", _TRAILING.sub("\n", text)).strip()
+    text = "\n".join(line.rstrip(" \t\r") for line in text.split("\n"))
+    text = _BLANK_LINES.sub("\n\n", text).strip()
     if not text and not problem:
         problem = "there is no text in it; it may be made of pictures"
     return {"text": text[:max_chars], "problem": problem or _cut(chars, max_chars)}

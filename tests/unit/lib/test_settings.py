@@ -162,6 +162,7 @@ SECRETS = {
     "EMAIL_HOST_PASSWORD": "the word of the mail server",
     **{row.key: f"sk-0123456789-{row.name}" for row in PROVIDERS.values()},
     "ZHIPUAI_API_KEY": "sk-0123456789-also-of-zhipu",
+    "ATTACHMENTS_BUCKET_KEY": "the word of the bucket",
     "METRICS_TOKEN": "scrape-0123456789",
     "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
     "REDIS_URL": "rediss://:pass-word@redis.example:6380/0",
