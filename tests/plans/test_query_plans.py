@@ -1144,7 +1144,8 @@ on_api("POST responses/{}/cancel", lambda: f"responses/{a_response()}/cancel", b
 on_api("DELETE responses/{}", lambda: f"responses/{a_response()}", **AS_V1)
 
 
-@operation("POST responses, from an earlier one")
+# It stores what it copies: some 400 messages, each in five indexes.
+@operation("POST responses, from an earlier one", replace(HOT, blocks=5000))
 def branch() -> Callable[[], object]:
     body = RESPONSE | {"previous_response_id": a_response()}
     return lambda: call_api("POST", "responses", status=202, body=body, **AS_V1)
