@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.forms.models import model_to_dict
+
 from agent.llm.providers import PROVIDERS
 from agent.models import MAX_MEMORY_WINDOW, Agent, Effort
 from nanohost.nanobot_config.errors import Refused
@@ -90,10 +92,27 @@ def _provider(given: str) -> str:
     return str(_checked(found, found in PROVIDERS, "there is no such provider here"))
 
 
+def now(agent: Agent) -> dict[str, Any]:
+    """The fields as they are."""
+    return model_to_dict(agent, fields=list(FIELDS.values()))
+
+
+def put(agent: Agent, values: Mapping[str, Any]) -> None:
+    """Set those fields that have a value here."""
+    agent.model = values.get("model", agent.model)
+    agent.provider = values.get("provider", agent.provider)
+    agent.output_reserve = values.get("output_reserve", agent.output_reserve)
+    agent.temperature = values.get("temperature", agent.temperature)
+    agent.max_tool_rounds = values.get("max_tool_rounds", agent.max_tool_rounds)
+    agent.memory_window = values.get("memory_window", agent.memory_window)
+    agent.reasoning_effort = values.get("reasoning_effort", agent.reasoning_effort)
+    agent.check_in_minutes = values.get("check_in_minutes", agent.check_in_minutes)
+
+
 def given_value(place: Place, agent: Agent) -> Any:
     """What a config.json says of an agent's field; None if the field is empty."""
     name = FIELDS[place]
-    value = getattr(agent, name)
+    value = now(agent)[name]
     if value in ("", None):
         return None
     if name == "memory_window":

@@ -55,11 +55,12 @@ def _value_in(content: str, secret: Secret) -> Any:
 
 def _tell_of(agent: Agent, leaves: dict[Place, Any], environment: Mapping[str, str]) -> None:
     """What the agent is by now, where that is not what was imported."""
+    fields = agents.now(agent)
     for place, name in agents.FIELDS.items():
         now = agents.given_value(place, agent)
         if place in leaves:
             try:
-                if agents.field_value(place, leaves[place], environment) == getattr(agent, name):
+                if agents.field_value(place, leaves[place], environment) == fields[name]:
                     continue
             except agents.NoPlace:
                 if now is None:

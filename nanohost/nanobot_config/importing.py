@@ -185,7 +185,7 @@ class _Import:
             self.report.warnings.append(f"{as_text(place)}: the agent stays as it is: {error.why}.")
             self._say(place, Fate.SAME if is_stored else Fate.STORED, "but the agent stays as it is")
             return
-        same = getattr(self.agent, name) == value
+        same = agents.now(self.agent)[name] == value
         fate = Fate.SET if not same else Fate.SAME if is_stored else Fate.STORED
         self._fields[name] = value
         words = f"{name} of the agent {self.agent.name} is {_shown(value)}" if value not in ("", None) else ""
@@ -328,8 +328,7 @@ class _Import:
 
     def store(self) -> None:
         """Store all of it: rows first, files last."""
-        for name, value in self._fields.items():
-            setattr(self.agent, name, value)
+        agents.put(self.agent, self._fields)
         self.agent.save_version(by=user_of_this())
         for key, part in self.parts.items():
             self._store_part(key, part)

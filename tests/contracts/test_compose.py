@@ -184,6 +184,7 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
         "email_host_password": ["worker"],
         "llm_headers": ["worker"],
         **{provider.key.lower(): ["worker"] for provider in PROVIDERS.values()},
+        "llm_headers": ["worker"],
     }
 
 
