@@ -24,6 +24,15 @@ class Migration(migrations.Migration):
                         default=nanohost.lib.ids.new_id, editable=False, primary_key=True, serialize=False
                     ),
                 ),
+                (
+                    "turn",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="caller_rounds",
+                        to="conversations.turn",
+                    ),
+                ),
                 ("number", models.PositiveIntegerField(help_text="Its place in the turn, from 0.")),
                 ("calls", models.JSONField(help_text="The calls, in the chat format.")),
                 (
@@ -48,6 +57,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["turn_id", "number"],
+                "constraints": [models.UniqueConstraint(fields=("turn", "number"), name="one_caller_round_a_number")],
             },
         ),
         migrations.AddField(
@@ -95,19 +105,5 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("options__isnull", False)), fields=["body_hash"], name="turns_by_body"
             ),
-        ),
-        migrations.AddField(
-            model_name="callerround",
-            name="turn",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="caller_rounds",
-                to="conversations.turn",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callerround",
-            constraint=models.UniqueConstraint(fields=("turn", "number"), name="one_caller_round_a_number"),
         ),
     ]

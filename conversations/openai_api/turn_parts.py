@@ -63,8 +63,11 @@ def part_of(turn: Turn, number: int) -> Part | None:
 
 
 def _used(at_its_end: Turn | CallerRound, before: CallerRound | None) -> Used:
-    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-    return Used(**{name: getattr(at_its_end, name) - (getattr(before, name) if before else 0) for name in names})
+    return Used(
+        prompt_tokens=at_its_end.prompt_tokens - (before.prompt_tokens if before else 0),
+        completion_tokens=at_its_end.completion_tokens - (before.completion_tokens if before else 0),
+        cached_tokens=at_its_end.cached_tokens - (before.cached_tokens if before else 0),
+    )
 
 
 def first_message(turn: Turn, number: int) -> int:
