@@ -397,6 +397,17 @@ def test_one_that_was_sent_again_lately_is_not_deleted(owner, say):
     assert store.collect() == 1
 
 
+def test_a_person_who_is_erased_has_no_file_left(say, owner, model, stored):
+    from nanohost.console import people
+
+    settle([say("Look", files=[sent(files.picture())])])
+    store.store(owner.pk, b"words", intake.reading.read(b"words", name="x"))  # and none refers to it
+    assert people.belongings(owner)["attachments"] == 2
+    receipt = people.erase(owner)
+    assert (2, "conversations_attachment") in receipt.rows
+    assert (Attachment.objects.count(), stored()) == (0, [])
+
+
 # --- in the console ----------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from agent.models import Agent, AgentVersion, ProviderOutage
 from agent.spending.models import Budget, ModelPrice
 from conversations.engine import inbox, intake
 from conversations.models import (
+    Attachment,
+    AttachmentUse,
     Compaction,
     Conversation,
     DeferredMessage,
@@ -94,6 +96,11 @@ def make_rows(number: int) -> None:
             tool_name=HOSTILE,
             tool_calls=[{"id": HOSTILE, "function": {"name": HOSTILE, "arguments": HOSTILE}}],
         )
+        file = Attachment.objects.create(
+            owner_id=owner.pk, sha256="0" * 64, path=f"{new_id()}", media_type=HOSTILE, size=1, text=HOSTILE,
+            is_stored=True, used_at=timezone.now(),
+        )  # fmt: skip
+        AttachmentUse.objects.create(attachment=file, conversation=conversation, message_id=new_id(), name=HOSTILE)
         ToolCall.objects.create(
             conversation_id=conversation.pk,
             turn_id=turn.pk,
