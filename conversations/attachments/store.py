@@ -27,6 +27,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from conversations.models import Attachment, AttachmentUse
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
 from tools.documents.reading import Read
 
@@ -167,6 +168,17 @@ def collect_one(pk: UUID, grace: timedelta) -> bool:
         logger.warning("a file could not be deleted, and is tried again (%s)", type(error).__name__)
         return False
     return True
+
+
+def erase(owner_id: int, rows: int, erased: Erased) -> bool:
+    """Delete an owner's files, with what was known of them, in the caller's transaction; True if there are more. If
+    that is undone, their rows are there again, and it is gone on with."""
+    found = list(Attachment.objects.select_for_update().filter(owner_id=owner_id).order_by("pk")[:rows])
+    for row in found:
+        erased.add(Attachment, row.pk, row.sha256, row.text)
+        Attachment.objects.filter(pk=row.pk).update(is_stored=False)
+        remove(row)
+    return len(found) == rows
 
 
 def remove(row: Attachment) -> None:

@@ -6,7 +6,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -24,7 +23,7 @@ from django.db import models, transaction
 
 from conversations.attachments import store
 from conversations.engine import retention, turn_control
-from conversations.models import Conversation, DeferredMessage, Message, Turn
+from conversations.models import Attachment, Conversation, DeferredMessage, Message, Turn
 from conversations.statuses import FINAL
 from memory import index
 from nanohost.accounts import audit, holds
@@ -84,6 +83,7 @@ def belongings(user: User) -> dict[str, int]:
     of_conversations = {"conversation__owner": user}
     counts["messages"] = Message.objects.filter(**of_conversations).count()
     counts["deferred messages"] = DeferredMessage.objects.filter(**of_conversations).count()
+    counts["attachments"] = Attachment.objects.filter(owner_id=user.pk).count()
     counts["tool calls"] = calls.of_owner(user.pk).count()
     return dict(+counts)
 
@@ -123,7 +123,6 @@ def erase(user: User, *, seconds: float | None = None) -> Receipt | None:
                 return None
             erase_some()
         index.forget_deleted()
-        store.collect(owner_id=user.pk, grace=timedelta())
         return _take_leave(user)
 
 
@@ -141,6 +140,7 @@ def _pieces(user: User) -> Iterator[Callable[[], object]]:
             yield from _until_done(pace, user, partial(_delete_some, ended))
             yield partial(turn_control.delete_conversation, pk)
             yield from _until_done(pace, user, partial(_erase_calls, calls.of_conversation(pk)))
+    yield from _until_done(pace, user, partial(store.erase, user.pk))
     rows = [rows for _, rows in _rows_of(user)]
     for each in (ScheduleRun.objects.filter(schedule__owner=user), *rows, *_by_number(user), *_by_their_name(user)):
         yield from _until_done(pace, user, partial(_delete_some, each))
@@ -206,7 +206,7 @@ def _by_number(user: User) -> Iterator[models.QuerySet[Any]]:
     for model in apps.get_models():
         names = {field.name for field in model._meta.concrete_fields if not field.is_relation}
         for name in sorted(names & {"owner_id", "user_id"}):
-            if model not in (ToolCall, LegalHold):
+            if model not in (ToolCall, LegalHold, Attachment):
                 yield model._default_manager.filter(**{name: user.pk})
 
 

@@ -294,8 +294,8 @@ def test_a_file_stays_while_a_message_refers_to_it_and_goes_then(say, conversati
     settle([say("Look", files=[sent(files.picture())])])
     assert store.collect(grace=NOW) == 0
     assert len(stored()) == 2
-    while retention.erase_messages(conversation.pk, before=None, rows=100, erased=Erased()):
-        pass
+    with transaction.atomic():
+        assert not retention.erase_messages(conversation.pk, before=None, rows=100, erased=Erased())
     assert AttachmentUse.objects.count() == 0
     assert store.collect() == 0  # it was sent just now
     assert store.collect(grace=NOW) == 1
@@ -396,6 +396,17 @@ def test_one_that_was_sent_again_lately_is_not_deleted(owner, say):
     assert store.collect() == 0
     Attachment.objects.update(used_at=F("used_at") - timedelta(hours=2))
     assert store.collect() == 1
+
+
+def test_a_person_who_is_erased_has_no_file_left(say, owner, model, stored):
+    from nanohost.console import people
+
+    settle([say("Look", files=[sent(files.picture())])])
+    store.store(owner.pk, b"words", intake.reading.read(b"words", name="x"))  # and none refers to it
+    assert people.belongings(owner)["attachments"] == 2
+    receipt = people.erase(owner)
+    assert (2, "conversations_attachment") in receipt.rows
+    assert (Attachment.objects.count(), stored()) == (0, [])
 
 
 # --- in the console ----------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from agent.spending.bills import Bill
 from agent.spending.models import Budget, BudgetPeriod
 from conversations import announced, taint
 from conversations.api import urls
+from conversations.attachments import store
 from conversations.deliveries import outbox
 from conversations.engine import (
     announcements,
@@ -53,6 +54,7 @@ from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, DELIVERIES, TOOLS, TURNS
 from conversations.models import (
+    AttachmentUse,
     CallerRound,
     Compaction,
     CompactionStatus,
@@ -80,6 +82,7 @@ from tests.support import bulk, servers
 from tests.support.query_plan import Statement, explained
 from tools import calls, limits
 from tools import retention as of_calls
+from tools.documents.reading import Read
 from tools.models import Approval, CallStatus, ToolCall, ToolSetting, sync_settings
 
 pytestmark = [
@@ -178,6 +181,14 @@ def conversation_of() -> Callable[[], object]:
 def receive() -> Callable[[], object]:
     conversation = the_long_one()
     return lambda: inbox.receive(conversation=conversation, content="words", request_id="request")
+
+
+def a_file() -> AttachmentUse:
+    """Of the first owner's, with a thumbnail."""
+    read = Read(media_type="image/png", width=1, height=1, thumbnail=b"small")
+    row = store.store(1, b"a picture", read)
+    store.refer(the_long_one().pk, new_id(), [store.reference(row, "a name")])
+    return AttachmentUse.objects.get(attachment=row)
 
 
 @operation("inbox.receive, with an idempotency key")
@@ -1190,6 +1201,8 @@ on_api(
 on_api(
     "POST conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns", body={"message": "x"}, status=202
 )
+on_api("GET attachments/{}", lambda: f"attachments/{a_file().attachment_id}")
+on_api("GET attachments/{}/thumbnail", lambda: f"attachments/{a_file().attachment_id}/thumbnail")
 on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)
 
 

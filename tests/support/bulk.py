@@ -18,6 +18,8 @@ MESSAGES_A_TURN, CALLS_A_TURN = 5, 2
 # Those that refer to others first: a table that is logged may not refer to one that is not.
 _TABLES = (
     *(
+        "conversations_attachmentuse",
+        "conversations_attachment",
         "conversations_delivery",
         "conversations_webhookendpoint",
         "conversations_latermessage",

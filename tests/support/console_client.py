@@ -108,18 +108,10 @@ def make_rows(number: int) -> None:
             cached_tokens=0,
         )
         file = Attachment.objects.create(
-            owner_id=owner.pk,
-            sha256=f"{index:064}",
-            path=f"{owner.pk}/{new_id()}",
-            media_type="text/plain",
-            size=1,
-            text=HOSTILE,
-            problem=HOSTILE,
-            used_at=timezone.now(),
-        )
-        AttachmentUse.objects.create(
-            attachment=file, conversation=conversation, message_id=new_id(), name=HOSTILE[:100]
-        )
+            owner_id=owner.pk, sha256="0" * 64, path=f"{new_id()}", media_type=HOSTILE, size=1, text=HOSTILE,
+            is_stored=True, used_at=timezone.now(),
+        )  # fmt: skip
+        AttachmentUse.objects.create(attachment=file, conversation=conversation, message_id=new_id(), name=HOSTILE)
         StoredResponse.objects.create(
             id=StoredResponse.id_of(turn.pk, 0), turn=turn, number=0, asked={"instructions": HOSTILE}
         )
