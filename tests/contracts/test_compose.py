@@ -182,7 +182,6 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
         "webhook_key": ["web", "worker"],
         "attachments_bucket_key": ["web", "worker"],
         "email_host_password": ["worker"],
-        "llm_headers": ["worker"],
         **{provider.key.lower(): ["worker"] for provider in PROVIDERS.values()},
         "llm_headers": ["worker"],
     }

@@ -24,7 +24,6 @@ _TABLES = (
         "conversations_webhookendpoint",
         "conversations_latermessage",
         "conversations_compaction",
-        "conversations_attachmentuse",
         "conversations_callerround",
         "conversations_response",
         "conversations_message",
