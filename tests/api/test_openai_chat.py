@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from conversations.openai_api.parameters import REFUSED
-from tests.support.api_client import key_of, rows, start, stored
+from tests.support.api_client import key_of, rows, start, stored_at_rest
 from tests.support.hosts import KEY, Host
 from tests.support.openai_client import async_openai_client, openai_client, refusal, strictly
 from tests.support.scripts import script
@@ -293,12 +293,12 @@ def test_an_answer_that_is_begun_anew_goes_on_where_it_says_the_same(client):
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_name_and_stored_nowhere(client, host, changes, code, param):
-    before = stored(host)[:2]  # whatever turns of other tests still say
+    before = stored_at_rest(host)
     body = {"model": MODEL, "messages": user("Hello")} | changes
     with pytest.raises(openai.BadRequestError) as told:
         client.post("/chat/completions", body=body, cast_to=object)
     refusal(told.value, 400, code, param)
-    assert stored(host)[:2] == before
+    assert stored_at_rest(host) == before
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from conversations.openai_api import schema
 from nanohost.accounts.models import Scope
-from tests.support.api_client import key_of, start, stored
+from tests.support.api_client import key_of, start, stored_at_rest
 from tests.support.hosts import KEY, Host
 
 ROUTES = {
@@ -83,12 +83,12 @@ def test_a_key_opens_what_its_scope_is_for_and_nothing_else(host, keys, scope, r
 def test_no_route_opens_without_a_good_key(host, route):
     revoked = key_of(host, f"revoked {route}")
     host.sql("UPDATE accounts_apikey SET revoked_at = CURRENT_TIMESTAMP WHERE prefix = ?", revoked.split("_")[1])
-    before = stored(host)
+    before = stored_at_rest(host)
     for key in (None, revoked, KEY[:-1] + "x"):
         answer = call(host, key, route)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert stored(host) == before
+    assert stored_at_rest(host) == before
 
 
 def test_what_somebody_else_has_asked_is_not_found_by_its_key(host):
@@ -140,7 +140,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_body_that_means_harm_is_refused_at_once_and_stored_nowhere(host, name):
-    before, began = stored(host), time.perf_counter()
+    before, began = stored_at_rest(host), time.perf_counter()
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     sent = json.dumps(LARGE[name]).encode()
     answer = httpx2.post(f"{host.address}/v1/chat/completions", content=sent, headers=headers, timeout=60)
@@ -148,7 +148,7 @@ def test_a_body_that_means_harm_is_refused_at_once_and_stored_nowhere(host, name
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert len(answer.content) < 5_000, "what was sent is not sent back"
-    assert stored(host) == before
+    assert stored_at_rest(host) == before
     assert time.perf_counter() - began < 10
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import openai
 import pytest
 
-from tests.support.api_client import key_of, rows, stored
+from tests.support.api_client import key_of, rows, stored_at_rest
 from tests.support.hosts import Host
 from tests.support.openai_client import openai_client, refusal, strictly
 from tests.support.responses import kinds, told, whole
@@ -171,9 +171,9 @@ def test_a_name_that_the_host_has_as_well_is_refused(client, with_time):
 def test_the_same_outputs_once_more_are_the_same_response(client, host):
     first = ask(client)
     second = ask(client, outputs(first, "rain", "sun"), previous_response_id=first.id)
-    before = stored(host)
+    before = stored_at_rest(host)
     assert ask(client, outputs(first, "rain", "sun"), previous_response_id=first.id) == second
-    assert stored(host) == before
+    assert stored_at_rest(host) == before
 
 
 def test_other_outputs_are_a_branch(client, host):

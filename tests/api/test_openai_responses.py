@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.support.api_client import key_of, rows, start, stored
+from tests.support.api_client import key_of, rows, start, stored_at_rest
 from tests.support.hosts import Host
 from tests.support.openai_client import async_openai_client, openai_client, refusal, strictly
 from tests.support.responses import whole
@@ -402,7 +402,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_name_and_stored_nowhere(client, host, changes, code, param):
-    before = stored(host)[:2]  # whatever turns of other tests still say
+    before = stored_at_rest(host)
     body = {"model": MODEL, "input": "Hello"} | changes
     if code is None:
         client.post("/responses", body=body, cast_to=object)
@@ -410,7 +410,7 @@ def test_what_makes_no_sense_is_refused_with_its_name_and_stored_nowhere(client,
     with pytest.raises(openai.BadRequestError) as told:
         client.post("/responses", body=body, cast_to=object)
     refusal(told.value, 400, code, param or told.value.param)
-    assert stored(host)[:2] == before
+    assert stored_at_rest(host) == before
 
 
 @pytest.mark.parametrize(
@@ -438,20 +438,20 @@ def test_a_chain_from_what_goes_on_is_refused(client):
 def test_an_idempotency_key_makes_one_turn(client, host):
     headers = {"Idempotency-Key": "one-response"}
     first = ask(client, "Once", extra_headers=headers)
-    before = stored(host)[:2]  # whatever turns of other tests still say
+    before = stored_at_rest(host)
     assert ask(client, "Once", extra_headers=headers) == first
-    assert stored(host)[:2] == before
+    assert stored_at_rest(host) == before
     with pytest.raises(openai.ConflictError) as told:
         ask(client, "Twice", extra_headers=headers)
     refusal(told.value, 409, "idempotency_conflict")
 
 
 def test_a_retry_of_the_package_is_the_same_turn(client, host):
-    before = stored(host)[:2]  # whatever turns of other tests still say
+    before = stored_at_rest(host)
     impatient = client.with_options(timeout=1.0, max_retries=3)
     answer = ask(impatient, script({"sleep": 1.5, "say": "Here I am."}))
     assert answer.output_text == "Here I am."
-    assert stored(host)[1] == before[1] + 1
+    assert stored_at_rest(host)[1] == before[1] + 1
 
 
 # --- in the background -------------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def test_a_response_is_cancelled(client):
 
 
 def test_tokens_are_counted_without_asking_a_model(client, host):
-    before = stored(host)[:2]  # whatever turns of other tests still say
+    before = stored_at_rest(host)
 
     def count(given: Any, **more: Any) -> int:
         counted = strictly(client.responses.input_tokens.count(model=MODEL, input=given, **more))
@@ -488,7 +488,7 @@ def test_tokens_are_counted_without_asking_a_model(client, host):
     few, many = count("Hello"), count("Hello " * 1000)
     assert many - few > 500
     assert count("Hello", instructions="word " * 400) > few + 200
-    assert stored(host)[:2] == before
+    assert stored_at_rest(host) == before
     first = ask(client, "Hello " * 1000)
     assert abs(first.usage.input_tokens - many) < many * 0.2
     assert count("Hello", previous_response_id=first.id) > many

@@ -8,7 +8,7 @@ from uuid import UUID
 import openai
 import pytest
 
-from tests.support.api_client import key_of, rows, start, stored
+from tests.support.api_client import key_of, rows, start, stored_at_rest
 from tests.support.hosts import Host
 from tests.support.openai_client import openai_client, refusal, strictly
 from tests.support.scripts import script
@@ -162,10 +162,10 @@ def test_the_same_outputs_once_more_are_the_same_answer(client, host):
     talk.give("rain", "sun")
     asked = list(talk.array)
     talk.ask()
-    before = stored(host)
+    before = stored_at_rest(host)
     again = client.chat.completions.create(messages=asked, **talk.more)
     assert (again.id, again.choices) == (talk.answer.id, talk.answer.choices)
-    assert stored(host) == before
+    assert stored_at_rest(host) == before
 
 
 def test_the_first_request_once_more_is_answered_with_the_calls_it_was(client):

@@ -185,8 +185,6 @@ ALLOWED = {
     ("nanohost.console.roles", "getattr"): "Actions of the console's pages, by the names the pages give.",
     ("scheduler.runs", "getattr"): "The columns of a row, from the tuple that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
-    ("nanohost.nanobot_config.importing", "getattr"): "Fields of an agent, from the table of their names.",
-    ("nanohost.nanobot_config.importing", "setattr"): "The same.",
     ("nanohost.settings", "globals"): "The keys of providers, by the names in their table.",
     ("nanohost.management.commands.stack", "getattr"): "The same.",
     ("conversations.events", "django.utils.module_loading.import_string"): "The transport that the settings name.",

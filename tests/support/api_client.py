@@ -14,6 +14,7 @@ import httpx2
 
 from nanohost.accounts.models import WIDE
 from tests.support.hosts import Host
+from tests.support.wait import wait_until
 
 T = TypeVar("T")
 
@@ -87,6 +88,13 @@ def stored(host: Host) -> tuple[int, ...]:
         host, "SELECT " + ", ".join(f"(SELECT count(*) FROM conversations_{each}) {each}" for each in tables)
     )
     return tuple(counts.values())
+
+
+def stored_at_rest(host: Host) -> tuple[int, ...]:
+    """The same, once the turns that other tests have left say no more. Those that wait for their callers do not."""
+    going_on = "SELECT id FROM conversations_turn WHERE status IN (?, ?) OR (status = ? AND waiting_for <> ?)"
+    wait_until(lambda: not host.sql(going_on, "queued", "running", "waiting", "caller"), seconds=60)
+    return stored(host)
 
 
 def connect(host: Host) -> socket.socket:
