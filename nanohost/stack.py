@@ -39,8 +39,6 @@ JOB, SEVERAL = "migrate", ("worker", "toolbox")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH")
 
 _SECRETS = "/run/secrets/"
-# Where containers have the volume of the files that came with messages.
-_ATTACHMENTS = "/attachments"
 # Run before a command, which keeps its pid: Linux sends it SIGTERM when this process is gone, however that ends.
 _LEASH = """
 import ctypes, os, sys
@@ -113,8 +111,6 @@ class Machine:
         for variable, value in service.environment.items():
             if (value := ours.get(variable) or _interpolated(variable, value)) is not None:
                 found[variable] = value.replace(_SECRETS, f"{self.folder}/secrets/")
-                if value == _ATTACHMENTS:
-                    found[variable] = f"{self.folder}{_ATTACHMENTS}"
         if "HTTPS" in service.environment:  # there is no proxy
             found.setdefault("HTTPS", "false")
         return found

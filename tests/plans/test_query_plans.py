@@ -30,7 +30,7 @@ from agent.spending.models import Budget, BudgetPeriod
 from conversations import announced, taint
 from conversations.api import urls
 from conversations.attachments import store
-from conversations.deliveries import outbox
+from conversations.deliveries import endpoints, outbox
 from conversations.engine import (
     announcements,
     approvals,
@@ -75,7 +75,7 @@ from nanohost.accounts import audit
 from nanohost.accounts.models import WIDE, ApiKey, AuditEntry, Scope
 from nanohost.console import attention
 from nanohost.lib.admin import GrowingAdmin
-from nanohost.lib.clock import from_now
+from nanohost.lib.clock import Now, from_now
 from nanohost.lib.erasing import MAX_ROWS, Erased
 from nanohost.lib.ids import new_id
 from tests.support import bulk, servers
@@ -280,6 +280,18 @@ operation("history.said_between", PROMPT)(
 operation("steps.store_calls")(with_claim(lambda claim: steps.store_calls(claim, CALLS, limit=None)))
 operation("steps.finish")(with_claim(lambda claim: steps.finish(claim, Completion(usage=USAGE), reply="words")))
 operation("steps.charge")(with_claim(lambda claim: steps.charge(claim, Completion(usage=USAGE), bills.NOTHING)))
+operation("steps.keep_invalid")(
+    with_claim(
+        lambda claim: steps.keep_invalid(
+            claim,
+            Completion(content="x", usage=USAGE),
+            earlier=(),
+            wrong="It is no JSON.",
+            sent=None,
+            bill=bills.NOTHING,
+        )
+    )
+)
 operation("steps.fail")(with_claim(lambda claim: steps.fail(claim, code="turn_error")))
 operation("steps.wait_for_retry")(with_claim(lambda claim: steps.wait_for_retry(claim, seconds=1)))
 operation("steps.fall_back")(with_claim(lambda claim: steps.fall_back(claim, model="m", reason="It has failed.")))
@@ -536,6 +548,7 @@ operation("compaction.hand_back")(with_hold(compaction.hand_back))
 operation("compaction.drop")(with_hold(compaction.drop))
 operation("compaction.fail")(with_hold(compaction.fail))
 operation("compaction.put_off")(with_hold(lambda hold: compaction.put_off(hold, error="", counts=True)))
+operation("compaction.fall_back")(with_hold(lambda hold: compaction.fall_back(hold, model="m", reason="It failed.")))
 # 2,000 messages at once; a stub reads them again, whole.
 operation("compaction.read", READING)(with_hold(the_part))
 operation("compaction.keep_so_far", READING)(
@@ -744,6 +757,15 @@ def anchor() -> Callable[[], object]:
 def turn_ended() -> Callable[[], object]:
     turn = a_turn()
     return lambda: announcements.turn_ended(turn.pk, TurnStatus.SUCCEEDED)
+
+
+@operation("announcements.part_ended")
+def part_ended() -> Callable[[], object]:
+    turn = a_turn()
+    endpoints.change(WebhookEndpoint.objects.earliest("pk"), kinds=sorted(announced.RESPONSES))
+    row_id = StoredResponse.id_of(turn.pk, 0)
+    StoredResponse.objects.create(id=row_id, turn=turn, number=0, asked={}, is_background=True)
+    return lambda: announcements.part_ended(turn.pk, TurnStatus.SUCCEEDED)
 
 
 @operation("announcements.announce")
@@ -981,6 +1003,18 @@ def count_results() -> Callable[[], object]:
 @operation("retention.forget_transient", BATCH)
 def forget_transient() -> Callable[[], object]:
     return lambda: retention.forget_transient(seconds=0.001)
+
+
+@operation("retention.forget_transient, dropped", BATCH)
+def forget_dropped() -> Callable[[], object]:
+    Conversation.objects.filter(is_transient=True).update(created_at=Now())
+    made = inbox.start_conversation(owner_id=a_turn().owner_id, metadata={})
+    Conversation.objects.filter(pk=made.pk).update(is_dropped=True, created_at=from_now(-86_400))
+
+    def forget() -> None:
+        assert retention.forget_transient(seconds=60) == 1
+
+    return forget
 
 
 @operation("of_calls.page", PROMPT)
@@ -1570,6 +1604,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
+        "inbox.message_of",
         *("caller.is_open", "caller.is_repeated"),
     }
     # The route GET turns/{} is nothing else.

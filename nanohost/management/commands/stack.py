@@ -1,5 +1,6 @@
 """``manage.py stack``: the production shape on this machine, by docker-compose.yml's own commands."""
 
+import json
 from typing import Any
 
 from django.conf import settings
@@ -41,6 +42,7 @@ class Command(BaseCommand):
             webhook_key=settings.WEBHOOK_KEY or env.derived(settings.SECRET_KEY, "webhooks"),
             attachments_bucket_key=settings.ATTACHMENTS_BUCKET_KEY,
             email_host_password=settings.EMAIL_HOST_PASSWORD,
+            llm_headers=json.dumps(settings.LLM_HEADERS) if settings.LLM_HEADERS else "",
             **{each.key.lower(): getattr(settings, each.key) for each in PROVIDERS.values()},
         )
         Stack(machine, several=workers, address=address, write=self._write).run()
