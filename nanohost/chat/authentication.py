@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from nanohost.accounts import audit, rates
 from nanohost.accounts.errors import AddressNotAllowed
-from nanohost.accounts.models import EVERY_AGENT, REVOKED, ApiKey, Scope
+from nanohost.accounts.models import ACTIVE, EVERY_AGENT, ApiKey, Scope
 from nanohost.lib.errors import NotAuthenticated
 from nanohost.lib.locality import address_of
 
@@ -23,7 +23,7 @@ class BrowserAuthentication(BaseAuthentication):
     """A session's cookie, and for what changes something Django's token against forged requests in ``X-CSRFToken``."""
 
     def authenticate(self, request: Request) -> tuple[object, ApiKey] | None:
-        """None where there is no session; raises for a request that may be forged, and for a key that is revoked."""
+        """None where there is no session; raises for a request that may be forged, and for a key that opens nothing."""
         asked: Any = request._request
         cookie = asked.COOKIES.get(settings.SESSION_COOKIE_NAME)
         if not cookie or "Authorization" in asked.headers or not asked.path_info.startswith(API):
@@ -34,7 +34,7 @@ class BrowserAuthentication(BaseAuthentication):
             return None
         _refuse_forged(asked)
         key = ApiKey.objects.filter(owner=user, is_of_browser=True).first()
-        if key is None or key.state == REVOKED:
+        if key is None or key.state != ACTIVE:
             raise NotAuthenticated("The chat is not open to you: open its page first, or ask an admin of this host.")
         if key.networks and not key.opens_at(address := address_of(asked)):
             raise AddressNotAllowed(f"The chat may not be used from {address}.")

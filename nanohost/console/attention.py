@@ -1,8 +1,7 @@
 """What needs somebody now: each condition in one sentence, with since when, how many are hit, and what mends it.
 
 The overview begins with this list, ``/health/status`` tells it as JSON, and docs/monitoring/alerts.yml has an alarm for
-each condition, by its name. What is asked here is asked every few seconds, by index, of a host that may be ill: a
-question that cannot be answered is a condition as well.
+each condition, by its name. What is asked here is asked every few seconds, and by index.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import admin, messages
@@ -27,11 +25,12 @@ from agent import outages
 from agent.models import ProviderOutage
 from agent.spending import budgets
 from conversations import events
-from conversations.engine import announcements, intake, sweeper
+from conversations.engine import announcements, intake
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Delivery, DeliveryStatus, Turn, Worker
 from conversations.statuses import FINAL, TurnStatus, WaitingFor
-from nanohost.console import broker, diagnosis, figures, monitors
+from nanohost.console import broker, diagnosis, figures, monitors, queue_page
+from nanohost.console.links import list_of
 from nanohost.console.models import Hour
 from nanohost.lib import clock
 from nanohost.lib.outages import refused_lately
@@ -108,11 +107,6 @@ class Question:
     look: Callable[[Look], Iterator[Need]]
 
 
-def _page(name: str, **filters: object) -> str:
-    address = reverse(f"admin:{name}_changelist")
-    return f"{address}?{urlencode(filters)}" if filters else address
-
-
 def _number(count: int, noun: str, plural: str = "") -> str:
     """Such as "1 turn", "1,234 turns", "1,000 or more turns"."""
     counted = f"{count:,} or more" if count >= MOST else f"{count:,}"
@@ -150,7 +144,7 @@ def _no_worker(look: Look) -> Iterator[Need]:
             words=f"{what}. Start one; what waits is not lost.",
             since=seen,
             hits=hits,
-            link=_page("conversations_worker"),
+            link=list_of("conversations_worker"),
             look="Workers",
         )
 
@@ -193,7 +187,7 @@ def _jobs(look: Look) -> Iterator[Need]:
             words=f"The job {name}{more} did not run on time ({wrong}). Check that celery beat and a worker run.",
             since=None,
             hits=len(late),
-            link=_page("django_celery_beat_periodictask"),
+            link=list_of("django_celery_beat_periodictask"),
             look="Jobs",
         )
 
@@ -208,17 +202,12 @@ def _sandbox(look: Look) -> Iterator[Need]:
             " bubblewrap there, or use a kernel with Landlock.",
             since=None,
             hits=len(names),
-            link=_page("conversations_worker"),
+            link=list_of("conversations_worker"),
             look="Workers",
         )
 
 
 # --- turns and models --------------------------------------------------------------------------------------------
-
-
-def _notify_again(request: HttpRequest) -> str:
-    count = sweeper.notify_again()
-    return f"Workers were notified again of {_number(count, 'piece')} of work."
 
 
 def _blocked(look: Look) -> Iterator[Need]:
@@ -232,12 +221,14 @@ def _blocked(look: Look) -> Iterator[Need]:
             hits=len(found),
             link=reverse("queue"),
             look="Queue",
-            mend=Mend(label="Notify workers again", permission="conversations.requeue_turn", do=_notify_again),
+            mend=Mend(label="Notify workers again", permission=queue_page.RING, do=queue_page.notify_again),
         )
 
 
 def _ask_providers_again(request: HttpRequest) -> str:
     names = outages.ask_again(by=request.user.get_username())
+    for name in names:
+        queue_page.log(request, ProviderOutage, name, "Asked again before its time")
     return f"The next turn asks again: {', '.join(names)}." if names else "All providers answer by now."
 
 
@@ -256,9 +247,9 @@ def _providers(look: Look) -> Iterator[Need]:
             words=f"The model provider {row.provider} fails for everybody ({row.code}). It is asked again {when}.",
             since=row.since,
             hits=waiting,
-            link=_page("agent_provideroutage"),
+            link=list_of("agent_provideroutage"),
             look="Outages",
-            mend=Mend(label="Ask it now", permission="conversations.requeue_turn", do=_ask_providers_again),
+            mend=Mend(label="Ask it now", permission=queue_page.RING, do=_ask_providers_again),
         )
 
 
@@ -278,14 +269,9 @@ def _failing(look: Look) -> Iterator[Need]:
         words=f"{failed:,} of {ended:,} turns asked since {begin:%H:%M} UTC failed, most with {most}.",
         since=begin,
         hits=failed,
-        link=_page("conversations_turn", status__exact=TurnStatus.FAILED, created_at__gte=begin.isoformat()),
+        link=list_of("conversations_turn", status__exact=TurnStatus.FAILED, created_at__gte=begin.isoformat()),
         look="Failed turns",
     )
-
-
-def _resume(request: HttpRequest) -> str:
-    intake.resume(by=request.user.get_username())
-    return "New turns are accepted again."
 
 
 def _intake(look: Look) -> Iterator[Need]:
@@ -298,7 +284,7 @@ def _intake(look: Look) -> Iterator[Need]:
             hits=look.left.held,
             link=reverse("queue"),
             look="Queue",
-            mend=Mend(label="Resume", permission="conversations.pause_intakepause", do=_resume),
+            mend=Mend(label="Resume", permission=queue_page.PAUSE, do=queue_page.resume),
         )
 
 
@@ -313,7 +299,7 @@ def _unknown_calls(look: Look) -> Iterator[Need]:
             " they got. They are not repeated by themselves.",
             since=begin,
             hits=count,
-            link=_page("tools_toolcall", status__exact=CallStatus.UNKNOWN, created_at__gte=begin.isoformat()),
+            link=list_of("tools_toolcall", status__exact=CallStatus.UNKNOWN, created_at__gte=begin.isoformat()),
             look="Tool calls",
         )
 
@@ -331,7 +317,7 @@ def _approvals(look: Look) -> Iterator[Need]:
             words=f"{_number(told['n'], 'tool call')} {'waits' if told['n'] == 1 else 'wait'} for somebody's approval.",
             since=told["since"],
             hits=told["n"],
-            link=_page("tools_approval", state__exact=ApprovalState.PENDING),
+            link=list_of("tools_approval", state__exact=ApprovalState.PENDING),
             look="Decide",
         )
 
@@ -360,7 +346,7 @@ def _schedules(look: Look) -> Iterator[Need]:
             words=f"{_number(told['n'], 'schedule')} should have run by now. Check that celery beat and a worker run.",
             since=told["since"],
             hits=told["n"],
-            link=_page("scheduler_schedule", active__exact=1, next_at__lt=(look.now - LATE).isoformat()),
+            link=list_of("scheduler_schedule", active__exact=1, next_at__lt=(look.now - LATE).isoformat()),
             look="Schedules",
         )
     paused = Schedule.objects.paused_by_failures()
@@ -372,7 +358,7 @@ def _schedules(look: Look) -> Iterator[Need]:
             f" {settings.SCHEDULE_MAX_FAILURES} failures in a row. Find out why, then resume.",
             since=None,
             hits=count,
-            link=_page("scheduler_schedule", active__exact=0, failures__gte=settings.SCHEDULE_MAX_FAILURES),
+            link=list_of("scheduler_schedule", active__exact=0, failures__gte=settings.SCHEDULE_MAX_FAILURES),
             look="Schedules",
         )
 
@@ -395,7 +381,7 @@ def _deliveries(look: Look) -> Iterator[Need]:
             words=f"{_number(count, 'event')} could not be delivered to webhooks or by e-mail since yesterday.",
             since=list(_undelivered(look).values_list("created_at", flat=True)[:MOST])[-1],
             hits=count,
-            link=_page(
+            link=list_of(
                 "conversations_delivery",
                 status__exact=DeliveryStatus.FAILED,
                 created_at__gte=(look.now - LATELY).isoformat(),

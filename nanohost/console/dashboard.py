@@ -4,10 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils import timezone
 
 from conversations.kinds import KINDS
@@ -15,6 +13,7 @@ from conversations.models import Worker
 from conversations.statuses import FINAL, TURN_STATUSES, TurnStatus, WaitingFor
 from nanohost.console import attention, figures, queue
 from nanohost.console.diagnosis import HELD, QUEUED, RUNNING, WAITING
+from nanohost.console.links import list_of
 from nanohost.console.models import Hour
 from nanohost.lib import clock
 from tools.models import CallStatus
@@ -106,9 +105,9 @@ def overview(window: Window) -> dict[str, Any]:
         ],
         "queue": waiting,
         "queued": waiting.turns[QUEUED],
-        "queued_link": _list("conversations_turn", **_OPEN[QUEUED], o=1),
+        "queued_link": list_of("conversations_turn", **_OPEN[QUEUED], o=1),
         "open": [
-            {"status": state, "count": count, "link": _list("conversations_turn", **_OPEN[state])}
+            {"status": state, "count": count, "link": list_of("conversations_turn", **_OPEN[state])}
             for state, count in waiting.turns.items()
             if count or state != HELD
         ],
@@ -126,21 +125,17 @@ def _times(each: figures.Figures) -> dict[str, float | None]:
 
 
 def _turns(begin: datetime, **filters: object) -> str:
-    return _list("conversations_turn", created_at__gte=begin.isoformat(), **filters)
+    return list_of("conversations_turn", created_at__gte=begin.isoformat(), **filters)
 
 
 def _calls(begin: datetime, **filters: object) -> str:
-    return _list("tools_toolcall", created_at__gte=begin.isoformat(), **filters)
+    return list_of("tools_toolcall", created_at__gte=begin.isoformat(), **filters)
 
 
 def _workers(queue_name: str) -> str:
     heard_after = clock.read() - timedelta(seconds=Worker.SILENT_SECONDS)
     alive = {"ended_at__isnull": True, "heartbeat_at__gt": heard_after.isoformat()}
-    return _list("conversations_worker", queues__contains=queue_name, **alive)
-
-
-def _list(page: str, **filters: object) -> str:
-    return f"{reverse(f'admin:{page}_changelist')}?{urlencode(filters)}"
+    return list_of("conversations_worker", queues__contains=queue_name, **alive)
 
 
 def _chart(hours: Iterable[Hour], begin: datetime, window: Window) -> dict[str, Any]:

@@ -225,10 +225,15 @@ def notify(request: HttpRequest) -> HttpResponse:
     """Notify workers again of what nobody came for."""
     if not request.user.has_perm(RING):
         raise PermissionDenied
-    count = sweeper.notify_again()
-    _log(request, Turn, "the queue", f"Notified again of {count}")
-    messages.success(request, f"Notified again of {count}. If they are still here in a minute, look at the workers.")
+    messages.success(request, notify_again(request))
     return HttpResponseRedirect(reverse("queue"))
+
+
+def notify_again(request: HttpRequest) -> str:
+    """The same, for whoever may; says what was done."""
+    count = sweeper.notify_again()
+    log(request, Turn, "the queue", f"Notified again of {count}")
+    return f"Notified again of {count}. If they are still here in a minute, look at the workers."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -237,14 +242,12 @@ def switch(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm(PAUSE):
         raise PermissionDenied
     if request.POST.get("action") == "resume":
-        if intake.resume(by=request.user.get_username()):
-            _log(request, IntakePause, "intake", "Resumed")
-        messages.success(request, "New turns are taken in again.")
+        messages.success(request, resume(request))
         return HttpResponseRedirect(reverse("queue"))
     reason = redact_head(reason_in(request), MAX_REASON)
     if request.method == "POST" and reason:
         if intake.pause(by=request.user.get_username(), because=reason):
-            _log(request, IntakePause, "intake", f"Paused: {reason}")
+            log(request, IntakePause, "intake", f"Paused: {reason}")
             messages.success(request, "The intake is paused.")
         else:
             messages.warning(request, "It is paused already; that pause stays as it is.")
@@ -255,7 +258,15 @@ def switch(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "console/pause.html", context, status=400 if is_missing else 200)
 
 
-def _log(request: HttpRequest, model: Any, what: str, message: str) -> None:
+def resume(request: HttpRequest) -> str:
+    """Resume the intake, for whoever may; says what was done."""
+    if intake.resume(by=request.user.get_username()):
+        log(request, IntakePause, "intake", "Resumed")
+    return "New turns are taken in again."
+
+
+def log(request: HttpRequest, model: Any, what: str, message: str) -> None:
+    """Keep in the console's log what somebody has done to something without a page of its own for that."""
     assert request.user.pk is not None
     LogEntry.objects.create(
         user_id=request.user.pk,

@@ -8,6 +8,7 @@ from agent.models import Agent
 from conversations.models import Conversation
 from nanohost.accounts import keys
 from nanohost.accounts.models import ApiKey, AuditEntry
+from nanohost.lib.clock import from_now
 
 pytestmark = pytest.mark.django_db
 
@@ -71,6 +72,14 @@ def test_what_is_somebody_else_s_is_as_unknown_as_to_a_key(anna, conversation):
     assert get(client, f"{API}/{conversation.pk}").status_code == 404
     assert get(client).json()["results"] == []
     assert post(client, f"{API}/{conversation.pk}/turns", {"message": "x"}, **SENT).status_code == 404
+
+
+def test_it_opens_nothing_when_its_key_has_expired(anna):
+    client = browser_of(anna)
+    ApiKey.objects.filter(owner=anna).update(expires_at=from_now(-1))
+    assert get(client).status_code == 401
+    assert get(client, "/chat/").status_code == 200
+    assert "closed to you" in get(client, "/chat/").content.decode()
 
 
 def test_it_opens_nothing_before_the_chat_was_opened_nor_when_its_key_is_revoked(anna):

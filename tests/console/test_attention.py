@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 import yaml
+from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 from django.utils.html import escape
@@ -231,12 +232,15 @@ def test_its_button_mends_it(name, conversation, admin_client):
     page = admin_client.get("/admin/").content.decode()
     address = f"/admin/attention/{name}/"
     assert f'action="{address}"' in page
+    before = LogEntry.objects.count()
     pressed = admin_client.post(address, follow=True)
     assert pressed.redirect_chain == [("/admin/", 302)]
     if name == "provider_failing":  # it is asked by the next turn, and is over when it answers
         assert ProviderOutage.objects.get().until <= timezone.now()
     else:
         assert name not in told()
+    if name != "deliveries_failed":  # which the audit log has
+        assert LogEntry.objects.count() == before + 1
     assert "Nothing was done" in admin_client.post("/admin/attention/no_such/", follow=True).content.decode()
 
 

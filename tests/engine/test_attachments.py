@@ -322,16 +322,16 @@ def test_one_who_sends_a_file_that_is_being_deleted_has_it_all_the_same(say, mod
         happened = []
 
         def send_it() -> None:
-            happened.append(say("Look", files=[sent(data)]))  # noqa: B023
+            happened.append(say("Look", files=[sent(data)]))  # noqa: B023 -- called at once
 
         delete, collect = store.remove, store.collect_one
         with monkeypatch.context() as patch:
             if moment == "before it is locked":
-                patch.setattr(store, "collect_one", lambda *given: (send_it(), collect(*given))[1])  # noqa: B023
+                patch.setattr(store, "collect_one", lambda *given: (send_it(), collect(*given))[1])  # noqa: B023 -- called at once
             elif moment == "once it is marked":
-                patch.setattr(store, "remove", lambda row: (send_it(), delete(row))[1])  # noqa: B023
+                patch.setattr(store, "remove", lambda row: (send_it(), delete(row))[1])  # noqa: B023 -- called at once
             else:
-                patch.setattr(store, "remove", lambda row: (delete(row), send_it())[0])  # noqa: B023
+                patch.setattr(store, "remove", lambda row: (delete(row), send_it())[0])  # noqa: B023 -- called at once
             store.collect(grace=NOW)
         assert len(happened) == 1, moment
         (turn,) = happened

@@ -73,7 +73,7 @@ def slides(*titles: str) -> bytes:
 
 def _saved(document: object) -> bytes:
     made = io.BytesIO()
-    document.save(made)  # type: ignore[attr-defined]
+    document.save(made)  # type: ignore[attr-defined]  # each of the packages has it
     return made.getvalue()
 
 
