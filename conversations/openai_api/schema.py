@@ -12,6 +12,8 @@ SETTINGS: dict[str, Any] = {
     "TITLE": "nanohost, as OpenAI's API",
     "DESCRIPTION": "Agents as models, for whatever speaks OpenAI's API.",
     "PREPROCESSING_HOOKS": [],
+    # The same field has other choices in one shape than in the next: they stay where they are, without names.
+    "POSTPROCESSING_HOOKS": [],
 }
 
 

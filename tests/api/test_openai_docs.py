@@ -36,6 +36,7 @@ def test_every_route_is_in_the_document_and_needs_a_key(host: Host):
         for operation in operations.values():
             assert operation["security"] == [{"apiKey": []}]
             assert "Scope: " in operation["description"]
+    assert "Warning:" not in host.log_text(), "what makes the document prints nothing among the lines of JSON"
 
 
 def test_the_page_tells_of_every_parameter_that_is_read():

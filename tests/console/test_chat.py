@@ -135,6 +135,7 @@ def test_an_approval_is_decided_in_the_talk(visitor, house):
     say(page, scripted({"call": [{"name": "time"}]}, {"say": "{results}"}))
     page.get_by_role("button", name="Approve").click()
     expect(answers(page).last).to_contain_text("20")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()  # what it shows now is what is stored
     page.get_by_text("Tool: time").click()
     expect(page.locator("details[open] pre").first).to_be_visible()
 
