@@ -91,9 +91,14 @@ def stored(host: Host) -> tuple[int, ...]:
 
 
 def stored_at_rest(host: Host) -> tuple[int, ...]:
-    """The same, once the turns that other tests have left say no more. Those that wait for their callers do not."""
-    going_on = "SELECT id FROM conversations_turn WHERE status IN (?, ?) OR (status = ? AND waiting_for <> ?)"
-    wait_until(lambda: not host.sql(going_on, "queued", "running", "waiting", "caller"), seconds=60)
+    """The same, once what other tests have left says no more: turns, but for those that wait for their callers, and
+    compactions, which a turn leaves behind at its end."""
+    going_on = (
+        "SELECT id FROM conversations_turn WHERE status IN (?, ?) OR (status = ? AND waiting_for <> ?)"
+        " UNION ALL SELECT id FROM conversations_compaction WHERE status IN (?, ?)"
+    )
+    states = ("queued", "running", "waiting", "caller", "queued", "running")
+    wait_until(lambda: not host.sql(going_on, *states), seconds=60)
     return stored(host)
 
 
