@@ -21,6 +21,7 @@ from agent.answer_schemas import PLAIN_TEXT
 from agent.check_in import has_nothing_to_tell, has_something_to_do, question
 from agent.models import HEARTBEAT, Agent
 from conversations.engine import inbox
+from conversations.engine.incoming import Incoming
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.ids import new_id
@@ -95,11 +96,11 @@ def _ask(row: CheckIn) -> None:
         row.state, row.conversation_id, row.turn_id = CheckInState.OPEN, conversation.pk, new_id()
         row.save(force_insert=True)
         inbox.receive(
+            # Plain text, whatever form the agent's other answers have.
+            Incoming(question(row.agent.documents[HEARTBEAT]), response_format=PLAIN_TEXT),
             conversation=conversation,
-            content=question(row.agent.documents[HEARTBEAT]),
             request_id=f"{BY_CHECK_IN}{row.pk}",
             turn_id=row.turn_id,
-            response_format=PLAIN_TEXT,  # whatever form the agent's other answers have
         )
 
 

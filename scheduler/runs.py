@@ -17,6 +17,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from conversations.announced import SCHEDULE_FAILED
 from conversations.engine import inbox
 from conversations.engine.announcements import announce
+from conversations.engine.incoming import Incoming
 from conversations.errors import RESTORED
 from conversations.models import Conversation, Turn
 from conversations.statuses import FINAL, TurnStatus
@@ -113,14 +114,14 @@ def pass_over(schedule: Schedule, slots: list[datetime], *, state: RunState, bec
 def _speak(run: ScheduleRun, schedule: Schedule) -> None:
     """Make the turn of the run's next attempt."""
     conversation = _conversation(run, schedule)
+    source = f"a schedule, made in {schedule.tainted_by}"[:MAX_SOURCE] if schedule.tainted_by else ""
     turn = inbox.receive(
+        Incoming(schedule.prompt, tainted_by=source),
         conversation=conversation,
-        content=schedule.prompt,
         idempotency_key=f"schedule:{schedule.pk}:{run.slot:%Y%m%dT%H%M%S.%fZ}:{run.attempts + 1}",
         request_id=f"{BY_SCHEDULE}{run.pk}",
         turn_id=new_id(),
         key=ApiKey.objects.filter(pk=schedule.api_key_id).first() if schedule.api_key_id else None,
-        tainted_by=f"a schedule, made in {schedule.tainted_by}"[:MAX_SOURCE] if schedule.tainted_by else "",
     )
     run.conversation_id, run.turn_id = conversation.pk, turn.pk
     run.state, run.retry_at, run.attempts = RunState.FIRED, None, run.attempts + 1

@@ -32,6 +32,7 @@ from tests.support.api_client import start
 from tests.support.factories import OwnerFactory
 from tests.support.hosts import Host, environment_of
 from tests.support.openai_server import OpenAIServer
+from tests.support.saying import said
 from tests.toolbox import grants_of
 from tools import gate
 from tools.models import ToolSetting, sync_settings
@@ -305,7 +306,7 @@ def say(conversation: Conversation) -> Callable[..., Turn]:
 
     def receive(content: str, **options: Any) -> Turn:
         options.setdefault("conversation", conversation)
-        return inbox.receive(content=content, request_id="request-1", **options)
+        return said(content, request_id="request-1", **options)
 
     return receive
 

@@ -19,6 +19,7 @@ from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
 from conversations.attachments import serving
 from conversations.engine import deferred, inbox, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.errors import UnknownAgent
 from conversations.events import answers
 from conversations.events.answers import accepted, as_response, turns_as_json
@@ -228,12 +229,15 @@ class TurnList(APIView):
 
 
 def _received(request: Request, conversation: Conversation, said: dict[str, Any]) -> Turn:
-    return inbox.receive(
-        conversation=conversation,
-        content=said["message"],
+    incoming = Incoming(
+        said["message"],
         files=said["files"],
         model=said.get("model", ""),
         response_format=said.get("response_format", ""),
+    )
+    return inbox.receive(
+        incoming,
+        conversation=conversation,
         idempotency_key=idempotency_key(request),
         request_id=request_id(request),
         turn_id=new_turn_id(request),

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
 from conversations.engine import inbox, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.errors import RESTORED, IdempotencyConflict
 from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, DeferredState, Turn
 from conversations.statuses import TurnStatus
@@ -122,9 +123,8 @@ def cancel(message: DeferredMessage) -> bool:
 
 def _receive(message: DeferredMessage) -> Turn:
     return inbox.receive(
+        Incoming(message.content, model=message.model),
         conversation=message.conversation,
-        content=message.content,
-        model=message.model,
         # With blanks, which no client's key has.
         idempotency_key=f"later {message.pk} {message.tries}",
         request_id=message.request_id,

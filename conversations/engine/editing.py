@@ -11,7 +11,7 @@ from django.db.models import F
 
 from agent.loop import ChatMessage
 from conversations.engine import transcript
-from conversations.engine.inbox import message_of
+from conversations.engine.incoming import message_of
 from conversations.engine.turn_control import holds_on
 from conversations.errors import TurnUnderWay
 from conversations.models import Conversation, Message, Turn

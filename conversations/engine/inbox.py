@@ -1,9 +1,10 @@
 """Taking messages in: stored, with the turn that will answer them, before anybody is told so."""
 
 import hashlib
+import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,16 +16,14 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, DurationField, Exists, F, Q, QuerySet
 from django.utils import timezone
 
-from agent.loop import ChatMessage
 from agent.models import DEFAULT_AGENT, Agent
 from agent.spending import book, budgets
 from agent.spending.budgets import Payer
 from conversations import taint
-from conversations.attachments import intake, store
-from conversations.attachments.parts import Said, SentFile
-from conversations.attachments.store import Reference
+from conversations.attachments import store
 from conversations.engine import doorbell, step_context, transcript, turn_control
-from conversations.engine.commands import STOP, command_in
+from conversations.engine.commands import STOP
+from conversations.engine.incoming import Incoming, message_of
 from conversations.engine.lease import POINTERS, Claim, TurnState
 from conversations.errors import (
     BudgetUsedUp,
@@ -125,41 +124,6 @@ _insert_message = Insert(
 )
 
 
-def message_of(
-    message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
-) -> Message:
-    """A message in the chat format that somebody else says was said."""
-    return Message(
-        conversation=conversation,
-        turn_id=turn_id,
-        seq=seq,
-        role=message["role"],
-        content=message.get("content") or "",
-        tool_calls=message.get("tool_calls"),
-        tool_call_id=message.get("tool_call_id", ""),
-        tool_name=message.get("name", "")[:128],
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opening:
-    """What a request brings besides the message that is asked, in the chat format. ``history``: what a conversation
-    begins with that is made for it. ``precedes``: the turn's own before that message. ``follows``: and behind it: what
-    was called for it before, and what that gave."""
-
-    history: Sequence[ChatMessage] = ()
-    precedes: Sequence[ChatMessage] = ()
-    follows: Sequence[ChatMessage] = ()
-
-    def store(self, conversation: Conversation) -> None:
-        """Store the conversation."""
-        conversation.next_seq = len(self.history) + 1
-        conversation.save(force_insert=True)
-        Message.objects.bulk_create(
-            [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
-        )
-
-
 def transient_conversation(*, owner_id: int, agent: Agent, metadata: Mapping[str, Any]) -> Conversation:
     """One for a single request that brings its whole history; not stored yet."""
     made_for = new_id()
@@ -175,73 +139,53 @@ def transient_conversation(*, owner_id: int, agent: Agent, metadata: Mapping[str
 
 
 def receive(
+    incoming: Incoming,
     *,
     conversation: Conversation,
-    content: str,
-    model: str = "",
-    response_format: str = "",
-    idempotency_key: str | None = None,
     request_id: str,
+    idempotency_key: str | None = None,
+    body_hash: str = "",
     turn_id: UUID | None = None,
+    key: ApiKey | None = None,
     on_busy: OnBusy = "enqueue",
     while_paused: WhilePaused = "hold",
     or_own_model: bool = False,
-    key: ApiKey | None = None,
-    tainted_by: str = "",
-    opening: Opening | None = None,
-    options: Options | None = None,
-    body_hash: str = "",
-    files: Sequence[SentFile] = (),
-    attachments: Sequence[Reference] = (),
     also: Callable[[UUID, int], None] | None = None,
 ) -> Turn:
     """Store a user's message and the turn that will answer it. Returns the turn.
 
     A process that has room for the turn, and need not have it wait for another, claims it as it is stored and begins
-    with it at once; otherwise workers are notified of it.
+    with it at once; otherwise workers are notified of it. The conversation is stored as well, if it is not yet.
 
-    ``model``: the agent's own or one of LLM_MODELS; with ``or_own_model`` the agent's own takes the place of any other,
-    which is refused otherwise. ``response_format``: of the answer, as JSON of what :func:`agent.answer_schemas.read`
-    takes; empty: as the agent says. ``turn_id``: the id it is to have; one is made if there is none. ``on_busy``: what
-    becomes of it while turns of the conversation are open: it waits behind them, is refused as
+    ``body_hash``: of the whole request, where that is more than the message. ``turn_id``: the id it is to have; one is
+    made if there is none. ``key``: what it was asked with; the models that it lists take the place of LLM_MODELS.
+    ``on_busy``: what becomes of it while turns of the conversation are open: it waits behind them, is refused as
     :class:`ConversationBusy`, or has them cancelled. ``while_paused``: what becomes of it while the intake is paused:
     it is stored and begins when that is resumed, or is refused as :class:`IntakePaused`, for clients that can come
     back; those are also refused, as :class:`TooManyTurns`, while as many turns of their ``key`` are open as may be.
-    ``key``: what it was asked with; the models that it lists take the place of LLM_MODELS. ``tainted_by``: from where
-    the message came, if it is untrusted text: it then taints the conversation once its turn begins. ``opening``: what
-    is stored with it besides, which is the ``conversation`` as well, if that is not stored yet. ``options``: what it is
-    asked with besides words; then the words are no command to the host, since a program says them. ``body_hash``: of
-    the whole request, where that is more than the message. ``also``: what else is stored in the transaction; it is
-    given the turn's id and number, and may raise, so that nothing is. ``files``: what came with it; they are fetched,
-    read and stored first, outside of the transaction, and they are untrusted. ``attachments``: those that are stored
-    already.
+    ``or_own_model``: the agent's own takes the place of any other, which is refused otherwise. ``also``: what else is
+    stored in the transaction; it is given the turn's id and number, and may raise, so that nothing is.
 
     The same idempotency key with the same request returns the turn it made before; with another request it raises
     :class:`IdempotencyConflict`, paused or not. Raises :class:`ModelNotAllowed`, :class:`BudgetUsedUp` to those who can
     come back, :class:`NotFound` if the conversation is deleted meanwhile, and what
-    :func:`conversations.attachments.intake.take_in` raises.
+    :meth:`Incoming.with_files_stored` raises.
     """
-    digest = Said(text=content, files=files).digest()
-    body_hash = body_hash or _hash_of(conversation.pk, content, model, response_format, digest)
+    body_hash = body_hash or _hash_of(conversation.pk, incoming)
     if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
         return earlier
-    asked_model = _model_of(conversation.agent, model, or_own_model, key)
-    command = command_in(content) if options is None else ""
+    asked_model = _model_of(conversation.agent, incoming.model, or_own_model, key)
+    command = incoming.command
     if command == STOP:
         on_busy = "interrupt"
     if while_paused == "refuse" and not command:
         _refuse_unpaid(conversation, key)
-    if files:
-        if command:
-            raise InvalidRequest("A command to the host takes no files.")
-        attachments = intake.take_in(conversation.owner_id, files)
-    if attachments:
-        tainted_by = tainted_by or _brought_by(attachments)
+    incoming = incoming.with_files_stored(conversation.owner_id)
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
-            if opening and conversation._state.adding:
-                opening.store(conversation)
+            if conversation._state.adding:
+                incoming.begin(conversation)
             taken = _take_number(conversation.pk, while_paused)  # and the lock
             turn_id = turn_id or new_id()
             if on_busy != "enqueue":
@@ -259,10 +203,11 @@ def receive(
                 "body_hash": body_hash,
                 "created_at": taken.now,
                 "api_key_id": key.pk if key else None,
-                "response_format": response_format,
-                "options": options.as_json() if options is not None else None,
+                "response_format": incoming.response_format,
+                "options": incoming.options.as_json() if incoming.options is not None else None,
             }
-            if place and not tainted_by and not taken.waiting_for and not _open_turn(conversation_id=conversation.pk):
+            may_begin = not incoming.source and not taken.waiting_for
+            if place and may_begin and not _open_turn(conversation_id=conversation.pk):
                 claim = _insert_claimed(stored, conversation, taken, worker=place.worker, began=began)
                 transaction.on_commit(partial(_begin, place, claim))
                 status = TurnStatus.RUNNING
@@ -272,33 +217,7 @@ def receive(
                 doorbell.notify(TURNS, turn_id)
             # What was set aside comes first: ids sort as they are made.
             along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
-            said = [*along, content]
-            if attachments and not store.are_there(attachments):
-                raise NotReadNow("A file of this message was deleted just now; send it again.")
-            # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
-            precedes, follows = (opening.precedes, opening.follows) if opening else ((), ())
-            first = transcript.take_seqs(conversation.pk, len(precedes) + len(said) + len(follows)) if claim else None
-            for offset, message in enumerate(precedes):
-                seq = None if first is None else first + offset
-                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
-            for offset, each in enumerate(said, start=len(precedes)):
-                message_id, is_last = new_id(), offset == len(precedes) + len(said) - 1
-                _insert_message(
-                    id=message_id,
-                    conversation_id=conversation.pk,
-                    turn_id=turn_id,
-                    content=each,
-                    created_at=taken.now,
-                    kind=Message.Kind.COMMAND if command else Message.Kind.SAID,
-                    seq=None if first is None else first + offset,
-                    tainted_by=tainted_by or None if is_last else None,
-                    attachments=list(attachments) or None if is_last else None,
-                )
-            for offset, message in enumerate(follows, start=len(precedes) + len(said)):
-                seq = None if first is None else first + offset
-                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
-            if attachments:
-                store.refer(conversation.pk, message_id, attachments)
+            _insert_messages(incoming, along, conversation, turn_id, created_at=taken.now, has_begun=bool(claim))
             if also:
                 also(turn_id, taken.number)
     except IntegrityError:
@@ -307,6 +226,43 @@ def receive(
             return earlier
         raise
     return Turn(**stored, status=status, waiting_for=taken.waiting_for)
+
+
+def _insert_messages(
+    incoming: Incoming,
+    along: Sequence[str],
+    conversation: Conversation,
+    turn_id: UUID,
+    *,
+    created_at: datetime,
+    has_begun: bool,
+) -> None:
+    """Store a turn's messages, those that ride along with it before its own. Those of a turn that has begun are in the
+    transcript at once; otherwise they wait in the inbox."""
+    count = len(incoming.precedes) + len(along) + 1 + len(incoming.follows)
+    first = transcript.take_seqs(conversation.pk, count) if has_begun else None
+    seqs: Iterator[int | None] = itertools.repeat(None) if first is None else itertools.count(first)
+    for message in incoming.precedes:
+        message_of(message, conversation, turn_id=turn_id, seq=next(seqs)).save(force_insert=True)
+    kind = Message.Kind.COMMAND if incoming.command else Message.Kind.SAID
+    common = {"conversation_id": conversation.pk, "turn_id": turn_id, "created_at": created_at, "kind": kind}
+    for content in along:
+        _insert_message(id=new_id(), content=content, seq=next(seqs), tainted_by=None, attachments=None, **common)
+    message_id = new_id()
+    _insert_message(
+        id=message_id,
+        content=incoming.content,
+        seq=next(seqs),
+        tainted_by=incoming.source or None,
+        attachments=list(incoming.attachments) or None,
+        **common,
+    )
+    for message in incoming.follows:
+        message_of(message, conversation, turn_id=turn_id, seq=next(seqs)).save(force_insert=True)
+    if incoming.attachments:
+        if not store.are_there(incoming.attachments):
+            raise NotReadNow("A file of this message was deleted just now; send it again.")
+        store.refer(conversation.pk, message_id, incoming.attachments)
 
 
 def _insert_claimed(
@@ -333,12 +289,6 @@ def _insert_claimed(
         deadline=began + timeout.total_seconds(),
         as_claimed=TurnState(0, 0, 0, "", None, "", None, *taken.pointers),
     )
-
-
-def _brought_by(attachments: Sequence[Reference]) -> str:
-    """From where the untrusted text of files came, in a few words."""
-    first, *others = attachments
-    return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
 
 
 def _begin(place: doorbell.Place, claim: Claim) -> None:
@@ -392,16 +342,19 @@ def ask_again(turn: Turn, *, request_id: str) -> Turn:
     said = Message.objects.filter(turn=turn, role=Message.Role.USER).order_by("pk").last()
     if said is None:
         raise NotFailed("Nothing was asked in it.")
-    return receive(
-        conversation=turn.conversation,
-        content=said.content,
+    incoming = Incoming(
+        said.content,
+        attachments=said.attachments or (),
+        tainted_by=said.tainted_by or "",
         model=turn.model,
         response_format=turn.response_format,
+    )
+    return receive(
+        incoming,
+        conversation=turn.conversation,
         idempotency_key=f"again:{turn.pk}",
         request_id=request_id,
         or_own_model=True,
-        tainted_by=said.tainted_by or "",
-        attachments=said.attachments or (),
     )
 
 
@@ -549,10 +502,10 @@ def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> _Taken:
     return _Taken(number=next_turn - 1, set_aside=set_aside, waiting_for=waiting_for, now=now, pointers=pointers)
 
 
-def _hash_of(conversation_id: UUID, content: str, model: str, *more: str) -> str:
+def _hash_of(conversation_id: UUID, incoming: Incoming) -> str:
     # Without more, it is what earlier releases made it of.
-    more = tuple(each for each in more if each)
-    asked = json.dumps([str(conversation_id), content, model, *more], ensure_ascii=False)
+    more = [each for each in (incoming.response_format, incoming.digest()) if each]
+    asked = json.dumps([str(conversation_id), incoming.content, incoming.model, *more], ensure_ascii=False)
     return hashlib.sha256(asked.encode()).hexdigest()
 
 

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 
 from agent.loop import ChatMessage
 from conversations.engine import caller, inbox, turn_control
-from conversations.engine.inbox import Opening
+from conversations.engine.incoming import Incoming
 from conversations.errors import TurnProblem, UnknownCall
 from conversations.events import Success
 from conversations.events.answers import Answer, accepted, as_response, problem_answer
@@ -173,15 +173,17 @@ def _transient(request: Request, asked: Asked) -> Turn:
     owner_id, messages, at = owner_of(request), asked.transcript.messages, asked.transcript.asked_at
     follows = messages[at + 1 :]
     give_way(messages, owner_id=owner_id)
-    return inbox.receive(
-        conversation=inbox.transient_conversation(
-            owner_id=owner_id, agent=asked.model.agent, metadata=asked.options.metadata
-        ),
-        content=messages[at]["content"],
-        opening=Opening(history=messages[:at], follows=follows),
+    incoming = Incoming(
+        messages[at]["content"],
+        history=messages[:at],
+        follows=follows,
         options=replace(asked.options, brought=sum(each["role"] == "assistant" for each in follows)),
-        **_as_received(request, asked),
+        response_format=asked.response_format,
     )
+    conversation = inbox.transient_conversation(
+        owner_id=owner_id, agent=asked.model.agent, metadata=asked.options.metadata
+    )
+    return inbox.receive(incoming, conversation=conversation, **_as_received(request, asked))
 
 
 def give_way(messages: Sequence[ChatMessage], *, owner_id: int) -> None:
@@ -201,19 +203,17 @@ def _stored(request: Request, asked: Asked) -> Turn:
     if (pending := caller.pending(conversation.pk)) and asked.on_busy != "interrupt":
         missing = f"No tool output found for function call {pending.calls[0]['id']}."
         raise InvalidValue(f"{missing} With metadata.on_busy interrupt, its turn is cancelled.", param="messages")
-    return inbox.receive(
-        conversation=conversation,
-        content="\n\n".join(message["content"] for message in said),
+    incoming = Incoming(
+        "\n\n".join(message["content"] for message in said),
         options=asked.options,
-        on_busy=asked.on_busy,
-        **_as_received(request, asked),
+        response_format=asked.response_format,
     )
+    return inbox.receive(incoming, conversation=conversation, on_busy=asked.on_busy, **_as_received(request, asked))
 
 
 def _as_received(request: Request, asked: Asked) -> dict[str, Any]:
     return {
         "idempotency_key": idempotency_key(request),
-        "response_format": asked.response_format,
         "body_hash": asked.body_hash,
         "request_id": request_id(request),
         "turn_id": new_turn_id(request),

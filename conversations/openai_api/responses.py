@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from agent import access
 from agent.loop import ChatMessage
 from conversations.engine import caller, inbox, turn_control
-from conversations.engine.inbox import Opening
+from conversations.engine.incoming import Incoming
 from conversations.errors import ConversationBusy, UnknownCall
 from conversations.events.answers import accepted, as_response
 from conversations.models import CallerRound, Conversation, Message, StoredResponse, Turn
@@ -127,11 +127,16 @@ class _Taking:
         if previous and previous.conversation.tainted_at_seq:
             conversation.tainted_at_seq, conversation.tainted_by = 1, previous.conversation.tainted_by
         options = replace(self._options(), brought=sum(each["role"] == "assistant" for each in follows))
-        turn = self._receive(
-            conversation=conversation,
-            content=messages[at]["content"],
-            opening=Opening(history=messages[:at], follows=follows),
+        incoming = Incoming(
+            messages[at]["content"],
+            history=messages[:at],
+            follows=follows,
             options=options,
+            response_format=self.asked.response_format,
+        )
+        turn = self._receive(
+            incoming,
+            conversation=conversation,
             also=partial(self._keep, previous.row.pk if previous else None, 0),
         )
         return Taken(turn=turn)
@@ -150,14 +155,14 @@ class _Taking:
                 raise _Passed
             self._keep(previous_id, 0, turn_id, number)
 
-        turn = self._receive(
-            conversation=conversation,
-            content=self.messages[at]["content"],
-            opening=Opening(precedes=precedes, follows=follows),
+        incoming = Incoming(
+            self.messages[at]["content"],
+            precedes=precedes,
+            follows=follows,
             options=replace(self._options(), brought=brought),
-            on_busy=self.asked.on_busy,
-            also=also,
+            response_format=self.asked.response_format,
         )
+        turn = self._receive(incoming, conversation=conversation, on_busy=self.asked.on_busy, also=also)
         return Taken(turn=turn)
 
     def instructions(self) -> str:
@@ -186,10 +191,10 @@ class _Taking:
         """What goes on with what follows."""
         return self.asked.system
 
-    def _receive(self, **how: Any) -> Turn:
+    def _receive(self, incoming: Incoming, **how: Any) -> Turn:
         return inbox.receive(
+            incoming,
             **how,
-            response_format=self.asked.response_format,
             idempotency_key=idempotency_key(self.request),
             body_hash=self.asked.body_hash,
             request_id=request_id(self.request),

@@ -9,6 +9,7 @@ from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 
 from conversations.engine import deferred, inbox, lease, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.errors import ModelNotAllowed, TooManyTurns
 from conversations.models import Conversation, DeferredMessage, Turn
 from nanohost.accounts.models import EVERY_AGENT, ApiKey, Scope
@@ -166,7 +167,7 @@ def test_a_key_names_its_agents_and_opens_their_conversations(
     everybody = ("default", "guide", "clerk", "cook")
     client = client_of(owner, agent_names=names, scopes=Scope.values)
     talks = {name: inbox.start_conversation(owner_id=owner.pk, agent=name, metadata={}) for name in everybody}
-    turns = {name: inbox.receive(conversation=talks[name], content="Hello", request_id="r") for name in everybody}
+    turns = {name: inbox.receive(Incoming("Hello"), conversation=talks[name], request_id="r") for name in everybody}
     for name in everybody:
         status = {True: 200, False: 404}[name in may]
         later = deferred.put(talks[name], kind=deferred.Kind.CONTEXT, content="x", request_id="r")
@@ -221,15 +222,16 @@ def test_a_conversation_of_another_agent_is_not_found_by_its_key_either(owner: A
 def test_the_models_of_a_key_take_the_place_of_the_hosts(owner: Any, talk: Conversation, settings: Any) -> None:
     settings.LLM_MODELS = ["large"]
     key, _ = ApiKey.objects.issue(owner=owner, model_names=["small"])
-    may = {"conversation": talk, "content": "Hello", "request_id": "r"}
-    assert inbox.receive(**may, model="small", key=key).model == "small"
-    assert inbox.receive(**may, key=key).model == settings.LLM_MODEL_DEFAULT
+    may = {"conversation": talk, "request_id": "r"}
+    assert inbox.receive(Incoming("Hello", model="small"), **may, key=key).model == "small"
+    assert inbox.receive(Incoming("Hello"), **may, key=key).model == settings.LLM_MODEL_DEFAULT
     for name in ("large", "other"):
         with pytest.raises(ModelNotAllowed, match="small"):
-            inbox.receive(**may, model=name, key=key)
+            inbox.receive(Incoming("Hello", model=name), **may, key=key)
         with pytest.raises(ModelNotAllowed):
             deferred.put(talk, kind=deferred.Kind.WAKE, content="x", model=name, request_id="r", key=key)
-    assert inbox.receive(**may, model="large", key=ApiKey.objects.issue(owner=owner)[0]).model == "large"
+    large, other_key = Incoming("Hello", model="large"), ApiKey.objects.issue(owner=owner)[0]
+    assert inbox.receive(large, **may, key=other_key).model == "large"
     assert Turn.objects.count() == 3
     assert not DeferredMessage.objects.exists()
 
@@ -317,7 +319,7 @@ def test_so_many_turns_of_a_key_are_open_at_a_time(owner: Any, talk: Conversatio
     assert [say().status_code for _ in range(3)] == [202, 202, 429]
     refused = say()
     assert (refused.json()["code"], refused["Retry-After"]) == ("too_many_turns", "1")
-    assert inbox.receive(conversation=talk, content="of the host", request_id="r")
+    assert inbox.receive(Incoming("of the host"), conversation=talk, request_id="r")
     turn_control.cancel_turn(Turn.objects.filter(api_key_id=key.pk).first())
     assert say().status_code == 202
 
@@ -342,9 +344,9 @@ def test_what_takes_the_place_of_a_turn_is_not_one_too_many(
 def test_a_turn_is_stopped_however_many_are_open(owner: Any, talk: Conversation) -> None:
     key, secret = ApiKey.objects.issue(owner=owner, turns_at_once=1)
     client = Client(headers={"Authorization": f"Bearer {secret}"})
-    of_host = inbox.receive(conversation=talk, content="Hello", request_id="r")
+    of_host = inbox.receive(Incoming("Hello"), conversation=talk, request_id="r")
     elsewhere = inbox.start_conversation(owner_id=owner.pk, metadata={})
-    inbox.receive(conversation=elsewhere, content="Hello", request_id="r", key=key)
+    inbox.receive(Incoming("Hello"), conversation=elsewhere, request_id="r", key=key)
     assert call(client, "POST", f"/conversations/{talk.pk}/turns", {"message": "/stop"}).status_code == 202
     of_host.refresh_from_db()
     assert of_host.status == "cancelled"
@@ -353,9 +355,9 @@ def test_a_turn_is_stopped_however_many_are_open(owner: Any, talk: Conversation)
 def test_a_turn_that_was_not_let_in_has_cancelled_none(owner: Any, talk: Conversation) -> None:
     key, secret = ApiKey.objects.issue(owner=owner, turns_at_once=1)
     client = Client(headers={"Authorization": f"Bearer {secret}"})
-    of_host = inbox.receive(conversation=talk, content="Hello", request_id="r")
+    of_host = inbox.receive(Incoming("Hello"), conversation=talk, request_id="r")
     elsewhere = inbox.start_conversation(owner_id=owner.pk, metadata={})
-    inbox.receive(conversation=elsewhere, content="Hello", request_id="r", key=key)
+    inbox.receive(Incoming("Hello"), conversation=elsewhere, request_id="r", key=key)
     said = {"message": "No, this", "onBusy": "interrupt"}
     assert call(client, "POST", f"/conversations/{talk.pk}/turns", said).status_code == 429
     of_host.refresh_from_db()
@@ -370,7 +372,7 @@ def test_of_many_who_ask_at_once_no_more_are_let_in(owner: Any) -> None:
     def ask(talk: Conversation) -> bool:
         together.wait(30)
         try:
-            inbox.receive(conversation=talk, content="Hello", request_id="r", key=key, while_paused="refuse")
+            inbox.receive(Incoming("Hello"), conversation=talk, request_id="r", key=key, while_paused="refuse")
         except TooManyTurns:
             return False
         return True

@@ -116,13 +116,14 @@ def _run(production: Production, model: str, count: int) -> float:
     from django.db import transaction
 
     from conversations.engine import inbox
+    from conversations.engine.incoming import Incoming
     from conversations.models import Turn
 
     owner = get_user_model().objects.get(username="admin")
     with transaction.atomic():  # they are notified of when it has committed: all at once
         talks = [inbox.start_conversation(owner_id=owner.pk, metadata={}) for _ in range(count)]
         turns = [
-            inbox.receive(conversation=talk, content="Hello", model=model, request_id="bench").pk for talk in talks
+            inbox.receive(Incoming("Hello", model=model), conversation=talk, request_id="bench").pk for talk in talks
         ]
         began = time.monotonic()
     open_turns = Turn.objects.open().filter(pk__in=turns)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from agent.models import AgentVersion
 from conversations.engine import compaction, inbox
+from conversations.engine.incoming import Incoming
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, Conversation, Message
 from conversations.transfer import sessions
@@ -313,7 +314,7 @@ def test_what_is_odd_stays_and_breaks_no_turn(folder, take_in):
     write(folder, HEADER, say("user", "Begin"), *ODD)
     assert take_in() == []
     conversation = Conversation.objects.get()
-    turn = inbox.receive(conversation=conversation, content="Go on", request_id="request-1")
+    turn = inbox.receive(Incoming("Go on"), conversation=conversation, request_id="request-1")
     assert settle([turn])[0].status == "succeeded"
     part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=None)
     assert '(calls exec with {"a": 1})' in str(part.lines[1])
@@ -396,7 +397,7 @@ def test_the_next_prompt_has_all_that_is_not_consolidated(folder, take_in):
     assert take_in() == []
     conversation = Conversation.objects.get()
     assert conversation.consolidated_through == 2
-    turn = inbox.receive(conversation=conversation, content="Thanks", request_id="request-1")
+    turn = inbox.receive(Incoming("Thanks"), conversation=conversation, request_id="request-1")
     texts = [WEATHER[0]["content"], "", "<untrusted>", "It is sunny.", "Thanks"]
     assert prompt_of(turn)[-5:] == texts
 
@@ -432,7 +433,7 @@ def test_a_session_that_has_grown_is_continued(folder, take_in):
 def test_a_conversation_that_has_gone_on_here_is_left_alone(folder, take_in):
     write(folder, HEADER, *WEATHER)
     take_in()
-    inbox.receive(conversation=Conversation.objects.get(), content="Go on", request_id="request-1")
+    inbox.receive(Incoming("Go on"), conversation=Conversation.objects.get(), request_id="request-1")
     before = everything()
     assert take_in() == []  # all of it is here
     write(folder, HEADER | {"last_consolidated": 4}, *WEATHER, say("user", "more"))
@@ -688,7 +689,7 @@ def lived(conversation: Conversation, fill: Any, say: Any, tool_settings: Any) -
     log.note(agent="default", owner_id=conversation.owner_id, text="tea\nat five", today=date(2026, 3, 1))
     at = datetime(2026, 3, 2, 12, tzinfo=UTC)
     log.append(agent="default", owner_id=conversation.owner_id, content="USER: hi", kind="raw", happened_at=at)
-    inbox.receive(conversation=conversation, content="waits in the inbox", request_id="request-2")
+    inbox.receive(Incoming("waits in the inbox"), conversation=conversation, request_id="request-2")
     return Conversation.objects.get(pk=conversation.pk)
 
 
@@ -854,7 +855,7 @@ def test_what_has_gone_on_begins_as_it_came(folder, take_in, owner, agent):
     raw = AS_THEY_CAME["what is left out"] + b"\n" + AS_THEY_CAME["another order"].partition(b"\n")[2].rstrip()
     (folder / "sessions" / "telegram_12345.jsonl").write_bytes(raw)
     take_in()
-    settle([inbox.receive(conversation=Conversation.objects.get(), content="Go on", request_id="request-1")])
+    settle([inbox.receive(Incoming("Go on"), conversation=Conversation.objects.get(), request_id="request-1")])
     (written,) = export(folder, owner, agent).values()
     header, *lines = written.split(b"\n")
     assert json.loads(header)["updated_at"] > HEADER["updated_at"]

@@ -7,6 +7,7 @@ from django.urls import reverse
 
 from agent.models import Agent, AgentVersion
 from conversations.engine import inbox
+from conversations.engine.incoming import Incoming
 from memory import documents
 from nanohost.console import agents
 from scheduler import series, ticking
@@ -82,7 +83,7 @@ def test_what_it_remembers_when_it_is_spoken_to_and_what_it_did(admin_client, cl
     once = series.create(owner_id=owner.pk, agent="clerk", prompt="Once.", at="2099-05-05T09:00")
     ticking.fire(once, now=once.at)
     conversation = inbox.start_conversation(owner_id=owner.pk, agent="clerk", metadata={})
-    (turn,) = settle([inbox.receive(conversation=conversation, content="hello", request_id="r")])
+    (turn,) = settle([inbox.receive(Incoming("hello"), conversation=conversation, request_id="r")])
     html = look(admin_client, clerk)
     assert owner.username in section(html, "memories")
     schedules = section(html, "schedules")
@@ -137,7 +138,7 @@ def test_the_page_costs_as_many_statements_however_much_there_is(admin_client, c
             documents.rewrite(agent="clerk", owner_id=owner.pk, base=0, content="- x", source="person", checked=False)
             series.create(owner_id=owner.pk, agent="clerk", prompt="x", every_seconds=3600)
             conversation = inbox.start_conversation(owner_id=owner.pk, agent="clerk", metadata={})
-            inbox.receive(conversation=conversation, content="hello", request_id="r")
+            inbox.receive(Incoming("hello"), conversation=conversation, request_id="r")
 
     def spent():
         with CaptureQueriesContext(connection) as queries:

@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from conversations.engine import inbox, intake, lease
+from conversations.engine.incoming import Incoming
 from conversations.models import MAX_REASON, IntakePause, Turn, Worker
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.console import broker
@@ -255,7 +256,7 @@ def test_only_failed_turns_are_asked_again(operator, say):
 def test_stuck_ones_come_first_then_late_ones(operator, owner, worker):
     def turn_in_a_conversation_of_its_own():
         conversation = inbox.start_conversation(owner_id=owner.pk, metadata={})
-        return inbox.receive(conversation=conversation, content="Hello", request_id="r")
+        return inbox.receive(Incoming("Hello"), conversation=conversation, request_id="r")
 
     fine, late, stuck = (turn_in_a_conversation_of_its_own() for _ in range(3))
     lease.claim(stuck.pk, worker="gone")

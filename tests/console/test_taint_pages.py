@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from agent.models import Agent
 from conversations.engine import inbox
+from conversations.engine.incoming import Incoming
 from conversations.models import Conversation, Message
 from memory import documents, log
 from memory.models import Memory
@@ -50,7 +51,7 @@ def test_a_call_s_result_is_where_it_points_to(admin_client, owner, tool_setting
     tool_settings("fetch", grants=["NET_HTTP"])
     chat = inbox.start_conversation(owner_id=owner.pk, agent=AgentFactory().name, metadata={})
     said = script({"call": [{"name": "fetch", "arguments": {"url": "x"}}]}, {"say": "Done."})
-    settle([inbox.receive(conversation=chat, content=said, request_id="request-1")])
+    settle([inbox.receive(Incoming(said), conversation=chat, request_id="request-1")])
     html = read(admin_client, reverse("admin:conversations_conversation_transcript", args=[chat.pk]))
     (target,) = re.findall(r'id="to-taint" href="[^"]*#([^"]+)"', html)
     assert html.count(f'id="{target}"') == 1

@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from conversations.engine import caller, inbox, sweeper, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.engine.model_request import build_again, calls_of
 from conversations.errors import NotWaiting, OutputMissing, UnknownCall
 from conversations.kinds import TURNS
@@ -31,7 +32,7 @@ def ask(owner):
     def ask(*steps, options=OPTIONS):
         conversation = inbox.start_conversation(owner_id=owner.pk, metadata={})
         return inbox.receive(
-            conversation=conversation, content=script(*steps), request_id="r", options=options, turn_id=uuid4()
+            Incoming(script(*steps), options=options), conversation=conversation, request_id="r", turn_id=uuid4()
         )
 
     return ask
@@ -126,7 +127,7 @@ def test_requeueing_it_does_not_take_its_callers_time(waiting):
 
 
 def test_a_later_turn_of_its_conversation_waits_behind_it(waiting):
-    later = inbox.receive(conversation=waiting.conversation, content="Hello", request_id="r")
+    later = inbox.receive(Incoming("Hello"), conversation=waiting.conversation, request_id="r")
     assert advance(later).status == TurnStatus.QUEUED
     answer(waiting, outputs_of(waiting, "rain", "sun"))
     settle([waiting, later])

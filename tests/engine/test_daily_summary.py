@@ -7,6 +7,7 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
 from conversations.engine import daily, inbox
+from conversations.engine.incoming import Incoming
 from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from nanohost.accounts.models import ApiKey
@@ -83,7 +84,7 @@ def test_it_is_never_taken_for_the_rolling_summary(yesterday):
         run(row)
     first = Conversation.objects.get(pk=yesterday[0].pk)
     assert (first.summary_seq, first.consolidated_through) == (None, 0)
-    turn = inbox.receive(conversation=first, content="And now?", request_id="r")
+    turn = inbox.receive(Incoming("And now?"), conversation=first, request_id="r")
     _, context = claim_and_load(turn.pk, worker="worker-1")
     assert context.snapshot.summary == ""
     assert len(context.snapshot.transcript) == 3

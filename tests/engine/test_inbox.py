@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from django.db import connections, transaction
@@ -10,6 +11,7 @@ from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations.engine import deferred, inbox, lease, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.errors import (
     ConversationBusy,
     IdempotencyConflict,
@@ -79,13 +81,13 @@ def test_concurrent_duplicates_make_one_turn(say, monkeypatch):
     """Each of them looks for an earlier one before any of them is stored."""
     turns: list[Turn] = []
     # As many as have a connection each: all of them hold theirs at once.
-    together, read_command = threading.Barrier(8), inbox.command_in
+    together, model_of = threading.Barrier(8), inbox._model_of
 
-    def wait_for_all(content: str) -> str:
+    def wait_for_all(*asked: Any) -> str:
         together.wait(20)
-        return read_command(content)
+        return model_of(*asked)
 
-    monkeypatch.setattr(inbox, "command_in", wait_for_all)  # read after the look, before anything is stored
+    monkeypatch.setattr(inbox, "_model_of", wait_for_all)  # chosen after the look, before anything is stored
 
     def speak() -> None:
         turns.append(say("Hello", idempotency_key="k"))
@@ -344,7 +346,7 @@ def test_what_is_to_be_stored_with_a_turn_is_stored_with_it_or_neither_is(conver
         raise Refused
 
     with pytest.raises(Refused):
-        inbox.receive(conversation=conversation, content="Hello", request_id="r", also=refuse)
+        inbox.receive(Incoming("Hello"), conversation=conversation, request_id="r", also=refuse)
     assert not Turn.objects.exists()
     conversation.refresh_from_db()
     assert conversation.next_turn == 1

@@ -7,6 +7,7 @@ from openai import OpenAI
 
 from conversations import announced
 from conversations.engine import inbox, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.models import Conversation, Delivery, StoredResponse, Turn
 from conversations.options import Options
 from tests.support.delivering import deliver, webhook
@@ -28,9 +29,8 @@ def hook(settings):
 
 def asked(conversation: Conversation, said: str, *, is_background: bool = True, **options: Any) -> StoredResponse:
     """A response, not begun."""
-    turn = inbox.receive(
-        conversation=conversation, content=said, request_id="r", options=Options(tools=[WEATHER], **options)
-    )
+    incoming = Incoming(said, options=Options(tools=[WEATHER], **options))
+    turn = inbox.receive(incoming, conversation=conversation, request_id="r")
     return StoredResponse.objects.create(
         id=StoredResponse.id_of(turn.pk, 0), turn=turn, number=0, asked={}, is_background=is_background
     )

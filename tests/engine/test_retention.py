@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from agent.models import AgentVersion
 from conversations import summaries
 from conversations.engine import inbox, model_request, turn_control
-from conversations.engine.inbox import Opening
+from conversations.engine.incoming import Incoming
 from conversations.engine.retention import ERASED_RESULT
 from conversations.models import CallerRound, Compaction, Conversation, DeferredMessage, Message, Turn
 from conversations.options import Options
@@ -351,7 +351,7 @@ def test_many_small_conversations_share_a_batch(agent, owner, monkeypatch):
     monkeypatch.setattr(erasing, "MAX_SECONDS", 120.0)
     for number in range(12):
         inbox.receive(
-            conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}), content=f"{number}", request_id="r"
+            Incoming(f"{number}"), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}), request_id="r"
         )
     Turn.objects.update(status="cancelled")
     age(31)
@@ -418,11 +418,9 @@ def a_request(agent, owner, content="Hello"):
     """A turn of a request that has brought its whole history."""
     history = [{"role": "user", "content": "Before."}, {"role": "assistant", "content": "Yes."}]
     return inbox.receive(
+        Incoming(content, history=history, options=Options()),
         conversation=inbox.transient_conversation(owner_id=owner.pk, agent=agent, metadata={}),
-        content=content,
         request_id="r",
-        opening=Opening(history=history),
-        options=Options(),
     )
 
 
@@ -469,9 +467,8 @@ def test_what_a_turn_was_asked_with_goes_with_its_messages(agent, owner, convers
     keep(agent, messages=30)
     tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
     options = Options(instructions="Be brief.", tools=[tool])
-    turn = inbox.receive(
-        conversation=conversation, content=script({"call": [{"name": "weather"}]}), request_id="r", options=options
-    )
+    incoming = Incoming(script({"call": [{"name": "weather"}]}), options=options)
+    turn = inbox.receive(incoming, conversation=conversation, request_id="r")
     turn = advance(turn)
     asked = CallerRound.objects.get()
     turn_control.cancel_turn(turn)

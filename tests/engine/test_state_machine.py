@@ -26,6 +26,7 @@ from agent.llm.base import Completion, Usage, tool_call
 from agent.loop import CallModel, RunTools, next_step
 from conversations.engine import inbox, intake, lease, snapshot, steps, turn_control
 from conversations.engine.doorbell import notify
+from conversations.engine.incoming import Incoming
 from conversations.engine.lease import Claim
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.sweeper import find
@@ -92,7 +93,7 @@ class Work(RuleBasedStateMachine):
         for _ in range(2):
             conversation = inbox.start_conversation(owner_id=self.owner_id, metadata={})
             for _ in range(2):
-                turn = inbox.receive(conversation=conversation, content="?", request_id="r")
+                turn = inbox.receive(Incoming("?"), conversation=conversation, request_id="r")
                 self.accepted[turn.pk] = conversation.pk
 
     # --- what people do ----------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class Work(RuleBasedStateMachine):
         known = Turn.objects.filter(idempotency_key=key).first() if key else None
         with self.between_statements():
             try:
-                turn = inbox.receive(conversation=conversation, content="?", idempotency_key=key, request_id="r")
+                turn = inbox.receive(Incoming("?"), conversation=conversation, idempotency_key=key, request_id="r")
             except IdempotencyConflict:
                 assert known is None or known.conversation_id != conversation.pk
                 return

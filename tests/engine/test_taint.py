@@ -10,6 +10,7 @@ from django.utils import timezone
 from agent.models import Agent
 from conversations import pins
 from conversations.engine import approvals, inbox, turn_control
+from conversations.engine.incoming import Incoming
 from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn
 from memory import documents, log
@@ -116,7 +117,7 @@ def talk(owner: Any) -> Callable[..., Conversation]:
         agent = Agent.objects.filter(name=taint).first() or AgentFactory(name=taint, taint=taint)
         chat = into or inbox.start_conversation(owner_id=owner.pk, agent=agent.name, metadata={})
         said = steps[0] if isinstance(steps[0], str) else script(*steps)
-        settle_denying(inbox.receive(conversation=chat, content=said, request_id="request-1"))
+        settle_denying(inbox.receive(Incoming(said), conversation=chat, request_id="request-1"))
         chat.refresh_from_db()
         return chat
 
@@ -220,7 +221,7 @@ def test_a_round_that_is_cut_short_taints_all_the_same(owner, site, marks):
     fetch = call("http_get", url=site.page("/page", "Roses."))
     slow = call("append_line", path=str(marks / "x"), line="")
     steps = script({"call": [*fetch["call"], *slow["call"]]}, DONE)
-    turn = inbox.receive(conversation=chat, content=steps, request_id="request-1")
+    turn = inbox.receive(Incoming(steps), conversation=chat, request_id="request-1")
     advance(turn)
     run_call(ToolCall.objects.get(turn_id=turn.pk, tool_name="http_get"))
     assert turn_control.cancel_turn(turn)
@@ -260,7 +261,8 @@ def test_the_model_is_told_why_in_plain_words(talk, site):
 def test_what_somebody_approves_runs_all_the_same(owner, talk, site):
     chat = talk(call("http_get", url=site.page("/page", "Roses.")), DONE, taint="approve")
     page = site.page("/more", "Tulips.")
-    asking = inbox.receive(conversation=chat, content=script(call("http_get", url=page), DONE), request_id="request-1")
+    steps = script(call("http_get", url=page), DONE)
+    asking = inbox.receive(Incoming(steps), conversation=chat, request_id="request-1")
     advance(asking)
     approval = Approval.objects.get(turn_id=asking.pk)
     approvals.decide(approval.pk, by=Voter(pk=901, name="anna"), decision="approve")

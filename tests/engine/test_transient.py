@@ -6,7 +6,7 @@ import pytest
 
 from agent.prompt import SENT_NOTICE
 from conversations.engine import daily, inbox
-from conversations.engine.inbox import Opening
+from conversations.engine.incoming import Incoming
 from conversations.engine.model_request import build_again, calls_of
 from conversations.models import Compaction, Message
 from conversations.options import Options
@@ -24,11 +24,9 @@ def ask(owner, agent):
 
     def ask(*history, follows=(), content="And now?", **options):
         return inbox.receive(
+            Incoming(content, history=history, follows=follows, options=Options(**options)),
             conversation=inbox.transient_conversation(owner_id=owner.pk, agent=agent, metadata={}),
-            content=content,
             request_id="r",
-            opening=Opening(history=history, follows=follows),
-            options=Options(**options),
         )
 
     return ask

@@ -7,6 +7,7 @@ from django.db import connection
 
 from conversations import summaries
 from conversations.engine import compaction, inbox
+from conversations.engine.incoming import Incoming
 from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost, Overtaken, SummaryStays
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
@@ -173,5 +174,5 @@ def test_turns_go_on_after_it(conversation, fill, model):
     fill(44)
     compact(conversation)
     undo(conversation)
-    (turn,) = settle([inbox.receive(conversation=conversation, content="Go on", request_id="r")])
+    (turn,) = settle([inbox.receive(Incoming("Go on"), conversation=conversation, request_id="r")])
     assert turn.status == "succeeded"

@@ -50,6 +50,7 @@ from conversations.engine import (
     turn_control,
     worker,
 )
+from conversations.engine.incoming import Incoming
 from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, DELIVERIES, TOOLS, TURNS
@@ -80,6 +81,7 @@ from nanohost.lib.erasing import MAX_ROWS, Erased
 from nanohost.lib.ids import new_id
 from tests.support import bulk, servers
 from tests.support.query_plan import Statement, explained
+from tests.support.saying import said
 from tools import calls, limits
 from tools import retention as of_calls
 from tools.documents.reading import Read
@@ -163,7 +165,7 @@ def a_usual_one() -> Conversation:
 
 
 def say(**options: Any) -> Turn:
-    return inbox.receive(conversation=the_long_one(), content="words", request_id="request", **options)
+    return said("words", conversation=the_long_one(), request_id="request", **options)
 
 
 @operation("inbox.start_conversation")
@@ -180,7 +182,7 @@ def conversation_of() -> Callable[[], object]:
 @operation("inbox.receive")
 def receive() -> Callable[[], object]:
     conversation = the_long_one()
-    return lambda: inbox.receive(conversation=conversation, content="words", request_id="request")
+    return lambda: inbox.receive(Incoming("words"), conversation=conversation, request_id="request")
 
 
 def a_file() -> AttachmentUse:
@@ -1604,7 +1606,6 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
-        "inbox.message_of",
         *("caller.is_open", "caller.is_repeated"),
     }
     # The route GET turns/{} is nothing else.

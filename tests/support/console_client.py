@@ -19,6 +19,7 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSch
 from agent.models import Agent, AgentVersion, ProviderOutage
 from agent.spending.models import Budget, ModelPrice
 from conversations.engine import inbox, intake
+from conversations.engine.incoming import Incoming
 from conversations.models import (
     Attachment,
     AttachmentUse,
@@ -85,7 +86,7 @@ def make_rows(number: int) -> None:
         )
         conversation = inbox.start_conversation(owner_id=owner.pk, agent=agent.name, metadata={HOSTILE: HOSTILE})
         Conversation.objects.filter(pk=conversation.pk).update(key=f"{HOSTILE}{conversation.pk}")
-        turn = inbox.receive(conversation=conversation, content=HOSTILE, model=HOSTILE, request_id="request-1")
+        turn = inbox.receive(Incoming(HOSTILE, model=HOSTILE), conversation=conversation, request_id="request-1")
         Turn.objects.filter(pk=turn.pk).update(
             status=TurnStatus.FAILED, error_code=HOSTILE, error_detail=HOSTILE, worker=HOSTILE, idempotency_key=HOSTILE
         )

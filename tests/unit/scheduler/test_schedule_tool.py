@@ -10,6 +10,7 @@ import pytest
 from django.urls import reverse
 
 from conversations.engine import inbox
+from conversations.engine.incoming import Incoming
 from conversations.models import Message, Turn
 from nanohost.accounts.models import ApiKey
 from scheduler import series
@@ -62,7 +63,7 @@ def test_it_is_made_with_the_key_of_the_turn_that_asks_for_it(owner, conversatio
     key, _ = ApiKey.objects.issue(owner=owner)
     arguments = {"action": "create", "prompt": "Say hello.", "at": SOON}
     said = script({"call": [{"name": "schedule", "arguments": arguments}]}, {"say": "Done."})
-    settle([inbox.receive(conversation=conversation, content=said, request_id="r", key=key)])
+    settle([inbox.receive(Incoming(said), conversation=conversation, request_id="r", key=key)])
     assert Schedule.objects.get().api_key_id == key.pk
 
 
@@ -320,7 +321,7 @@ def test_a_turn_of_the_clock_may_not_use_it(agent_with_tools, owner, action):
 @pytest.mark.parametrize("named", ["schedule:", "heartbeat:"])
 def test_what_a_client_calls_its_request_makes_no_turn_one_of_the_clock(agent_with_tools, conversation, named):
     create = ask_for(action="create", prompt="more", at=SOON)
-    settle([inbox.receive(conversation=conversation, content=create, request_id=f"{named}{conversation.pk}")])
+    settle([inbox.receive(Incoming(create), conversation=conversation, request_id=f"{named}{conversation.pk}")])
     assert Schedule.objects.count() == 1
 
 

@@ -1,0 +1,94 @@
+"""What a message brings: its words and files, how it is to be answered, and what is stored around it."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from uuid import UUID
+
+from agent.loop import ChatMessage
+from conversations.attachments import intake
+from conversations.attachments.parts import Said, SentFile
+from conversations.attachments.store import Reference
+from conversations.engine.commands import command_in
+from conversations.models import Conversation, Message
+from conversations.options import Options
+from nanohost.lib.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A user's message, as it is asked to be taken in.
+
+    ``content``: its words. ``files``: what came with it; they are fetched, read and stored before the message is, and
+    they are untrusted. ``attachments``: those that are stored already. ``tainted_by``: from where it came, if it is
+    untrusted text: it then taints the conversation once its turn begins.
+
+    ``model``: the agent's own or one of LLM_MODELS. ``response_format``: of the answer, as JSON of what
+    :func:`agent.answer_schemas.read` takes; empty: as the agent says. ``options``: what it is asked with besides words;
+    then the words are no command to the host, since a program says them.
+
+    What is stored with it, in the chat format. ``history``: what a conversation begins with that is made for it.
+    ``precedes``: the turn's own before the message. ``follows``: and behind it: what was called for it before, and what
+    that gave.
+    """
+
+    content: str
+    _: KW_ONLY
+    files: Sequence[SentFile] = ()
+    attachments: Sequence[Reference] = ()
+    tainted_by: str = ""
+    model: str = ""
+    response_format: str = ""
+    options: Options | None = None
+    history: Sequence[ChatMessage] = ()
+    precedes: Sequence[ChatMessage] = ()
+    follows: Sequence[ChatMessage] = ()
+
+    @property
+    def command(self) -> str:
+        """The command to the host that it is; empty for what is said to the agent."""
+        return command_in(self.content) if self.options is None else ""
+
+    @property
+    def source(self) -> str:
+        """From where its untrusted text came, in a few words; empty if it has none."""
+        if self.tainted_by or not self.attachments:
+            return self.tainted_by
+        first, *others = self.attachments
+        return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
+
+    def digest(self) -> str:
+        """A hash over its files as they were sent; empty if there are none."""
+        return Said(text=self.content, files=self.files).digest()
+
+    def with_files_stored(self, owner_id: int) -> "Incoming":
+        """The same, once its files are fetched, read and stored. Outside of any transaction; raises what
+        :func:`conversations.attachments.intake.take_in` raises."""
+        if not self.files:
+            return self
+        if self.command:
+            raise InvalidRequest("A command to the host takes no files.")
+        return replace(self, files=(), attachments=intake.take_in(owner_id, self.files))
+
+    def begin(self, conversation: Conversation) -> None:
+        """Store a conversation that is made for it, with its history."""
+        conversation.next_seq = len(self.history) + 1
+        conversation.save(force_insert=True)
+        Message.objects.bulk_create(
+            [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
+        )
+
+
+def message_of(
+    message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
+) -> Message:
+    """A message in the chat format that somebody else says was said."""
+    return Message(
+        conversation=conversation,
+        turn_id=turn_id,
+        seq=seq,
+        role=message["role"],
+        content=message.get("content") or "",
+        tool_calls=message.get("tool_calls"),
+        tool_call_id=message.get("tool_call_id", ""),
+        tool_name=message.get("name", "")[:128],
+    )
