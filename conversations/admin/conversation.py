@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
@@ -16,7 +15,6 @@ from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpRespons
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.views.decorators.csrf import csrf_protect
@@ -35,6 +33,7 @@ from nanohost.accounts.errors import UnderLegalHold
 from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, KnownValues, link_to_list, reason_in, shown, table
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import request_id
+from nanohost.lib.moments import when
 
 
 class TaintedFilter(KnownValues):
@@ -59,10 +58,28 @@ class ConversationAdmin(GrowingAdmin):
     search_fields = ["id", "key"]
     search_help_text = "An id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
-    fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
-    fields += ["tainted_at_seq", "tainted_by", "is_transient", "metadata", "paid", "next_seq", "next_turn"]
-    fields += ["created_at", "updated_at"]
+    fieldsets: ClassVar = [
+        (None, {"fields": ["rows", "owner", "agent", "paid", "created_at", "updated_at", "summary", "pins", "kept"]}),
+        ("Untrusted text", {"fields": ["tainted_at_seq", "tainted_by"]}),
+        (
+            "Internals",
+            {
+                "classes": ["collapse"],
+                "fields": [
+                    *("id", "key", "consolidated_through", "starts_at_seq", "is_transient", "metadata"),
+                    *("next_seq", "next_turn"),
+                ],
+            },
+        ),
+    ]
     readonly_fields = ["rows", "summary", "kept", "paid"]
+    labels: ClassVar = {
+        "starts_at_seq": "context starts at message",
+        "consolidated_through": "summarised up to message",
+        "tainted_at_seq": "tainted since message",
+        "next_seq": "next message",
+    }
+    nothing_yet = "A conversation begins when somebody writes: in the chat, or with an API key by POST /conversations."
 
     def get_urls(self) -> list[Any]:
         pages: dict[str, tuple[str, Any]] = {
@@ -302,9 +319,9 @@ class ConversationAdmin(GrowingAdmin):
 
     @admin.display(description="transcript")
     def transcript(self, conversation: Conversation) -> str:
-        return page_link("transcript", conversation.pk, "read")
+        return page_link("transcript", conversation.pk, "View")
 
-    @admin.display(description="its rows")
+    @admin.display(description="related")
     def rows(self, conversation: Conversation) -> str:
         return format_html(
             "{} · {} · {} · {} · {} · {} · {}",
@@ -319,10 +336,10 @@ class ConversationAdmin(GrowingAdmin):
 
     @admin.display(description="state", empty_value="–")
     def kept(self, conversation: Conversation) -> str | None:
-        rows = ((shown(key), shown(_as_text(value)), _when(at)) for key, (value, at) in conversation.kept().items())
-        return table(["Key", "Value", "Kept at"], rows) or None
+        rows = ((shown(key), shown(_as_text(value)), when(at)) for key, (value, at) in conversation.kept().items())
+        return table(["Key", "Value", "Since"], rows) or None
 
-    @admin.display(description="its summary")
+    @admin.display(description="summary")
     def summary(self, conversation: Conversation) -> str:
         latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
         return latest.content if latest and conversation.summary_seq else "–"
@@ -331,10 +348,6 @@ class ConversationAdmin(GrowingAdmin):
 def _as_text(value: object) -> str:
     """Tools keep texts; a file that was taken in may have held anything."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _when(at: datetime | None) -> str:
-    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %z}" if at else "–"
 
 
 def _as_file(parts: Iterator[bytes], name: str, content_type: str) -> StreamingHttpResponse:

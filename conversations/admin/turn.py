@@ -87,6 +87,7 @@ class TurnAdmin(GrowingAdmin):
     list_prefetch_related = ["conversation", "owner"]
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
+    nothing_yet = "A turn is one question and its answer. Turns appear here as soon as somebody asks an agent."
     actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
@@ -94,11 +95,11 @@ class TurnAdmin(GrowingAdmin):
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
         (
-            "How it ended",
+            "Outcome",
             {"fields": ["error_code", "error_detail", "asked_again", "cancel_requested", "gave_way_to", "ended_at"]},
         ),
         (
-            "What was asked",
+            "Request",
             {
                 "fields": [
                     "model",
@@ -110,7 +111,6 @@ class TurnAdmin(GrowingAdmin):
                     "sent_to_model",
                     "version",
                     "request_id",
-                    "idempotency_key",
                     "prompt_tokens",
                     "completion_tokens",
                     "cached_tokens",
@@ -120,12 +120,17 @@ class TurnAdmin(GrowingAdmin):
                 ]
             },
         ),
+        ("Retries", {"fields": ["retries", "retry_code", "retry_detail", "retrying_since"]}),
+        ("Time", {"fields": ["created_at", "started_at", "stepped_at", "deadline"]}),
         (
-            "How it is run",
-            {"fields": ["worker", "fence", "lease_until", "deadline", "attempts", "run_after", "notified_at"]},
+            "Internals",
+            {
+                "classes": ["collapse"],
+                "fields": [
+                    *("worker", "attempts", "fence", "lease_until", "run_after", "notified_at", "idempotency_key"),
+                ],
+            },
         ),
-        ("What failed and is tried again", {"fields": ["retries", "retry_code", "retry_detail", "retrying_since"]}),
-        ("Time", {"fields": ["created_at", "started_at", "stepped_at"]}),
     ]
 
     def get_urls(self) -> list[Any]:
@@ -144,7 +149,7 @@ class TurnAdmin(GrowingAdmin):
         }
         return TemplateResponse(request, "admin/conversations/sent.html", self.admin_site.each_context(request) | told)
 
-    @admin.display(description="version of its agent", empty_value="–")
+    @admin.display(description="agent version", empty_value="–")
     def version(self, turn: Turn) -> str | None:
         """That it ran with since it was last taken up; each model call has its own."""
         number = turn.agent_version
@@ -161,13 +166,13 @@ class TurnAdmin(GrowingAdmin):
     def not_valid(self, turn: Turn) -> str:
         return " / ".join(each["wrong"] for each in turn.invalid_answers or ()) or "–"
 
-    @admin.display(description="what the model was sent")
+    @admin.display(description="prompts")
     def sent_to_model(self, turn: Turn) -> str:
         return format_html(
             '<a href="{}">each of its model calls</a>', reverse("admin:conversations_turn_sent", args=[turn.pk])
         )
 
-    @admin.display(description="what it waits for", empty_value="–")
+    @admin.display(description="waiting for", empty_value="–")
     def stands(self, turn: Turn) -> str | None:
         if turn.ended:
             return None

@@ -89,7 +89,7 @@ class WholeAgentAdmin(AgentAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         return [*super().get_readonly_fields(request, obj), "whole"]
 
-    @admin.display(description="all about it")
+    @admin.display(description="details")
     def whole(self, agent: Agent) -> str:
         return format_html('<a href="{}">read</a>', reverse("admin:agent_agent_whole", args=[agent.pk]))
 

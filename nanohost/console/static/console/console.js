@@ -36,3 +36,15 @@ if (attention)
     const answer = await fetch(attention.dataset.again).catch(() => null);
     if (answer?.ok && !answer.redirected) attention.innerHTML = await answer.text();
   }, 15000);
+
+// "2 min ago" stays true while a page is open.
+const ago = (seconds) => {
+  const away = Math.abs(seconds);
+  for (const [most, unit, size] of [[90, "s", 1], [5400, "min", 60], [172800, "h", 3600], [2592000, "days", 86400]])
+    if (away < most) return seconds > 0 ? `${Math.round(away / size)} ${unit} ago` : `in ${Math.round(away / size)} ${unit}`;
+};
+setInterval(() => {
+  if (document.hidden) return;
+  for (const time of document.querySelectorAll("time[data-ago]"))
+    time.textContent = ago((Date.now() - new Date(time.dateTime)) / 1000) ?? time.textContent;
+}, 30000);
