@@ -30,7 +30,7 @@ from conversations.models import MAX_REASON, MAX_SEQ, AttachmentUse, Conversatio
 from conversations.web.gateway import PARTS_HEADER
 from nanohost.accounts import audit, holds
 from nanohost.accounts.errors import UnderLegalHold
-from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, KnownValues, link_to_list, reason_in, shown, table
+from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, KnownValues, excerpt, link_to_list, reason_in, shown, table
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import request_id
 from nanohost.lib.moments import when
@@ -113,6 +113,10 @@ class ConversationAdmin(GrowingAdmin):
     def has_requeue_turn_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("conversations.requeue_turn")
 
+    def name_of(self, conversation: Conversation) -> str:
+        """Its first words."""
+        return name_of(conversation)
+
     def transcript_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """What was said, as people read it."""
         conversation = self._readable(request, pk)
@@ -123,7 +127,7 @@ class ConversationAdmin(GrowingAdmin):
         told |= {"may_pin": self._may(request, PIN), "may_undo": self._may(request, UNDO)}
         told |= {"tainted_by": shown(conversation.tainted_by), "taint_policy": conversation.agent.taint}
         told |= {"may_delete": self.has_delete_permission(request)}
-        told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
+        told |= {"owner": shown(conversation.owner.get_username()), "title": name_of(conversation), "opts": self.opts}
         told |= {"cost": told_money(conversation.cost, settings.CURRENCY)}
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "admin/conversations/transcript.html", context)
@@ -343,6 +347,12 @@ class ConversationAdmin(GrowingAdmin):
     def summary(self, conversation: Conversation) -> str:
         latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
         return latest.content if latest and conversation.summary_seq else "–"
+
+
+def name_of(conversation: Conversation) -> str:
+    """What people call a conversation: its first words, or its key while there are none."""
+    titled: Any = Conversation.objects.with_title().get(pk=conversation.pk)
+    return excerpt(titled.title or "", 60) or excerpt(conversation.key)
 
 
 def _as_text(value: object) -> str:

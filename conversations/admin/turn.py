@@ -16,6 +16,7 @@ from agent.models import AgentVersion
 from agent.spending.money import told_money
 from conversations import waits
 from conversations.admin import bulk_actions, reading
+from conversations.admin.conversation import name_of
 from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
 from conversations.errors import TurnProblem
@@ -145,9 +146,12 @@ class TurnAdmin(GrowingAdmin):
             raise Http404("There is no such turn; perhaps its conversation was deleted.")
         told = reading.sent(turn, number=number(request, "call")) | {
             "opts": self.opts,
-            "title": "What the model was sent",
+            "title": f"Prompts of turn {turn.number}",
         }
         return TemplateResponse(request, "admin/conversations/sent.html", self.admin_site.each_context(request) | told)
+
+    def name_of(self, turn: Turn) -> str:
+        return f"Turn {turn.number} of “{name_of(turn.conversation)}”"
 
     @admin.display(description="agent version", empty_value="–")
     def version(self, turn: Turn) -> str | None:

@@ -291,12 +291,16 @@ class _Times(ModelAdmin):
 
 @admin.register(ClockedSchedule)
 class ClockedAdmin(_Times):
+    """Single moments at which a system job runs."""
+
     list_display = ["clocked_time"]
     fields = ["clocked_time"]
 
 
 @admin.register(CrontabSchedule)
 class CrontabAdmin(_Times):
+    """Times of system jobs, as cron writes them."""
+
     list_display = ["__str__", "human_readable"]
     fields = ["human_readable", "minute", "hour", "day_of_month", "month_of_year", "day_of_week", "timezone"]
     readonly_fields = ["human_readable"]

@@ -156,6 +156,15 @@ class ModelAdmin(_ModelAdmin):
             options["label"] = capfirst(label)
         return super().formfield_for_dbfield(db_field, request, **options)
 
+    def name_of(self, row: Any) -> str:
+        """What a page about a row is called."""
+        return str(row)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> Any:
+        if (row := options.get("obj")) is not None:
+            context |= {"title": excerpt(self.name_of(row)), "subtitle": None}
+        return super().render_change_form(request, context, *args, **options)
+
     def get_search_fields(self, request: HttpRequest) -> list[str]:
         """By which fields this user may search."""
         more = self.search_fields_of_editors if self.has_change_permission(request) else ()

@@ -48,3 +48,8 @@ setInterval(() => {
   for (const time of document.querySelectorAll("time[data-ago]"))
     time.textContent = ago((Date.now() - new Date(time.dateTime)) / 1000) ?? time.textContent;
 }, 30000);
+
+// On a phone, a field that is empty takes no room: console.css hides what is marked here.
+for (const cell of document.querySelectorAll("#result_list td, #result_list th, .readonly"))
+  if (["-", "–", "[]", "{}"].includes(cell.textContent.trim()))
+    (cell.closest(".field-row, .form-row") ?? cell).classList.add("blank");
