@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
+from nanohost.accounts.exporting import ExportedAdmin
 from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list, table
 from nanohost.lib.moments import when
 from tools import gate, registry
@@ -293,10 +294,11 @@ class ToolFilter(KnownValues):
 
 
 @admin.register(SettingChange)
-class SettingChangeAdmin(GrowingAdmin):
+class SettingChangeAdmin(ExportedAdmin, GrowingAdmin):
     """Who changed what about a tool, and when."""
 
     nothing_yet = "Who enables, disables or limits a tool is listed here."
+    exported = ("changed_at", "tool_name", "changed_by", "before", "after")
     list_display = ["changed_at", "tool_name", "changed_by", "what"]
     list_filter = [ToolFilter]
     search_fields = ["tool_name"]
@@ -327,10 +329,14 @@ class RuleFilter(KnownValues):
 
 
 @admin.register(ToolCall)
-class ToolCallAdmin(GrowingAdmin):
+class ToolCallAdmin(ExportedAdmin, GrowingAdmin):
     """Every call that was asked for, refused ones included. Kept when its conversation is deleted."""
 
     nothing_yet = "Every call of a tool that a model asks for appears here, refused ones included."
+    exported = (
+        *("id", "created_at", "tool_name", "status", "rule", "agent", "owner_id", "conversation_id", "turn_id"),
+        *("duration_ms", "arguments", "result"),
+    )
     list_display = ["created_at", "tool_name", "status", "rule", "agent", "duration_ms", "result_begins", "turn_id"]
     list_filter = ["created_at", "status", ToolFilter, RuleFilter]
     search_fields = ["id", "turn_id", "conversation_id", "tool_name"]

@@ -22,6 +22,7 @@ from conversations.engine import inbox
 from conversations.errors import TurnProblem
 from conversations.models import Message, Turn
 from conversations.statuses import OPEN, WaitingFor
+from nanohost.accounts.models import ApiKey
 from nanohost.lib import clock
 from nanohost.lib.admin import (
     CANCEL,
@@ -92,7 +93,7 @@ class TurnAdmin(GrowingAdmin):
     actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
-    readonly_fields += ["paid", "not_valid"]
+    readonly_fields += ["paid", "not_valid", "its_key"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
         (
@@ -112,6 +113,7 @@ class TurnAdmin(GrowingAdmin):
                     "sent_to_model",
                     "version",
                     "request_id",
+                    "its_key",
                     "prompt_tokens",
                     "completion_tokens",
                     "cached_tokens",
@@ -152,6 +154,14 @@ class TurnAdmin(GrowingAdmin):
 
     def name_of(self, turn: Turn) -> str:
         return f"Turn {turn.number} of “{name_of(turn.conversation)}”"
+
+    @admin.display(description="API key", empty_value="none: it was asked in a browser, or by the host itself")
+    def its_key(self, turn: Turn) -> str | None:
+        """With which it was asked."""
+        if turn.api_key_id is None:
+            return None
+        key = _once(turn, "_its_key", lambda: ApiKey.objects.filter(pk=turn.api_key_id).first())
+        return link_to("accounts_apikey", key.pk, str(key)) if key else f"key {turn.api_key_id}, which was deleted"
 
     @admin.display(description="agent version", empty_value="–")
     def version(self, turn: Turn) -> str | None:

@@ -147,6 +147,8 @@ class ModelAdmin(_ModelAdmin):
             field: Any = self.opts.get_field(name)
         except (FieldDoesNotExist, TypeError):
             return name  # a method, or a function
+        if not field.concrete:
+            return name
         show = _shown_by(field, when)
         label = self.labels.get(field.name, str(field.verbose_name))
         return _Column(field, show, label) if show else name

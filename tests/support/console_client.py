@@ -56,7 +56,11 @@ READ = {
     "admin:agent_agent": ["whole"],
 }
 # And those of a model.
-READ_OF_MODEL = {"admin:tools_toolsetting": ["simulator"]}
+READ_OF_MODEL = {
+    "admin:tools_toolsetting": ["simulator"],
+    "admin:tools_toolcall": ["tools_toolcall_export"],
+    "admin:tools_settingchange": ["tools_settingchange_export"],
+}
 
 
 @dataclass(frozen=True)
