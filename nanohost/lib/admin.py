@@ -302,9 +302,14 @@ def _is(name: str, field: Any, word: str) -> Q:
     """The field is the word, or begins with it if it is an id. As a range: a text's beginning would need no index."""
     if not isinstance(field, UUIDField):
         return Q(**{name: word})
+    return begins(name, word) or Q(pk__in=())
+
+
+def begins(name: str, word: str) -> Q | None:
+    """That an id begins with a word; None if none does."""
     digits = word.replace("-", "").lower()
     if not re.fullmatch("[0-9a-f]{1,32}", digits):
-        return Q(pk__in=())
+        return None
     return Q(**{f"{name}__range": (UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f")))})
 
 

@@ -53,3 +53,32 @@ setInterval(() => {
 for (const cell of document.querySelectorAll("#result_list td, #result_list th, .readonly"))
   if (["-", "–", "[]", "{}"].includes(cell.textContent.trim()))
     (cell.closest(".field-row, .form-row") ?? cell).classList.add("blank");
+
+// The search over everything: Ctrl-K, arrows, Enter.
+const finder = document.getElementById("finder");
+if (finder) {
+  const input = document.getElementById("finder-input");
+  const found = document.getElementById("finder-found");
+  let timer, asked = 0;
+  const ask = async () => {
+    const number = ++asked;
+    const answer = await fetch(`${finder.dataset.find}?${new URLSearchParams({ q: input.value })}`).catch(() => null);
+    if (number === asked && answer?.ok && !answer.redirected) found.innerHTML = await answer.text();
+  };
+  const open = () => finder.open || (finder.showModal(), input.select());
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "k" && (event.ctrlKey || event.metaKey)) event.preventDefault(), open();
+  });
+  document.addEventListener("click", ({ target }) => target.closest("[data-finder]") && open());
+  input.addEventListener("input", () => (clearTimeout(timer), (timer = setTimeout(ask, 200))));
+  finder.addEventListener("click", ({ target }) => target === finder && finder.close());
+  finder.addEventListener("keydown", (event) => {
+    const links = [...found.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    if (event.key === "Enter" && at < 0) event.preventDefault(), links[0]?.click();
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    (links[to] ?? input).focus();
+  });
+}
