@@ -1,7 +1,7 @@
 """Agents in the admin: who answers, with which model, within which limits, with which tools."""
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -188,6 +188,7 @@ class AgentAdmin(ModelAdmin):
     list_before_template = "admin/agent/unguarded.html"
     search_fields = ["name"]
     search_fields_of_editors = ["system_prompt"]
+    labels: ClassVar = {"may_reschedule": "allow scheduling from scheduled turns"}
     fieldsets = [
         (None, {"fields": ["name", "system_prompt"]}),
         (
@@ -199,14 +200,14 @@ class AgentAdmin(ModelAdmin):
                 ]
             },
         ),
-        ("Documents, which are in each of its prompts", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
-        ("Check-ins, which are in none", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
+        ("Prompt documents", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
+        ("Check-ins", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
         ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),
         (
             "Limits",
             {"fields": ["max_tool_rounds", "max_turn_tokens", "memory_window", "context_window", "output_reserve"]},
         ),
-        ("How long it is kept", {"fields": [_days_of(name) for name in RETAINED]}),
+        ("Retention", {"fields": [_days_of(name) for name in RETAINED]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]
 
@@ -230,9 +231,7 @@ class AgentAdmin(ModelAdmin):
 
     @admin.display(description="earlier versions")
     def versions(self, agent: Agent) -> str:
-        return (
-            link_to_list("agent_agentversion", "what was changed, when, by whom", agent=agent.pk) if agent.pk else "–"
-        )
+        return link_to_list("agent_agentversion", "View all versions", agent=agent.pk) if agent.pk else "–"
 
     def has_delete_permission(self, request: HttpRequest, obj: Agent | None = None) -> bool:
         if obj and obj.name == DEFAULT_AGENT:
@@ -282,7 +281,7 @@ class AgentsToolAdmin(ToolSettingAdmin):
     @admin.display(description="simulator")
     def simulator(self, setting: ToolSetting) -> str:
         address = f"{reverse('admin:simulator')}?{urlencode({'tool': setting.name})}"
-        return format_html('<a href="{}">would a call of it run, and which rule decides?</a>', address)
+        return format_html('<a href="{}">Would a call run, and which rule decides?</a>', address)
 
     @admin.display(description="agents")
     def agents(self, setting: ToolSetting) -> str:
@@ -311,6 +310,7 @@ class AgentVersionAdmin(ReadOnlyAdmin):
 class ProviderOutageAdmin(ReadOnlyAdmin):
     """Providers that failed for several turns in a row, and are or were left alone for a while."""
 
+    nothing_yet = "A provider of models that fails for several turns in a row appears here, and is asked again later."
     list_display = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
     fields = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
     readonly_fields = ["stands"]
@@ -318,8 +318,8 @@ class ProviderOutageAdmin(ReadOnlyAdmin):
     @admin.display(description="now")
     def stands(self, outage: ProviderOutage) -> str:
         if outage.until is None:
-            return "answers"
-        return "left alone" if outage.until > timezone.now() else "asked again"
+            return "working"
+        return "paused" if outage.until > timezone.now() else "asked again"
 
 
 def as_text(profile: dict[str, Any]) -> str:

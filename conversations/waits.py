@@ -35,7 +35,8 @@ def for_model(turn: Turn, usual: dict[str, float], now: datetime) -> tuple[bool,
     words = f"Waiting for model {turn.model} for {duration(seconds)}"
     takes = usual.get(turn.model)
     if takes is None:
-        return False, f"{words}."
+        is_late = seconds > FAR_PAST * FAR_PAST_SECONDS
+        return is_late, f"{words}{', without an answer' if is_late else ''}."
     is_late = seconds > max(FAR_PAST * takes, FAR_PAST_SECONDS)
     return is_late, f"{words}; {'far past its usual' if is_late else 'it usually takes'} {duration(takes)}."
 

@@ -323,6 +323,7 @@ TEMPLATES = [
         "DIRS": [BASE_DIR / "nanohost" / "console" / "templates"],  # before the theme's
         "APP_DIRS": True,
         "OPTIONS": {
+            "builtins": ["nanohost.lib.filters"],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",

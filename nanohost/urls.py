@@ -16,6 +16,8 @@ urlpatterns = [
     path("admin/queue/", include("nanohost.console.queue_page")),
     path("admin/usage/", include("nanohost.console.usage_page")),
     path("admin/retention/", include("nanohost.console.retention_page")),
+    path("admin/find/", include("nanohost.console.finder")),
+    path("admin/settings/", include("nanohost.console.settings_page")),
     path("admin/", admin.site.urls),
     path("chat/", include("nanohost.chat.urls")),
     path("health/live", health.live),

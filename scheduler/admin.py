@@ -4,7 +4,7 @@ import zoneinfo
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.conf import settings
@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django_celery_beat.models import PeriodicTask
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -29,6 +29,7 @@ from nanohost.lib.admin import (
     link_to_list,
 )
 from nanohost.lib.errors import Problem
+from nanohost.lib.moments import when
 from scheduler import series
 from scheduler.models import CheckIn, JobRun, RunState, Schedule, ScheduleRun
 from scheduler.times import BadTiming, zone_of
@@ -128,6 +129,12 @@ class ScheduleAdmin(ModelAdmin):
     show_full_result_count = False
     search_fields = ["id", "owner__username"]
     search_fields_of_editors = ["description"]
+    labels: ClassVar = {
+        "missed_most": "max catch-up runs",
+        "expression": "cron expression",
+        "every_seconds": "every (seconds)",
+    }
+    nothing_yet = "A schedule asks an agent at set times. Add one, or let an agent make one with its tool schedule."
     more_lookups = ["next_at__lt"]  # of those that are late
     actions = ["resume", "pause", "run_now", "cancel"]
     change_form_outer_before_template = "admin/scheduler/acts.html"
@@ -135,10 +142,10 @@ class ScheduleAdmin(ModelAdmin):
     readonly_fields += ["created_at", "updated_at", "cancelled_at"]
     fieldsets = [
         (None, {"fields": ["description", "prompt", "owner", "agent", "conversation_id", "deliver_to"]}),
-        ("When, by one of", {"fields": ["expression", "every_seconds", "at"]}),
-        ("and", {"fields": ["zone", "missed", "missed_most", "ends_at", "max_runs"]}),
-        ("How it stands", {"fields": ["id", "state", "paused_because", "next", "upcoming"]}),
-        ("What it did", {"fields": ["ledger", "runs", "failures"]}),
+        ("Timing (choose one)", {"fields": ["expression", "every_seconds", "at"]}),
+        ("Options", {"fields": ["zone", "missed", "missed_most", "ends_at", "max_runs"]}),
+        ("Status", {"fields": ["id", "state", "paused_because", "next", "upcoming"]}),
+        ("Runs", {"fields": ["ledger", "runs", "failures"]}),
         ("Time", {"fields": ["phase", "created_at", "updated_at", "cancelled_at"]}),
     ]
 
@@ -180,30 +187,30 @@ class ScheduleAdmin(ModelAdmin):
     def next(self, schedule: Schedule) -> str:
         return _local(schedule.comes_at, schedule) if schedule.comes_at else "–"
 
-    @admin.display(description="last time")
+    @admin.display(description="last run")
     def last(self, schedule: Any) -> str:
         if not schedule.last_slot:
             return "–"
         state = RunState(schedule.last_state)
-        shown = f"{_local(schedule.last_slot, schedule)}: {state}"
+        shown = format_html("{}: {}", _local(schedule.last_slot, schedule), state)
         return link_to_list("scheduler_schedulerun", shown, schedule=schedule.pk)
 
     @admin.display(description="lag")
     def lag(self, schedule: Any) -> str:
         return "–" if schedule.last_lag_ms is None else f"{schedule.last_lag_ms} ms"
 
-    @admin.display(description="its next times")
+    @admin.display(description="next runs")
     def upcoming(self, schedule: Schedule) -> str:
         schedule = Schedule.objects.get(pk=schedule.pk)  # beside a form that is refused, what is stored
         try:
             shown = [(_local(each.at, schedule), each.note) for each in series.upcoming(schedule)]
         except BadTiming as error:
             return str(error)
-        return format_html_join("", "{} {}<br>", shown) or "none"
+        return format_html_join("", "{} {}<br>", shown) or "none: it has ended"
 
-    @admin.display(description="what became of its times")
+    @admin.display(description="run history")
     def ledger(self, schedule: Schedule) -> str:
-        return link_to_list("scheduler_schedulerun", "the ledger", schedule=schedule.pk)
+        return link_to_list("scheduler_schedulerun", "View run history", schedule=schedule.pk)
 
     @admin.action(description="Resume the selected schedules", permissions=[PAUSE])
     def resume(self, request: HttpRequest, chosen: QuerySet[Schedule]) -> None:
@@ -245,13 +252,14 @@ def _in_zone(moment: datetime, schedule: Schedule) -> datetime:
 
 
 def _local(moment: datetime, schedule: Schedule) -> str:
-    return f"{_in_zone(moment, schedule):%Y-%m-%d %H:%M:%S %z}"
+    return when(moment, _in_zone(moment, schedule).tzinfo)
 
 
 @admin.register(ScheduleRun)
 class ScheduleRunAdmin(GrowingAdmin):
-    """The ledger: what became of each time that has come."""
+    """What became of each time that has come."""
 
+    nothing_yet = "Each time that a schedule is due, its run appears here."
     list_display = ["slot", "schedule", "state", "lag", "attempts", "by_hand", "error", "its_turn"]
     list_filter = ["state"]
     list_prefetch_related = ["schedule"]
@@ -293,6 +301,7 @@ class JobFilter(KnownValues):
 class JobRunAdmin(GrowingAdmin):
     """When each job of the house ran, how long, how it ended and what it did."""
 
+    nothing_yet = "Jobs of the host itself run every minute, hour or day; each run appears here."
     list_display = ["started_at", "job", "state", "took", "did", "error", "times"]
     list_filter = [JobFilter, "state"]
     ordering = ["-id"]  # the newest first: ids sort by time
@@ -309,6 +318,7 @@ class JobRunAdmin(GrowingAdmin):
 class CheckInAdmin(GrowingAdmin):
     """When agents were looked after, what came of it, and what it cost."""
 
+    nothing_yet = "An agent with a HEARTBEAT document and an owner checks in by itself; each check-in appears here."
     list_display = ["slot", "agent", "state", "tokens", "of_the_day", "error", "its_turn"]
     list_filter = ["state", "agent"]
     list_prefetch_related = ["agent"]

@@ -18,7 +18,9 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
+from nanohost.accounts.exporting import ExportedAdmin
 from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, excerpt, link_to_list, table
+from nanohost.lib.moments import when
 from tools import gate, registry
 from tools.changes import FIELDS, changing
 from tools.errors import UnknownTool
@@ -77,9 +79,9 @@ class ToolSettingAdmin(ModelAdmin):
     fieldsets: ClassVar[Any] = [
         (None, {"fields": ["name", "description", "state", "enabled", "grants", "needs", "ceiling", "effects"]}),
         ("Consent", {"fields": ["approval", "four_eyes"]}),
-        ("What it takes", {"fields": ["takes", "schema", "defined_in"]}),
+        ("Arguments", {"fields": ["takes", "schema", "defined_in"]}),
         ("Limits", {"fields": ["limits", *FIELDS[2:-2]]}),
-        ("What happened", {"fields": ["calls", "log", "updated_at"]}),
+        ("History", {"fields": ["calls", "log", "updated_at"]}),
     ]
     actions = ["enable", "disable"]
 
@@ -145,7 +147,7 @@ class ToolSettingAdmin(ModelAdmin):
     @admin.display(description="description")
     def description(self, setting: ToolSetting) -> str:
         tool = _registered(setting)
-        return tool.description if tool else "No code registers this tool any more."
+        return tool.description if tool else "This tool no longer exists in the code."
 
     @admin.display(description="needs")
     def needs(self, setting: ToolSetting) -> str:
@@ -156,7 +158,7 @@ class ToolSettingAdmin(ModelAdmin):
     def in_code(self, setting: ToolSetting) -> bool:
         return _registered(setting) is not None
 
-    @admin.display(description="the settings' ceiling")
+    @admin.display(description="ceiling of the settings")
     def ceiling(self, setting: ToolSetting) -> str:
         tool = _registered(setting)
         allowed = not settings.TOOLS_ALLOWED or setting.name in settings.TOOLS_ALLOWED
@@ -185,7 +187,7 @@ class ToolSettingAdmin(ModelAdmin):
 
     @admin.display(description="calls")
     def calls(self, setting: ToolSetting) -> str:
-        return link_to_list("tools_toolcall", "every call of it that was asked for", tool_name=setting.name)
+        return link_to_list("tools_toolcall", "View all calls", tool_name=setting.name)
 
     @admin.display(description="granted")
     def granted(self, setting: ToolSetting) -> str:
@@ -214,9 +216,9 @@ class ToolSettingAdmin(ModelAdmin):
     @admin.display(description="change log")
     def log(self, setting: ToolSetting) -> str:
         latest = SettingChange.objects.filter(tool_name=setting.name).order_by("-id")[:MAX_CHANGES]
-        cells = ((f"{each.changed_at:%Y-%m-%d %H:%M}", each.changed_by, what_changed(each)) for each in latest)
+        cells = ((when(each.changed_at), each.changed_by, what_changed(each)) for each in latest)
         every = link_to_list("tools_settingchange", "all changes", tool_name=setting.name)
-        return format_html("{} {}", table(("when (UTC)", "who", "what"), cells), every)
+        return format_html("{} {}", table(("when", "who", "what"), cells), every)
 
     @admin.display(description="defined in")
     def defined_in(self, setting: ToolSetting) -> str:
@@ -292,9 +294,11 @@ class ToolFilter(KnownValues):
 
 
 @admin.register(SettingChange)
-class SettingChangeAdmin(GrowingAdmin):
+class SettingChangeAdmin(ExportedAdmin, GrowingAdmin):
     """Who changed what about a tool, and when."""
 
+    nothing_yet = "Who enables, disables or limits a tool is listed here."
+    exported = ("changed_at", "tool_name", "changed_by", "before", "after")
     list_display = ["changed_at", "tool_name", "changed_by", "what"]
     list_filter = [ToolFilter]
     search_fields = ["tool_name"]
@@ -325,9 +329,14 @@ class RuleFilter(KnownValues):
 
 
 @admin.register(ToolCall)
-class ToolCallAdmin(GrowingAdmin):
+class ToolCallAdmin(ExportedAdmin, GrowingAdmin):
     """Every call that was asked for, refused ones included. Kept when its conversation is deleted."""
 
+    nothing_yet = "Every call of a tool that a model asks for appears here, refused ones included."
+    exported = (
+        *("id", "created_at", "tool_name", "status", "rule", "agent", "owner_id", "conversation_id", "turn_id"),
+        *("duration_ms", "arguments", "result"),
+    )
     list_display = ["created_at", "tool_name", "status", "rule", "agent", "duration_ms", "result_begins", "turn_id"]
     list_filter = ["created_at", "status", ToolFilter, RuleFilter]
     search_fields = ["id", "turn_id", "conversation_id", "tool_name"]
@@ -335,13 +344,16 @@ class ToolCallAdmin(GrowingAdmin):
     fieldsets = [
         (None, {"fields": ["id", "tool_name", "status", "rule", "arguments", "result"]}),
         (
-            "Belongs to",
+            "Related",
             {"fields": ["turn_id", "conversation_id", "owner_id", "agent", "request_id", "call_id", "position"]},
         ),
         ("Time", {"fields": ["created_at", "started_at", "ended_at", "duration_ms"]}),
         (
-            "How it is run",
-            {"fields": ["effects", "worker", "attempts", "fence", "lease_until", "notified_at", "arguments_hash"]},
+            "Internals",
+            {
+                "classes": ["collapse"],
+                "fields": ["effects", "worker", "attempts", "fence", "lease_until", "notified_at", "arguments_hash"],
+            },
         ),
     ]
 

@@ -17,6 +17,7 @@ from agent.spending import budgets
 from agent.spending.models import MICRO, Budget, Measure, ModelPrice
 from agent.spending.money import told_money
 from nanohost.lib.admin import TOGGLE, ModelAdmin, table
+from nanohost.lib.moments import when
 
 
 class _AuditedAdmin(ModelAdmin):
@@ -39,6 +40,7 @@ class _AuditedAdmin(ModelAdmin):
 class ModelPriceAdmin(_AuditedAdmin):
     """A price that changes gets a new row, valid from that day on: what was asked before keeps what it has cost."""
 
+    nothing_yet = "With the prices of your models, usage is told in money. Add one for each model you pay for."
     list_display = ["model", "prompt", "cached_prompt", "written_prompt", "completion", "currency", "valid_from"]
     search_fields_of_editors = ["model"]
     fields = ["model", "prompt", "cached_prompt", "written_prompt", "completion", "currency", "valid_from"]
@@ -80,6 +82,7 @@ class BudgetForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is 
 class BudgetAdmin(_AuditedAdmin):
     """What is used is counted from when the budget was made, and from then on by day or month."""
 
+    nothing_yet = "A budget limits what a day or month may cost, for all, an agent, a person or a key."
     form = BudgetForm
     list_display = ["name", "for_whom", "limit_told", "used", "left", "renewed", "is_on"]
     list_filter = ["whose", "measure", "every", "is_on"]
@@ -92,7 +95,7 @@ class BudgetAdmin(_AuditedAdmin):
         whose = ["name", "whose", "agent", "owner", "api_key"]
         limit = ["limit"] if self.has_change_permission(request, obj) else ["limit_told"]
         made = [(None, {"fields": whose}), ("How much", {"fields": ["measure", "every", *limit, "is_on"]})]
-        state = ("How it stands", {"fields": ["used", "left", "renewed", "before", "created_at"]})
+        state = ("Status", {"fields": ["used", "left", "renewed", "before", "created_at"]})
         return [*made, state] if obj else made
 
     def get_readonly_fields(self, request: HttpRequest, obj: Budget | None = None) -> Any:
@@ -141,9 +144,9 @@ class BudgetAdmin(_AuditedAdmin):
     def left(self, budget: Any) -> str:
         return _told(budget, max(budget.amount - sum(budget.stands), 0))
 
-    @admin.display(description="begins anew")
+    @admin.display(description="resets")
     def renewed(self, budget: Any) -> str:
-        return f"{timezone.localtime(budget.period_now.ends):%Y-%m-%d %H:%M}"
+        return when(budget.period_now.ends)
 
     @admin.display(description="before")
     def before(self, budget: Budget) -> str:

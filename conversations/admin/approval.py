@@ -61,13 +61,14 @@ class ApprovalAdmin(GrowingAdmin):
     search_fields = ["id", "call_id", "turn_id"]
     search_help_text = "An id (or its beginning) of an approval, call or turn."
     list_prefetch_related = ["votes"]
+    nothing_yet = "Calls of tools that need consent wait here. Which do is set on each tool, and on each agent."
     actions = ["deny"]
     readonly_fields = ["asks", "what", "would_run", "so_far", "transcript", "call", "turn", "conversation"]
     fieldsets = [
         (None, {"fields": ["state", "asks", "what", "rule", "would_run", "so_far", "expires_at"]}),
-        ("The transcript so far", {"fields": ["transcript"]}),
-        ("What was decided", {"fields": ["decided_by", "decided_at", "reason", "approved_hash"]}),
-        ("Belongs to", {"fields": ["call", "turn", "conversation", "request_id", "requested_at", "arguments_hash"]}),
+        ("Transcript so far", {"fields": ["transcript"]}),
+        ("Decision", {"fields": ["decided_by", "decided_at", "reason", "approved_hash"]}),
+        ("Related", {"fields": ["call", "turn", "conversation", "request_id", "requested_at", "arguments_hash"]}),
     ]
     change_form_outer_after_template = "admin/conversations/decide.html"
 
@@ -150,13 +151,13 @@ class ApprovalAdmin(GrowingAdmin):
     def wanted(self, approval: Approval) -> str:
         return excerpt(approval.proposed or approval.arguments)
 
-    @admin.display(description="who asks")
+    @admin.display(description="asked by")
     def asks(self, approval: Approval) -> str:
         owner = get_user_model().objects.filter(pk=approval.owner_id or 0).first()
         whose = owner.get_username() if owner else "somebody who was deleted"
         return f"The agent {approval.agent}, in a conversation of {whose}"
 
-    @admin.display(description="what it asks for")
+    @admin.display(description="call")
     def what(self, approval: Approval) -> str:
         return format_html('{} <pre class="code">{}</pre>', approval.tool_name, shown(approval.arguments))
 
@@ -182,7 +183,7 @@ class ApprovalAdmin(GrowingAdmin):
         whole = page_link("transcript", approval.conversation_id, "the whole transcript")
         return format_html("{} {}", table(("seq", "role", "content"), cells), whole)
 
-    @admin.display(description="call")
+    @admin.display(description="record")
     def call(self, approval: Approval) -> str:
         return link_to("tools_toolcall", approval.call_id, str(approval.call_id))
 

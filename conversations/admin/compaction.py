@@ -15,6 +15,7 @@ from nanohost.lib.admin import GrowingAdmin, link_to
 class CompactionAdmin(GrowingAdmin):
     """What was put into a summary, by which model, after which turn; and what went wrong with it."""
 
+    nothing_yet = "A long conversation is summarised by itself; each summary appears here."
     list_display = ["created_at", "conversation", "kind", "day", "status", "first_seq", "through_seq", "is_stub"]
     list_display += ["failures", "error"]
     list_filter = ["created_at", "status"]
@@ -24,12 +25,13 @@ class CompactionAdmin(GrowingAdmin):
     readonly_fields = ["its_conversation", "its_turn", "summary", "entries", "versions", "paid"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "its_turn", "kind", "day", "status", "first_seq", "through_seq"]}),
-        ("What was made", {"fields": ["summary", "is_stub", "entries", "versions", "model", "fallback_reason"]}),
+        ("Result", {"fields": ["summary", "is_stub", "entries", "versions", "model", "fallback_reason"]}),
         ("Undone", {"fields": ["undone_at", "undone_by", "undone_because"]}),
-        ("What it took", {"fields": ["prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "paid"]}),
+        ("Usage", {"fields": ["prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "paid"]}),
         (
-            "How it is run",
+            "Internals",
             {
+                "classes": ["collapse"],
                 "fields": [
                     "failures",
                     "error",
@@ -40,7 +42,7 @@ class CompactionAdmin(GrowingAdmin):
                     "notified_at",
                     "retries",
                     "retrying_since",
-                ]
+                ],
             },
         ),
         ("Time", {"fields": ["created_at", "ended_at"]}),

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
@@ -11,30 +10,45 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet, Subquery, Sum, Value
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
 from agent.spending.money import told_money
-from conversations import pins, summaries
+from conversations import pins, search, summaries
+from conversations.access import READERS
 from conversations.admin import bulk_actions, export, reading
 from conversations.admin.pages import check_readers, number, page_link
 from conversations.attachments import serving
 from conversations.engine import inbox, turn_control
 from conversations.models import MAX_REASON, MAX_SEQ, AttachmentUse, Conversation, Message, Turn
+from conversations.statuses import TURN_STATUSES
 from conversations.web.gateway import PARTS_HEADER
 from nanohost.accounts import audit, holds
 from nanohost.accounts.errors import UnderLegalHold
-from nanohost.lib.admin import PIN, UNDO, GrowingAdmin, KnownValues, link_to_list, reason_in, shown, table
+from nanohost.lib.admin import (
+    MAX_LISTED,
+    PIN,
+    UNDO,
+    GrowingAdmin,
+    KnownValues,
+    excerpt,
+    link_to,
+    link_to_list,
+    reason_in,
+    shown,
+    table,
+)
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.ids import request_id
+from nanohost.lib.moments import number as number_of
+from nanohost.lib.moments import when
 
 
 class TaintedFilter(KnownValues):
@@ -53,16 +67,79 @@ class TaintedFilter(KnownValues):
 class ConversationAdmin(GrowingAdmin):
     """A transcript with one owner and one agent."""
 
-    list_display = ["created_at", "key", "owner", "agent", "is_tainted", "updated_at", "transcript"]
+    list_display = ["first_words", "last_message", "its_turns", "status", "tokens", "paid", "owner", "agent"]
+    list_display += ["is_tainted", "created_at", "details"]
+    list_display_links = None
     list_filter = ["created_at", "agent", "owner", TaintedFilter, "is_transient"]
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
-    search_help_text = "An id (or its beginning), a key."
+    search_help_text = "Words that were said; an id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
-    fields = ["id", "key", "owner", "agent", "rows", "summary", "consolidated_through", "starts_at_seq", "pins", "kept"]
-    fields += ["tainted_at_seq", "tainted_by", "is_transient", "metadata", "paid", "next_seq", "next_turn"]
-    fields += ["created_at", "updated_at"]
+    fieldsets: ClassVar = [
+        (None, {"fields": ["rows", "owner", "agent", "paid", "created_at", "updated_at", "summary", "pins", "kept"]}),
+        ("Untrusted text", {"fields": ["tainted_at_seq", "tainted_by"]}),
+        (
+            "Internals",
+            {
+                "classes": ["collapse"],
+                "fields": [
+                    *("id", "key", "consolidated_through", "starts_at_seq", "is_transient", "metadata"),
+                    *("next_seq", "next_turn"),
+                ],
+            },
+        ),
+    ]
     readonly_fields = ["rows", "summary", "kept", "paid"]
+    labels: ClassVar = {
+        "starts_at_seq": "context starts at message",
+        "consolidated_through": "summarised up to message",
+        "tainted_at_seq": "tainted since message",
+        "next_seq": "next message",
+    }
+    nothing_yet = "A conversation begins when somebody writes: in the chat, or with an API key by POST /conversations."
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Conversation], search_term: str
+    ) -> tuple[QuerySet[Conversation], bool]:
+        """By id and key; for those who may read them, also by the words of messages."""
+        by_name, _ = super().get_search_results(request, queryset, search_term)
+        if not search_term.strip() or not request.user.has_perms(READERS):
+            return by_name, False
+        found = [*by_name.order_by("-created_at").values_list("pk", flat=True)[:MAX_LISTED], *search.find(search_term)]
+        return queryset.filter(pk__in=found), False
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """With what is told of each conversation of the page, looked up for all of them at once."""
+        listed = super().get_changelist_instance(request)
+        listed.result_list = list(listed.result_list)
+        look_up(listed.result_list, with_words=request.user.has_perms(READERS))
+        return listed
+
+    @admin.display(description="first words")
+    def first_words(self, conversation: Any) -> str:
+        return page_link("transcript", conversation.pk, excerpt(conversation.told["title"] or conversation.key, 70))
+
+    @admin.display(description="last message")
+    def last_message(self, conversation: Any) -> str:
+        return when(conversation.told["last_at"])
+
+    @admin.display(description="turns")
+    def its_turns(self, conversation: Any) -> str:
+        told = number_of(conversation.next_turn - 1)
+        return link_to_list("conversations_turn", told, conversation=conversation.pk)
+
+    @admin.display(description="status", empty_value="–")
+    def status(self, conversation: Any) -> str | None:
+        status = conversation.told["status"]
+        return TURN_STATUSES[status].label if status else None
+
+    @admin.display(description="tokens")
+    def tokens(self, conversation: Any) -> str:
+        return number_of(conversation.told["tokens"] or 0)
+
+    @admin.display(description="details")
+    def details(self, conversation: Conversation) -> str:
+        return link_to("conversations_conversation", conversation.pk, "View")
 
     def get_urls(self) -> list[Any]:
         pages: dict[str, tuple[str, Any]] = {
@@ -96,6 +173,10 @@ class ConversationAdmin(GrowingAdmin):
     def has_requeue_turn_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("conversations.requeue_turn")
 
+    def name_of(self, conversation: Conversation) -> str:
+        """Its first words."""
+        return name_of(conversation)
+
     def transcript_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """What was said, as people read it."""
         conversation = self._readable(request, pk)
@@ -106,7 +187,7 @@ class ConversationAdmin(GrowingAdmin):
         told |= {"may_pin": self._may(request, PIN), "may_undo": self._may(request, UNDO)}
         told |= {"tainted_by": shown(conversation.tainted_by), "taint_policy": conversation.agent.taint}
         told |= {"may_delete": self.has_delete_permission(request)}
-        told |= {"owner": shown(conversation.owner.get_username()), "title": "Transcript", "opts": self.opts}
+        told |= {"owner": shown(conversation.owner.get_username()), "title": name_of(conversation), "opts": self.opts}
         told |= {"cost": told_money(conversation.cost, settings.CURRENCY)}
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "admin/conversations/transcript.html", context)
@@ -300,11 +381,7 @@ class ConversationAdmin(GrowingAdmin):
     def is_tainted(self, conversation: Conversation) -> bool:
         return conversation.tainted_at_seq is not None
 
-    @admin.display(description="transcript")
-    def transcript(self, conversation: Conversation) -> str:
-        return page_link("transcript", conversation.pk, "read")
-
-    @admin.display(description="its rows")
+    @admin.display(description="related")
     def rows(self, conversation: Conversation) -> str:
         return format_html(
             "{} · {} · {} · {} · {} · {} · {}",
@@ -319,22 +396,39 @@ class ConversationAdmin(GrowingAdmin):
 
     @admin.display(description="state", empty_value="–")
     def kept(self, conversation: Conversation) -> str | None:
-        rows = ((shown(key), shown(_as_text(value)), _when(at)) for key, (value, at) in conversation.kept().items())
-        return table(["Key", "Value", "Kept at"], rows) or None
+        rows = ((shown(key), shown(_as_text(value)), when(at)) for key, (value, at) in conversation.kept().items())
+        return table(["Key", "Value", "Since"], rows) or None
 
-    @admin.display(description="its summary")
+    @admin.display(description="summary")
     def summary(self, conversation: Conversation) -> str:
         latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq).first()
         return latest.content if latest and conversation.summary_seq else "–"
 
 
+def look_up(conversations: Sequence[Any], *, with_words: bool) -> None:
+    """Put into each, as ``told``, its first words, its last message's time, its last turn's status, and its tokens."""
+    each = OuterRef("pk")
+    latest = Message.objects.filter(conversation=each, seq__isnull=False).order_by("-seq").values("created_at")[:1]
+    last = Turn.objects.filter(conversation=each).order_by("-number").values("status")[:1]
+    used = Turn.objects.filter(conversation=each).order_by().values("conversation")
+    tokens = used.annotate(used=Sum(F("prompt_tokens") + F("completion_tokens"))).values("used")
+    rows: Any = Conversation.objects.filter(pk__in=[each.pk for each in conversations]).order_by()
+    rows = rows.with_title() if with_words else rows.annotate(title=Value(""))
+    rows = rows.annotate(last_at=Subquery(latest), status=Subquery(last), tokens=Subquery(tokens))
+    told = {row.pop("pk"): row for row in rows.values("pk", "title", "last_at", "status", "tokens")}
+    for conversation in conversations:
+        conversation.told = told.get(conversation.pk, dict.fromkeys(("title", "last_at", "status", "tokens")))
+
+
+def name_of(conversation: Conversation) -> str:
+    """What people call a conversation: its first words, or its key while there are none."""
+    titled: Any = Conversation.objects.with_title().get(pk=conversation.pk)
+    return excerpt(titled.title or "", 60) or excerpt(conversation.key)
+
+
 def _as_text(value: object) -> str:
     """Tools keep texts; a file that was taken in may have held anything."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _when(at: datetime | None) -> str:
-    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %z}" if at else "–"
 
 
 def _as_file(parts: Iterator[bytes], name: str, content_type: str) -> StreamingHttpResponse:

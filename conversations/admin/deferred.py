@@ -10,6 +10,7 @@ from nanohost.lib.admin import GrowingAdmin, excerpt, link_to
 class DeferredMessageAdmin(GrowingAdmin):
     """Messages with a time, and those that ride along with the next turn: what became of each."""
 
+    nothing_yet = "A message with a time, or one that waits for the next turn, appears here when a client sends it."
     list_display = ["created_at", "conversation", "kind", "state", "run_after", "tries", "content_begins"]
     list_filter = ["created_at", "state"]
     list_prefetch_related = ["conversation"]

@@ -13,6 +13,7 @@ from nanohost.lib.redaction import redact_known
 class MessageAdmin(GrowingAdmin):
     """The transcripts, message by message."""
 
+    nothing_yet = "Messages appear here as soon as somebody writes to an agent."
     list_display = ["created_at", "conversation", "seq", "role", "type", "kind", "content_begins", "tool_name"]
     list_prefetch_related = ["conversation"]
     ordering = ["-id"]  # the newest first: ids sort by time

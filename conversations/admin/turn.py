@@ -16,11 +16,13 @@ from agent.models import AgentVersion
 from agent.spending.money import told_money
 from conversations import waits
 from conversations.admin import bulk_actions, reading
+from conversations.admin.conversation import name_of
 from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
 from conversations.errors import TurnProblem
 from conversations.models import Message, Turn
 from conversations.statuses import OPEN, WaitingFor
+from nanohost.accounts.models import ApiKey
 from nanohost.lib import clock
 from nanohost.lib.admin import (
     CANCEL,
@@ -87,18 +89,19 @@ class TurnAdmin(GrowingAdmin):
     list_prefetch_related = ["conversation", "owner"]
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
+    nothing_yet = "A turn is one question and its answer. Turns appear here as soon as somebody asks an agent."
     actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
-    readonly_fields += ["paid", "not_valid"]
+    readonly_fields += ["paid", "not_valid", "its_key"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
         (
-            "How it ended",
+            "Outcome",
             {"fields": ["error_code", "error_detail", "asked_again", "cancel_requested", "gave_way_to", "ended_at"]},
         ),
         (
-            "What was asked",
+            "Request",
             {
                 "fields": [
                     "model",
@@ -110,7 +113,7 @@ class TurnAdmin(GrowingAdmin):
                     "sent_to_model",
                     "version",
                     "request_id",
-                    "idempotency_key",
+                    "its_key",
                     "prompt_tokens",
                     "completion_tokens",
                     "cached_tokens",
@@ -120,12 +123,17 @@ class TurnAdmin(GrowingAdmin):
                 ]
             },
         ),
+        ("Retries", {"fields": ["retries", "retry_code", "retry_detail", "retrying_since"]}),
+        ("Time", {"fields": ["created_at", "started_at", "stepped_at", "deadline"]}),
         (
-            "How it is run",
-            {"fields": ["worker", "fence", "lease_until", "deadline", "attempts", "run_after", "notified_at"]},
+            "Internals",
+            {
+                "classes": ["collapse"],
+                "fields": [
+                    *("worker", "attempts", "fence", "lease_until", "run_after", "notified_at", "idempotency_key"),
+                ],
+            },
         ),
-        ("What failed and is tried again", {"fields": ["retries", "retry_code", "retry_detail", "retrying_since"]}),
-        ("Time", {"fields": ["created_at", "started_at", "stepped_at"]}),
     ]
 
     def get_urls(self) -> list[Any]:
@@ -140,11 +148,22 @@ class TurnAdmin(GrowingAdmin):
             raise Http404("There is no such turn; perhaps its conversation was deleted.")
         told = reading.sent(turn, number=number(request, "call")) | {
             "opts": self.opts,
-            "title": "What the model was sent",
+            "title": f"Prompts of turn {turn.number}",
         }
         return TemplateResponse(request, "admin/conversations/sent.html", self.admin_site.each_context(request) | told)
 
-    @admin.display(description="version of its agent", empty_value="–")
+    def name_of(self, turn: Turn) -> str:
+        return f"Turn {turn.number} of “{name_of(turn.conversation)}”"
+
+    @admin.display(description="API key", empty_value="none: it was asked in a browser, or by the host itself")
+    def its_key(self, turn: Turn) -> str | None:
+        """With which it was asked."""
+        if turn.api_key_id is None:
+            return None
+        key = _once(turn, "_its_key", lambda: ApiKey.objects.filter(pk=turn.api_key_id).first())
+        return link_to("accounts_apikey", key.pk, str(key)) if key else f"key {turn.api_key_id}, which was deleted"
+
+    @admin.display(description="agent version", empty_value="–")
     def version(self, turn: Turn) -> str | None:
         """That it ran with since it was last taken up; each model call has its own."""
         number = turn.agent_version
@@ -161,13 +180,13 @@ class TurnAdmin(GrowingAdmin):
     def not_valid(self, turn: Turn) -> str:
         return " / ".join(each["wrong"] for each in turn.invalid_answers or ()) or "–"
 
-    @admin.display(description="what the model was sent")
+    @admin.display(description="prompts")
     def sent_to_model(self, turn: Turn) -> str:
         return format_html(
             '<a href="{}">each of its model calls</a>', reverse("admin:conversations_turn_sent", args=[turn.pk])
         )
 
-    @admin.display(description="what it waits for", empty_value="–")
+    @admin.display(description="waiting for", empty_value="–")
     def stands(self, turn: Turn) -> str | None:
         if turn.ended:
             return None

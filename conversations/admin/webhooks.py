@@ -87,11 +87,11 @@ class WebhookEndpointAdmin(ModelAdmin):
     @admin.display(description="failed")
     def failures(self, endpoint: WebhookEndpoint) -> str:
         told = {"endpoint__id": endpoint.pk, "status": DeliveryStatus.FAILED}
-        return link_to_list("conversations_delivery", "those that failed", **told)
+        return link_to_list("conversations_delivery", "View failures", **told)
 
     @admin.display(description="deliveries")
     def sent(self, endpoint: WebhookEndpoint) -> str:
-        return link_to_list("conversations_delivery", "what it was sent", endpoint__id=endpoint.pk)
+        return link_to_list("conversations_delivery", "View deliveries", endpoint__id=endpoint.pk)
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
@@ -188,7 +188,7 @@ class DeliveryAdmin(GrowingAdmin):
             delivery.may_send = self.has_requeue_permission(request)
         return delivery
 
-    @admin.display(description="what went wrong last")
+    @admin.display(description="latest error")
     def what_failed(self, delivery: Delivery) -> str:
         return excerpt(delivery.error, 60)
 

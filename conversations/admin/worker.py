@@ -13,8 +13,9 @@ from nanohost.lib.admin import ReadOnlyAdmin, link_to_list
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    """The worker processes: who lives, who died, and how much they hold."""
+    """The worker processes: which are online, and how much they hold."""
 
+    nothing_yet = "Each running worker process has a row here. Start one: manage.py serve, or a worker container."
     list_display = ["name", "is_alive", "queues", "heartbeat_at", "holds", "turns_most", "pool", "version"]
     list_display += ["started_at", "ended_at", "sandbox"]
     search_fields = ["name"]
@@ -40,7 +41,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             worker.held = intake.left().held_by(worker.name, is_alive=worker.is_alive)
         return worker
 
-    @admin.display(description="alive", boolean=True)
+    @admin.display(description="online", boolean=True)
     def is_alive(self, worker: Any) -> bool:
         alive: bool = worker.is_alive
         return alive
@@ -54,6 +55,6 @@ class WorkerAdmin(ReadOnlyAdmin):
     def pool(self, worker: Any) -> str:
         return worker.told_pool if worker.is_alive else "–"
 
-    @admin.display(description="its turns")
+    @admin.display(description="running turns")
     def turns(self, worker: Worker) -> str:
-        return link_to_list("conversations_turn", "turns it holds", worker=worker.name, status=TurnStatus.RUNNING)
+        return link_to_list("conversations_turn", "list", worker=worker.name, status=TurnStatus.RUNNING)

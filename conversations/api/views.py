@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from agent import access
-from conversations import pins
+from conversations import pins, search
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
 from conversations.attachments import serving
@@ -84,16 +84,22 @@ class ConversationList(ListAPIView[Conversation]):
         rows = Conversation.objects.select_related("agent").with_title()
         owned = rows.filter(owner=owner_of(self.request), is_transient=False)
         mine = access.admitted(owned, key_of(self.request))
-        key = self.request.query_params.get("key")
-        if key is None:
-            return mine
-        if UNSTORABLE.search(key):
-            raise InvalidRequest("key holds a null character.")
-        return mine.filter(key=key)
+        key, words = (self.request.query_params.get(name) for name in ("key", "search"))
+        for name, text in (("key", key), ("search", words)):
+            if text is not None and UNSTORABLE.search(text):
+                raise InvalidRequest(f"{name} holds a null character.")
+        if words is not None:
+            mine = mine.filter(pk__in=search.find(words, owner_id=owner_of(self.request)))
+        return mine if key is None else mine.filter(key=key)
 
     @extend_schema(
         operation_id="listConversations",
-        parameters=[OpenApiParameter("key", str, description="The one of this key only.")],
+        parameters=[
+            OpenApiParameter("key", str, description="The one of this key only."),
+            OpenApiParameter(
+                "search", str, description="Those in which a message has all of these words, each by its beginning."
+            ),
+        ],
         responses={200: shapes.ConversationView(many=True), **problems()},
     )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -41,7 +41,7 @@ from nanohost.console import (
     tasks,
 )
 from nanohost.lib.admin import TOGGLE, BoundedPaginator, ModelAdmin
-from nanohost.lib.text import duration
+from nanohost.lib.moments import when
 from scheduler import system_jobs
 from scheduler.beat import SystemScheduler
 from scheduler.models import JobRun, JobState
@@ -57,7 +57,7 @@ _LATE = timedelta(seconds=60) + timedelta(seconds=SystemScheduler.sync_every)
 
 # Where it is written what a house job did, time by time.
 _LEDGERS = {
-    "tick": ("scheduler_schedulerun", "the ledger of schedules"),
+    "tick": ("scheduler_schedulerun", "run history"),
     "heartbeat": ("scheduler_checkin", "check-ins"),
     "daily_summary": ("conversations_compaction", "compactions, of the kind daily"),
 }
@@ -65,7 +65,7 @@ _LEDGERS = {
 
 # Jobs that are made again by each release, and that something would stand still without.
 _SYSTEM_JOBS = {job.name for job in (*system_jobs.SYSTEM_JOBS, *tasks.SYSTEM_JOBS)}
-_SWITCH_IT_OFF = "This is a job of the house: it can be switched off, but not deleted."
+_SWITCH_IT_OFF = "This is a job of the host itself: it can be switched off, but not deleted."
 
 
 def _but_for(jobs: Iterable[PeriodicTask], deleted: Any) -> Any:
@@ -99,8 +99,8 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     filter_horizontal = ()
     fieldsets = (
         (None, {"fields": ("username", "password")}),
-        ("Who it is", {"fields": ("first_name", "last_name", "email")}),
-        ("What they may do", {"fields": ("is_active", "is_staff", "is_superuser", "groups")}),
+        ("Personal info", {"fields": ("first_name", "last_name", "email")}),
+        ("Permissions", {"fields": ("is_active", "is_staff", "is_superuser", "groups")}),
         ("Important dates", {"fields": ("last_login", "date_joined")}),
     )
     form = UserChangeForm
@@ -234,16 +234,16 @@ class PeriodicTaskAdmin(_JobsAdmin, ModelAdmin):  # type: ignore[misc]  # beat's
         due = system_jobs.next_run(job)
         if due is None:
             return "–"
-        shown, late = f"{timezone.localtime(due):%Y-%m-%d %H:%M:%S %z}", timezone.now() - due
-        return f"{shown}, late by {duration(late.total_seconds())}" if late > _LATE else shown
+        late = timezone.now() - due
+        return format_html("{}, late", when(due)) if late > _LATE else when(due)
 
     @admin.display(description="last run")
     def last(self, job: Any) -> str:
         if job.last_started_at is None:
             return "–"
-        shown = f"{timezone.localtime(job.last_started_at):%Y-%m-%d %H:%M:%S %z}: {job.last_state}"
+        shown = format_html("{}: {}", when(job.last_started_at), job.last_state)
         if job.last_state != JobState.RUNNING and job.last_duration_ms is not None:
-            shown += f", {job.last_duration_ms} ms"
+            shown = format_html("{}, {} ms", shown, job.last_duration_ms)
         query = urlencode({"job": job.name})
         return format_html('<a href="{}?{}">{}</a>', reverse("admin:scheduler_jobrun_changelist"), query, shown)
 
@@ -291,12 +291,16 @@ class _Times(ModelAdmin):
 
 @admin.register(ClockedSchedule)
 class ClockedAdmin(_Times):
+    """Single moments at which a system job runs."""
+
     list_display = ["clocked_time"]
     fields = ["clocked_time"]
 
 
 @admin.register(CrontabSchedule)
 class CrontabAdmin(_Times):
+    """Times of system jobs, as cron writes them."""
+
     list_display = ["__str__", "human_readable"]
     fields = ["human_readable", "minute", "hour", "day_of_month", "month_of_year", "day_of_week", "timezone"]
     readonly_fields = ["human_readable"]

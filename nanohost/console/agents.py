@@ -89,9 +89,9 @@ class WholeAgentAdmin(AgentAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         return [*super().get_readonly_fields(request, obj), "whole"]
 
-    @admin.display(description="all about it")
+    @admin.display(description="details")
     def whole(self, agent: Agent) -> str:
-        return format_html('<a href="{}">read</a>', reverse("admin:agent_agent_whole", args=[agent.pk]))
+        return format_html('<a href="{}">View</a>', reverse("admin:agent_agent_whole", args=[agent.pk]))
 
     def whole_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """All about an agent."""
@@ -100,7 +100,7 @@ class WholeAgentAdmin(AgentAdmin):
         agent = Agent.objects.filter(pk=pk).first()
         if agent is None:
             raise Http404("There is no such agent; perhaps it was deleted.")
-        told = {"title": f"Agent {agent.name}", "opts": self.opts, "may_change": self.has_change_permission(request)}
+        told = {"title": agent.name, "opts": self.opts, "may_change": self.has_change_permission(request)}
         told["may_ask"] = request.user.has_perm("conversations.requeue_turn")
         told |= profile_of(agent) | versions_of(agent, request) | doings_of(agent)
         context = self.admin_site.each_context(request) | told

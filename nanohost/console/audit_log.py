@@ -34,6 +34,7 @@ ACTIONS = (
         "conversation.deleted",
         "message.deleted",
         "conversation.exported",
+        "list.exported",
         "usage.exported",
         "audit.exported",
     ),

@@ -56,7 +56,7 @@ class Workers:
     def why_nobody_comes(self) -> str:
         """What keeps a due turn waiting, with a blank before it; "" if nothing is known to."""
         if not self.by_kind[TURNS]:
-            return " No worker of turns is alive: start one."
+            return " No worker for turns is online: start one."
         if self.held >= self.places:
             return f" All workers are full ({self.held} of {self.places} turns): start another."
         return ""
@@ -173,7 +173,7 @@ def _running(turn: Turn, workers: Workers, usual: dict[str, float], now: datetim
             words += f" The sweep takes it up within {settings.SWEEP_SECONDS:g} s."
         return STUCK, words + cancelled
     if turn.worker not in workers.names:
-        return LATE, f"Its worker is silent. When its lease has run out, the sweep takes it up.{cancelled}"
+        return LATE, f"Its worker is offline. When its lease has expired, another takes over.{cancelled}"
     if turn.cancel_requested:
         return FINE, "It is being cancelled; its worker ends it within seconds."
     is_late, words = waits.for_model(turn, usual, now)
@@ -211,7 +211,7 @@ def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> 
     if len(told) > 5:
         told = [*told[:5], f"{len(told) - 5} more"]
     waits_for_people = all(call.status == CallStatus.WAITING for call in calls)
-    nobody = "" if workers.by_kind[TOOLS] or waits_for_people else " No worker of tools is alive: start one."
+    nobody = "" if workers.by_kind[TOOLS] or waits_for_people else " No worker for tools is online: start one."
     return urgency, f"It waits for {len(calls)} tool call{'' if len(calls) == 1 else 's'}: {', '.join(told)}.{nobody}"
 
 

@@ -1,104 +1,242 @@
-"""What stands at the side of every page: the registry's pages, in the groups that people think in."""
+"""The doors of the console: ten at the side, in the order of people's work, and the pages behind each."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import escape
 from django.utils.text import capfirst
 
 from conversations.admin import approval
 from nanohost.console import queue_page, retention_page, usage_page
-from tools.models import Approval
-
-WORK, AGENTS, TOOLS, SCHEDULES, SYSTEM = "Work", "Agents & memory", "Tools", "Schedules", "System"
-GROUPS = (WORK, AGENTS, TOOLS, SCHEDULES, SYSTEM)
-
-# By app; whatever is not named, such as an app of the user's own, belongs to the system.
-_OF_APP = {
-    "conversations": WORK,
-    "agent": AGENTS,
-    "memory": AGENTS,
-    "tools": TOOLS,
-    "scheduler": SCHEDULES,
-    "django_celery_beat": SCHEDULES,
-}
-_OF_MODEL = {
-    "tools.approval": WORK,
-    "conversations.webhookendpoint": SYSTEM,
-    "conversations.delivery": SYSTEM,
-    "conversations.worker": SYSTEM,
-    "agent.provideroutage": SYSTEM,
-}
-
-# In the order in which they stand in their group; names of Material Symbols, whose font the theme brings.
-_ICONS = {
-    "conversations.conversation": "forum",
-    "conversations.turn": "sync_alt",
-    "tools.approval": "approval",
-    "conversations.message": "chat",
-    "conversations.deferredmessage": "schedule_send",
-    "conversations.compaction": "compress",
-    "conversations.webhookendpoint": "webhook",
-    "conversations.delivery": "outbox",
-    "conversations.worker": "memory",
-    "agent.agent": "smart_toy",
-    "agent.agentversion": "history",
-    "agent.budget": "savings",
-    "agent.modelprice": "sell",
-    "agent.provideroutage": "cloud_off",
-    "memory.memory": "psychology",
-    "memory.memoryversion": "history",
-    "memory.historyentry": "menu_book",
-    "tools.toolsetting": "construction",
-    "tools.toolcall": "receipt_long",
-    "tools.settingchange": "edit_note",
-    "scheduler.schedule": "event",
-    "scheduler.schedulerun": "event_available",
-    "scheduler.checkin": "monitor_heart",
-    "django_celery_beat.periodictask": "schedule",
-    "scheduler.jobrun": "task_alt",
-    "accounts.apikey": "key",
-    "accounts.auditentry": "policy",
-    "accounts.legalhold": "gavel",
-    "auth.user": "person",
-    "auth.group": "group",
-    "axes.accessattempt": "lock",
-}
 
 
-def group_of(label: str) -> str:
-    """The group a model's page stands in; ``label`` is ``app.model``."""
-    return _OF_MODEL.get(label) or _OF_APP.get(label.partition(".")[0], SYSTEM)
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page behind a door. ``name``: ``app.model``, or the name of an address. ``about``: what *Settings* says of it.
+    ``permissions``: who may open it, if it is no model's."""
+
+    name: str
+    title: str
+    about: str = ""
+    permissions: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        if "." not in self.name:
+            return reverse(self.name)
+        return reverse(f"admin:{self.name.replace('.', '_')}_changelist")
+
+    def may_open(self, request: HttpRequest) -> bool:
+        if "." not in self.name:
+            return request.user.has_perms(self.permissions)
+        own = _pages_of_models().get(self.name)
+        return own is not None and own.has_view_or_change_permission(request) and own.has_module_permission(request)
 
 
-def _place(label: str) -> int:
-    return list(_ICONS).index(label) if label in _ICONS else len(_ICONS)
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """What stands at the side. ``icon``: a name of Material Symbols, whose font the theme brings."""
+
+    title: str
+    icon: str
+    pages: tuple[Page, ...]
+    badge: Callable[[], int] | None = None
+
+
+OVERVIEW, SETTINGS = "Overview", "Settings"
+
+# Those that belong to each other on the page of settings, besides what has no other place.
+_PEOPLE = (
+    Page(name="auth.user", title="People", about="Who may sign in, and who owns conversations and keys."),
+    Page(name="auth.group", title="Roles", about="What staff may do in this console."),
+    Page(name="accounts.apikey", title="API keys", about="What programs use this host with: make, limit, revoke."),
+)
+_EVENTS = (
+    Page(name="conversations.webhookendpoint", title="Webhooks", about="Who is told of events, and of which."),
+    Page(name="conversations.delivery", title="Deliveries", about="What was sent to webhooks and by e-mail."),
+)
+_KEPT = (
+    Page(
+        name="retention",
+        title="Retention",
+        about="How long each agent keeps what, and what would be deleted now.",
+        permissions=retention_page.VIEW,
+    ),
+    Page(name="accounts.legalhold", title="Legal holds", about="What nothing and nobody may delete for now."),
+)
+
+DOORS = (
+    Door(title=OVERVIEW, icon="dashboard", pages=(Page(name="admin:index", title=OVERVIEW),)),
+    Door(
+        title="Queue",
+        icon="pending_actions",
+        pages=(
+            Page(name="queue", title="Queue", permissions=queue_page.VIEW),
+            Page(name="conversations.worker", title="Workers"),
+            Page(name="agent.provideroutage", title="Provider outages"),
+        ),
+    ),
+    Door(
+        title="Conversations",
+        icon="forum",
+        pages=(
+            Page(name="conversations.conversation", title="Conversations"),
+            Page(name="conversations.turn", title="Turns"),
+            Page(name="conversations.message", title="Messages"),
+            Page(name="conversations.deferredmessage", title="Deferred messages"),
+            Page(name="conversations.compaction", title="Summaries"),
+        ),
+    ),
+    Door(
+        title="Approvals",
+        icon="approval",
+        pages=(Page(name="tools.approval", title="Approvals"),),
+        badge=approval.waiting,
+    ),
+    Door(
+        title="Agents",
+        icon="smart_toy",
+        pages=(
+            Page(name="agent.agent", title="Agents"),
+            Page(name="agent.agentversion", title="Versions"),
+            Page(name="memory.memory", title="Memory"),
+            Page(name="memory.memoryversion", title="Memory versions"),
+            Page(name="memory.historyentry", title="History log"),
+        ),
+    ),
+    Door(
+        title="Tools",
+        icon="construction",
+        pages=(
+            Page(name="tools.toolsetting", title="Tools"),
+            Page(name="tools.toolcall", title="Calls"),
+            Page(name="tools.settingchange", title="Changes"),
+            Page(
+                name="admin:simulator",
+                title="Simulator",
+                permissions=("tools.view_toolsetting", "agent.view_agent"),
+            ),
+        ),
+    ),
+    Door(
+        title="Schedules",
+        icon="event",
+        pages=(
+            Page(name="scheduler.schedule", title="Schedules"),
+            Page(name="scheduler.schedulerun", title="Run history"),
+            Page(name="scheduler.checkin", title="Check-ins"),
+            Page(name="django_celery_beat.periodictask", title="System jobs"),
+            Page(name="scheduler.jobrun", title="Job runs"),
+        ),
+    ),
+    Door(
+        title="Usage",
+        icon="payments",
+        pages=(
+            Page(name="usage", title="Usage", permissions=usage_page.VIEW),
+            Page(name="agent.budget", title="Budgets"),
+            Page(name="agent.modelprice", title="Model prices"),
+        ),
+    ),
+    Door(
+        title="Audit",
+        icon="policy",
+        pages=(
+            Page(name="accounts.auditentry", title="Audit log"),
+            Page(name="axes.accessattempt", title="Failed sign-ins"),
+        ),
+    ),
+    Door(title=SETTINGS, icon="settings", pages=(*_PEOPLE, *_EVENTS, *_KEPT)),
+)
+
+
+def _pages_of_models() -> dict[str, Any]:
+    return {model._meta.label_lower: own for model, own in admin.site._registry.items()}
+
+
+def others() -> list[Page]:
+    """Pages of models that no door names: of other people's apps, and of apps of the user's own."""
+    named = {page.name for door in DOORS for page in door.pages}
+    found = [own for name, own in _pages_of_models().items() if name not in named]
+    return [
+        Page(name=own.opts.label_lower, title=str(capfirst(own.opts.verbose_name_plural)), about=own.__doc__ or "")
+        for own in sorted(found, key=lambda own: own.opts.label_lower)
+    ]
+
+
+def settings_of(request: HttpRequest) -> list[dict[str, Any]]:
+    """What the page of settings shows, part by part, to whoever may see it."""
+    parts = (("People and keys", _PEOPLE), ("Events", _EVENTS), ("What is kept", _KEPT), ("More", tuple(others())))
+    shown = [(title, [page for page in pages if page.may_open(request)]) for title, pages in parts]
+    return [{"title": title, "pages": pages} for title, pages in shown if pages]
+
+
+def _opened(request: HttpRequest) -> Iterator[tuple[Door, list[Page]]]:
+    """The doors with those of their pages that whoever asks may open."""
+    for door in DOORS:
+        if pages := [page for page in door.pages if page.may_open(request)]:
+            yield door, pages
+        elif door.title == SETTINGS and any(page.may_open(request) for page in others()):
+            yield door, []
+
+
+def here(request: HttpRequest) -> tuple[Door, Page] | None:
+    """The page that an address belongs to, with its door: the one whose own address is its longest beginning."""
+    found: tuple[int, Door, Page] | None = None
+    for door in DOORS:
+        for page in (*door.pages, *(others() if door.title == SETTINGS else ())):
+            address = page.address
+            begins = request.path == address if page.name == "admin:index" else request.path.startswith(address)
+            if begins and (found is None or len(address) > found[0]):
+                found = (len(address), door, page)
+    return found[1:] if found else None
 
 
 def groups(request: HttpRequest) -> list[dict[str, Any]]:
-    """The groups with the pages this user may see."""
-    items: dict[str, list[dict[str, Any]]] = {name: [] for name in GROUPS}
-    for model, page in sorted(admin.site._registry.items(), key=lambda item: _place(item[0]._meta.label_lower)):
-        if page.has_view_or_change_permission(request) and page.has_module_permission(request):
-            label = model._meta.label_lower
-            link = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
-            items[group_of(label)].append(
-                {
-                    # The theme shows it as it is.
-                    "title": escape(capfirst(model._meta.verbose_name_plural)),
-                    "icon": _ICONS.get(label, "table_rows"),
-                    "link": link,
-                    **({"badge": count} if model is Approval and (count := approval.waiting()) else {}),
-                }
-            )
-    if request.user.has_perms(queue_page.VIEW):
-        items[WORK].insert(0, {"title": "Queue", "icon": "pending_actions", "link": reverse("queue")})
-    if request.user.has_perms(usage_page.VIEW):
-        items[WORK].append({"title": "Usage", "icon": "payments", "link": reverse("usage")})
-    if request.user.has_perms(retention_page.VIEW):
-        items[SYSTEM].append({"title": "Retention", "icon": "auto_delete", "link": reverse("retention")})
-    overview = {"title": "Overview", "icon": "dashboard", "link": reverse("admin:index")}
-    shown = [{"title": name, "items": items[name], "separator": True} for name in GROUPS if items[name]]
-    return [{"items": [overview]}, *shown]
+    """The side, as the theme takes it."""
+    current = here(request)
+    in_settings = request.path == reverse("settings")
+    items = []
+    for door, pages in _opened(request):
+        item: dict[str, Any] = {
+            "title": door.title,
+            "icon": door.icon,
+            "link": reverse("settings") if door.title == SETTINGS else pages[0].address,
+            "active": current[0] is door if current else in_settings and door.title == SETTINGS,
+        }
+        if door.badge and (count := door.badge()):
+            item["badge"] = count
+        items.append(item)
+    return [{"items": items}]
+
+
+def tabs(request: HttpRequest) -> list[dict[str, Any]]:
+    """The pages behind the door that stands open, to go from one to the other; none if there is one alone."""
+    current = here(request)
+    if current is None or current[0].title == SETTINGS:
+        return []
+    door, page = current
+    pages = [each for each in door.pages if each.may_open(request)]
+    shown = [{"title": each.title, "link": each.address, "is_here": each is page} for each in pages]
+    return shown if len(shown) > 1 else []
+
+
+def trail(request: HttpRequest, *, title: str, name: str) -> list[dict[str, Any]]:
+    """Where a page stands, from the door to it. ``name``: of the object that it is about, if it is about one."""
+    current = here(request)
+    if current is None:
+        return [{"title": title, "link": ""}]
+    door, page = current
+    link = reverse("settings") if door.title == SETTINGS else door.pages[0].address
+    parts = [{"title": door.title, "link": link}]
+    if page.title != door.title:
+        parts.append({"title": page.title, "link": page.address})
+    if name:
+        parts.append({"title": name, "link": ""})
+    elif request.path != page.address and title:
+        parts.append({"title": title, "link": ""})
+    parts[-1]["link"] = ""
+    return parts

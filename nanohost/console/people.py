@@ -21,6 +21,7 @@ from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
+from conversations import search
 from conversations.attachments import store
 from conversations.engine import retention, turn_control
 from conversations.models import Attachment, Conversation, DeferredMessage, Message, Turn
@@ -123,6 +124,7 @@ def erase(user: User, *, seconds: float | None = None) -> Receipt | None:
                 return None
             erase_some()
         index.forget_deleted()
+        search.forget_deleted()
         return _take_leave(user)
 
 

@@ -143,7 +143,7 @@ def _differences(lines: list[Line], away: str, workers: diagnosis.Workers) -> It
             if line.kind == TURNS:
                 words += workers.why_nobody_comes
             elif not line.workers:
-                words += f" No worker of {line.kind.queue} is alive: start one."
+                words += f" No worker for {line.kind.queue} is online: start one."
             yield words
         elif line.notifications and not line.workers:
             rings = "1 notification waits" if line.notifications == 1 else f"{line.notifications} notifications wait"
@@ -262,7 +262,7 @@ def resume(request: HttpRequest) -> str:
     """Resume the intake, for whoever may; says what was done."""
     if intake.resume(by=request.user.get_username()):
         log(request, IntakePause, "intake", "Resumed")
-    return "New turns are taken in again."
+    return "New turns are accepted again."
 
 
 def log(request: HttpRequest, model: Any, what: str, message: str) -> None:

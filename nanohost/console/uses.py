@@ -16,9 +16,9 @@ from django.db.models.functions import Coalesce, TruncDate
 from agent.spending.money import as_money
 from conversations.models import OPEN_COMPACTION, Compaction, Turn
 from nanohost.accounts import audit
+from nanohost.accounts.exporting import as_cell
 from nanohost.accounts.models import ApiKey
 from nanohost.console.models import Use
-from nanohost.lib.redaction import redact_known
 
 HOUR = timedelta(hours=1)
 
@@ -195,11 +195,5 @@ def as_csv(report: Report) -> str:
     table.writerow([report.group_by, *_SUMS, "currency"])
     for line in report.lines:
         cells = asdict(line.sums) | {"cost": as_money(line.sums.cost) or ""}
-        table.writerow([_plain(line.name), *cells.values(), settings.CURRENCY])
+        table.writerow([as_cell(line.name), *cells.values(), settings.CURRENCY])
     return written.getvalue()
-
-
-def _plain(text: str) -> str:
-    """A text that no spreadsheet takes for a formula, and without known secrets."""
-    text = redact_known(text)
-    return f"'{text}" if text.lstrip()[:1] in tuple("=+-@|%") or text[:1] in tuple("\t\r\n") else text

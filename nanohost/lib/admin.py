@@ -2,9 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -20,8 +21,12 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.text import capfirst
+from unfold import forms as theme
+from unfold.fields import UnfoldAdminReadonlyField
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from nanohost.lib.moments import exactly, number, when
 from nanohost.lib.redaction import redact_known
 
 if TYPE_CHECKING:  # the theme's are untyped, Django's own are not subscriptable
@@ -69,9 +74,62 @@ def have_history(address: Callable[[HttpRequest, str, str], str | None]) -> None
     _history.address = address
 
 
+@dataclass(frozen=True)
+class _Column:
+    """A list's column of moments or numbers, as all pages show them. Django takes it for a function."""
+
+    field: Any
+    show: Callable[[Any], str]
+    short_description: str
+
+    @property
+    def __name__(self) -> str:
+        return str(self.field.name)
+
+    @property
+    def admin_order_field(self) -> str:
+        return str(self.field.name)
+
+    def __call__(self, row: models.Model) -> str:
+        return self.show(getattr(row, self.field.attname))
+
+
+def _shown_by(field: Any, moment: Callable[[Any], str]) -> Callable[[Any], str] | None:
+    """How pages show the values of a column, where they do it otherwise than Django."""
+    if isinstance(field, models.DateTimeField):
+        return moment
+    # A number that names something is no amount.
+    is_amount = isinstance(field, models.IntegerField) and not field.primary_key and not field.name.endswith("_id")
+    return number if is_amount and not field.choices else None
+
+
+class _ReadOnlyField(UnfoldAdminReadonlyField):
+    """A field that is only shown: moments and numbers as in lists, and what its page calls it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        labels = getattr(self.model_admin, "labels", {})
+        self.field["label"] = labels.get(self.field["name"], self.field["label"])
+
+    def contents(self) -> Any:
+        if isinstance(self.resolved_field, tuple):
+            field, _, value = self.resolved_field
+            if value is not None and (show := _shown_by(field, exactly)):
+                return show(value)
+        return super().contents()
+
+
+# Neither the theme nor Django has another place for it.
+theme.UnfoldAdminReadonlyField = _ReadOnlyField  # type: ignore[attr-defined]
+
+
 class ModelAdmin(_ModelAdmin):
     """A page of the console."""
 
+    # What the page calls a column, where that is not the column's own name.
+    labels: ClassVar[Mapping[str, str]] = {}
+    # What an empty list says: what would stand there, and how it gets there.
+    nothing_yet = ""
     # A list's filters stand beside it on a wide screen.
     list_filter_sheet = False
     # What else links to the list may look up, such as ``next_at__lt``.
@@ -79,6 +137,35 @@ class ModelAdmin(_ModelAdmin):
     # Texts in which secrets are masked are searched by whoever sees them as they are: others could find a secret letter
     # by letter.
     search_fields_of_editors: Sequence[str] = ()
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """The columns, with moments and numbers as all pages show them."""
+        return [self._column(name) for name in super().get_list_display(request)]
+
+    def _column(self, name: Any) -> Any:
+        try:
+            field: Any = self.opts.get_field(name)
+        except (FieldDoesNotExist, TypeError):
+            return name  # a method, or a function
+        if not field.concrete:
+            return name
+        show = _shown_by(field, when)
+        label = self.labels.get(field.name, str(field.verbose_name))
+        return _Column(field, show, label) if show else name
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        if label := self.labels.get(db_field.name):
+            options["label"] = capfirst(label)
+        return super().formfield_for_dbfield(db_field, request, **options)
+
+    def name_of(self, row: Any) -> str:
+        """What a page about a row is called."""
+        return str(row)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> Any:
+        if (row := options.get("obj")) is not None:
+            context |= {"title": excerpt(self.name_of(row)), "subtitle": None}
+        return super().render_change_form(request, context, *args, **options)
 
     def get_search_fields(self, request: HttpRequest) -> list[str]:
         """By which fields this user may search."""
@@ -91,7 +178,9 @@ class ModelAdmin(_ModelAdmin):
         filters = [each[0] if isinstance(each, tuple | list) else each for each in self.get_list_filter(request)]
         of_filters = (getattr(each, "parameter_name", None) for each in filters)
         shown = {self.opts.pk.name, self.date_hierarchy, *filters, *self.get_search_fields(request)}
-        shown |= {*self.get_list_display(request), *flatten_fieldsets(self.get_fieldsets(request))}
+        columns = self.get_list_display(request)
+        shown |= {each.__name__ if isinstance(each, _Column) else each for each in columns}
+        shown |= {*flatten_fieldsets(self.get_fieldsets(request))}
         by_columns = (self._lookups_by(name) for name in shown if isinstance(name, str))
         return lookup in {*self.more_lookups, *of_filters}.union(*by_columns)
 
@@ -213,9 +302,14 @@ def _is(name: str, field: Any, word: str) -> Q:
     """The field is the word, or begins with it if it is an id. As a range: a text's beginning would need no index."""
     if not isinstance(field, UUIDField):
         return Q(**{name: word})
+    return begins(name, word) or Q(pk__in=())
+
+
+def begins(name: str, word: str) -> Q | None:
+    """That an id begins with a word; None if none does."""
     digits = word.replace("-", "").lower()
     if not re.fullmatch("[0-9a-f]{1,32}", digits):
-        return Q(pk__in=())
+        return None
     return Q(**{f"{name}__range": (UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f")))})
 
 

@@ -110,7 +110,8 @@ def tables_with_the_mark():
     """Whatever is in the database, also what no model is of, such as an index."""
     found = []
     with connection.cursor() as cursor:
-        for table in connection.introspection.table_names(cursor):
+        # SQLite's full-text table of messages keeps no text to be read; what it keeps stands in tables of its own.
+        for table in set(connection.introspection.table_names(cursor)) - {"conversations_saidwords"}:
             cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")
             rows = cursor.fetchall()
             if any(MARK in str(value) or MARK.encode() in bytes_of(value) for row in rows for value in row):
@@ -130,7 +131,7 @@ def test_of_whoever_is_erased_no_text_is_left_anywhere():
     with_it = tables_with_the_mark()
     assert len(with_it) >= 14
     assert {"conversations_message", "tools_toolcall", "memory_historyentry", "axes_accessattempt"} <= with_it
-    assert connection.vendor != "sqlite" or "memory_historywords_data" in with_it
+    assert connection.vendor != "sqlite" or {"memory_historywords_data", "conversations_saidwords_data"} <= with_it
     receipt = json.loads(run("erase", MARK, "--yes"))
     # The audit log refuses to lose what it has: the receipt says so.
     assert tables_with_the_mark() <= {"accounts_auditentry"}

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agent.models import DEFAULT_AGENT, Agent, AgentVersion
 from conversations.models import Conversation, Message, Turn, Worker
-from nanohost.accounts.models import ApiKey
+from nanohost.accounts.models import ApiKey, AuditEntry
 from nanohost.lib.ids import new_id
 from tests.support.console_client import HOSTILE, make_rows, page
 from tests.support.factories import OwnerFactory
@@ -160,7 +160,7 @@ def test_a_turns_pages_queries_do_not_grow_with_its_rows(admin_client, rows):
         )
         call = ask("time")
         ToolCall.objects.filter(pk=call.pk).update(turn_id=turn.pk, position=100 + number, call_id=f"c{number}")
-    assert queries_of(admin_client, address) <= with_few <= 15
+    assert queries_of(admin_client, address) <= with_few <= 18
 
 
 # --- who gets in -------------------------------------------------------------------------------------------------
@@ -413,3 +413,23 @@ def test_a_change_of_an_agent_makes_a_version_that_tells_what_changed(admin_clie
 def test_a_document_that_is_too_long_is_refused(admin_client, agent):
     answer = admin_client.post(page("agent_agent", "change", agent.pk), {"document_user": "x" * 40_001})
     assert "at most 40000 characters" in answer.content.decode()
+
+
+def test_a_list_is_exported_as_it_is_narrowed_and_the_audit_log_is_told(admin_client, rows):
+    call = ask("time")
+    ToolCall.objects.filter(pk=call.pk).update(arguments="=1+1", tool_name="needle")
+    address = page("tools_toolcall", "export")
+    answer = admin_client.get(address, {"tool_name__exact": "needle"})
+    head, *lines = b"".join(answer.streaming_content).decode().splitlines()
+    assert head.startswith("id,created_at,tool_name")
+    assert len(lines) == 1
+    assert ",'=1+1," in lines[0]
+    assert AuditEntry.objects.filter(action="list.exported").count() == 1
+
+
+def test_a_turn_names_its_key(admin_client, rows, owner):
+    key, _ = ApiKey.objects.issue(owner=owner)
+    turn = Turn.objects.first()
+    Turn.objects.filter(pk=turn.pk).update(api_key_id=key.pk)
+    shown = admin_client.get(page("conversations_turn", "change", turn.pk)).content.decode()
+    assert page("accounts_apikey", "change", key.pk) in shown

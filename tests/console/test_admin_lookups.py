@@ -53,7 +53,9 @@ def shown_by(own, request):
     """The columns that pages of a model show or filter by, from what they declare."""
     filters = [each[0] if isinstance(each, tuple) else each for each in own.get_list_filter(request)]
     classes = [each.parameter_name for each in filters if not isinstance(each, str)]
-    found = {*own.get_list_display(request), *flatten_fieldsets(own.get_fieldsets(request)), *classes}
+    # Moments and numbers are functions named after their column.
+    columns = {getattr(each, "__name__", each) for each in own.get_list_display(request)}
+    found = {*columns, *flatten_fieldsets(own.get_fieldsets(request)), *classes}
     found |= {*own.get_search_fields(request), *(each for each in filters if isinstance(each, str))}
     found |= {own.model._meta.pk.name, own.date_hierarchy} - {None}
     return found - ({"password"} if own.model is User else set())

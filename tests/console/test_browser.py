@@ -188,10 +188,16 @@ def test_a_webhook_is_made_and_tried(boss, console):
 
 
 def side(visitor):
-    """Every page that the side names; by name."""
+    """Every page that a door at the side leads to; by name."""
+
+    def links(where):
+        return visitor.page.locator(where).evaluate_all("links => links.map(link => link.getAttribute('href'))")
+
     visitor.page.goto("/admin/")
-    links = visitor.page.locator("#nav-sidebar a[href^='/admin/']")
-    found = dict.fromkeys(links.evaluate_all("links => links.map(link => link.getAttribute('href'))"))
+    found = dict.fromkeys(links("#nav-sidebar a[href^='/admin/']"))
+    for door in list(found):
+        visitor.page.goto(door)
+        found |= dict.fromkeys(links(".tabs a, .doors a"))
     return {address.removeprefix("/admin/").strip("/").replace("/", "-") or "overview": address for address in found}
 
 

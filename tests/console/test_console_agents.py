@@ -49,7 +49,7 @@ def test_what_it_is(admin_client, clerk, settings):
     assert "model-1" in profile
     assert "<td>7</td>" in profile
     assert f"LLM_CONTEXT_WINDOW, {settings.LLM_CONTEXT_WINDOW}" in profile
-    assert str(clerk.prompt_tokens()) in profile
+    assert f"{clerk.prompt_tokens():,}" in profile
     assert "You are brief." in section(html, "documents")
 
 
@@ -62,7 +62,7 @@ def test_what_it_was_and_what_differs(admin_client, clerk):
     assert "brief" not in between
     for older, newer in [("x", "99"), ("77", "3"), ("-1", "9" * 20)]:
         assert look(admin_client, clerk, older=older, newer=newer)
-    assert "One of these two versions is not kept." in look(admin_client, clerk, newer="99")
+    assert "One of these two versions is no longer kept." in look(admin_client, clerk, newer="99")
 
 
 def test_what_it_may_use(admin_client, clerk, tool_settings):
@@ -100,8 +100,8 @@ def test_of_other_agents_it_shows_nothing(admin_client, clerk, agent, say, owner
     settle([say("hello")])
     documents.rewrite(agent=agent.name, owner_id=owner.pk, base=0, content="- x", source="person", checked=False)
     html = look(admin_client, clerk)
-    assert "It remembers nothing of anybody." in html
-    assert f"none among the latest {agents.LATEST_TURNS} turns" in html
+    assert "The agent writes what it learns" in html
+    assert f"None among the latest {agents.LATEST_TURNS} turns" in html
 
 
 def test_a_turn_shows_the_version_it_ran_with(admin_client, agent, say):

@@ -182,10 +182,26 @@ def test_while_another_answers_no_page_says_so(admin_client):
     assert [name for name, page in shown.items() if SCRIPTED in page.content.decode()] == []
 
 
-def test_every_page_at_the_side_has_an_icon_of_its_own_and_workers_are_the_systems(rf, admin_user):
+def test_ten_doors_stand_at_the_side_in_the_order_of_people_s_work(rf, admin_user):
     request = rf.get("/")
     request.user = admin_user
-    shown = {group["title"]: group["items"] for group in navigation.groups(request) if "title" in group}
-    plain = {item["title"] for items in shown.values() for item in items if item["icon"] == "table_rows"}
-    assert plain == {"Clocked", "Crontabs", "Intervals", "Solar events"}, "those of another's app"
-    assert "Workers" in [item["title"] for item in shown[navigation.SYSTEM]]
+    ((shown,),) = [[group["items"]] for group in navigation.groups(request)]
+    doors = ["Overview", "Queue", "Conversations", "Approvals", "Agents", "Tools", "Schedules", "Usage", "Audit"]
+    assert [item["title"] for item in shown] == [*doors, "Settings"]
+    assert len({item["icon"] for item in shown}) == len(shown)
+
+
+def test_every_list_stands_behind_a_door_that_names_itself_on_its_page(admin_client):
+    """And so do the pages of their rows; whatever has no door of its own is on the page of settings."""
+    make_a_row_of_each()
+    settings = admin_client.get(reverse("settings")).content.decode()
+    for page in pages():
+        if page.view not in ("changelist", "change"):
+            continue
+        answer = get(admin_client, page)
+        trail = re.findall(r'class="trail">([^<]*)<', answer.content.decode())
+        assert len(trail) == len(set(trail)), (page, trail)
+        ((side,),) = [[group["items"]] for group in answer.context["sidebar_navigation"]]
+        assert [item["title"] for item in side if item["active"]] == trail[:1], (page, trail)
+        if page.view == "changelist" and trail[0] == navigation.SETTINGS:
+            assert page.address in settings, page

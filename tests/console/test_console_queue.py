@@ -90,7 +90,7 @@ def words_of(client, turn):
 def test_an_empty_queue_says_so(operator):
     doorbell.purge()
     shown = look(operator).content.decode()
-    for words in ("None.", "None: start one.", "They agree", "0 running, 0 waiting, 0 queued"):
+    for words in ("No open turns", "No workers yet.", "No backlog.", "0 running, 0 waiting, 0 queued"):
         assert words in shown
 
 
@@ -100,7 +100,7 @@ def test_what_keeps_tools_where_they_are_is_told_of_each_toolbox_and_of_all(oper
     worker(name="gone", queues="tools", sandbox="none", ended_at=timezone.now())
     assert "<td>landlock, signals get out</td>" in operator.get(reverse("queue")).content.decode()
     overview = operator.get(reverse("admin:index")).content.decode()
-    assert "sandbox of tools: bubblewrap; landlock, signals get out" in overview
+    assert "tool sandbox: bubblewrap; landlock, signals get out" in overview
     assert Client().get("/health/ready").json()["sandbox"] == ["bubblewrap", "landlock, signals get out"]
 
 
@@ -110,7 +110,7 @@ def test_a_running_turn_whose_worker_is_gone_is_stuck(operator, say, worker):
     lease.claim(turn.pk, worker="worker-1")
     assert words_of(operator, turn) == (
         "late",
-        "Its worker is silent. When its lease has run out, the sweep takes it up.",
+        "Its worker is offline. When its lease has expired, another takes over.",
     )
     Turn.objects.update(lease_until=from_now(-20))
     urgency, words = words_of(operator, turn)
@@ -121,7 +121,7 @@ def test_a_running_turn_whose_worker_is_gone_is_stuck(operator, say, worker):
     Turn.objects.update(lease_until=from_now(-60))
     assert "requeue it" in words_of(operator, turn)[1]
     Worker.objects.all().delete()
-    assert words_of(operator, turn)[1].endswith("No worker of turns is alive: start one.")
+    assert words_of(operator, turn)[1].endswith("No worker for turns is online: start one.")
 
 
 def test_a_turn_that_somebody_works_on_is_fine(operator, say, worker):
@@ -161,7 +161,7 @@ def test_a_waiting_turn_names_its_calls(operator, say, tool_settings, worker):
     urgency, words = words_of(operator, turn)
     assert urgency == ""
     assert re.fullmatch(
-        r"It waits for 1 tool call: time \(queued for .*\)\. No worker of tools is alive: start one\.", words
+        r"It waits for 1 tool call: time \(queued for .*\)\. No worker for tools is online: start one\.", words
     )
     worker(name="toolbox-1", queues="tools", turns_most=0)
     ToolCall.objects.update(created_at=from_now(-60))
@@ -533,7 +533,7 @@ def test_rings_are_told_beside_rows(operator, say):
     assert found.rows == 1
     if shapes.shape() == shapes.EMBEDDED:
         assert found.notifications is None
-        assert "Embedded: no broker" in look(operator).content.decode()
+        assert "No broker: this host runs as a single process." in look(operator).content.decode()
     else:
         assert found.notifications == 1
         assert "1 notification waits for turns, and no worker listens" in look(operator).content.decode()
@@ -548,7 +548,7 @@ def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker)
     assert "Workers were notified of 1 turn more than 30 s ago, and none has come." in look(operator).content.decode()
     assert operator.post(f"{PAGE}notify/").url == PAGE
     assert list(doorbell.rings()) == [("turn", turn.pk)]
-    assert "They agree" in look(operator).content.decode()
+    assert "No backlog." in look(operator).content.decode()
     assert LogEntry.objects.get().get_change_message() == "Notified again of 1"
 
 
@@ -612,7 +612,8 @@ def test_workers_are_told_with_their_load_and_the_silent_ones_marked(operator, w
         "0 of 200",
         "1 of 1 <strong",
         "9.9 (this page:",
-        '<strong class="stuck">silent</strong> 2.0 min ago',
+        '<strong class="stuck">offline</strong> <time data-ago',
+        ">2 min ago</time>",
     ):
         assert words in shown.content.decode()
 

@@ -33,7 +33,7 @@ embedded = pytest.mark.embedded(reason="who may see a page is decided before a r
 EVERYBODY = (ANONYMOUS, STRANGER, NOBODY, *ROLES)
 
 # Pages that belong to no rows: to whoever is staff.
-OF_STAFF = {"index", "password_change", "jsi18n", "search"}
+OF_STAFF = {"find", "index", "password_change", "jsi18n", "search"}
 
 
 @pytest.fixture(scope="module")

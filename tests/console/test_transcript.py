@@ -152,7 +152,7 @@ def test_an_import_has_messages_without_turns_and_calls_without_records(admin_cl
 
 
 def test_an_empty_conversation_says_so(admin_client, conversation):
-    assert "Nothing has been said yet." in look(admin_client, conversation)
+    assert "No messages yet." in look(admin_client, conversation)
 
 
 def test_a_conversation_that_is_gone_is_not_there(admin_client, conversation):

@@ -57,7 +57,11 @@ READ = {
     "admin:agent_agent": ["whole"],
 }
 # And those of a model.
-READ_OF_MODEL = {"admin:tools_toolsetting": ["simulator"]}
+READ_OF_MODEL = {
+    "admin:tools_toolsetting": ["simulator"],
+    "admin:tools_toolcall": ["tools_toolcall_export"],
+    "admin:tools_settingchange": ["tools_settingchange_export"],
+}
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def pages() -> Iterator[Page]:
     """Every address of the console that needs no more than a row's key."""
     for view in ("index", "password_change", "jsi18n", "search"):
         yield Page(view, None, reverse(f"admin:{view}"))
-    for view in ("queue", "queue_intake", "retention", "usage", "usage_csv"):
+    for view in ("queue", "queue_intake", "retention", "settings", "find", "usage", "usage_csv"):
         yield Page(view, None, reverse(view))
     for label in sorted({model._meta.app_label for model in admin.site._registry}):
         yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))

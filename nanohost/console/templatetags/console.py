@@ -28,6 +28,26 @@ def told(value: object) -> SafeString:
     return shown(str(value))
 
 
+@register.inclusion_tag("console/trail.html", takes_context=True)
+def trail(context: dict[str, Any]) -> dict[str, Any]:
+    """Where the page stands: its door, its list, and what it is about."""
+    from nanohost.console import navigation
+
+    original = context.get("original")
+    title, name = str(context.get("title") or ""), ""
+    if original is not None and not isinstance(original, str):
+        name = title if "adminform" in context else str(original)
+    return {"parts": navigation.trail(context["request"], title=title, name=name)}
+
+
+@register.inclusion_tag("console/tabs.html", takes_context=True)
+def door_tabs(context: dict[str, Any]) -> dict[str, Any]:
+    """The pages that stand behind the same door."""
+    from nanohost.console import navigation
+
+    return {"tabs": navigation.tabs(context["request"])}
+
+
 @register.inclusion_tag("console/scripted_banner.html", takes_context=True)
 def scripted_banner(context: dict[str, Any]) -> dict[str, Any]:
     """That no model is asked, for staff: each page may name one."""

@@ -36,3 +36,49 @@ if (attention)
     const answer = await fetch(attention.dataset.again).catch(() => null);
     if (answer?.ok && !answer.redirected) attention.innerHTML = await answer.text();
   }, 15000);
+
+// "2 min ago" stays true while a page is open.
+const ago = (seconds) => {
+  const away = Math.abs(seconds);
+  for (const [most, unit, size] of [[90, "s", 1], [5400, "min", 60], [172800, "h", 3600], [2592000, "days", 86400]])
+    if (away < most) return seconds > 0 ? `${Math.round(away / size)} ${unit} ago` : `in ${Math.round(away / size)} ${unit}`;
+};
+setInterval(() => {
+  if (document.hidden) return;
+  for (const time of document.querySelectorAll("time[data-ago]"))
+    time.textContent = ago((Date.now() - new Date(time.dateTime)) / 1000) ?? time.textContent;
+}, 30000);
+
+// On a phone, a field that is empty takes no room: console.css hides what is marked here.
+for (const cell of document.querySelectorAll("#result_list td, #result_list th, .readonly"))
+  if (["-", "–", "[]", "{}"].includes(cell.textContent.trim()))
+    (cell.closest(".field-row, .form-row") ?? cell).classList.add("blank");
+
+// The search over everything: Ctrl-K, arrows, Enter.
+const finder = document.getElementById("finder");
+if (finder) {
+  const input = document.getElementById("finder-input");
+  const found = document.getElementById("finder-found");
+  let timer, asked = 0;
+  const ask = async () => {
+    const number = ++asked;
+    const answer = await fetch(`${finder.dataset.find}?${new URLSearchParams({ q: input.value })}`).catch(() => null);
+    if (number === asked && answer?.ok && !answer.redirected) found.innerHTML = await answer.text();
+  };
+  const open = () => finder.open || (finder.showModal(), input.select());
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "k" && (event.ctrlKey || event.metaKey)) event.preventDefault(), open();
+  });
+  document.addEventListener("click", ({ target }) => target.closest("[data-finder]") && open());
+  input.addEventListener("input", () => (clearTimeout(timer), (timer = setTimeout(ask, 200))));
+  finder.addEventListener("click", ({ target }) => target === finder && finder.close());
+  finder.addEventListener("keydown", (event) => {
+    const links = [...found.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    if (event.key === "Enter" && at < 0) event.preventDefault(), links[0]?.click();
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    (links[to] ?? input).focus();
+  });
+}
