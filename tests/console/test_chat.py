@@ -105,6 +105,9 @@ def test_two_tabs_agree(visitor):
     say(other, "And in the second one")
     expect(answers(other)).to_have_count(2)
     expect(page.locator(".message")).to_have_count(4)
+    for each in (page, other):  # what it shows now is what is stored
+        expect(each.get_by_role("button", name="Stop")).to_be_hidden()
+        expect(each.locator("#talk .status")).to_have_count(0)
     assert page.locator("#talk").inner_text() == other.locator("#talk").inner_text()
 
 
