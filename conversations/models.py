@@ -9,8 +9,8 @@ from uuid import UUID
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Exists, ExpressionWrapper, OuterRef, Q, Subquery
-from django.db.models.functions import Left
+from django.db.models import Exists, ExpressionWrapper, OuterRef, Q, Subquery, Value
+from django.db.models.functions import Coalesce, Left, NullIf
 
 from agent.models import Agent
 from conversations import announced
@@ -38,18 +38,26 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
     """Look-ups that say what they mean."""
 
     def with_title(self) -> Self:
-        """Each with ``title``: the beginning of what was said first and is kept; None if nothing was."""
+        """Each with ``title``: its name, or else the beginning of what was said first and is kept; None if there is
+        neither."""
         said = Message.objects.filter(
             conversation=OuterRef("pk"), role=Message.Role.USER, kind=Message.Kind.SAID, seq__isnull=False
         )
         first = said.order_by("seq").annotate(head=Left("content", Conversation.TITLE_CHARS)).values("head")[:1]
-        return self.annotate(title=Subquery(first))
+        return self.annotate(title=Coalesce(NullIf("name", Value("")), Subquery(first)))
+
+    def titled(self, words: str) -> Self:
+        """Those whose title holds the words, of the newest MAX_SEARCHED: of each, the title is looked up."""
+        newest = self.order_by("-created_at", "-id").values("pk")[: Conversation.MAX_SEARCHED]
+        rows: Self = self.model.objects.filter(pk__in=newest)  # type: ignore[assignment]
+        return rows.with_title().filter(title__icontains=words)
 
 
 class Conversation(models.Model):
     """A transcript with one owner and one agent."""
 
     TITLE_CHARS = 120
+    MAX_SEARCHED = 1_000
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     key = models.CharField(max_length=255, help_text="channel:chat_id[:thread], unique for its owner.")
@@ -126,6 +134,23 @@ class Conversation(models.Model):
         default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
     )
     metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
+    name = models.CharField(
+        max_length=TITLE_CHARS,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What its owner calls it. Empty: by the beginning of what was said first.",
+    )
+    is_pinned = models.BooleanField(
+        verbose_name="pinned", default=False, db_default=False, help_text="Its owner has it above others."
+    )
+    is_archived = models.BooleanField(
+        verbose_name="archived", default=False, db_default=False, help_text="Its owner has it out of the way."
+    )
+    # A plain id: the other one may be deleted.
+    branch_of = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="The conversation that it is a branch of."
+    )
     is_transient = models.BooleanField(
         verbose_name="transient",
         default=False,
@@ -164,10 +189,19 @@ class Conversation(models.Model):
             models.Index(fields=["agent", "id"], name="conversations_of_an_agent"),
             models.Index(fields=["created_at"], condition=Q(is_transient=True), name="transient_conversations"),
             models.Index(fields=["created_at"], condition=Q(is_dropped=True), name="dropped_conversations"),
+            # Few are, of each owner's.
+            models.Index(fields=["owner", "-created_at"], condition=Q(is_pinned=True), name="pinned_conversations"),
+            models.Index(fields=["owner", "-created_at"], condition=Q(is_archived=True), name="archived_conversations"),
         ]
 
     def __str__(self) -> str:
         return self.key
+
+    def arrange(self, **changes: Any) -> None:
+        """Set its ``name``, ``is_pinned`` and ``is_archived``, of which no turn has to know."""
+        type(self).objects.filter(pk=self.pk).update(**changes)
+        for field, value in changes.items():
+            setattr(self, field, value)
 
     def kept(self) -> dict[str, tuple[Any, datetime | None]]:
         """The state: by key, what is kept and since when, if that is known."""

@@ -53,6 +53,32 @@ class NewConversation(Strict):
     metadata = serializers.DictField(required=False, help_text="Yours; kept with a new conversation.")
 
 
+class ConversationChanges(Strict):
+    """Body of PATCH /conversations/{id}: what is not named stays."""
+
+    title = Text(
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        max_length=Conversation.TITLE_CHARS,
+        source="name",
+        help_text="What you call it; null: the beginning of what was said first.",
+    )
+    pinned = Flag(required=False, source="is_pinned", help_text="Whether you have it above others.")
+    archived = Flag(required=False, source="is_archived", help_text="Whether you have it out of the way.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "name" in attrs:
+            attrs["name"] = " ".join((attrs["name"] or "").split())
+        return attrs
+
+
+class NewBranch(Strict):
+    """Body of POST /conversations/{id}/branches."""
+
+    before = serializers.UUIDField(help_text="The message, of what a user has said, that is to be said otherwise.")
+
+
 class ConversationCreated(serializers.Serializer[Any]):
     conversationId = serializers.UUIDField(source="pk")
     key = serializers.CharField()
@@ -84,7 +110,14 @@ class TaintView(serializers.Serializer[Any]):
 class ConversationView(serializers.ModelSerializer[Conversation]):
     conversationId = serializers.UUIDField(source="pk")
     agent = serializers.CharField(source="agent.name")
-    title = serializers.SerializerMethodField(help_text="The beginning of what was said first; null: nothing was.")
+    title = serializers.SerializerMethodField(
+        help_text="What its owner calls it, or the beginning of what was said first; null: nothing was."
+    )
+    pinned = serializers.BooleanField(source="is_pinned", help_text="Whether its owner has it above others.")
+    archived = serializers.BooleanField(source="is_archived", help_text="Whether its owner has it out of the way.")
+    branchOf = serializers.UUIDField(
+        source="branch_of", allow_null=True, help_text="The conversation that it is a branch of, if it is one."
+    )
     metadata = serializers.DictField()
     cost = Money(allow_null=True, help_text="Of its model calls together. null: of some of them it is not known.")
     currency = serializers.SerializerMethodField()
@@ -97,8 +130,8 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
     class Meta:
         model = Conversation
         fields = [
-            *("conversationId", "key", "agent", "title", "metadata", "tainted", "cost", "currency"),
-            *("createdAt", "updatedAt"),
+            *("conversationId", "key", "agent", "title", "pinned", "archived", "branchOf", "metadata", "tainted"),
+            *("cost", "currency", "createdAt", "updatedAt"),
         ]
 
     def get_title(self, conversation: Any) -> str | None:
@@ -351,23 +384,9 @@ class AskedCallView(serializers.Serializer[Any]):
     toolCallId = serializers.CharField(help_text="The message of role TOOL that answers it has the same.")
     toolName = serializers.CharField()
     arguments = serializers.CharField(help_text="As the model wrote them: JSON, if it wrote any.")
-
-
-class AskedCalls(serializers.Field[Any, Any, Any, Any]):
-    """The calls that an assistant's message asks for; null where there are none."""
-
-    def to_representation(self, value: Any) -> list[dict[str, str]]:
-        names = ("toolCallId", "toolName", "arguments")
-        return [dict(zip(names, call, strict=True)) for call in calls_in(value)]
-
-
-class AskedCallsInOpenApi(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
-    """Tells OpenAPI of it."""
-
-    target_class = AskedCalls
-
-    def map_serializer_field(self, auto_schema: AutoSchema, direction: Direction) -> Any:
-        return auto_schema._map_serializer_field(AskedCallView(many=True), direction)  # type: ignore[no-untyped-call]
+    status = serializers.ChoiceField(
+        CallStatus.choices, allow_null=True, help_text="What became of it; null: it is not known here."
+    )
 
 
 class SaidIfEmpty(serializers.ChoiceField):
@@ -399,7 +418,9 @@ class MessageView(serializers.ModelSerializer[Message]):
     pinned = serializers.SerializerMethodField(help_text="Whether it is in every prompt.")
     reasoning = NullIfEmpty(allow_null=True, help_text="What the model thought before; null: it told nothing of it.")
     attachments = serializers.SerializerMethodField(help_text="The files that came with it.")
-    toolCalls = AskedCalls(source="tool_calls", allow_null=True)
+    toolCalls = serializers.SerializerMethodField(
+        method_name="get_calls", help_text="The calls that it asks for; null: there are none."
+    )
     toolName = NullIfEmpty(source="tool_name", allow_null=True)
     toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
     turnId = serializers.UUIDField(source="turn_id", allow_null=True)
@@ -429,6 +450,17 @@ class MessageView(serializers.ModelSerializer[Message]):
     def get_attachments(self, message: Message) -> list[dict[str, Any]]:
         """By reference."""
         return told(message.attachments)
+
+    @extend_schema_field(AskedCallView(many=True, allow_null=True))
+    def get_calls(self, message: Message) -> list[dict[str, Any]] | None:
+        """In their order."""
+        if message.tool_calls is None:
+            return None
+        statuses = self.context.get("statuses", {})
+        return [
+            {"toolCallId": call, "toolName": name, "arguments": given, "status": statuses.get((message.turn_id, call))}
+            for call, name, given in calls_in(message.tool_calls)
+        ]
 
     def get_pinned(self, message: Message) -> bool:
         return message.seq in self.context.get("pinned", ())

@@ -32,6 +32,7 @@ urlpatterns = [
     path("keys/<str:prefix>", KeyDetail.as_view()),
     path("conversations", views.ConversationList.as_view()),
     path("conversations/<uuid:conversation_id>", views.ConversationDetail.as_view()),
+    path("conversations/<uuid:conversation_id>/branches", views.BranchCreate.as_view()),
     path("conversations/<uuid:conversation_id>/chat", views.Chat.as_view()),
     path("conversations/<uuid:conversation_id>/messages", views.MessageList.as_view()),
     path("conversations/<uuid:conversation_id>/deferred", views.DeferredList.as_view()),

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q
 from django.http import HttpResponse, JsonResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
@@ -18,7 +19,7 @@ from conversations import pins, search
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
 from conversations.attachments import serving
-from conversations.engine import deferred, inbox, turn_control
+from conversations.engine import branching, deferred, inbox, turn_control
 from conversations.engine.incoming import Incoming
 from conversations.errors import UnknownAgent
 from conversations.events import answers
@@ -42,6 +43,7 @@ from nanohost.lib.api import (
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import UNSTORABLE
+from tools.models import ToolCall
 
 _conversation = Rows(
     lambda: Conversation.objects.select_related("agent").filter(pk=Given("id"), owner_id=Given("owner_id"))
@@ -81,23 +83,30 @@ class ConversationList(ListAPIView[Conversation]):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> Any:
-        rows = Conversation.objects.select_related("agent").with_title()
+        rows = Conversation.objects.select_related("agent")
         owned = rows.filter(owner=owner_of(self.request), is_transient=False)
-        mine = access.admitted(owned, key_of(self.request))
-        key, words = (self.request.query_params.get(name) for name in ("key", "search"))
-        for name, text in (("key", key), ("search", words)):
-            if text is not None and UNSTORABLE.search(text):
-                raise InvalidRequest(f"{name} holds a null character.")
-        if words is not None:
-            mine = mine.filter(pk__in=search.find(words, owner_id=owner_of(self.request)))
-        return mine if key is None else mine.filter(key=key)
+        mine: Any = access.admitted(owned, key_of(self.request))
+        for name, field in (("pinned", "is_pinned"), ("archived", "is_archived")):
+            if (wanted := _flag_of(self.request, name)) is not None:
+                mine = mine.filter(**{field: wanted})
+        if (key := _text_of(self.request, "key")) is not None:
+            mine = mine.filter(key=key)
+        if (words := _text_of(self.request, "search")) is not None:
+            said = search.find(words, owner_id=owner_of(self.request))
+            mine = mine.filter(Q(pk__in=said) | Q(pk__in=mine.titled(words).values("pk")))
+        return mine.with_title()
 
     @extend_schema(
         operation_id="listConversations",
         parameters=[
             OpenApiParameter("key", str, description="The one of this key only."),
+            OpenApiParameter("pinned", bool, description="Those that are pinned, or those that are not."),
+            OpenApiParameter("archived", bool, description="Those that are archived, or those that are not."),
             OpenApiParameter(
-                "search", str, description="Those in which a message has all of these words, each by its beginning."
+                "search",
+                str,
+                description="Those in which a message has all of these words, each by its beginning; and those of your"
+                " newest 1,000 whose title holds the text.",
             ),
         ],
         responses={200: shapes.ConversationView(many=True), **problems()},
@@ -127,14 +136,39 @@ class ConversationList(ListAPIView[Conversation]):
         return Response(told, status=201 if is_new else 200, headers=location)
 
 
+def _text_of(request: Request, name: str) -> str | None:
+    text = request.query_params.get(name)
+    if text is not None and UNSTORABLE.search(text):
+        raise InvalidRequest(f"{name} holds a null character.")
+    return text
+
+
+def _flag_of(request: Request, name: str) -> bool | None:
+    text = request.query_params.get(name)
+    if text not in (None, "true", "false"):
+        raise InvalidRequest(f"{name} is true or false.")
+    return None if text is None else text == "true"
+
+
 class ConversationDetail(APIView):
     """One conversation."""
 
-    scopes: ClassVar = {"GET": (Scope.READ,), "DELETE": (Scope.CHAT,)}
+    scopes: ClassVar = {"GET": (Scope.READ,), "PATCH": (Scope.CHAT,), "DELETE": (Scope.CHAT,)}
 
     @extend_schema(operation_id="getConversation", responses={200: shapes.ConversationView, **problems(404)})
     def get(self, request: Request, conversation_id: UUID) -> Response:
         return Response(shapes.ConversationView(owned_conversation(request, conversation_id)).data)
+
+    @extend_schema(
+        operation_id="changeConversation",
+        request=shapes.ConversationChanges,
+        responses={200: shapes.ConversationView, **problems(404)},
+    )
+    def patch(self, request: Request, conversation_id: UUID) -> Response:
+        """Name, pin or archive a conversation. Turns go on in one that is archived as in any other."""
+        conversation = owned_conversation(request, conversation_id)
+        conversation.arrange(**checked(shapes.ConversationChanges, request))
+        return Response(shapes.ConversationView(conversation).data)
 
     @extend_schema(operation_id="deleteConversation", responses={204: None, **problems(404, 409)})
     def delete(self, request: Request, conversation_id: UUID) -> Response:
@@ -142,6 +176,25 @@ class ConversationDetail(APIView):
         legal hold keeps is not deleted: 409 `legal_hold`."""
         turn_control.delete_conversation(owned_conversation(request, conversation_id).pk)
         return Response(status=204)
+
+
+class BranchCreate(APIView):
+    """Saying something else."""
+
+    scopes: ClassVar = {"POST": (Scope.CHAT,)}
+
+    @extend_schema(
+        operation_id="createBranch",
+        request=shapes.NewBranch,
+        responses={201: shapes.ConversationCreated, **problems(404)},
+    )
+    def post(self, request: Request, conversation_id: UUID) -> Response:
+        """Start a conversation with what came before a message of a user in this one, which stays as it is: to say
+        something else, or the same once more."""
+        conversation = owned_conversation(request, conversation_id)
+        made = branching.branch(conversation, checked(shapes.NewBranch, request)["before"])
+        location = {"Location": f"/api/v1/conversations/{made.pk}"}
+        return Response(shapes.ConversationCreated(made).data, status=201, headers=location)
 
 
 _MESSAGE_OR_TURN = PolymorphicProxySerializer(
@@ -277,10 +330,18 @@ class MessageList(ListAPIView[Message]):
         self._conversation = owned_conversation(self.request, self.kwargs["conversation_id"])
         return Message.objects.transcript().filter(conversation=self._conversation)
 
+    def paginate_queryset(self, queryset: Any) -> Any:
+        page = super().paginate_queryset(queryset)
+        turns = {each.turn_id for each in page or () if each.tool_calls and each.turn_id}
+        calls = ToolCall.objects.filter(turn_id__in=turns).values_list("turn_id", "call_id", "status") if turns else ()
+        self._statuses = {(turn_id, call_id): status for turn_id, call_id, status in calls}
+        return page
+
     def get_serializer_context(self) -> dict[str, Any]:
         conversation = getattr(self, "_conversation", None)
         pinned = set(pins.seqs_of(conversation.pins)) if conversation else set()
-        return {**super().get_serializer_context(), "pinned": pinned}
+        about = {"pinned": pinned, "statuses": getattr(self, "_statuses", {})}
+        return {**super().get_serializer_context(), **about}
 
     @extend_schema(
         operation_id="listMessages",

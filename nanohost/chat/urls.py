@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
@@ -19,6 +20,13 @@ from nanohost.chat.authentication import with_what_the_user_may
 
 SIGN_IN = "/chat/sign-in/"
 
+# What the page's script asks for, told to the browser at once: else it would learn of each from the one before.
+MODULES = [
+    *(f"chat/{name}.js" for name in ("api", "composer", "dom", "markdown", "outbox", "schedules", "sending")),
+    *(f"chat/{name}.js" for name in ("sidebar", "talk")),
+    *(f"chat/vendor/{name}.mjs" for name in ("markdown-it", "purify")),
+]
+
 
 @require_safe
 @login_required(login_url=SIGN_IN)
@@ -33,6 +41,9 @@ def show(request: HttpRequest, conversation_id: UUID | None = None) -> HttpRespo
         "agents": sorted(names, key=lambda name: (name != DEFAULT_AGENT, name)),
         "may_decide": Scope.APPROVE in key.scopes,
         "is_open": key.state == ACTIVE,
+        "max_files": settings.ATTACHMENTS_MAX,
+        "max_bytes": settings.ATTACHMENTS_MAX_BYTES,
+        "modules": MODULES,
     }
     return render(request, "chat/page.html", context)
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db import transaction
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,7 +14,7 @@ from agent import access
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
 from nanohost.lib.api import NewestFirst, Nothing, Pages, checked, owner_of, problems
-from nanohost.lib.errors import NotFound
+from nanohost.lib.errors import InvalidRequest, NotFound
 from scheduler import series
 from scheduler.api import serializers as shapes
 from scheduler.errors import BadSchedule
@@ -57,9 +57,18 @@ class ScheduleList(ListAPIView[Schedule]):
 
     def get_queryset(self) -> Any:
         mine = Schedule.objects.kept().select_related("agent").filter(owner=owner_of(self.request))
+        if (conversation := self.request.query_params.get("conversationId")) is not None:
+            try:
+                mine = mine.filter(conversation_id=UUID(conversation))
+            except ValueError:
+                raise InvalidRequest("conversationId is the id of a conversation.") from None
         return access.admitted(mine, key_of(self.request))
 
-    @extend_schema(operation_id="listSchedules", responses={200: shapes.ScheduleView(many=True), **problems()})
+    @extend_schema(
+        operation_id="listSchedules",
+        parameters=[OpenApiParameter("conversationId", UUID, description="Those that speak in this conversation.")],
+        responses={200: shapes.ScheduleView(many=True), **problems()},
+    )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 

@@ -56,6 +56,7 @@ BOUNDED = [
     *(("POST /conversations", "agent", 64), ("POST /schedules", "agent", 64), ("POST /schedules", "zone", 64)),
     *(("PATCH /schedules/{schedule_id}", "zone", 64), ("POST /schedules/preview", "zone", 64)),
     ("POST /approvals/{approval_id}/decide", "reason", 500),
+    (f"PATCH {OF_A_CONVERSATION.removeprefix('POST ')}", "title", 120),
     *((f"{method} /schedules{of}", "description", 200) for method, of in (("POST", ""), ("PATCH", "/{schedule_id}"))),
 ]
 

@@ -1,13 +1,17 @@
 """The chat in a real browser, on a host with real turns."""
 
+import gzip
 import json
 import re
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.support.browser import Visitor, browser, chromium
-from tests.support.hosts import PREPARED, Host
+from tests.support.files import picture
+from tests.support.hostile_texts import KINDS
+from tests.support.hosts import PREPARED, ROOT, Host
 
 pytestmark = pytest.mark.skipif(
     not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM"
@@ -58,6 +62,12 @@ def visitor(started, house):
 def say(page, text):
     page.get_by_label("Message", exact=True).fill(text)
     page.get_by_role("button", name="Send").click()
+
+
+def do(page, what):
+    """Something of the menu of the conversation that is shown."""
+    page.locator("#conversations li.current").get_by_role("button").click()
+    page.get_by_role("menuitem", name=what, exact=True).click()
 
 
 def test_a_question_is_answered_and_the_conversation_is_in_the_list(visitor):
@@ -123,7 +133,7 @@ def test_what_is_sent_without_a_connection_is_sent_once_when_it_is_back(visitor)
     visitor.context.set_offline(False)
     visitor.page = page = visitor.context.new_page()
     page.goto("/chat/")
-    page.locator("#conversations li").first.click()
+    page.locator("#conversations li a").first.click()
     expect(answers(page)).to_have_count(2)
     expect(page.locator(".message.user", has_text="Said offline")).to_have_count(1)
     page.reload()
@@ -143,50 +153,277 @@ def test_an_approval_is_decided_in_the_talk(visitor, house):
     expect(page.locator("details[open] pre").first).to_be_visible()
 
 
-HOSTILE = [
-    "<script>document.title='taken'</script>",
-    "<img src=http://127.0.0.1:9/a.png onerror=\"document.title='taken'\">",
-    "![seen](http://127.0.0.1:9/b.png)",
-    "[click](javascript:document.title='taken')",
-    "[click](data:text/html,<script>alert(1)</script>)",
-    "[click]( \tjAvAsCrIpT:alert(1))",
-    "<svg onload=\"document.title='taken'\"><a xlink:href='javascript:alert(1)'>x</a></svg>",
-    "<iframe src=http://127.0.0.1:9/></iframe><object data=http://127.0.0.1:9/></object>",
-    "<style>@import 'http://127.0.0.1:9/c.css'; * { background: url(http://127.0.0.1:9/d.png) }</style>",
-    "<form action=http://127.0.0.1:9/><button>x</button></form><base href=http://127.0.0.1:9/>",
-    "<math><mtext><table><mglyph><style><img src=x onerror=\"document.title='taken'\">",
-    "`<img src=x onerror=alert(1)>` **<b onclick=alert(1)>bold</b>**",
-    "[x]: http://127.0.0.1:9/ 'title\" onmouseover=\"alert(1)'\n\n[x]",
-    '<a href="http://127.0.0.1:9/" ping="http://127.0.0.1:9/ping" target=_top>x</a>',
-    "<!--><img src=x onerror=\"document.title='taken'\">-->",
-    "|a|\n|-|\n|<img src=x onerror=\"document.title='taken'\">|",
-]
+ACTIVE = "script, img, svg, iframe, object, embed, style, form, base, link, meta, video, audio, input, select"
+KINDS_A_MESSAGE = 16
 
 
 def test_nothing_that_a_model_writes_runs_or_is_fetched(visitor):
+    """Nor is it asked of another host, which the fixture sees; and the page's policy is not what it takes."""
     page = visitor.page
-    say(page, scripted({"think": HOSTILE[0] + HOSTILE[1], "say": "\n\n".join(HOSTILE) + "\n\nThe end."}))
-    expect(answers(page)).to_contain_text("The end.")
+    page.on("dialog", lambda dialog: visitor.complaints.append(dialog.message) or dialog.dismiss())
+    assert len(KINDS) >= 60
+    parts = [KINDS[n : n + KINDS_A_MESSAGE] for n in range(0, len(KINDS), KINDS_A_MESSAGE)]
+    for number, kinds in enumerate(parts, start=1):
+        text = "\n\n".join(kinds)
+        say(page, scripted({"think": text, "say": f"{text}\n\nThe end of {number}."}))
+        expect(answers(page).last).to_contain_text(f"The end of {number}.")
+        expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     page.reload()
-    expect(answers(page)).to_contain_text("The end.")
-    talk = page.locator("#talk")
-    for tag in ("script", "img", "svg", "iframe", "object", "style", "form", "base", "math", "link", "video"):
-        expect(talk.locator(tag)).to_have_count(0)
-    links = talk.locator("a").evaluate_all("links => links.map(link => [link.href, link.target, link.rel])")
-    assert links
+    expect(answers(page).last).to_contain_text(f"The end of {len(parts)}.")
+    expect(answers(page)).to_have_count(len(parts))
+    expect(page.locator("#talk .hljs-comment").first).to_be_attached()
+    for summary in page.locator("#talk details > summary").all():
+        summary.dispatch_event("click")
+    expect(page.locator("#talk").locator(ACTIVE)).to_have_count(0)
+    attributes = page.locator("#talk *").evaluate_all("all => all.flatMap(each => each.getAttributeNames())")
+    assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "ping", "background")]
+    links = page.locator("#talk a").evaluate_all("links => links.map(link => [link.href, link.target, link.rel])")
+    assert len(links) > 5
     for href, target, rel in links:
         assert re.match(r"https?:|mailto:|$", href), href
         assert not href or (target, rel) == ("_blank", "noopener noreferrer nofollow")
-    assert "taken" not in page.title()
+    assert page.title() != "taken"
+
+
+def row(page, text):
+    return page.locator("#conversations li", has_text=text)
+
+
+def test_a_conversation_is_renamed_pinned_archived_and_found(visitor):
+    page = visitor.page
+    say(page, "Of roses")
+    expect(answers(page)).to_have_count(1)
+    do(page, "Rename")
+    page.get_by_role("dialog").get_by_role("textbox").fill("Gardens <b>")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Gardens <b>")).to_be_visible()
+    do(page, "Pin")
+    expect(page.locator("#conversations li").first).to_have_text("Pinned")
+    expect(page.locator("#conversations li").nth(1)).to_contain_text("Gardens")
+    page.get_by_label("Search conversations").fill("gARD")
+    expect(page.locator("#conversations li[data-id]")).to_have_count(1)
+    page.get_by_label("Search conversations").fill("nothing of that")
+    expect(page.locator("#conversations")).to_have_text("Nothing is called that or says that.")
+    page.get_by_label("Search conversations").fill("")
+    do(page, "Archive")
+    expect(row(page, "Gardens")).to_have_count(0)
+    page.get_by_role("button", name="Archive").click()
+    expect(row(page, "Gardens")).to_have_count(1)
+    do(page, "Take out of the archive")
+    expect(page.locator("#conversations")).to_have_text("Nothing is archived.")
+    page.get_by_role("button", name="Archive").click()
+    expect(row(page, "Gardens")).to_have_count(1)
+
+
+def test_a_conversation_is_exported(visitor):
+    page = visitor.page
+    say(page, "Keep this")
+    expect(answers(page)).to_have_count(1)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    texts = {}
+    for what in ("Markdown", "JSON"):
+        with page.expect_download() as download:
+            do(page, f"Export as {what}")
+        texts[what] = download.value.path().read_text()
+        assert download.value.suggested_filename == f"Keep this.{'md' if what == 'Markdown' else 'json'}"
+    assert re.search("# Keep this\n\n## You, .+\n\nKeep this\n\n## default, ", texts["Markdown"])
+    assert [each["role"] for each in json.loads(texts["JSON"])["messages"]] == ["USER", "ASSISTANT"]
+
+
+def test_a_question_is_changed_in_a_branch_and_an_answer_asked_for_again(visitor):
+    page = visitor.page
+    say(page, "First")
+    expect(answers(page)).to_have_count(1)
+    say(page, "Second")
+    expect(answers(page)).to_have_count(2)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    source = page.url
+    asked = page.locator(".message.user").last
+    asked.hover()
+    asked.get_by_role("button", name="Edit").click()
+    page.get_by_label("The message, changed").fill("Another")
+    page.get_by_role("button", name="Send in a branch").click()
+    expect(page.locator(".message.user .text")).to_have_text(["First", "Another"])
+    expect(answers(page).last).to_contain_text("Another")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    assert page.url != source
+    page.get_by_role("link", name="Branch of").click()
+    expect(page.locator(".message.user .text")).to_have_text(["First", "Second"])
+    assert page.url == source
+    answer = page.locator(".message.assistant").first
+    answer.hover()
+    answer.get_by_role("button", name="Retry").click()
+    expect(page.locator(".message.user .text")).to_have_text(["First"])
+    expect(answers(page)).to_contain_text("First")
+    assert page.url != source
+
+
+RICH = r"""
+It is $E = mc^2$, and it costs $5 to $10. \(a^2\) and
+
+$$
+\begin{aligned} x &= 1 \\ y &= 2 \end{aligned}
+$$
+
+```python
+def hello(): return "world"
+```
+
+```nosuch
+<b>plain</b>
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+![a cat](http://127.0.0.1:9/cat.png) and [a link](http://127.0.0.1:9/)
+"""
+
+
+def test_formulas_code_tables_and_pictures_are_shown(visitor):
+    page = visitor.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    say(page, scripted({"say": RICH.replace("\\\\", "\\")}))
+    expect(answers(page).locator("math")).to_have_count(3)
+    expect(answers(page)).to_contain_text("it costs $5 to $10.")
+    expect(answers(page).locator(".hljs-keyword").first).to_have_text("def")
+    expect(answers(page).locator("pre").nth(1)).to_have_text("<b>plain</b>\n")
+    expect(answers(page).get_by_role("region", name="Table").locator("td")).to_have_text(["1", "2"])
+    answers(page).get_by_role("button", name="Copy").first.click()
+    expect(answers(page).get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == 'def hello(): return "world"\n'
+    picture = answers(page).locator("details.picture")
+    expect(picture.get_by_role("link")).to_be_hidden()
+    picture.get_by_text("Picture: a cat").click()
+    expect(picture.get_by_role("link")).to_have_attribute("href", "http://127.0.0.1:9/cat.png")
+    expect(page.locator("#talk img")).to_have_count(0)
+
+
+def test_files_come_by_button_by_paste_and_by_drag(visitor):
+    page = visitor.page
+    page.locator("#files").set_input_files(
+        [
+            {"name": "a.png", "mimeType": "image/png", "buffer": picture(size=(300, 200))},
+            {"name": "note.txt", "mimeType": "text/plain", "buffer": b"The sum is 42."},
+        ]
+    )
+    drop = """([field, kind, name, text]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([text], name, { type: "text/plain" }));
+        const options = { bubbles: true, cancelable: true };
+        const event = kind === "paste" ? new ClipboardEvent(kind, { ...options, clipboardData: data })
+            : new DragEvent(kind, { ...options, dataTransfer: data });
+        document.querySelector(field).dispatchEvent(event);
+    }"""
+    page.evaluate(drop, ["#message", "paste", "pasted.txt", "Pasted."])
+    page.evaluate(drop, ["#talk", "drop", "dropped.txt", "Dropped."])
+    page.evaluate(drop, ["#talk", "drop", "one too many.txt", "x"])
+    attached = page.locator("#attached li")
+    expect(attached).to_have_count(5)
+    page.get_by_role("button", name="Remove one too many.txt").click()
+    expect(attached).to_have_count(4)
+    say(page, "Look")
+    asked = page.locator(".message.user")
+    expect(asked.locator("a[download]")).to_have_count(4)
+    expect(answers(page)).to_contain_text("The sum is 42.")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    small = asked.get_by_role("img", name="a.png")
+    expect(small).to_be_visible()
+    assert small.evaluate("image => image.complete && image.naturalWidth") == 256
+    with page.expect_download() as download:
+        asked.get_by_text("note.txt").click()
+    assert download.value.path().read_bytes() == b"The sum is 42."
+    page.locator("#files").set_input_files([{"name": "x.bin", "mimeType": "", "buffer": b"\0\1\2"}])
+    say(page, "And this")
+    expect(page.get_by_role("status")).to_contain_text("x.bin")
+    expect(attached).to_have_count(1)  # it is there again, with its words
+    expect(page.get_by_label("Message", exact=True)).to_have_value("And this")
+    visitor.complaints[:] = [each for each in visitor.complaints if "400 (Bad Request)" not in each]
+
+
+def test_a_schedule_of_the_talk_is_a_chip(visitor, house):
+    house.allow("schedule")
+    page = visitor.page
+    daily = {"action": "create", "prompt": "Say hello", "description": "Greeting", "cron": "0 9 * * *"}
+    say(page, scripted({"call": [{"name": "schedule", "arguments": daily}]}, {"say": "Done."}))
+    chip = page.locator(".chip")
+    expect(chip).to_contain_text("Greeting, next")
+    chip.locator("summary").click()
+    chip.get_by_role("button", name="Pause").click()
+    expect(chip).to_contain_text("Greeting, paused")
+    chip.locator("summary").click()
+    chip.get_by_role("button", name="Cancel it").click()
+    expect(chip).to_have_count(0)
+
+
+def test_ten_thousand_messages_are_read_through_a_window(visitor, house):
+    page = visitor.page
+    say(page, "Hello")
+    expect(answers(page)).to_have_count(1)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    conversation = UUID(page.url.rstrip("/").rpartition("/")[2])
+    fill_up(house, conversation, 10_000)
+    page.reload()
+    rows = page.locator(".message")
+    expect(rows).to_have_count(50)
+    expect(rows.last).to_contain_text("message 10002")
+    seen = 0
+    while not page.locator(".message[data-seq='9000']").count():
+        page.locator("#talk").evaluate("talk => (talk.scrollTop = 0)")
+        expect(page.locator(f".message[data-seq='{9953 - 50 * (seen + 1)}']")).to_have_count(1)
+        seen += 1
+        assert rows.count() <= 300
+    say(page, "At the end again")
+    expect(page.locator(".message.user").last).to_contain_text("At the end again")
+    expect(answers(page).last).to_contain_text("At the end again")
+    assert rows.count() <= 300
+
+
+def fill_up(house, conversation, count):
+    """As many messages more, past the host."""
+    made = house.manage(
+        "shell",
+        "-c",
+        "from conversations.models import *\n"
+        f"c = Conversation.objects.get(pk='{conversation}')\n"
+        "said = (Message(conversation=c, seq=n, role=('user', 'assistant')[n % 2], content=f'message {n}')"
+        f" for n in range(c.next_seq, c.next_seq + {count}))\n"
+        "Message.objects.bulk_create(said)\n"
+        f"end = c.next_seq + {count}\n"
+        "Conversation.objects.filter(pk=c.pk).update(next_seq=end, starts_at_seq=end)",
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_the_page_is_small(visitor):
+    sizes = {}
+    page = visitor.context.new_page()
+    page.route("**/*", lambda route: route.continue_())  # nothing is taken from what was loaded before
+    page.on("requestfinished", lambda request: sizes.update({request.url: sum(request.sizes()[each] for each in WIRE)}))
+    page.goto("/chat/")
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator("#conversations li").first).to_be_visible()
+    assert any("purify" in url for url in sizes)
+    assert sum(sizes.values()) <= 150_000, sizes
+
+
+WIRE = ("responseBodySize", "responseHeadersSize")
+
+
+def test_what_is_sent_packed_is_what_stands_beside_it():
+    packed = sorted((ROOT / "nanohost/chat/static/chat/vendor").rglob("*.gz"))
+    assert len(packed) == 4
+    for path in packed:
+        assert gzip.decompress(path.read_bytes()) == path.with_suffix("").read_bytes(), path
 
 
 def test_a_conversation_is_deleted(visitor):
     page = visitor.page
     say(page, "Delete me")
     expect(answers(page)).to_have_count(1)
-    page.on("dialog", lambda dialog: dialog.accept())
-    row = page.locator("#conversations li.current")
-    row.get_by_role("button").click()
+    do(page, "Delete")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.locator("#conversations li", has_text="Delete me")).to_have_count(0)
     expect(page.get_by_role("heading", name="New conversation")).to_be_visible()
 
@@ -207,7 +444,7 @@ def test_everybody_can_use_it(started, house, width):
     assert (visitor.faults(), visitor.is_too_wide()) == ([], False)
     if width == "phone":
         page.get_by_role("button", name="Conversations").click()
-        expect(page.locator("#conversations li").first).to_be_visible()
+        expect(page.locator("#conversations li a").first).to_be_visible()
         assert (visitor.faults(), visitor.is_too_wide()) == ([], False)
     visitor.context.close()
     assert (visitor.complaints, visitor.strangers) == ([], [])
@@ -236,7 +473,7 @@ def test_somebody_without_a_role_chats_with_public_agents_alone_and_signs_out(st
     page.reload()
     say(page, "Hello")
     expect(answers(page)).to_have_count(1)
-    expect(page.locator("#conversations li")).to_have_count(1)  # nothing of the admin's
+    expect(page.locator("#conversations li[data-id]")).to_have_count(1)  # nothing of the admin's
     expect(page.get_by_role("link", name="Console")).to_have_count(0)
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in to chat")).to_be_visible()

@@ -1202,7 +1202,12 @@ on_api("GET conversations", lambda: "conversations")
 on_api("GET conversations, by a key", lambda: "conversations?key=api:1")
 on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")
 on_api("GET conversations, and back", lambda: f"conversations?cursor={cursor(r=1, p=far_into_the_list())}")
+on_api("GET conversations, that are not archived", lambda: "conversations?archived=false&pinned=false")
+on_api("GET conversations, that are archived", lambda: "conversations?archived=true")
+on_api("GET conversations, that are pinned", lambda: "conversations?pinned=true")
+on_api("GET conversations, by their titles", lambda: "conversations?q=found", bound=A_PAGE)
 on_api("GET conversations/{}", lambda: f"conversations/{the_long_one().pk}")
+on_api("PATCH conversations/{}", lambda: f"conversations/{the_long_one().pk}", body={"pinned": True})
 on_api("DELETE conversations/{}", lambda: f"conversations/{a_usual_one().pk}", status=204)
 on_api(
     "POST conversations/{}/chat", lambda: f"conversations/{the_long_one().pk}/chat", body={"message": "x"}, status=202
@@ -1237,6 +1242,16 @@ on_api(
 on_api(
     "POST conversations/{}/turns", lambda: f"conversations/{the_long_one().pk}/turns", body={"message": "x"}, status=202
 )
+
+
+@operation("POST conversations/{}/branches", READING)
+def branches() -> Callable[[], object]:
+    conversation = the_long_one()
+    asked = Message.objects.get(conversation=conversation, seq=90_001)
+    path = f"conversations/{conversation.pk}/branches"
+    return lambda: call_api("POST", path, status=201, body={"before": str(asked.pk)})
+
+
 on_api("GET attachments/{}", lambda: f"attachments/{a_file().attachment_id}")
 on_api("GET attachments/{}/thumbnail", lambda: f"attachments/{a_file().attachment_id}/thumbnail")
 on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)

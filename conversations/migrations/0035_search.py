@@ -1,7 +1,8 @@
 """An index of what was said, by its words: conversations/search.py tells how it is asked.
 
-SQLite's triggers stand on the table of messages. A later migration that makes that table anew (there, any change of a
-column does) drops them, and has to make them again; tests/engine/test_search.py sees it.
+SQLite's triggers stand on the table of messages, and read that of conversations. A later migration that makes one of the
+two anew (there, most changes of a column do) has to drop them before it, since SQLite refuses to rename a table that a
+trigger names, and make them again; tests/engine/test_search.py sees it.
 """
 
 from django.db import migrations
@@ -68,6 +69,6 @@ def undo(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("conversations", "0033_responses")]
+    dependencies = [("conversations", "0034_chat")]
 
     operations = [migrations.RunPython(make, undo)]
