@@ -57,19 +57,10 @@ def test_a_conversation_is_created_and_shown(api):
     conversation_id = created.json()["conversationId"]
     assert created.headers["location"] == f"/api/v1/conversations/{conversation_id}"
     shown = api.get(f"/conversations/{conversation_id}").json()
-    kept = (
-        "conversationId",
-        "key",
-        "agent",
-        "title",
-        "metadata",
-        "tainted",
-        "cost",
-        "currency",
-        "createdAt",
-        "updatedAt",
-    )
-    assert tuple(shown) == kept
+    assert list(shown) == [
+        "conversationId", "key", "agent", "title", "pinned", "archived", "branchOf", "metadata", "tainted", "cost",
+        "currency", "createdAt", "updatedAt",
+    ]  # fmt: skip
     assert (shown["agent"], shown["metadata"]) == ("default", {"ticket": 7})
     assert re.fullmatch(AN_ID, shown["conversationId"])
     assert re.fullmatch(TIME, shown["createdAt"])
@@ -190,7 +181,8 @@ def test_the_transcript_shows_what_an_assistant_asks_for(api, conversation_id):
     chat(api, conversation_id, script({"call": asked}, {"say": "So be it."}))
     _, asking, *results, _ = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
     assert asking["role"] == "ASSISTANT"
-    assert [list(call) for call in asking["toolCalls"]] == [["toolCallId", "toolName", "arguments"]] * 2
+    assert [list(call) for call in asking["toolCalls"]] == [["toolCallId", "toolName", "arguments", "status"]] * 2
+    assert [call["status"] for call in asking["toolCalls"]] == ["SUCCESS", "REJECTED"]
     shown = [{"name": call["toolName"], "arguments": json.loads(call["arguments"])} for call in asking["toolCalls"]]
     assert shown == asked
     assert [each["toolCallId"] for each in results] == [call["toolCallId"] for call in asking["toolCalls"]]
