@@ -53,15 +53,30 @@ def _is_claudes(schema: dict[str, object]) -> bool:
 # A provider's row says what its API takes; of some models it is known that they take less. Of others nothing is known:
 # they are asked, and their provider's refusal is told.
 
-# Names of models, behind what names a vendor, that take text alone: by their providers' own lists.
-_BLIND = re.compile(
-    r"gpt-3\.5|gpt-4-(?:0314|0613|32k)|gpt-4\Z|o1-mini|o1-preview|o3-mini|gpt-oss|claude-2|claude-instant|claude-3-5-haiku"
-    r"|deepseek(?!-vl|-ocr)|mi[sx]tral-(?:7b|8x|nemo|tiny)|codestral|llama-?(?:2|3\.1|3\.3|3-)|llama3(?:\.[13])?(?![.0-9])"
-    r"|qwen(?!.*(?:vl|omni|qvq))(?:1\.5|2\.5|2|3)?(?!\.)-|qwq|glm-(?:4|4\.[5-7]|5)(?!v|\.\dv)|moonshot-v1-(?!.*vision)|kimi-k2(?!\.5)"
-    r"|minimax-m|command-r|phi-[123](?!.*vision)"
+# By their providers' own lists: how names of models begin, behind what names a vendor, that take text alone; and of
+# these, how the names begin of those that see all the same. The longest beginning decides.
+_BLIND = (
+    *("gpt-3.5", "gpt-4", "gpt-oss", "o1-mini", "o1-preview", "o3-mini"),
+    *("claude-2", "claude-instant", "claude-3-5-haiku"),
+    *("deepseek", "mistral-7b", "mistral-8x", "mistral-nemo", "mistral-tiny", "mixtral", "codestral"),
+    *("llama2", "llama3", "llama-2", "llama-3", "llama3.1", "llama3.3", "llama-3.1", "llama-3.3"),
+    *("qwen-", "qwen1.5-", "qwen2-", "qwen2.5-", "qwen3-", "qwq"),
+    *("glm-4", "glm-5", "moonshot-v1", "kimi-k2", "minimax-m", "command-r", "phi-1", "phi-2", "phi-3"),
 )
+_SEEING = (
+    *("gpt-4-turbo", "gpt-4-1106-vision", "gpt-4o", "gpt-4.", "gpt-41"),
+    *("llama3.", "llama-3.", "kimi-k2.5"),
+)
+_BEGINNINGS = dict.fromkeys(_BLIND, False) | dict.fromkeys(_SEEING, True)
+
+# What a name has, as a word or behind a figure (glm-4.5v), whose model sees whatever the name begins with.
+_SEES = re.compile(r"(?<![a-z])(?:vl|vision|omni|ocr)(?![a-z])|(?<=\d)v(?![a-z0-9])")
 
 
 def can_see(row: Provider, model: str) -> bool:
     """Whether a model of this provider may be sent pictures."""
-    return row.images and not _BLIND.match(model.rsplit("/", 1)[-1].lower())
+    if not row.images:
+        return False
+    name = model.rsplit("/", 1)[-1].lower()
+    known = max((each for each in _BEGINNINGS if name.startswith(each)), key=len, default="")
+    return _BEGINNINGS.get(known, True) or bool(_SEES.search(name))

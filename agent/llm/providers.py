@@ -364,6 +364,8 @@ def choose(model: str, *, named: str, default: str, configured: tuple[str, ...])
     recognised by a word in the name; the first that has a key, gateways before others. A provider whose own names have
     vendors in them, such as a gateway, is left its names: its agent, or the host, has said that it is to be asked. A
     provider that is named but not set up is an error, and never another one: raises :class:`agent.errors.NoProvider`.
+    What a model's name begins with may be a vendor's part of a gateway's own name, though; so such a name is left to
+    those who pass on to others, or have vendors in their names, and is sent to nobody else.
     """
     if default == MOCK:
         return Choice(provider=SCRIPTED, model=model, why="LLM_PROVIDER is mock: the scripted model answers")
@@ -380,11 +382,14 @@ def choose(model: str, *, named: str, default: str, configured: tuple[str, ...])
         if said not in configured:
             raise NoProvider(f"{words}, and {_missing(PROVIDERS[said])}")
         return _chosen(PROVIDERS[said], model, words)
-    for row in _ROWS:
-        if row.name in configured and (word := _keyword_in(row, model)):
+    rows = [row for row in _ROWS if row.name in configured]
+    if explicit:
+        rows = [row for row in rows if row.is_gateway or row.names_vendors]
+    for row in rows:
+        if word := _keyword_in(row, model):
             return _chosen(row, model, f"the model's name has {word} in it")
-    for row in _ROWS:
-        if row.name in configured and not row.is_oauth:
+    for row in rows:
+        if not row.is_oauth:
             return _chosen(row, model, f"no provider is named or recognised; {row.name} is the first that is set up")
     missing = f": {_missing(explicit)}" if explicit else ""
     raise NoProvider(f"no provider is set up for the model {model}{missing}")

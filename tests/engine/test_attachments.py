@@ -119,6 +119,15 @@ def test_a_further_model_that_sees_is_asked_in_place_of_one_that_does_not(say, m
         ("gpt-4", False), ("gpt-4-turbo", True), ("llama3.2-vision", True), ("llama3.1", False), ("a-new-model", True),
         ("qwen2.5-72b-instruct", False), ("qwen2.5-vl-72b", True), ("glm-4.6", False), ("glm-4.5v", True),
         ("deepseek-chat", False), ("deepseek-vl2", True), ("claude-opus-4-6", True), ("claude-2.1", False),
+        ("openai/gpt-4-0613", False), ("GPT-4.1", True), ("gpt-4-32k", False), ("gpt-4-vision-preview", True),
+        ("llama-3.2-90b-vision-preview", True), ("llama-3.3-70b", False), ("llama3", False), ("llama-4-scout", True),
+        ("glm-4", False), ("glm-4.1v-thinking", True), ("glm-5", False), ("qwen-max", False), ("qwen-vl-max", True),
+        ("qwen3-omni-flash", True), ("qwen3.5-plus", True), ("kimi-k2-0905", False), ("kimi-k2.5", True),
+        ("moonshot-v1-8k", False), ("moonshot-v1-8k-vision-preview", True), ("phi-3-vision", True), ("phi-3", False),
+        ("mistral-7b", False), ("mistral-medium-3", True), ("mixtral-8x7b", False), ("gpt-oss-20b", False),
+        ("claude-3-5-haiku-20241022", False), ("claude-3-5-sonnet-20241022", True), ("deepseek-ocr", True),
+        ("phi-4", True), ("minimax-m2", False), ("command-r-plus", False), ("qvq-72b", True), ("o1", True),
+        ("o1-preview", False),
     ],
 )  # fmt: skip
 def test_which_models_see(model, name, sees):

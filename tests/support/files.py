@@ -63,6 +63,23 @@ def excel(*rows: tuple[object, ...]) -> bytes:
     return _saved(book)
 
 
+def sparse_excel() -> bytes:
+    """An Excel file with a word in its first cell and one in its last: of the last row, and of the last column."""
+    sheet = (
+        b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">'
+        b'<dimension ref="A1:XFD1048576"/><sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>first</t></is></c></row>'
+        b'<row r="1048576"><c r="XFD1048576" t="inlineStr"><is><t>last</t></is></c></row></sheetData></worksheet>'
+    )
+    with zipfile.ZipFile(io.BytesIO(excel(("first",)))) as made:
+        entries = {name: made.read(name) for name in made.namelist()}
+    entries["xl/worksheets/sheet1.xml"] = sheet
+    made_so = io.BytesIO()
+    with zipfile.ZipFile(made_so, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, data in entries.items():
+            zipped.writestr(name, data)
+    return made_so.getvalue()
+
+
 def slides(*titles: str) -> bytes:
     """A PowerPoint file, a slide a title."""
     show = pptx.Presentation()

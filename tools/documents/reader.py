@@ -187,6 +187,8 @@ def _of_docx(data: bytes) -> Iterator[str]:
 def _of_xlsx(data: bytes) -> Iterator[str]:
     book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
     for sheet in book.worksheets:
+        # Otherwise each row is as wide as the file says that the sheet is, 16,384 cells for an empty one.
+        sheet.reset_dimensions()
         yield f"# {sheet.title}"
         for row in sheet.iter_rows(values_only=True):
             cells = ["" if value is None else str(value) for value in row]

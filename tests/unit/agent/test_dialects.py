@@ -304,6 +304,7 @@ def test_thoughts_go_back_to_who_wants_them_and_to_nobody_else(server, provider)
 @pytest.mark.parametrize(
     ("status", "error"),
     [
+        (400, errors.LlmRequestRefused),
         (401, errors.LlmAuthError),
         (429, errors.LlmRateLimited),
         (500, errors.LlmUnavailable),
@@ -315,7 +316,8 @@ def test_an_error_has_its_name_and_none_of_the_provider_s_words(server, provider
     with pytest.raises(error) as raised:
         ask(provider, streamed=streamed)
     assert "Words" not in repr(raised.value) + raised.value.detail
-    assert raised.value.retry_after == (None if status == 401 else 7)
+    assert raised.value.retry_after == (None if status in (400, 401) else 7)
+    assert raised.value.transient is (status not in (400, 401))
 
 
 def test_a_wrong_key_is_refused(server, provider, settings):

@@ -76,6 +76,22 @@ def test_one_that_is_not_set_up_is_passed_over_and_its_name_left_to_the_gateway(
     assert chosen("claude-sonnet-4", "openrouter", "openai") == ("openrouter", "claude-sonnet-4")
 
 
+@pytest.mark.parametrize(
+    ("model", "configured"),
+    [
+        ("deepseek/deepseek-chat", ["openai", "anthropic"]),
+        ("zai/qwen-like", ["dashscope"]),
+        ("openrouter/anthropic/claude-sonnet-4", ["anthropic"]),
+        ("azure/my-deployment", ["openai"]),
+    ],
+)
+def test_a_name_that_begins_with_one_that_is_not_set_up_is_not_sent_to_another_maker_of_models(model, configured):
+    """It could not answer; and nobody has chosen to tell it."""
+    with pytest.raises(NoProvider, match="is not set up: set"):
+        chosen(model, *configured)
+    assert chosen(model, *configured, "vllm") == ("vllm", model), "a server of one's own may have a model of that name"
+
+
 def test_the_agents_provider_comes_before_the_hosts_and_both_before_recognition():
     assert chosen("gpt-4.1", "openai", "groq", "azure", named="azure", default="groq")[0] == "azure"
     assert chosen("gpt-4.1", "openai", "groq", default="groq")[0] == "groq"

@@ -33,6 +33,7 @@ def test_a_picture_is_known_by_its_content_and_gets_a_thumbnail(kind):
         (files.pdf("Page one", "Page two"), PDF, "Page one\nPage two"),
         (files.word("First", "In a table"), DOCX, "First\nIn a table"),
         (files.excel(("Name", "Sum"), ("Anna", 7), (None, None)), XLSX, "# Sheet\nName | Sum\nAnna | 7"),
+        (files.sparse_excel(), XLSX, "# Sheet\nfirst\n" + " | " * 16_383 + "last"),
         (files.slides("Hello", "Bye"), PPTX, "# Slide 1\nHello\n\n# Slide 2\nBye"),
         ("Grüße, 1 €".encode(), "text/plain", "Grüße, 1 €"),
         ("Grüße".encode("utf-16"), "text/plain", "Grüße"),
