@@ -68,7 +68,7 @@ class ConversationAdmin(GrowingAdmin):
     """A transcript with one owner and one agent."""
 
     list_display = ["first_words", "last_message", "its_turns", "status", "tokens", "paid", "owner", "agent"]
-    list_display += ["is_tainted", "created_at", "details"]
+    list_display += ["is_tainted", "details"]
     list_display_links = None
     list_filter = ["created_at", "agent", "owner", TaintedFilter, "is_transient"]
     list_prefetch_related = ["owner", "agent"]

@@ -11,11 +11,13 @@ from django.utils import timezone
 from conversations.kinds import KINDS
 from conversations.models import Worker
 from conversations.statuses import FINAL, TURN_STATUSES, TurnStatus, WaitingFor
-from nanohost.console import attention, figures, queue
+from nanohost.console import attention, charts, figures, queue
+from nanohost.console.charts import Series
 from nanohost.console.diagnosis import HELD, QUEUED, RUNNING, WAITING
 from nanohost.console.links import list_of
 from nanohost.console.models import Hour
 from nanohost.lib import clock
+from nanohost.lib.text import duration
 from tools.models import CallStatus
 
 
@@ -42,8 +44,13 @@ _OPEN: dict[str, dict[str, str]] = {
     HELD: {"status__exact": TurnStatus.QUEUED, "waiting_for__exact": WaitingFor.INTAKE},
 }
 
-# Of the chart, in its own units.
-_WIDTH, _HEIGHT = 960, 160
+# How tool calls are drawn, by status.
+_OF_CALLS = {
+    CallStatus.SUCCESS: "succeeded",
+    CallStatus.FAILED: "failed",
+    CallStatus.REJECTED: "rejected",
+    CallStatus.UNKNOWN: "unknown",
+}
 
 
 def callback(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +68,10 @@ def overview(window: Window) -> dict[str, Any]:
     total = figures.look()
     now = timezone.now()
     begin = figures.hour_of(now) - (window.hours - 1) * figures.HOUR
-    hours = list(Hour.objects.filter(hour__gte=begin))
+    length = timedelta(hours=window.hours)
+    both = list(Hour.objects.filter(hour__gte=begin - length))
+    hours = [each for each in both if each.hour >= begin]
+    before = figures.total_of(figures.total_of(each.turns for each in both if each.hour < begin).values())
     turns = figures.total_of(each.turns for each in hours)
     calls = figures.total_of(each.calls for each in hours)
     every = figures.total_of(turns.values())
@@ -115,7 +125,9 @@ def overview(window: Window) -> dict[str, Any]:
             {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue)} for kind in KINDS
         ],
         "sandboxes": Worker.objects.sandboxes(),
-        "chart": _chart(hours, begin, window),
+        "charts": _charts(hours, begin, window),
+        "change": _change(ended, sum(before.get(status, 0) for status in FINAL)),
+        "change_link": _turns(begin - length, created_at__lt=begin.isoformat()),
     }
 
 
@@ -138,28 +150,49 @@ def _workers(queue_name: str) -> str:
     return list_of("conversations_worker", queues__contains=queue_name, **alive)
 
 
-def _chart(hours: Iterable[Hour], begin: datetime, window: Window) -> dict[str, Any]:
-    """Bars, one above the other by outcome; each leads to its turns."""
-    step = timedelta(hours=window.hours_a_bar)
-    counts = [dict.fromkeys(FINAL, 0) for _ in range(window.hours // window.hours_a_bar)]
-    for each in hours:
-        at = (each.hour - begin) // step
-        for model in each.turns.values():
-            for status in FINAL:
-                counts[at][status] += model[status]
-    most = max(1, *(sum(count.values()) for count in counts))
-    width = _WIDTH / len(counts)
-    bars = []
-    for at, count in enumerate(counts):
-        since, top, parts = begin + at * step, float(_HEIGHT), []
-        for status in FINAL:
-            height = round(_HEIGHT * count[status] / most, 2)
-            top = round(top - height, 2)
-            if height:
-                parts.append({"status": status, "y": top, "height": height})
-        numbers = (f"{number} {TURN_STATUSES[status].label}" for status, number in count.items() if number)
-        told = ", ".join(numbers) or "none"
-        link = _turns(since, created_at__lt=(since + step).isoformat())
-        bars.append({"x": round(at * width, 2), "since": since, "parts": parts, "told": told, "link": link})
-    chart = {"bars": bars, "most": most, "width": _WIDTH, "height": _HEIGHT}
-    return chart | {"step": round(width, 2), "bar_width": round(width * 0.8, 2)}
+def _charts(hours: Iterable[Hour], begin: datetime, window: Window) -> list[dict[str, Any]]:
+    """What happened, step by step; each step leads to its turns or calls."""
+    length = timedelta(hours=window.hours_a_bar)
+    steps = [begin + at * length for at in range(window.hours // window.hours_a_bar)]
+    by_step: list[list[Hour]] = [[] for _ in steps]
+    for hour in hours:
+        at = (hour.hour - begin) // length
+        if 0 <= at < len(steps):
+            by_step[at].append(hour)
+    turns = [figures.total_of(each for hour in some for each in hour.turns.values()) for some in by_step]
+    calls = [figures.total_of(hour.calls for hour in some) for some in by_step]
+    links: dict[str, Any] = {
+        "links": [_turns(since, created_at__lt=(since + length).isoformat()) for since in steps],
+        "steps": steps,
+        "hours": window.hours_a_bar,
+    }
+    to_calls = links | {"links": [_calls(since, created_at__lt=(since + length).isoformat()) for since in steps]}
+    a_step = {1: "hour", 24: "day"}.get(window.hours_a_bar, f"{window.hours_a_bar} hours")
+    outcomes = [
+        Series(name=TURN_STATUSES[status].label, css=status, values=[each.get(status, 0) for each in turns])
+        for status in FINAL
+    ]
+    times = [_times(each) for each in turns]
+    percentiles = [Series(name=name, css=name, values=[each[name] for each in times]) for name in ("p50", "p95")]
+    tokens = [
+        Series(name=name, css=css, values=[each.get(column, 0) for each in turns])
+        for name, css, column in (("prompt", "p50", "prompt_tokens"), ("completion", "p95", "completion_tokens"))
+    ]
+    by_status = [
+        Series(name=status.lower(), css=css, values=[each.get(status, 0) for each in calls])
+        for status, css in _OF_CALLS.items()
+    ]
+    return [
+        charts.bars(f"Turns per {a_step}", series=outcomes, **links),
+        charts.lines(f"Response time per {a_step}", series=percentiles, show=duration, **links),
+        charts.bars(f"Tokens per {a_step}", series=tokens, **links),
+        charts.bars(f"Tool calls per {a_step}", series=by_status, **to_calls),
+    ]
+
+
+def _change(now: int, before: int) -> str:
+    """How much more or less there was than in the period before."""
+    if not before:
+        return "none in the period before"
+    share = 100 * (now - before) / before
+    return f"{abs(share):.0f} % {'more' if share >= 0 else 'less'} than in the period before"

@@ -258,10 +258,35 @@ def test_workers_lead_to_those_that_live_and_listen(admin_client):
 def test_each_bar_leads_to_its_turns(admin_client, ended):
     ended(1)
     ended(2, status="failed")
-    bars = [bar for bar in show()["chart"]["bars"] if bar["parts"]]
+    bars = [bar for bar in show()["charts"][0]["bars"] if bar["parts"]]
     assert [[part["status"] for part in bar["parts"]] for bar in bars] == [["failed"], ["succeeded"]]
     for bar in bars:
         assert admin_client.get(bar["link"]).context["cl"].result_count == 1
+
+
+def test_charts_have_axes_a_zone_and_the_same_as_a_table(admin_client, ended):
+    ended(1, took=4)
+    ended(2, status="failed")
+    called(1, CallStatus.REJECTED)
+    turns, times, tokens, calls = show()["charts"]
+    assert turns["ticks"] == ["4", "3", "2", "1", "0"]
+    assert (turns["zone"], turns["times"][0]) == ("UTC", "13:00")
+    assert [row["values"] for row in turns["rows"]][-3:] == [["0", "1", "0"], ["1", "0", "0"], ["0", "0", "0"]]
+    assert times["rows"][-1]["values"] == ["–", "–"]
+    assert times["rows"][-2]["values"][0] != "–"
+    assert tokens["rows"][-2]["values"] == ["10", "5"]
+    (bar,) = [each for each in calls["bars"] if each["parts"]]
+    assert bar["told"].startswith("1 rejected")
+    assert admin_client.get(bar["link"]).context["cl"].result_count == 1
+
+
+def test_a_period_is_compared_with_the_one_before(admin_client, ended):
+    assert show()["change"] == "none in the period before"
+    for hours_ago in (1, 2, 3, 30, 31):
+        ended(hours_ago)
+    shown = show()
+    assert shown["change"] == "50 % more than in the period before"
+    assert admin_client.get(shown["change_link"]).context["cl"].result_count == 2
 
 
 @pytest.mark.parametrize("window", ["24 hours", "7 days", "30 days", "nonsense", ""])
