@@ -25,7 +25,12 @@ export function attachTo({ send, tell }) {
   // Until now a browser would have sent the form by itself, and loaded the page again.
   at("send").disabled = false;
   if (!MOST) return;
-  const add = (list) => take([...list]).catch(tell);
+  // One after the other: two that come at once must not each think that they are the last that there is room for.
+  let adding = Promise.resolve();
+  const add = (list) => {
+    const given = [...list];
+    return (adding = adding.then(() => take(given)).catch(tell));
+  };
   at("attach").addEventListener("click", () => at("files").click());
   at("files").addEventListener("change", ({ target }) => add(target.files).then(() => (target.value = "")));
   input.addEventListener("paste", (event) => {
@@ -57,7 +62,8 @@ async function take(list) {
     if (files.length >= MOST) throw new Error(`${file.name}: a message takes ${MOST} files.`);
     if (before + file.size > MOST_BYTES)
       throw new Error(`${file.name}: the files of a message may have ${size(MOST_BYTES)} together.`);
-    files = [...files, { name: file.name, type: file.type, size: file.size, data: await base64(file) }];
+    const data = await base64(file);
+    files = [...files, { name: file.name, type: file.type, size: file.size, data }];
     draw();
   }
   input.focus();

@@ -18,6 +18,9 @@ let pages = []; // of what is shown, in its order: { rows, older, newer, last }
 let isAtTail = true; // whether the last of them is the conversation's last
 let results = new Map(); // of tools, whose calls are on a page that is not shown yet
 let moving = null; // a page that is being loaded
+let asked = 0; // how often what is stored was asked for: only the last answer counts,
+let wantsAnew = false; // for all that was asked with those before it
+let revision = 0; // how often something was sent meanwhile, of which an answer may not know yet
 
 export const isBusy = () => open.size > 0;
 
@@ -222,12 +225,17 @@ box.addEventListener(
 export async function load({ anew = false } = {}) {
   const wanted = current;
   if (!wanted) return;
+  const [mine, sentBefore] = [++asked, revision];
+  wantsAnew ||= anew;
   const [found, turns, kept] = await Promise.all([
     ask("GET", `/conversations/${wanted}/messages?limit=${PAGE}&order=newest`),
     ask("GET", `/conversations/${wanted}/turns?limit=20`),
     around.unsent(wanted),
   ]);
-  if (wanted !== current) return;
+  if (mine !== asked) return;
+  if (sentBefore !== revision) return load();
+  anew = wantsAnew;
+  wantsAnew = false;
   if (!isAtTail && !anew) return;
   const follows = anew || isAtEnd() || !pages.length;
   const unfinished = turns.results.filter((turn) => ["queued", "running", "waiting"].includes(turn.status)).reverse();
@@ -275,6 +283,7 @@ export async function show(conversationId) {
   results = new Map();
   isAtTail = true;
   current = conversationId;
+  asked += 1;
   live.replaceChildren();
   for (const node of box.querySelectorAll(".problem")) node.remove();
   ends();
@@ -312,11 +321,13 @@ function pending({ key, text, files: sent = [] }) {
 
 export async function showPending(row) {
   if (!isAtTail) await load({ anew: true }).catch(() => {});
+  revision += 1;
   if (!live.querySelector(`[data-key="${row.key}"]`)) live.append(pending(row));
   toEnd();
 }
 
 export function sent(key, turn) {
+  revision += 1;
   const node = live.querySelector(`[data-key="${key}"]`);
   if (!turn) return node?.remove();
   if (node) {
