@@ -29,7 +29,7 @@ from conversations.models import Attachment, AttachmentUse
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
-from tools.documents.reading import Read
+from tools.documents.reading import NotReadNow, Read
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +112,14 @@ def are_there(references: Sequence[Reference]) -> bool:
     wanted = {UUID(each["id"]) for each in references}
     rows = Attachment.objects.select_for_update().filter(pk__in=wanted, is_stored=True).order_by("pk")
     return len(rows.values_list("pk", flat=True)) == len(wanted)
+
+
+def attach(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:
+    """Have a message keep files, in the transaction that stores it; raises :class:`NotReadNow` if one is gone."""
+    if references:
+        if not are_there(references):
+            raise NotReadNow("A file of this message was deleted just now; send it again.")
+        refer(conversation_id, message_id, references)
 
 
 def refer(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:
