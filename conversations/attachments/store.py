@@ -16,6 +16,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -59,7 +60,8 @@ def take(owner_id: int, sha256: str) -> Attachment | None:
 
 
 def store(owner_id: int, data: bytes, read: Read) -> Attachment:
-    """Store a file; the one there is, if there is one by now. Outside of any transaction."""
+    """Store a file; the one there is, if there is one by now. Outside of any transaction. Raises
+    :class:`tools.documents.reading.NotReadNow` if the storage does not take it: it is full, away or has another key."""
     sha256 = hash_of(data)
     row = Attachment.objects.create(
         id=new_id(),
@@ -76,9 +78,7 @@ def store(owner_id: int, data: bytes, read: Read) -> Attachment:
         used_at=Now(),
     )
     try:
-        storage().save(row.path, ContentFile(data))
-        if read.thumbnail:
-            storage().save(thumbnail_of(row), ContentFile(read.thumbnail))
+        _write(row, data, read.thumbnail)
         with transaction.atomic():
             row.is_stored = True
             row.save(update_fields=["is_stored"])
@@ -86,9 +86,23 @@ def store(owner_id: int, data: bytes, read: Read) -> Attachment:
         remove(row)
         return take(owner_id, sha256) or store(owner_id, data, read)
     except BaseException:
-        remove(row)
+        # What cannot be deleted now is by retention, since it is not marked as stored.
+        with suppress(Exception):
+            remove(row)
         raise
     return row
+
+
+def _write(row: Attachment, data: bytes, thumbnail: bytes) -> None:
+    try:
+        storage().save(row.path, ContentFile(data))
+        if thumbnail:
+            storage().save(thumbnail_of(row), ContentFile(thumbnail))
+    except Exception as error:
+        # Not its words: they tell of folders and buckets.
+        logger.error("a file could not be stored (%s)", type(error).__name__)
+        words = "A file of this message cannot be stored just now; try again."
+        raise NotReadNow(words, headers={"Retry-After": "5"}) from None
 
 
 def thumbnail_of(row: Attachment) -> str:
