@@ -694,6 +694,16 @@ class DeferredMessage(models.Model):
     )
     kind = models.CharField(max_length=7, choices=Kind.choices, help_text="What becomes of it.")
     content = models.TextField(blank=True)
+    attachments = models.JSONField(
+        null=True, blank=True, help_text="The files that came with it, as a message has them; they stay while it does."
+    )
+    files_hash = models.CharField(
+        max_length=64,
+        blank=True,
+        db_default="",
+        editable=False,
+        help_text="Of its files as they were sent; empty if there are none.",
+    )
     model = models.CharField(max_length=128, blank=True, help_text="The model to ask; the agent's if empty.")
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique in the conversation.")
     request_id = models.CharField(max_length=64, help_text="Of the request it came with.")

@@ -392,8 +392,12 @@ def _attachments() -> dict[str, Any]:
         modes = {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
         options: dict[str, Any] = {"location": ATTACHMENTS_DIR, **modes}
         return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options}
+    from botocore.config import Config  # type: ignore[import-untyped]  # who has no bucket need not import it
+
     options = {
         "bucket_name": ATTACHMENTS_BUCKET,
+        # A client waits meanwhile: by itself, botocore would go on for minutes.
+        "client_config": Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2}),
         "endpoint_url": ATTACHMENTS_BUCKET_ENDPOINT or None,
         "region_name": ATTACHMENTS_BUCKET_REGION or None,
         # Without them, boto3 finds those of the machine.

@@ -16,8 +16,8 @@ class DeferredMessageAdmin(GrowingAdmin):
     list_prefetch_related = ["conversation"]
     search_fields = ["id", "conversation__id"]
     search_help_text = "An id (or its beginning) of a message or conversation."
-    readonly_fields = ["its_conversation", "its_turn"]
-    fields = ["id", "its_conversation", "kind", "content", "model", "state", "run_after", "tries", "its_turn"]
+    readonly_fields = ["its_conversation", "its_turn", "files"]
+    fields = ["id", "its_conversation", "kind", "content", "files", "model", "state", "run_after", "tries", "its_turn"]
     fields += ["idempotency_key", "request_id", "created_at"]
 
     @admin.display(description="content")
@@ -27,6 +27,10 @@ class DeferredMessageAdmin(GrowingAdmin):
     @admin.display(description="conversation")
     def its_conversation(self, message: DeferredMessage) -> str:
         return link_to("conversations_conversation", message.conversation_id, str(message.conversation))
+
+    @admin.display(description="files")
+    def files(self, message: DeferredMessage) -> str:
+        return ", ".join(f"{each['name']} ({each['type']})" for each in message.attachments or ()) or "–"
 
     @admin.display(description="turn")
     def its_turn(self, message: DeferredMessage) -> str:

@@ -263,13 +263,23 @@ class MessageIn(Spoken):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
-        if attrs["files"] and (attrs.get("onWake") or not attrs.get("trigger", True) or "runAfter" in attrs):
-            raise serializers.ValidationError({"content": ["Files come with a message that makes a turn at once."]})
         if attrs.get("onWake") and attrs.get("trigger"):
             raise serializers.ValidationError(
                 {"onWake": ["A note makes no turn, it rides along with the next one: leave trigger out, or false."]}
             )
         return attrs
+
+
+class AttachmentView(serializers.Serializer[Any]):
+    """A file that came with a message; GET /attachments/{id} has it."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    type = serializers.CharField(help_text="By its content.")
+    size = serializers.IntegerField(help_text="Bytes.")
+    sha256 = serializers.CharField()
+    width = serializers.IntegerField(required=False)
+    height = serializers.IntegerField(required=False)
 
 
 class StateInWords(serializers.ChoiceField):
@@ -286,6 +296,7 @@ class DeferredMessageView(serializers.ModelSerializer[DeferredMessage]):
     conversationId = serializers.UUIDField(source="conversation_id")
     state = StateInWords(choices=[state.label.lower() for state in DeferredState])
     message = serializers.CharField(source="content")
+    attachments = serializers.SerializerMethodField(help_text="The files that came with it.")
     model = NullIfEmpty(allow_null=True, help_text="null: the agent's.")
     runAfter = serializers.DateTimeField(source="run_after", allow_null=True)
     turnId = serializers.UUIDField(
@@ -296,8 +307,14 @@ class DeferredMessageView(serializers.ModelSerializer[DeferredMessage]):
     class Meta:
         model = DeferredMessage
         fields = [
-            *("messageId", "conversationId", "kind", "state", "message", "model", "runAfter", "turnId", "createdAt"),
+            *("messageId", "conversationId", "kind", "state", "message", "attachments", "model", "runAfter", "turnId"),
+            "createdAt",
         ]
+
+    @extend_schema_field(AttachmentView(many=True))
+    def get_attachments(self, message: DeferredMessage) -> list[dict[str, Any]]:
+        """As a message has them."""
+        return told(message.attachments)
 
 
 class UsageView(serializers.Serializer[Any]):
@@ -394,18 +411,6 @@ class SaidIfEmpty(serializers.ChoiceField):
 
     def to_representation(self, value: str) -> str:
         return value or "said"
-
-
-class AttachmentView(serializers.Serializer[Any]):
-    """A file that came with a message; GET /attachments/{id} has it."""
-
-    id = serializers.UUIDField()
-    name = serializers.CharField()
-    type = serializers.CharField(help_text="By its content.")
-    size = serializers.IntegerField(help_text="Bytes.")
-    sha256 = serializers.CharField()
-    width = serializers.IntegerField(required=False)
-    height = serializers.IntegerField(required=False)
 
 
 class MessageView(serializers.ModelSerializer[Message]):

@@ -381,6 +381,7 @@ class MessageList(ListAPIView[Message]):
             if rides_along
             else deferred.Kind.WAKE,
             content=said["message"],
+            files=said["files"],
             model=said.get("model", ""),
             run_after=said.get("runAfter"),
             idempotency_key=idempotency_key(request),

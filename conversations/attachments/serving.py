@@ -1,5 +1,6 @@
 """Handing files out: as a download, which no browser runs, whatever is in it."""
 
+import logging
 from urllib.parse import quote
 
 from django.http import FileResponse, HttpResponse
@@ -7,6 +8,9 @@ from django.http import FileResponse, HttpResponse
 from conversations.attachments.store import storage, thumbnail_of
 from conversations.models import Attachment
 from nanohost.lib.errors import NotFound
+from tools.documents.reading import NotReadNow
+
+logger = logging.getLogger(__name__)
 
 # Not even a document that is opened in a browser's tab runs anything, or reaches anyone.
 _HEADERS = {
@@ -36,6 +40,9 @@ def _answer(row: Attachment, path: str, media_type: str, disposition: str) -> Ht
         file = storage().open(path)
     except FileNotFoundError:
         raise NotFound("The file is gone.") from None
+    except Exception as error:  # whatever a storage raises that is away
+        logger.error("a file could not be opened (%s)", type(error).__name__)
+        raise NotReadNow("The file cannot be had just now; try again.", headers={"Retry-After": "5"}) from None
     answer = FileResponse(file, content_type=media_type)
     # Afterwards: it makes a Content-Disposition of its own, which has a browser show the file.
     for header, value in {**_HEADERS, "Content-Disposition": disposition}.items():

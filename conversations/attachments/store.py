@@ -16,6 +16,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -29,7 +30,7 @@ from conversations.models import Attachment, AttachmentUse
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
-from tools.documents.reading import Read
+from tools.documents.reading import NotReadNow, Read
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ def take(owner_id: int, sha256: str) -> Attachment | None:
 
 
 def store(owner_id: int, data: bytes, read: Read) -> Attachment:
-    """Store a file; the one there is, if there is one by now. Outside of any transaction."""
+    """Store a file; the one there is, if there is one by now. Outside of any transaction. Raises
+    :class:`tools.documents.reading.NotReadNow` if the storage does not take it: it is full, away or has another key."""
     sha256 = hash_of(data)
     row = Attachment.objects.create(
         id=new_id(),
@@ -76,9 +78,7 @@ def store(owner_id: int, data: bytes, read: Read) -> Attachment:
         used_at=Now(),
     )
     try:
-        storage().save(row.path, ContentFile(data))
-        if read.thumbnail:
-            storage().save(thumbnail_of(row), ContentFile(read.thumbnail))
+        _write(row, data, read.thumbnail)
         with transaction.atomic():
             row.is_stored = True
             row.save(update_fields=["is_stored"])
@@ -86,9 +86,23 @@ def store(owner_id: int, data: bytes, read: Read) -> Attachment:
         remove(row)
         return take(owner_id, sha256) or store(owner_id, data, read)
     except BaseException:
-        remove(row)
+        # What cannot be deleted now is by retention, since it is not marked as stored.
+        with suppress(Exception):
+            remove(row)
         raise
     return row
+
+
+def _write(row: Attachment, data: bytes, thumbnail: bytes) -> None:
+    try:
+        storage().save(row.path, ContentFile(data))
+        if thumbnail:
+            storage().save(thumbnail_of(row), ContentFile(thumbnail))
+    except Exception as error:
+        # Not its words: they tell of folders and buckets.
+        logger.error("a file could not be stored (%s)", type(error).__name__)
+        words = "A file of this message cannot be stored just now; try again."
+        raise NotReadNow(words, headers={"Retry-After": "5"}) from None
 
 
 def thumbnail_of(row: Attachment) -> str:
@@ -112,6 +126,14 @@ def are_there(references: Sequence[Reference]) -> bool:
     wanted = {UUID(each["id"]) for each in references}
     rows = Attachment.objects.select_for_update().filter(pk__in=wanted, is_stored=True).order_by("pk")
     return len(rows.values_list("pk", flat=True)) == len(wanted)
+
+
+def attach(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:
+    """Have a message keep files, in the transaction that stores it; raises :class:`NotReadNow` if one is gone."""
+    if references:
+        if not are_there(references):
+            raise NotReadNow("A file of this message was deleted just now; send it again.")
+        refer(conversation_id, message_id, references)
 
 
 def refer(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:

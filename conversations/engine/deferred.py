@@ -6,15 +6,19 @@ of it, and none once it is cancelled. Each try has an idempotency key of its own
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
+from conversations.attachments import store
+from conversations.attachments.parts import SentFile
 from conversations.engine import inbox, turn_control
 from conversations.engine.incoming import Incoming
 from conversations.errors import RESTORED, IdempotencyConflict
 from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, DeferredState, Turn
+from conversations.options import NOTHING as NO_COMMAND
 from conversations.statuses import TurnStatus
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import Now, from_now
@@ -36,6 +40,7 @@ def put(
     *,
     kind: Kind,
     content: str,
+    files: Sequence[SentFile] = (),
     run_after: datetime | None = None,
     model: str = "",
     idempotency_key: str | None = None,
@@ -43,35 +48,57 @@ def put(
     key: ApiKey | None = None,
 ) -> DeferredMessage:
     """Store a deferred message. The same idempotency key in the same conversation gets the message it made before.
+    ``files``: what comes with it; they are fetched, read and stored now, and stay until it is deleted.
 
-    Raises :class:`IdempotencyConflict` if that is another one, :class:`ModelNotAllowed`, and :class:`NotFound` if the
-    conversation is gone.
+    Raises :class:`IdempotencyConflict` if that is another one, :class:`ModelNotAllowed`, :class:`NotFound` if the
+    conversation is gone, and what :meth:`Incoming.with_files_stored` raises.
     """
+    incoming = Incoming(content, files=files, model=model, options=None if kind == Kind.WAKE else NO_COMMAND)
+    files_hash = incoming.digest()
+    asked = (kind, content, run_after, model, files_hash)
+    if earlier := _earlier(conversation, idempotency_key, asked):
+        return earlier
+    inbox.refuse_other_models(conversation.agent, model, key)
+    incoming = incoming.with_files_stored(conversation.owner_id)
     with transaction.atomic():
         aside = 0 if kind == Kind.WAKE else 1
         # Under the conversation's lock, so that two with one key come one after the other.
         if not Conversation.objects.filter(pk=conversation.pk).update(set_aside=F("set_aside") + aside):
             raise NotFound
-        if idempotency_key:
-            earlier = DeferredMessage.objects.filter(conversation=conversation, idempotency_key=idempotency_key).first()
-            if earlier:
-                Conversation.objects.filter(pk=conversation.pk).update(set_aside=F("set_aside") - aside)
-                asked = (earlier.kind, earlier.content, earlier.run_after, earlier.model)
-                # Its time has moved on if its turn has failed.
-                if asked != (kind, content, earlier.run_after if earlier.tries else run_after, model):
-                    raise IdempotencyConflict("This Idempotency-Key was used for another message.")
-                return earlier
-        inbox.refuse_other_models(conversation.agent, model, key)
-        return DeferredMessage.objects.create(
+        if earlier := _earlier(conversation, idempotency_key, asked):
+            Conversation.objects.filter(pk=conversation.pk).update(set_aside=F("set_aside") - aside)
+            return earlier
+        message = DeferredMessage.objects.create(
             conversation=conversation,
             kind=kind,
             content=content,
+            attachments=list(incoming.attachments) or None,
+            files_hash=files_hash,
             model=model,
             run_after=run_after,
             idempotency_key=idempotency_key,
             request_id=request_id,
             api_key_id=key.pk if key else None,
         )
+        store.attach(conversation.pk, message.pk, incoming.attachments)
+        return message
+
+
+def _earlier(
+    conversation: Conversation, idempotency_key: str | None, asked: tuple[Kind, str, datetime | None, str, str]
+) -> DeferredMessage | None:
+    """The message that this idempotency key has made before; raises :class:`IdempotencyConflict`."""
+    if not idempotency_key:
+        return None
+    earlier = DeferredMessage.objects.filter(conversation=conversation, idempotency_key=idempotency_key).first()
+    if earlier:
+        kind, content, run_after, model, files_hash = asked
+        # Its time has moved on if its turn has failed.
+        run_after = earlier.run_after if earlier.tries else run_after
+        was = (earlier.kind, earlier.content, earlier.run_after, earlier.model, earlier.files_hash)
+        if was != (kind, content, run_after, model, files_hash):
+            raise IdempotencyConflict("This Idempotency-Key was used for another message.")
+    return earlier
 
 
 def fire_due() -> None:
@@ -123,7 +150,7 @@ def cancel(message: DeferredMessage) -> bool:
 
 def _receive(message: DeferredMessage) -> Turn:
     return inbox.receive(
-        Incoming(message.content, model=message.model),
+        Incoming(message.content, attachments=message.attachments or (), model=message.model),
         conversation=message.conversation,
         # With blanks, which no client's key has.
         idempotency_key=f"later {message.pk} {message.tries}",

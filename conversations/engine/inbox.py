@@ -46,7 +46,6 @@ from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import lease_length
 from nanohost.lib.statements import Given, Insert, Rows, Update
-from tools.documents.reading import NotReadNow
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 WhilePaused = Literal["hold", "refuse"]
@@ -206,7 +205,9 @@ def receive(
                 "response_format": incoming.response_format,
                 "options": incoming.options.as_json() if incoming.options is not None else None,
             }
-            may_begin = not incoming.source and not taken.waiting_for
+            along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
+            # What taints the conversation does so where a turn is claimed.
+            may_begin = not any(each.source for each in (*along, incoming)) and not taken.waiting_for
             if place and may_begin and not _open_turn(conversation_id=conversation.pk):
                 claim = _insert_claimed(stored, conversation, taken, worker=place.worker, began=began)
                 transaction.on_commit(partial(_begin, place, claim))
@@ -215,8 +216,6 @@ def receive(
                 claim, status = None, TurnStatus.QUEUED
                 _insert_turn(**stored, waiting_for=taken.waiting_for)
                 doorbell.notify(TURNS, turn_id)
-            # What was set aside comes first: ids sort as they are made.
-            along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
             _insert_messages(incoming, along, conversation, turn_id, created_at=taken.now, has_begun=bool(claim))
             if also:
                 also(turn_id, taken.number)
@@ -230,15 +229,15 @@ def receive(
 
 def _insert_messages(
     incoming: Incoming,
-    along: Sequence[str],
+    along: Sequence[Incoming],
     conversation: Conversation,
     turn_id: UUID,
     *,
     created_at: datetime,
     has_begun: bool,
 ) -> None:
-    """Store a turn's messages, those that ride along with it before its own. Those of a turn that has begun are in the
-    transcript at once; otherwise they wait in the inbox."""
+    """Store a turn's messages, those that ride along with it before its own: ids sort as they are made. Those of a turn
+    that has begun are in the transcript at once; otherwise they wait in the inbox."""
     count = len(incoming.precedes) + len(along) + 1 + len(incoming.follows)
     first = transcript.take_seqs(conversation.pk, count) if has_begun else None
     seqs: Iterator[int | None] = itertools.repeat(None) if first is None else itertools.count(first)
@@ -246,23 +245,19 @@ def _insert_messages(
         message_of(message, conversation, turn_id=turn_id, seq=next(seqs)).save(force_insert=True)
     kind = Message.Kind.COMMAND if incoming.command else Message.Kind.SAID
     common = {"conversation_id": conversation.pk, "turn_id": turn_id, "created_at": created_at, "kind": kind}
-    for content in along:
-        _insert_message(id=new_id(), content=content, seq=next(seqs), tainted_by=None, attachments=None, **common)
-    message_id = new_id()
-    _insert_message(
-        id=message_id,
-        content=incoming.content,
-        seq=next(seqs),
-        tainted_by=incoming.source or None,
-        attachments=list(incoming.attachments) or None,
-        **common,
-    )
+    for each in (*along, incoming):
+        message_id = new_id()
+        _insert_message(
+            id=message_id,
+            content=each.content,
+            seq=next(seqs),
+            tainted_by=each.source or None,
+            attachments=list(each.attachments) or None,
+            **common,
+        )
+        store.attach(conversation.pk, message_id, each.attachments)
     for message in incoming.follows:
         message_of(message, conversation, turn_id=turn_id, seq=next(seqs)).save(force_insert=True)
-    if incoming.attachments:
-        if not store.are_there(incoming.attachments):
-            raise NotReadNow("A file of this message was deleted just now; send it again.")
-        store.refer(conversation.pk, message_id, incoming.attachments)
 
 
 def _insert_claimed(
@@ -390,14 +385,20 @@ def _model_of(agent: Agent, named: str, or_own_model: bool, key: ApiKey | None) 
     raise ModelNotAllowed(f"{named!r} is not offered; choose one of {', '.join(offered)}.")
 
 
-def _take_along(conversation_id: UUID, turn_id: UUID) -> list[str]:
+def _take_along(conversation_id: UUID, turn_id: UUID) -> list[Incoming]:
     """What rides along with a turn, in order; in the transaction that stores it, under the conversation's lock."""
     waiting = DeferredMessage.objects.filter(conversation=conversation_id, state=DeferredState.WAITING)
     due = waiting.filter(Q(run_after=None) | Q(run_after__lte=Now())).exclude(kind=DeferredMessage.Kind.WAKE)
     taken = list(due.order_by("pk"))
     DeferredMessage.objects.filter(pk__in=[each.pk for each in taken]).update(state=DeferredState.DONE, turn_id=turn_id)
     Conversation.objects.filter(pk=conversation_id).update(set_aside=F("set_aside") - len(taken))
-    return [f"[note] {each.content}" if each.kind == DeferredMessage.Kind.NOTE else each.content for each in taken]
+    return [
+        Incoming(
+            f"[note] {each.content}" if each.kind == DeferredMessage.Kind.NOTE else each.content,
+            attachments=each.attachments or (),
+        )
+        for each in taken
+    ]
 
 
 def note(*, conversation_id: UUID, content: str, by_agent: bool = False, tainted_by: str = "") -> bool:

@@ -201,6 +201,8 @@ def _delete_rows(rows: Sequence[Any], erased: Erased) -> Sequence[Any]:
         said = row.content if isinstance(row, DeferredMessage) else row.made_so_far
         erased.add(type(row), row.pk, said)
         type(row).objects.filter(pk=row.pk).delete()
+        if isinstance(row, DeferredMessage) and row.attachments:
+            forget([row.pk])
     return rows
 
 

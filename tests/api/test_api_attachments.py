@@ -151,10 +151,24 @@ def test_both_or_neither_of_message_and_content_are_refused(api, conversation_id
         assert "not both" in str(told)
 
 
-def test_files_come_with_a_message_that_makes_a_turn_at_once(api, conversation_id):
-    body = {"content": [image_part(files.picture())], "trigger": False}
-    told = problem(api.post(f"/conversations/{conversation_id}/messages", json=body), 400, "invalid_request")
-    assert "at once" in str(told)
+def test_files_of_a_message_that_wakes_nobody_come_with_the_next_turn(api, conversation_id):
+    body = {"content": [image_part(files.picture(colour=(5, 5, 5)))], "trigger": False}
+    stored = api.post(f"/conversations/{conversation_id}/messages", json=body).json()
+    (attachment,) = stored["attachments"]
+    assert "path" not in attachment
+    assert api.get(f"/attachments/{attachment['id']}").status_code == 200
+    send(api, conversation_id, text_part("What was that?"))
+    first, second, _ = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
+    assert (first["attachments"], second["attachments"]) == ([attachment], [])
+
+
+def test_what_is_wrong_with_a_file_for_later_is_told_at_once(api, conversation_id):
+    path, later = f"/conversations/{conversation_id}/messages", {"runAfter": "2100-01-01T00:00:00Z"}
+    broken = {"content": [image_part(files.picture()[:40])]}
+    problem(api.post(path, json=broken | later), 422, "attachment_unreadable")
+    command = {"content": [text_part("/new"), image_part(files.picture())]}
+    problem(api.post(path, json=command | later), 400, "invalid_request")
+    assert api.get(f"/conversations/{conversation_id}/deferred").json()["results"] == []
 
 
 def test_a_name_of_a_megabyte_does_no_harm(api, conversation_id):

@@ -4,17 +4,22 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
-from conversations.engine import deferred
+from conversations.attachments import store
+from conversations.attachments.parts import SentFile
+from conversations.engine import deferred, retention
 from conversations.errors import IdempotencyConflict, ModelNotAllowed
-from conversations.models import Conversation, DeferredMessage, DeferredState, Turn
+from conversations.models import Attachment, AttachmentUse, Conversation, DeferredMessage, DeferredState, Turn
+from nanohost.lib.erasing import Erased
 from tests.support.api_client import chat, eventually, key_of, problem, stored
 from tests.support.hosts import KEY
 from tests.support.working import settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+CAT = SentFile(name="cat.txt", data=b"I am a cat.")
+DOG = SentFile(name="dog.txt", data=b"I am a dog.")
 PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -41,6 +46,50 @@ def test_it_makes_its_turn_once_its_time_has_come(put):
     message.refresh_from_db()
     assert (message.state, message.tries, message.turn_id) == (DeferredState.DONE, 1, turn.pk)
     assert Turn.objects.count() == 1
+
+
+def test_its_files_come_with_it_and_stay_as_long_as_it_does(put):
+    message = put(files=[CAT], run_after=FUTURE)
+    Attachment.objects.update(used_at=PAST)
+    assert store.collect() == 0
+    DeferredMessage.objects.update(run_after=PAST)
+    (turn,) = settled()
+    said = turn.messages.order_by("seq").first()
+    assert (said.attachments, said.tainted_by) == (message.attachments, "the file cat.txt")
+    assert "I am a cat." in turn.messages.last().content
+    erase(turn.conversation_id)
+    assert (store.collect(), Attachment.objects.count()) == (1, 0)
+
+
+def erase(conversation_id):
+    """All that was said, as retention does it."""
+    with transaction.atomic():
+        retention.erase_messages(conversation_id, before=None, rows=1000, erased=Erased())
+
+
+def test_the_same_key_with_other_files_is_another_message(put):
+    first = put(files=[CAT], run_after=FUTURE, idempotency_key="k")
+    assert put(files=[CAT], run_after=FUTURE, idempotency_key="k").pk == first.pk
+    with pytest.raises(IdempotencyConflict):
+        put(files=[DOG], run_after=FUTURE, idempotency_key="k")
+    assert (DeferredMessage.objects.count(), Attachment.objects.count()) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", [deferred.Kind.CONTEXT, deferred.Kind.NOTE])
+def test_files_ride_along_and_taint(put, say, kind):
+    put("Look at this.", kind=kind, files=[CAT])
+    (turn,) = settle([say("And?")])
+    first, second = turn.messages.order_by("seq")[:2]
+    assert ([each["name"] for each in first.attachments], second.attachments) == (["cat.txt"], None)
+    assert (first.tainted_by, second.tainted_by) == ("the file cat.txt", None)
+    assert turn.conversation.tainted_at_seq == first.seq
+    assert AttachmentUse.objects.filter(message_id=first.pk).exists()
+
+
+def test_what_looks_like_a_command_is_none_of_a_message_that_rides_along(put, say):
+    put("/new look", kind=deferred.Kind.CONTEXT, files=[CAT])
+    (turn,) = settle([say("And?")])
+    assert turn.messages.first().content == "/new look"
 
 
 def test_it_keeps_nobody_waiting_meanwhile(put, say):
@@ -299,6 +348,7 @@ def test_messages_to_come_are_listed_and_cancelled(host, api, conversation_id):
         "kind": "wake",
         "state": "waiting",
         "message": "Remember me.",
+        "attachments": [],
         "model": "gpt-4.1-mini",
         "runAfter": "2100-01-01T00:00:00Z",
         "turnId": None,

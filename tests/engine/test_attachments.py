@@ -23,6 +23,7 @@ from nanohost.lib.erasing import Erased
 from nanohost.lib.errors import InvalidRequest
 from tests.support import files
 from tests.support.working import advance, settle
+from tools.documents.reading import NotReadNow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -392,7 +393,7 @@ def test_a_file_that_was_never_stored_to_its_end_goes(owner, stored, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(store, "remove", lambda row: None)  # as if the process had died
         patch.setattr(store, "thumbnail_of", lambda row: (_ for _ in ()).throw(OSError("full")))
-        with pytest.raises(OSError, match="full"):
+        with pytest.raises(NotReadNow):
             store.store(owner.pk, files.picture(), read)
     assert store.take(owner.pk, store.hash_of(files.picture())) is None
     assert (store.collect(grace=NOW), stored()) == (1, [])

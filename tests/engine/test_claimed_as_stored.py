@@ -11,6 +11,7 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion
+from conversations.attachments.parts import SentFile
 from conversations.engine import deferred, doorbell, inbox, intake, lease, step_context, steps, transcript, turns
 from conversations.engine.turns import Taken, claim_and_load
 from conversations.engine.worker import Runtime
@@ -21,6 +22,8 @@ from tests.support.scripts import script
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+CAT = SentFile(name="cat.txt", data=b"I am a cat.")
 
 
 class Place:
@@ -267,3 +270,12 @@ def test_a_claim_that_fails_leaves_its_place_and_is_nobody_elses_trouble(runtime
         runtime.take(TURNS, UUID(int=1))
     wait_until(lambda: "a fault of ours" in caplog.text)
     assert runtime.free(TURNS) == 2
+
+
+def test_one_with_which_a_file_rides_along_is_claimed_by_the_way_on_which_it_taints(say, here, conversation):
+    deferred.put(conversation, kind=deferred.Kind.CONTEXT, content="Look.", files=[CAT], request_id="r")
+    turn = say("And?")
+    assert (turn.status, here.begun, here.notified) == (TurnStatus.QUEUED, [], [turn.pk])
+    assert lease.claim(turn.pk, worker="worker-1")
+    conversation.refresh_from_db()
+    assert conversation.tainted_by == "the file cat.txt"

@@ -81,13 +81,13 @@ def test_concurrent_duplicates_make_one_turn(say, monkeypatch):
     """Each of them looks for an earlier one before any of them is stored."""
     turns: list[Turn] = []
     # As many as have a connection each: all of them hold theirs at once.
-    together, model_of = threading.Barrier(8), inbox._model_of
+    together, with_files_stored = threading.Barrier(8), Incoming.with_files_stored
 
-    def wait_for_all(*asked: Any) -> str:
+    def wait_for_all(*asked: Any) -> Incoming:
         together.wait(20)
-        return model_of(*asked)
+        return with_files_stored(*asked)
 
-    monkeypatch.setattr(inbox, "_model_of", wait_for_all)  # chosen after the look, before anything is stored
+    monkeypatch.setattr(Incoming, "with_files_stored", wait_for_all)  # after the look, before anything is stored
 
     def speak() -> None:
         turns.append(say("Hello", idempotency_key="k"))

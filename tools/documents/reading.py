@@ -40,10 +40,10 @@ class AttachmentTooLarge(Problem):
 
 
 class NotReadNow(Problem):
-    """Nothing can read it just now."""
+    """Nothing can read it, store it or hand it out just now."""
 
     code, status = "attachments_busy", 503
-    title = "Files cannot be read just now; try again after Retry-After."
+    title = "Files cannot be taken or handed out just now; try again after Retry-After."
 
 
 _REFUSALS = {"unsupported": UnsupportedContent, "too_large": AttachmentTooLarge, "damaged": Unreadable}
