@@ -23,7 +23,7 @@ from uuid import UUID
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from conversations.models import Attachment, AttachmentUse
 from nanohost.lib.clock import Now, from_now
@@ -54,7 +54,15 @@ def hash_of(data: bytes) -> str:
 def take(owner_id: int, sha256: str) -> Attachment | None:
     """The owner's file of that content, if there is one; from now on it stays for GRACE, whether it is referred to or
     not."""
-    row = Attachment.objects.filter(owner_id=owner_id, sha256=sha256, is_stored=True)
+    return _take(Attachment.objects.filter(owner_id=owner_id, sha256=sha256, is_stored=True))
+
+
+def take_by_id(owner_id: int, file_id: UUID) -> Attachment | None:
+    """The same of the owner's file of that id."""
+    return _take(Attachment.objects.filter(owner_id=owner_id, pk=file_id, is_stored=True))
+
+
+def _take(row: QuerySet[Attachment]) -> Attachment | None:
     return row.first() if row.update(used_at=Now()) else None
 
 

@@ -128,7 +128,8 @@ _insert_message = Insert(
 def message_of(
     message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
 ) -> Message:
-    """A message in the chat format that somebody else says was said."""
+    """A message in the chat format that somebody else says was said. Its ``attachments`` are to be referred to."""
+    attachments = list(message.get("attachments", ()))
     return Message(
         conversation=conversation,
         turn_id=turn_id,
@@ -138,14 +139,24 @@ def message_of(
         tool_calls=message.get("tool_calls"),
         tool_call_id=message.get("tool_call_id", ""),
         tool_name=message.get("name", "")[:128],
+        attachments=attachments or None,
+        tainted_by=intake.brought_by(attachments) or None,
     )
+
+
+def refer_all(messages: Sequence[Message]) -> None:
+    """Say that these refer to their files; in the transaction that stores them."""
+    for each in messages:
+        if each.attachments:
+            store.refer(each.conversation_id, each.pk, each.attachments)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
     """What a request brings besides the message that is asked, in the chat format. ``history``: what a conversation
     begins with that is made for it. ``precedes``: the turn's own before that message. ``follows``: and behind it: what
-    was called for it before, and what that gave."""
+    was called for it before, and what that gave. Messages may have ``files`` that were sent with them, and
+    ``attachments``, which are stored."""
 
     history: Sequence[ChatMessage] = ()
     precedes: Sequence[ChatMessage] = ()
@@ -155,9 +166,24 @@ class Opening:
         """Store the conversation."""
         conversation.next_seq = len(self.history) + 1
         conversation.save(force_insert=True)
-        Message.objects.bulk_create(
-            [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
-        )
+        rows = [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
+        Message.objects.bulk_create(rows)
+        refer_all(rows)
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """All of them."""
+        return [*self.history, *self.precedes, *self.follows]
+
+    def made_of(self, messages: Sequence[ChatMessage]) -> "Opening":
+        """The same, of messages that take the place of all of them."""
+        first, second = len(self.history), len(self.history) + len(self.precedes)
+        return Opening(history=messages[:first], precedes=messages[first:second], follows=messages[second:])
+
+    @property
+    def attachments(self) -> list[Reference]:
+        """Those of all of them."""
+        return [file for each in self.messages for file in each.get("attachments", ())]
 
 
 def transient_conversation(*, owner_id: int, agent: Agent, metadata: Mapping[str, Any]) -> Conversation:
@@ -231,12 +257,16 @@ def receive(
         on_busy = "interrupt"
     if while_paused == "refuse" and not command:
         _refuse_unpaid(conversation, key)
-    if files:
-        if command:
-            raise InvalidRequest("A command to the host takes no files.")
-        attachments = intake.take_in(conversation.owner_id, files)
-    if attachments:
-        tainted_by = tainted_by or _brought_by(attachments)
+    if files and command:
+        raise InvalidRequest("A command to the host takes no files.")
+    if files or (opening and any("files" in each for each in opening.messages)):
+        said_now: ChatMessage = {"files": files, "attachments": attachments}
+        others = opening.messages if opening else []
+        said_now, *others = intake.with_references(conversation.owner_id, [said_now, *others])
+        attachments = said_now["attachments"]
+        opening = opening and opening.made_of(others)
+    brought = [*attachments, *(opening.attachments if opening else ())]
+    tainted_by = tainted_by or intake.brought_by(brought)
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():
@@ -273,14 +303,16 @@ def receive(
             # What was set aside comes first: ids sort as they are made.
             along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
             said = [*along, content]
-            if attachments and not store.are_there(attachments):
+            if brought and not store.are_there(brought):
                 raise NotReadNow("A file of this message was deleted just now; send it again.")
             # A turn that has begun has its messages in the transcript; otherwise they wait in the inbox.
             precedes, follows = (opening.precedes, opening.follows) if opening else ((), ())
             first = transcript.take_seqs(conversation.pk, len(precedes) + len(said) + len(follows)) if claim else None
             for offset, message in enumerate(precedes):
                 seq = None if first is None else first + offset
-                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+                row = message_of(message, conversation, turn_id=turn_id, seq=seq)
+                row.save(force_insert=True)
+                refer_all([row])
             for offset, each in enumerate(said, start=len(precedes)):
                 message_id, is_last = new_id(), offset == len(precedes) + len(said) - 1
                 _insert_message(
@@ -296,7 +328,9 @@ def receive(
                 )
             for offset, message in enumerate(follows, start=len(precedes) + len(said)):
                 seq = None if first is None else first + offset
-                message_of(message, conversation, turn_id=turn_id, seq=seq).save(force_insert=True)
+                row = message_of(message, conversation, turn_id=turn_id, seq=seq)
+                row.save(force_insert=True)
+                refer_all([row])
             if attachments:
                 store.refer(conversation.pk, message_id, attachments)
             if also:
@@ -333,12 +367,6 @@ def _insert_claimed(
         deadline=began + timeout.total_seconds(),
         as_claimed=TurnState(0, 0, 0, "", None, "", None, *taken.pointers),
     )
-
-
-def _brought_by(attachments: Sequence[Reference]) -> str:
-    """From where the untrusted text of files came, in a few words."""
-    first, *others = attachments
-    return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
 
 
 def _begin(place: doorbell.Place, claim: Claim) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.loop import ChatMessage
 from conversations.openai_api.errors import InvalidValue, UnsupportedContent
-from conversations.openai_api.parts import text_of
+from conversations.openai_api.parts import said_by_user, text_of
 from conversations.openai_api.values import as_list, as_object, as_one_of, as_text
 
 MAX_ITEMS = 10_000
@@ -75,9 +75,9 @@ def _item(item: dict[str, Any], where: str) -> GivenItem:
 
 def _message(item: dict[str, Any], where: str) -> list[ChatMessage]:
     role = as_one_of(item.get("role"), f"{where}.role", _ROLES)
+    if role == "user":
+        return [said_by_user(item.get("content"), f"{where}.content")]
     said = text_of(item.get("content"), f"{where}.content")
-    if role == "user" and not said.strip():
-        raise InvalidValue(f"{where}.content may not be blank.", param=f"{where}.content")
     return [{"role": role, "content": said}] if said.strip() else []
 
 

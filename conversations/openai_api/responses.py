@@ -130,6 +130,8 @@ class _Taking:
         turn = self._receive(
             conversation=conversation,
             content=messages[at]["content"],
+            files=messages[at].get("files", ()),
+            attachments=messages[at].get("attachments", ()),
             opening=Opening(history=messages[:at], follows=follows),
             options=options,
             also=partial(self._keep, previous.row.pk if previous else None, 0),
@@ -153,6 +155,7 @@ class _Taking:
         turn = self._receive(
             conversation=conversation,
             content=self.messages[at]["content"],
+            files=self.messages[at].get("files", ()),
             opening=Opening(precedes=precedes, follows=follows),
             options=replace(self._options(), brought=brought),
             on_busy=self.asked.on_busy,

@@ -368,7 +368,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"input": [user("x"), {"role": "assistant", "content": "y"}]}, "invalid_value", "input"),
         ({"input": [{"type": "computer_call"}]}, "unsupported_content_type", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "unknown_call", "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "unsupported_content_type", None),
+        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "unsupported_content_type", None),
         ({"conversation": "conv_x", "previous_response_id": "resp_x"}, "invalid_value", "previous_response_id"),
         ({"conversation": 7}, "invalid_value", "conversation"),
         ({"conversation": {}}, None, None),
