@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.loop import ChatMessage
+from conversations.openai_api import compaction_items
 from conversations.openai_api.errors import InvalidValue, UnsupportedContent
 from conversations.openai_api.parts import said_by_user, text_of
 from conversations.openai_api.values import as_list, as_object, as_one_of, as_text
@@ -104,6 +105,10 @@ def _mcp_call(item: dict[str, Any], where: str) -> list[ChatMessage]:
     ]
 
 
+def _compaction(item: dict[str, Any], where: str) -> list[ChatMessage]:
+    return [compaction_items.message_of(item, where)]
+
+
 def _nothing(item: dict[str, Any], where: str) -> list[ChatMessage]:
     return []
 
@@ -135,6 +140,7 @@ _KINDS: dict[str, Callable[[dict[str, Any], str], list[ChatMessage]]] = {
     "function_call": _function_call,
     "function_call_output": _function_call_output,
     "mcp_call": _mcp_call,
+    "compaction": _compaction,
     # What a model thought is its own: another one is not told of it.
     "reasoning": _nothing,
     "item_reference": _reference,
