@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
+from agent.loop import ChatMessage
 from conversations.attachments import store
 from conversations.attachments.parts import SentFile
 from conversations.attachments.store import Reference
-from nanohost.lib.errors import Problem
+from nanohost.lib.errors import InvalidRequest, Problem
 from tools.documents import reading
 from tools.documents.reading import AttachmentTooLarge
 from tools.outbound.client import NotFetched, allowed, fetch
@@ -28,16 +29,43 @@ class AttachmentNotFetched(Problem):
     code, status, title = "attachment_not_fetched", 422, "A file could not be fetched from its address."
 
 
+def with_references(owner_id: int, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Messages whose ``files`` are taken in, all of them together, and stand as ``attachments`` in their place; raises
+    what :func:`take_in` does."""
+    taken = iter(take_in(owner_id, [file for each in messages for file in each.get("files", ())]))
+    made = []
+    for each in messages:
+        if files := each.get("files"):
+            told = {name: value for name, value in each.items() if name != "files"}
+            each = told | {"attachments": [*each.get("attachments", ()), *(next(taken) for _ in files)]}
+        made.append(each)
+    return made
+
+
+def brought_by(attachments: Sequence[Reference]) -> str:
+    """From where the untrusted text of files came, in a few words; empty: there are none."""
+    if not attachments:
+        return ""
+    first, *others = attachments
+    return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
+
+
 def take_in(owner_id: int, files: Sequence[SentFile]) -> list[Reference]:
     """Have files fetched, read and stored. Raises :class:`AttachmentNotFetched`, and what
     :func:`tools.documents.reading.read` raises."""
     until, left = time.monotonic() + settings.ATTACHMENT_FETCH_SECONDS, settings.ATTACHMENTS_MAX_BYTES
     taken = []
     for each in files:
+        if each.file_id:
+            if (row := store.take_by_id(owner_id, each.file_id)) is None:
+                raise InvalidRequest(f"{each.name}: there is no file of this id, or it is not yours.")
+            left -= row.size
+            _refuse_more(left, each)
+            taken.append(store.reference(row, each.name))
+            continue
         data = _fetched(each, until, left) if each.url else each.data
         left -= len(data)
-        if left < 0:
-            raise AttachmentTooLarge(f"{each.name}: {settings.ATTACHMENTS_MAX_BYTES} bytes are the most of a message.")
+        _refuse_more(left, each)
         row = store.take(owner_id, store.hash_of(data))
         if row is None:
             read = reading.read(data, name=each.name)
@@ -46,6 +74,11 @@ def take_in(owner_id: int, files: Sequence[SentFile]) -> list[Reference]:
             row = store.store(owner_id, data, read)
         taken.append(store.reference(row, each.name))
     return taken
+
+
+def _refuse_more(left: int, file: SentFile) -> None:
+    if left < 0:
+        raise AttachmentTooLarge(f"{file.name}: {settings.ATTACHMENTS_MAX_BYTES} bytes are the most of a message.")
 
 
 def _fetched(file: SentFile, until: float, left: int) -> bytes:

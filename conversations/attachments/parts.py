@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from nanohost.lib.errors import InvalidRequest
 from nanohost.lib.text import UNSTORABLE
@@ -31,18 +32,23 @@ _ODD_IN_NAME = re.compile(
     '[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"<>\\[\\]]'
 )
 
+_FILE_ID = re.compile("file-([0-9a-f]{32})")
+
 _TEXTS = ("text", "input_text")
 _IMAGES = ("image_url", "input_image", "image")
 _FILES = ("file", "input_file")
+# Parts that are no text.
+OF_FILES = (*_IMAGES, *_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentFile:
-    """A file as it was sent: its bytes, or the address where they are."""
+    """A file as it was sent: its bytes, the address where they are, or the id by which its owner was told of it."""
 
     name: str
     data: bytes = field(default=b"", repr=False)
     url: str = ""
+    file_id: UUID | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,9 @@ class Said:
         """A hash over its files as they were sent; empty if there are none."""
         if not self.files:
             return ""
-        told = [[each.name, each.url, hashlib.sha256(each.data).hexdigest()] for each in self.files]
+        told = [
+            [each.name, str(each.file_id or each.url), hashlib.sha256(each.data).hexdigest()] for each in self.files
+        ]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
@@ -79,14 +87,14 @@ def parse(content: Any, *, most: int, max_bytes: int, at: str = "content") -> Sa
         kind = part.get("type")
         if kind in _TEXTS:
             texts.append(_text(part.get("text"), f"{here}.text"))
-        elif kind in (*_IMAGES, *_FILES):
+        elif kind in OF_FILES:
             if len(files) == most:
                 raise InvalidRequest(f"{here}: {most} files are the most of a message (ATTACHMENTS_MAX).")
             read = _image if kind in _IMAGES else _file
             files.append(read(part, here, left, f"{'image' if kind in _IMAGES else 'file'} {len(files) + 1}"))
             left -= len(files[-1].data)
         else:
-            known = ", ".join((*_TEXTS, *_IMAGES, *_FILES))
+            known = ", ".join((*_TEXTS, *OF_FILES))
             raise InvalidRequest(f"{here}.type: there is no such part; it is one of {known}.")
     return Said(text="\n\n".join(text for text in texts if text.strip()), files=files)
 
@@ -116,15 +124,29 @@ def _file(part: dict[str, Any], at: str, left: int, otherwise: str) -> SentFile:
 
 
 def _plain(part: dict[str, Any], at: str, left: int, otherwise: str) -> SentFile:
-    if "file_id" in part:
-        raise InvalidRequest(f"{at}.file_id: files are not uploaded beforehand here; send file_data, data or a url.")
     name = name_of(part.get("filename", part.get("name")))
+    if (told := part.get("file_id")) is not None:
+        if (file_id := read_file_id(told)) is None:
+            known = "files are not uploaded beforehand here; send file_data, data or a url"
+            raise InvalidRequest(f"{at}.file_id: {known}, or an id that this host has told.")
+        return SentFile(name=name or otherwise, file_id=file_id)
     for key in ("file_data", "data"):
         if (data := part.get(key)) is not None:
             if isinstance(data, str) and not data.startswith("data:"):
                 return SentFile(name=name or otherwise, data=_decoded(data, f"{at}.{key}", left))
             return _of_url(data, name, f"{at}.{key}", left, otherwise)
     return _of_url(part.get("file_url", part.get("url")), name, f"{at}.url", left, otherwise)
+
+
+def file_id_of(attachment_id: UUID) -> str:
+    """A file's id as clients of OpenAI's API are told it, and may send it again."""
+    return f"file-{attachment_id.hex}"
+
+
+def read_file_id(told: object) -> UUID | None:
+    """The file that such an id is of; None if it is none of ours."""
+    found = _FILE_ID.fullmatch(told) if isinstance(told, str) else None
+    return UUID(found[1]) if found else None
 
 
 def _of_url(url: Any, name: str, at: str, left: int, otherwise: str) -> SentFile:

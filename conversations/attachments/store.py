@@ -24,7 +24,7 @@ from uuid import UUID
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from conversations.models import Attachment, AttachmentUse
 from nanohost.lib.clock import Now, from_now
@@ -55,7 +55,15 @@ def hash_of(data: bytes) -> str:
 def take(owner_id: int, sha256: str) -> Attachment | None:
     """The owner's file of that content, if there is one; from now on it stays for GRACE, whether it is referred to or
     not."""
-    row = Attachment.objects.filter(owner_id=owner_id, sha256=sha256, is_stored=True)
+    return _take(Attachment.objects.filter(owner_id=owner_id, sha256=sha256, is_stored=True))
+
+
+def take_by_id(owner_id: int, file_id: UUID) -> Attachment | None:
+    """The same of the owner's file of that id."""
+    return _take(Attachment.objects.filter(owner_id=owner_id, pk=file_id, is_stored=True))
+
+
+def _take(row: QuerySet[Attachment]) -> Attachment | None:
     return row.first() if row.update(used_at=Now()) else None
 
 
@@ -128,16 +136,16 @@ def are_there(references: Sequence[Reference]) -> bool:
     return len(rows.values_list("pk", flat=True)) == len(wanted)
 
 
-def attach(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:
-    """Have a message keep files, in the transaction that stores it; raises :class:`NotReadNow` if one is gone."""
-    if references:
-        if not are_there(references):
-            raise NotReadNow("A file of this message was deleted just now; send it again.")
-        refer(conversation_id, message_id, references)
+def hold(references: Sequence[Reference]) -> None:
+    """Have files stay until the end of the caller's transaction; raises :class:`NotReadNow` if one is gone."""
+    if references and not are_there(references):
+        raise NotReadNow("A file of this message was deleted just now; send it again.")
 
 
 def refer(conversation_id: UUID, message_id: UUID, references: Sequence[Reference]) -> None:
-    """Say that a message refers to files, in the transaction that stores it."""
+    """Say that a message refers to files, in the transaction that stores it and holds them."""
+    if not references:
+        return
     names = {UUID(each["id"]): each["name"] for each in references}
     AttachmentUse.objects.bulk_create(
         AttachmentUse(attachment_id=each, conversation_id=conversation_id, message_id=message_id, name=name)

@@ -80,7 +80,8 @@ def put(
             request_id=request_id,
             api_key_id=key.pk if key else None,
         )
-        store.attach(conversation.pk, message.pk, incoming.attachments)
+        store.hold(incoming.attachments)
+        store.refer(conversation.pk, message.pk, incoming.attachments)
         return message
 
 

@@ -10,8 +10,9 @@ from django.db import transaction
 from django.db.models import F
 
 from agent.loop import ChatMessage
+from conversations.attachments import intake, store
 from conversations.engine import transcript
-from conversations.engine.incoming import message_of
+from conversations.engine.incoming import message_of, refer_all
 from conversations.engine.turn_control import holds_on
 from conversations.errors import TurnUnderWay
 from conversations.models import Conversation, Message, Turn
@@ -34,11 +35,18 @@ def _at_rest(conversation: Conversation) -> Iterator[Conversation]:
 
 
 def append(conversation: Conversation, messages: Sequence[ChatMessage]) -> list[Message]:
-    """Append messages in the chat format; raises what :func:`_at_rest` does."""
+    """Append messages in the chat format, with the ``files`` that were sent with them; raises what :func:`_at_rest`
+    does, and what :func:`conversations.attachments.intake.take_in` does."""
+    messages = intake.with_references(conversation.owner_id, messages)
     with _at_rest(conversation):
-        first = transcript.take_seqs(conversation.pk, len(messages))
-        rows = [message_of(each, conversation, seq=seq) for seq, each in enumerate(messages, start=first)]
-        return list(Message.objects.bulk_create(rows))
+        rows = [message_of(each, conversation, seq=None) for each in messages]
+        store.hold([file for row in rows for file in row.attachments or ()])
+        first = transcript.take_seqs(conversation.pk, len(rows), marks=[row.tainted_by or "" for row in rows])
+        for seq, row in enumerate(rows, start=first):
+            row.seq = seq
+        made = list(Message.objects.bulk_create(rows))
+        refer_all(made)
+        return made
 
 
 def delete(conversation: Conversation, message: Message, without: Callable[[Message], Message | None]) -> None:
@@ -54,6 +62,7 @@ def delete(conversation: Conversation, message: Message, without: Callable[[Mess
         if left := without(row):
             left.save(update_fields=["content", "reasoning", "thoughts", "tool_calls"])
         else:
+            store.forget([row.pk])
             row.delete()
         # Prompts that keep what was said look anew.
         Conversation.objects.filter(pk=conversation.pk).update(deletions=F("deletions") + 1)

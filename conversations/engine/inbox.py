@@ -23,7 +23,7 @@ from conversations import taint
 from conversations.attachments import store
 from conversations.engine import doorbell, step_context, transcript, turn_control
 from conversations.engine.commands import STOP
-from conversations.engine.incoming import Incoming, message_of
+from conversations.engine.incoming import Incoming, message_of, refer_all
 from conversations.engine.lease import POINTERS, Claim, TurnState
 from conversations.errors import (
     BudgetUsedUp,
@@ -241,8 +241,9 @@ def _insert_messages(
     count = len(incoming.precedes) + len(along) + 1 + len(incoming.follows)
     first = transcript.take_seqs(conversation.pk, count) if has_begun else None
     seqs: Iterator[int | None] = itertools.repeat(None) if first is None else itertools.count(first)
+    store.hold([file for each in (*along, incoming) for file in each.all_attachments])
     for message in incoming.precedes:
-        message_of(message, conversation, turn_id=turn_id, seq=next(seqs)).save(force_insert=True)
+        _insert_other(message_of(message, conversation, turn_id=turn_id, seq=next(seqs)))
     kind = Message.Kind.COMMAND if incoming.command else Message.Kind.SAID
     common = {"conversation_id": conversation.pk, "turn_id": turn_id, "created_at": created_at, "kind": kind}
     for each in (*along, incoming):
@@ -255,9 +256,14 @@ def _insert_messages(
             attachments=list(each.attachments) or None,
             **common,
         )
-        store.attach(conversation.pk, message_id, each.attachments)
+        store.refer(conversation.pk, message_id, each.attachments)
     for message in incoming.follows:
-        message_of(message, conversation, turn_id=turn_id, seq=next(seqs)).save(force_insert=True)
+        _insert_other(message_of(message, conversation, turn_id=turn_id, seq=next(seqs)))
+
+
+def _insert_other(message: Message) -> None:
+    message.save(force_insert=True)
+    refer_all([message])
 
 
 def _insert_claimed(

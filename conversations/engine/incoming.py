@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from uuid import UUID
 
 from agent.loop import ChatMessage
-from conversations.attachments import intake
+from conversations.attachments import intake, store
 from conversations.attachments.parts import Said, SentFile
 from conversations.attachments.store import Reference
 from conversations.engine.commands import command_in
@@ -26,9 +26,9 @@ class Incoming:
     :func:`agent.answer_schemas.read` takes; empty: as the agent says. ``options``: what it is asked with besides words;
     then the words are no command to the host, since a program says them.
 
-    What is stored with it, in the chat format. ``history``: what a conversation begins with that is made for it.
-    ``precedes``: the turn's own before the message. ``follows``: and behind it: what was called for it before, and what
-    that gave.
+    What is stored with it, in the chat format, each with ``files`` and ``attachments`` of its own. ``history``: what a
+    conversation begins with that is made for it. ``precedes``: the turn's own before the message. ``follows``: and
+    behind it: what was called for it before, and what that gave.
     """
 
     content: str
@@ -51,10 +51,17 @@ class Incoming:
     @property
     def source(self) -> str:
         """From where its untrusted text came, in a few words; empty if it has none."""
-        if self.tainted_by or not self.attachments:
-            return self.tainted_by
-        first, *others = self.attachments
-        return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
+        return self.tainted_by or intake.brought_by(self.all_attachments)
+
+    @property
+    def others(self) -> list[ChatMessage]:
+        """All that is stored with it."""
+        return [*self.history, *self.precedes, *self.follows]
+
+    @property
+    def all_attachments(self) -> list[Reference]:
+        """Its files and those of all that is stored with it, as far as they are stored already."""
+        return [*self.attachments, *(file for each in self.others for file in each.get("attachments", ()))]
 
     def digest(self) -> str:
         """A hash over its files as they were sent; empty if there are none."""
@@ -63,25 +70,35 @@ class Incoming:
     def with_files_stored(self, owner_id: int) -> "Incoming":
         """The same, once its files are fetched, read and stored. Outside of any transaction; raises what
         :func:`conversations.attachments.intake.take_in` raises."""
-        if not self.files:
-            return self
-        if self.command:
+        if self.files and self.command:
             raise InvalidRequest("A command to the host takes no files.")
-        return replace(self, files=(), attachments=intake.take_in(owner_id, self.files))
+        if not self.files and not any("files" in each for each in self.others):
+            return self
+        own: ChatMessage = {"files": self.files, "attachments": self.attachments}
+        own, *others = intake.with_references(owner_id, [own, *self.others])
+        first, second = len(self.history), len(self.history) + len(self.precedes)
+        return replace(
+            self,
+            files=(),
+            attachments=own["attachments"],
+            history=others[:first],
+            precedes=others[first:second],
+            follows=others[second:],
+        )
 
     def begin(self, conversation: Conversation) -> None:
         """Store a conversation that is made for it, with its history."""
         conversation.next_seq = len(self.history) + 1
         conversation.save(force_insert=True)
-        Message.objects.bulk_create(
-            [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
-        )
+        rows = [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
+        refer_all(Message.objects.bulk_create(rows))
 
 
 def message_of(
     message: ChatMessage, conversation: Conversation, *, turn_id: UUID | None = None, seq: int | None
 ) -> Message:
-    """A message in the chat format that somebody else says was said."""
+    """A message in the chat format that somebody else says was said. Its files are to be referred to."""
+    attachments = list(message.get("attachments", ()))
     return Message(
         conversation=conversation,
         turn_id=turn_id,
@@ -91,4 +108,12 @@ def message_of(
         tool_calls=message.get("tool_calls"),
         tool_call_id=message.get("tool_call_id", ""),
         tool_name=message.get("name", "")[:128],
+        attachments=attachments or None,
+        tainted_by=intake.brought_by(attachments) or None,
     )
+
+
+def refer_all(messages: Sequence[Message]) -> None:
+    """Say that these refer to their files; in the transaction that stores them."""
+    for each in messages:
+        store.refer(each.conversation_id, each.pk, each.attachments or ())

@@ -267,8 +267,9 @@ class Asking:
 
     def check(self) -> None:
         """Raise :class:`ModelCannotSee` if the turn itself has brought a picture that its model takes none of. Of
-        earlier ones, words tell it."""
-        if any(images.images_in(self._context.snapshot.own)) and not sees(self._context):
+        earlier ones, words tell it; but a request that brings its whole history has brought those too."""
+        snapshot, is_whole = self._context.snapshot, self._context.claim.is_transient
+        if any(images.images_in(snapshot.transcript if is_whole else snapshot.own)) and not sees(self._context):
             raise ModelCannotSee(f"{self.request.model} takes text alone")
 
     def make_smaller(self) -> bool:

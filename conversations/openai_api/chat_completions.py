@@ -7,7 +7,7 @@ names one, a conversation that stays, to which only what is new in the array is 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import UUID
@@ -30,6 +30,7 @@ from conversations.openai_api.errors import InvalidValue
 from conversations.openai_api.messages import Transcript, transcript_of
 from conversations.openai_api.models import AsModel, model_of
 from conversations.openai_api.parameters import answer_format, model_parameters
+from conversations.openai_api.parts import refuse_too_much
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.turn_parts import Part, Used, first_message, is_over, part_of
 from conversations.openai_api.values import as_flag, as_object, as_one_of, as_text, metadata_of
@@ -91,6 +92,8 @@ def read(request: Request) -> Asked:
     metadata = metadata_of(body)
     stream_options = as_object(body.get("stream_options") or {}, "stream_options")
     conversation_id = request.headers.get(CONVERSATION_HEADER) or metadata.get("conversation_id", "")
+    asked = json.dumps([body, conversation_id], ensure_ascii=False, sort_keys=True).encode()
+    refuse_too_much(transcript.messages, body_bytes=len(asked), param="messages")
     return Asked(
         model=model,
         transcript=transcript,
@@ -109,13 +112,8 @@ def read(request: Request) -> Asked:
         conversation_id=conversation_id,
         on_busy=as_one_of(metadata.get("on_busy", "enqueue"), "metadata.on_busy", ON_BUSY),  # type: ignore[arg-type]
         response_format=answer_format(body.get("response_format"), "response_format"),
-        body_hash=_hash_of(body, conversation_id),
+        body_hash=hashlib.sha256(asked).hexdigest(),
     )
-
-
-def _hash_of(body: Mapping[str, Any], conversation_id: str) -> str:
-    asked = json.dumps([body, conversation_id], ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(asked.encode()).hexdigest()
 
 
 # --- whose turn it is --------------------------------------------------------------------------------------------
@@ -175,6 +173,7 @@ def _transient(request: Request, asked: Asked) -> Turn:
     give_way(messages, owner_id=owner_id)
     incoming = Incoming(
         messages[at]["content"],
+        files=messages[at].get("files", ()),
         history=messages[:at],
         follows=follows,
         options=replace(asked.options, brought=sum(each["role"] == "assistant" for each in follows)),
@@ -205,6 +204,7 @@ def _stored(request: Request, asked: Asked) -> Turn:
         raise InvalidValue(f"{missing} With metadata.on_busy interrupt, its turn is cancelled.", param="messages")
     incoming = Incoming(
         "\n\n".join(message["content"] for message in said),
+        files=[file for message in said for file in message.get("files", ())],
         options=asked.options,
         response_format=asked.response_format,
     )

@@ -1,5 +1,6 @@
 """Conversations: those of ``/api/v1`` and of the console, as OpenAI's Conversations API shows and changes them."""
 
+import json
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -17,6 +18,7 @@ from conversations.openai_api.errors import ConversationNotFound, InvalidValue, 
 from conversations.openai_api.input_items import items_of as given_items
 from conversations.openai_api.items import Item, items_of, said
 from conversations.openai_api.pages import PARAMETERS, as_list, listed, message_of, page_of
+from conversations.openai_api.parts import refuse_too_much
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.values import as_object, metadata_of
 from conversations.openai_api.views import KeyView
@@ -66,7 +68,9 @@ def _added(given: Any, *, least: int) -> list[ChatMessage]:
             " each response.",
             param="items",
         )
-    return read.messages()
+    messages = read.messages()
+    refuse_too_much(messages, body_bytes=len(json.dumps(given, ensure_ascii=False).encode()), param="items")
+    return messages
 
 
 class ConversationCreate(KeyView):

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from uuid import UUID
 
-CONVERSATION, RESPONSE = "conv", "resp"
+CONVERSATION, RESPONSE, COMPACTION = "conv", "resp", "cmp"
 # Of items: what somebody said, what the model thought before, a call of a tool of the caller's, what that gave, and a
 # call of one of the host's. Those of calls end in their place in their message.
 MESSAGE, REASONING, FUNCTION_CALL, FUNCTION_OUTPUT, HOSTS_CALL = "msg", "rs", "fc", "fco", "mcp"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.loop import ChatMessage
+from conversations.openai_api import compaction_items
 from conversations.openai_api.errors import InvalidValue, UnsupportedContent
-from conversations.openai_api.parts import text_of
+from conversations.openai_api.parts import said_by_user, text_of
 from conversations.openai_api.values import as_list, as_object, as_one_of, as_text
 
 MAX_ITEMS = 10_000
@@ -75,9 +76,9 @@ def _item(item: dict[str, Any], where: str) -> GivenItem:
 
 def _message(item: dict[str, Any], where: str) -> list[ChatMessage]:
     role = as_one_of(item.get("role"), f"{where}.role", _ROLES)
+    if role == "user":
+        return [said_by_user(item.get("content"), f"{where}.content")]
     said = text_of(item.get("content"), f"{where}.content")
-    if role == "user" and not said.strip():
-        raise InvalidValue(f"{where}.content may not be blank.", param=f"{where}.content")
     return [{"role": role, "content": said}] if said.strip() else []
 
 
@@ -102,6 +103,10 @@ def _mcp_call(item: dict[str, Any], where: str) -> list[ChatMessage]:
         _asking(call_id, item, where),
         {"role": "tool", "tool_call_id": call_id, "content": as_text(given, f"{where}.output")},
     ]
+
+
+def _compaction(item: dict[str, Any], where: str) -> list[ChatMessage]:
+    return [compaction_items.message_of(item, where)]
 
 
 def _nothing(item: dict[str, Any], where: str) -> list[ChatMessage]:
@@ -135,6 +140,7 @@ _KINDS: dict[str, Callable[[dict[str, Any], str], list[ChatMessage]]] = {
     "function_call": _function_call,
     "function_call_output": _function_call_output,
     "mcp_call": _mcp_call,
+    "compaction": _compaction,
     # What a model thought is its own: another one is not told of it.
     "reasoning": _nothing,
     "item_reference": _reference,

@@ -10,6 +10,8 @@ from rest_framework.response import Response
 
 from agent import tokens
 from agent.loop import ChatMessage
+from conversations.attachments import intake
+from conversations.attachments.prompts import texts_of, with_texts
 from conversations.engine.model_request import background_of, prompt_of
 from conversations.openai_api import shapes
 from conversations.openai_api.response_request import Asked, read
@@ -41,6 +43,8 @@ def estimated(asked: Asked, transcript: list[ChatMessage], *, instructions: str,
         is_transient=True,
     )
     options = asked.options
+    texts = texts_of(each["attachments"] for each in transcript if "attachments" in each)
+    transcript = [with_texts(each, texts) for each in transcript]
     prompt = prompt_of(background, transcript, room=_ROOM, result_chars=settings.TOOL_RESULT_PROMPT_CHARS, limit=None)
     count = tokens.estimated_tools([*own, *options.offered()]) + sum(map(tokens.estimated_message, prompt))
     count += tokens.estimated(instructions)
@@ -61,5 +65,7 @@ class InputTokens(KeyView):
         """About how many tokens the model would be sent for this request."""
         asked = read(request)
         transcript, instructions = transcript_of(request, asked)
+        # They are counted as they would be sent; nobody refers to them, and they are deleted in a while.
+        transcript = intake.with_references(owner_of(request), transcript)
         count = estimated(asked, transcript, instructions=instructions, owner_id=owner_of(request))
         return Response({"object": "response.input_tokens", "input_tokens": count})

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from conversations.attachments.parts import file_id_of
 from conversations.models import Message, calls_in
 from conversations.openai_api import ids
 from tools.models import CallStatus, ToolCall
@@ -65,7 +66,10 @@ def _items(message: Message, calls: Calls, outputs: Mapping[str, str]) -> list[I
     if message.role == Message.Role.TOOL:
         return _output(message, calls)
     if message.role != Message.Role.ASSISTANT:
-        return [said_item(ids.shown(ids.MESSAGE, message.pk), message.role, message.content)]
+        item = said_item(ids.shown(ids.MESSAGE, message.pk), message.role, message.content)
+        return [
+            item | {"content": [*item["content"], *map(_file, message.attachments)]} if message.attachments else item
+        ]
     found = []
     if message.reasoning:
         found.append(reasoning_item(ids.shown(ids.REASONING, message.pk), message.reasoning))
@@ -82,6 +86,14 @@ def _items(message: Message, calls: Calls, outputs: Mapping[str, str]) -> list[I
             item_id = ids.shown(ids.FUNCTION_CALL, message.pk, place)
             found.append(function_call(item_id, call_id, name, arguments))
     return found
+
+
+def _file(reference: Mapping[str, Any]) -> dict[str, Any]:
+    """A file that came with a message, by an id that may be sent again."""
+    file_id = file_id_of(UUID(reference["id"]))
+    if reference["type"].startswith("image/"):
+        return {"type": "input_image", "detail": "auto", "file_id": file_id}
+    return {"type": "input_file", "file_id": file_id, "filename": reference["name"]}
 
 
 def _output(message: Message, calls: Calls) -> list[Item]:

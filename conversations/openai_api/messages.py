@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.loop import ChatMessage
 from conversations.openai_api.errors import InvalidValue
-from conversations.openai_api.parts import text_of
+from conversations.openai_api.parts import said_by_user, text_of
 from conversations.openai_api.values import as_list, as_object, as_one_of, as_text
 
 MAX_MESSAGES = 10_000
@@ -52,6 +52,9 @@ def transcript_of(given: Any) -> Transcript:
         where = f"messages[{index}]"
         message = as_object(each, where)
         role = as_one_of(message.get("role"), f"{where}.role", _ROLES)
+        if role == "user":
+            messages.append(said_by_user(message.get("content"), f"{where}.content"))
+            continue
         said = text_of(message.get("content"), f"{where}.content")
         if role in ("system", "developer"):
             instructions.append(said)
@@ -64,8 +67,6 @@ def transcript_of(given: Any) -> Transcript:
 
 
 def _message(role: str, said: str, message: dict[str, Any], where: str) -> ChatMessage:
-    if role == "user" and not said.strip():
-        raise InvalidValue(f"{where}.content may not be blank.", param=f"{where}.content")
     told: ChatMessage = {"role": role, "content": said}
     if role == "tool":
         where = f"{where}.tool_call_id"

@@ -14,6 +14,7 @@ from conversations.openai_api.errors import InvalidValue, UnsupportedParameter
 from conversations.openai_api.input_items import Given
 from conversations.openai_api.models import AsModel, model_of
 from conversations.openai_api.parameters import PASSED_ON, answer_format
+from conversations.openai_api.parts import refuse_too_much
 from conversations.openai_api.values import (
     as_flag,
     as_list,
@@ -92,6 +93,8 @@ def read(request: Request) -> Asked:
     if is_background and not is_stored:
         raise InvalidValue("A response in the background has to be stored.", param="store")
     given = input_items.items_of(_or(body.get("input"), []), "input")
+    asked = json.dumps(["responses", body], ensure_ascii=False, sort_keys=True).encode()
+    refuse_too_much(given.messages(), body_bytes=len(asked), param="input")
     tools = caller_tools.functions_of(body.get("tools"), is_flat=True)
     wanted = body.get("tool_choice")
     if isinstance(wanted, dict) and wanted.get("type") != "function":
@@ -133,17 +136,12 @@ def read(request: Request) -> Asked:
         is_background=is_background,
         streams=as_flag(_or(body.get("stream"), False), "stream"),
         on_busy=as_one_of(metadata.get("on_busy", "enqueue"), "metadata.on_busy", ON_BUSY),  # type: ignore[arg-type]
-        body_hash=_hash_of(body),
+        body_hash=hashlib.sha256(asked).hexdigest(),
     )
 
 
 def _or(value: Any, without: Any) -> Any:
     return without if value is None else value
-
-
-def _hash_of(body: Mapping[str, Any]) -> str:
-    asked = json.dumps(["responses", body], ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(asked.encode()).hexdigest()
 
 
 def _refuse(body: Mapping[str, Any]) -> None:

@@ -129,6 +129,8 @@ class _Taking:
         options = replace(self._options(), brought=sum(each["role"] == "assistant" for each in follows))
         incoming = Incoming(
             messages[at]["content"],
+            files=messages[at].get("files", ()),
+            attachments=messages[at].get("attachments", ()),
             history=messages[:at],
             follows=follows,
             options=options,
@@ -157,6 +159,7 @@ class _Taking:
 
         incoming = Incoming(
             self.messages[at]["content"],
+            files=self.messages[at].get("files", ()),
             precedes=precedes,
             follows=follows,
             options=replace(self._options(), brought=brought),

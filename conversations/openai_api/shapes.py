@@ -187,7 +187,15 @@ class ItemIn(serializers.Serializer[Any]):
 
     type = serializers.ChoiceField(
         required=False,
-        choices=["message", "reasoning", "function_call", "function_call_output", "mcp_call", "item_reference"],
+        choices=[
+            "message",
+            "reasoning",
+            "function_call",
+            "function_call_output",
+            "mcp_call",
+            "compaction",
+            "item_reference",
+        ],
     )
     id = serializers.CharField(required=False)
     role = serializers.ChoiceField(required=False, choices=["user", "assistant", "system", "developer"])
@@ -311,6 +319,17 @@ class ResponseEvent(serializers.Serializer[Any]):
 
     type = serializers.CharField()
     sequence_number = serializers.IntegerField()
+
+
+class CompactionShown(serializers.Serializer[Any]):
+    """A transcript that was summed up."""
+
+    id = serializers.CharField()
+    object = serializers.ChoiceField(choices=["response.compaction"])
+    created_at = serializers.IntegerField()
+    status = serializers.ChoiceField(choices=["completed", "incomplete"])
+    output = serializers.ListField(child=serializers.DictField(), help_text="One item, of the type compaction.")
+    usage = serializers.DictField()
 
 
 class InputTokensShown(serializers.Serializer[Any]):

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from conversations.openai_api import chat_completions, conversations, input_tokens, models, responses
+from conversations.openai_api import chat_completions, compact, conversations, input_tokens, models, responses
 
 urlpatterns = [
     path("chat/completions", chat_completions.ChatCompletions.as_view()),
@@ -14,6 +14,7 @@ urlpatterns = [
     # Clients send what they have been told of, slashes and all.
     path("models/<path:model>", models.ModelDetail.as_view()),
     path("responses", responses.ResponseCreate.as_view()),
+    path("responses/compact", compact.ResponseCompact.as_view()),
     path("responses/input_tokens", input_tokens.InputTokens.as_view()),
     path("responses/<str:response_id>", responses.ResponseDetail.as_view()),
     path("responses/<str:response_id>/cancel", responses.ResponseCancel.as_view()),

@@ -406,7 +406,10 @@ def _subjects(path: str) -> dict[str, str]:
     return {kind[:-1]: found for kind, found in _SUBJECT.findall(path)}
 
 
-_MAY_HAVE_FILES = re.compile(r"/api/v1/conversations/[0-9a-fA-F-]{32,36}/(?:chat|turns|messages)")
+_MAY_HAVE_FILES = re.compile(
+    r"/api/v1/conversations/[0-9a-fA-F-]{32,36}/(?:chat|turns|messages)"
+    r"|/v1/(?:chat/completions|responses(?:/(?:input_tokens|compact))?|conversations(?:/[^/]{1,64}/items)?)"
+)
 
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:

@@ -14,6 +14,7 @@ _CODES = {
     "rate_limited": "rate_limit_exceeded",
     "llm_context_too_long": "context_length_exceeded",
     "llm_content_filter": "content_filter",
+    "unsupported_file_type": "unsupported_content_type",
 }
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 

@@ -38,6 +38,7 @@ SCOPES = {
     "GET conversations/<str:conversation_id>/items/<str:item_id>": {"read", "chat"},
     "DELETE conversations/<str:conversation_id>/items/<str:item_id>": {"chat"},
     "POST responses": {"chat"},
+    "POST responses/compact": {"chat"},
     "POST responses/input_tokens": {"chat"},
     "GET responses/<str:response_id>": {"read", "chat"},
     "DELETE responses/<str:response_id>": {"chat"},

@@ -368,7 +368,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"input": [user("x"), {"role": "assistant", "content": "y"}]}, "invalid_value", "input"),
         ({"input": [{"type": "computer_call"}]}, "unsupported_content_type", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "unknown_call", "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "unsupported_content_type", None),
+        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "unsupported_content_type", None),
         ({"conversation": "conv_x", "previous_response_id": "resp_x"}, "invalid_value", "previous_response_id"),
         ({"conversation": 7}, "invalid_value", "conversation"),
         ({"conversation": {}}, None, None),
@@ -549,3 +549,39 @@ def test_a_query_that_makes_no_sense_is_refused(client, query, param):
     with pytest.raises(openai.BadRequestError) as told:
         client.responses.retrieve(answer.id, extra_query={"stream": "true"} | query)
     refusal(told.value, 400, "invalid_value", param)
+
+
+# --- compacting --------------------------------------------------------------------------------------------------
+
+
+def test_a_transcript_becomes_an_item_that_stands_for_it(client, host):
+    first = ask(client, "My name is Anna.")
+    made = client.responses.compact(model=MODEL, previous_response_id=first.id)
+    assert made.object == "response.compaction"
+    (item,) = strictly(made, but={"status"}).output
+    assert item.type == "compaction"
+    assert made.usage.input_tokens > first.usage.input_tokens
+    told = client.responses.create(model=MODEL, input=[item.model_dump(exclude_none=True), user("And now?")])
+    (summary, _) = prompt_of(client, told)[::1]
+    assert "Sum up the whole conversation above" in summary  # the scripted model says what it was asked
+    assert whole(told).output_text == "You said: And now?"
+    # It is no response.
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "param"),
+    [
+        ({"input": []}, "invalid_value", "input"),
+        ({"input": [{"type": "compaction"}]}, "invalid_value", "input[0].encrypted_content"),
+        ({"input": [{"type": "compaction", "encrypted_content": "gAAA"}]}, "invalid_value", None),
+        ({"input": [{"type": "function_call", "call_id": "a", "name": "b"}]}, "invalid_value", "input"),
+    ],
+)
+def test_what_cannot_be_compacted_is_refused(client, host, changes, code, param):
+    before = stored_at_rest(host)
+    with pytest.raises(openai.BadRequestError) as told:
+        client.post("/responses/compact", body={"model": MODEL} | changes, cast_to=object)
+    refusal(told.value, 400, code, param or told.value.param)
+    assert stored_at_rest(host) == before

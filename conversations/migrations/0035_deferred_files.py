@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("conversations", "0033_responses"),
+        ("conversations", "0034_chat"),
     ]
 
     operations = [
