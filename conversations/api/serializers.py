@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from agent import answer_schemas
 from agent.spending.money import as_money
+from conversations import sharing
 from conversations.attachments import parts
 from conversations.attachments.store import told
 from conversations.models import (
@@ -20,6 +21,7 @@ from conversations.models import (
     DeferredMessage,
     DeferredState,
     Message,
+    Share,
     calls_in,
 )
 from conversations.statuses import CHOICES
@@ -77,6 +79,43 @@ class NewBranch(Strict):
     """Body of POST /conversations/{id}/branches."""
 
     before = serializers.UUIDField(help_text="The message, of what a user has said, that is to be said otherwise.")
+
+
+class NewShare(Strict):
+    """Body of POST /conversations/{id}/shares."""
+
+    days = serializers.IntegerField(
+        required=False, default=30, min_value=1, max_value=sharing.MAX_DAYS, help_text="It expires after so many."
+    )
+    withTools = Flag(required=False, default=False, help_text="Whether calls of tools are shown, with their results.")
+
+
+class ShareView(serializers.ModelSerializer[Share]):
+    """A link by which others read a conversation."""
+
+    shareId = serializers.UUIDField(source="pk")
+    conversationId = serializers.UUIDField(source="conversation_id")
+    state = serializers.ChoiceField(choices=["active", "expired", "revoked"])
+    throughSeq = serializers.IntegerField(source="through_seq", help_text="The last message that it shows.")
+    withTools = serializers.BooleanField(source="with_tools")
+    createdAt = serializers.DateTimeField(source="created_at")
+    expiresAt = serializers.DateTimeField(source="expires_at")
+    revokedAt = serializers.DateTimeField(source="revoked_at", allow_null=True)
+
+    class Meta:
+        model = Share
+        fields = [
+            *("shareId", "conversationId", "state", "throughSeq", "withTools", "createdAt", "expiresAt", "revokedAt"),
+        ]
+
+
+class ShareMade(ShareView):
+    """The one answer that has its token."""
+
+    token = serializers.CharField(help_text="It is told this once.")
+
+    class Meta(ShareView.Meta):
+        fields = [*ShareView.Meta.fields, "token"]
 
 
 class ConversationCreated(serializers.Serializer[Any]):

@@ -4,7 +4,7 @@ from django.urls import path
 
 from agent import access
 from agent.models import DEFAULT_AGENT
-from conversations.api import approvals, summaries, views
+from conversations.api import approvals, shares, summaries, views
 from conversations.errors import UnknownAgent
 from memory.api.views import AgentHistory, AgentMemory
 from nanohost.accounts.api.views import KeyDetail, KeyList
@@ -40,6 +40,9 @@ urlpatterns = [
     path("conversations/<uuid:conversation_id>/summaries", summaries.SummaryList.as_view()),
     path("conversations/<uuid:conversation_id>/summaries/<int:seq>/undo", summaries.SummaryUndo.as_view()),
     path("conversations/<uuid:conversation_id>/messages/<uuid:message_id>/pin", summaries.MessagePin.as_view()),
+    path("conversations/<uuid:conversation_id>/shares", shares.ShareCreate.as_view()),
+    path("shares", shares.ShareList.as_view()),
+    path("shares/<uuid:share_id>", shares.ShareDetail.as_view()),
     path("agents/<str:agent>/memory", AgentMemory.as_view(may_name=may_name)),
     path("agents/<str:agent>/history", AgentHistory.as_view(may_name=may_name)),
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),

@@ -16,6 +16,7 @@ from agent import access
 from agent.models import DEFAULT_AGENT, Agent
 from nanohost.accounts import keys
 from nanohost.accounts.models import ACTIVE, Scope
+from nanohost.chat import shared
 from nanohost.chat.authentication import with_what_the_user_may
 
 SIGN_IN = "/chat/sign-in/"
@@ -23,7 +24,7 @@ SIGN_IN = "/chat/sign-in/"
 # What the page's script asks for, told to the browser at once: else it would learn of each from the one before.
 MODULES = [
     *(f"chat/{name}.js" for name in ("api", "composer", "dom", "markdown", "outbox", "schedules", "sending")),
-    *(f"chat/{name}.js" for name in ("sidebar", "talk")),
+    *(f"chat/{name}.js" for name in ("sharing", "sidebar", "talk")),
     *(f"chat/vendor/{name}.mjs" for name in ("markdown-it", "purify")),
 ]
 
@@ -51,6 +52,7 @@ def show(request: HttpRequest, conversation_id: UUID | None = None) -> HttpRespo
 urlpatterns = [
     path("", show, name="chat"),
     path("<uuid:conversation_id>/", show, name="chat_conversation"),
+    path("shared/<str:token>/", shared.show, name="chat_shared"),
     path("sign-in/", LoginView.as_view(template_name="chat/sign_in.html", next_page="/chat/"), name="chat_sign_in"),
     path("sign-out/", LogoutView.as_view(next_page=SIGN_IN), name="chat_sign_out"),
 ]

@@ -78,6 +78,7 @@ def routes(host: Host, api: httpx2.Client) -> dict[str, tuple[str, str]]:
     rows = {"conversation_id": conversation_id, "turn_id": turn_id, "message_id": message["id"], "seq": 1}
     note = api.post(f"/conversations/{conversation_id}/messages", json={"message": "Hello", "onWake": True}).json()
     rows |= {"agent": "default", "schedule_id": schedule["scheduleId"], "deferred_id": note["messageId"]}
+    rows["share_id"] = api.post(f"/conversations/{conversation_id}/shares", json={}).json()["shareId"]
     rows["approval_id"] = approval_of(host, "of bad input")
     rows["prefix"] = api.post("/keys", json={}).json()["prefix"]
     found = {route: (route.partition(" ")[0], route.partition(" ")[2].format(**rows)) for route in ROUTES}

@@ -95,12 +95,14 @@ def test_every_example_works(host: Host):
         client.post(f"{of_it}/chat", json=sees)
         (attachment,) = client.get(f"{of_it}/messages?limit=500").json()["results"][-2]["attachments"]
         note = {"message": "Hello", "onWake": True}
+        share_id = client.post(f"{of_it}/shares", json={}).json()["shareId"]
         deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
     things = {"CONVERSATION": conversation_id, "TURN": turn_id, "SCHEDULE": schedule_id, "DEFERRED": deferred_id}
     things |= {
         "MESSAGE": message_id,
         "ATTACHMENT": attachment["id"],
         "SUMMARY": str(summary),
+        "SHARE": share_id,
         "PREFIX": prefix,
         "APPROVAL": approval_of(host, "reader-of-the-docs"),
     }
@@ -110,7 +112,7 @@ def test_every_example_works(host: Host):
 
 
 def test_every_route_has_an_example():
-    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL", "ATTACHMENT")
+    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL", "ATTACHMENT", "SHARE")
     ids = {name: f"{{{name.lower()}_id}}" for name in names} | {"SUMMARY": "{seq}", "PREFIX": "{prefix}"}
     shown = {f"{method} {address.partition('?')[0]}" for method, address, _, _ in examples(HOST="", KEY="", **ids)}
     shown = {address.replace("/agents/default/", "/agents/{agent}/") for address in shown}

@@ -31,7 +31,7 @@ WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters and na
 # What these tell apart by owner is tested by name below; a new route without an id needs such a test, too.
 WITHOUT_IDS = {
     *("GET /conversations", "POST /conversations", "GET /tools", "GET /approvals", "GET /usage"),
-    *("GET /schedules", "POST /schedules", "POST /schedules/preview"),
+    *("GET /schedules", "POST /schedules", "POST /schedules/preview", "GET /shares"),
 }
 
 
@@ -47,6 +47,7 @@ class Things:
     deferred_id: str
     approval_id: str
     attachment_id: str
+    share_id: str
     seq: int = 1
     prefix: str = "none"
     agent: str = "default"
@@ -74,8 +75,17 @@ def things_of(client: httpx2.Client, approval_id: str) -> Things:
     (attachment_id,) = [file["id"] for message in messages for file in message["attachments"]]
     note = {"message": "Hello", "trigger": False}
     deferred_id = client.post(f"/conversations/{conversation_id}/messages", json=note).json()["messageId"]
+    share_id = client.post(f"/conversations/{conversation_id}/shares", json={}).json()["shareId"]
     return Things(
-        client, conversation_id, answer["turnId"], schedule_id, message_id, deferred_id, approval_id, attachment_id
+        client,
+        conversation_id,
+        answer["turnId"],
+        schedule_id,
+        message_id,
+        deferred_id,
+        approval_id,
+        attachment_id,
+        share_id,
     )
 
 
@@ -83,7 +93,7 @@ def everything(things: Things) -> list[object]:
     """All that the API shows of somebody's things."""
     mine = f"/conversations/{things.conversation_id}"
     paths = (mine, f"{mine}/messages", f"{mine}/deferred", f"/turns/{things.turn_id}", "/conversations",
-             f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs",
+             f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs", "/shares",
              "/approvals", f"/approvals/{things.approval_id}")  # fmt: skip
     return [things.client.get(path).json() for path in paths]
 
@@ -106,7 +116,9 @@ def test_what_is_another_owners_is_not_found(owners, operation):
     method, path = address(operation, theirs)
     told = problem(mine.client.request(method, path, json=body_of(operation)), 404, "not_found")
     unknown = path.replace(theirs.conversation_id, mine.turn_id).replace(theirs.turn_id, mine.conversation_id)
-    for of_theirs in (theirs.schedule_id, theirs.message_id, theirs.deferred_id, theirs.approval_id):
+    for of_theirs in (
+        *(theirs.schedule_id, theirs.message_id, theirs.deferred_id, theirs.approval_id, theirs.share_id),
+    ):
         unknown = unknown.replace(of_theirs, mine.turn_id)
     assert (
         problem(mine.client.request(method, unknown, json=body_of(operation)), 404, "not_found")["detail"]
@@ -149,6 +161,11 @@ def test_schedules_are_listed_to_their_owner_only(owners):
         listed = [row["scheduleId"] for row in mine.client.get("/schedules").json()["results"]]
         assert mine.schedule_id in listed
         assert theirs.schedule_id not in listed
+
+
+def test_shares_are_listed_to_their_owner_only(owners):
+    for mine, _ in (owners, owners[::-1]):
+        assert [row["shareId"] for row in mine.client.get("/shares").json()["results"]] == [mine.share_id]
 
 
 def test_a_schedule_does_not_speak_in_another_owners_conversation(owners):

@@ -42,6 +42,9 @@ SCOPES = {
     "POST /conversations/{conversation_id}/summaries/{seq}/undo": CHAT,
     "PUT /conversations/{conversation_id}/messages/{message_id}/pin": CHAT,
     "DELETE /conversations/{conversation_id}/messages/{message_id}/pin": CHAT,
+    "POST /conversations/{conversation_id}/shares": CHAT,
+    "GET /shares": READ,
+    "DELETE /shares/{share_id}": CHAT,
     "GET /agents/{agent}/memory": MEMORY,
     "PUT /agents/{agent}/memory": MEMORY,
     "GET /agents/{agent}/history": MEMORY,
@@ -127,6 +130,7 @@ def test_a_key_with_one_scope_opens_what_that_is_for_and_nothing_else(owner: Any
             "schedule_id",
             "approval_id",
             "attachment_id",
+            "share_id",
         ):
             path = path.replace(f"{{{parameter}}}", str(uuid4()))
         answer = call(

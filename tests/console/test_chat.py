@@ -418,6 +418,31 @@ def test_what_is_sent_packed_is_what_stands_beside_it():
         assert gzip.decompress(path.read_bytes()) == path.with_suffix("").read_bytes(), path
 
 
+def test_a_conversation_is_shared_and_the_link_revoked(visitor, started, house):
+    page = visitor.page
+    say(page, scripted({"say": "Shared **words** and ![a cat](http://127.0.0.1:9/cat.png)"}))
+    expect(answers(page)).to_contain_text("Shared words")
+    do(page, "Share")
+    page.get_by_role("button", name="Make a link").click()
+    link = page.get_by_label("Link", exact=True).input_value()
+    assert link.startswith(f"{house.address}/chat/shared/nh_share_")
+    page.get_by_role("button", name="Done").click()
+    stranger = Visitor(started, house.address)
+    stranger.page.goto(link)
+    expect(stranger.page.locator("strong")).to_have_text("words")
+    assert (stranger.faults(), stranger.is_too_wide(), stranger.context.cookies()) == ([], False, [])
+    page.get_by_role("button", name="Shared links").click()
+    page.get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("list", name="Links")).to_contain_text("revoked")
+    assert stranger.page.goto(link).status == 404
+    stranger.context.close()
+    assert (stranger.complaints, stranger.strangers) == (
+        ["Failed to load resource: the server responded with a status of 404 (Not Found)"],
+        [],
+    )
+    assert link.rstrip("/").rpartition("/")[2] not in house.log_text()
+
+
 def test_a_conversation_is_deleted(visitor):
     page = visitor.page
     say(page, "Delete me")

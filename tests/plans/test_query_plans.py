@@ -27,7 +27,7 @@ from agent.llm.base import Completion, Usage, tool_call
 from agent.spending import bills, book, budgets
 from agent.spending.bills import Bill
 from agent.spending.models import Budget, BudgetPeriod
-from conversations import announced, taint
+from conversations import announced, sharing, taint
 from conversations.api import urls
 from conversations.attachments import store
 from conversations.deliveries import endpoints, outbox
@@ -63,6 +63,7 @@ from conversations.models import (
     DeferredMessage,
     Delivery,
     Message,
+    Share,
     StoredResponse,
     Turn,
     WebhookEndpoint,
@@ -1250,6 +1251,28 @@ def branches() -> Callable[[], object]:
     asked = Message.objects.get(conversation=conversation, seq=90_001)
     path = f"conversations/{conversation.pk}/branches"
     return lambda: call_api("POST", path, status=201, body={"before": str(asked.pk)})
+
+
+def a_share() -> Share:
+    return sharing.share(the_long_one(), days=1, with_tools=False)[0]
+
+
+on_api("POST conversations/{}/shares", lambda: f"conversations/{the_long_one().pk}/shares", body={}, status=201)
+on_api("GET shares", lambda: "shares")
+on_api("GET shares, of a conversation", lambda: f"shares?conversationId={a_share().conversation_id}")
+on_api("DELETE shares/{}", lambda: f"shares/{a_share().pk}", status=204)
+
+
+@operation("sharing.find")
+def found_by_its_token() -> Callable[[], object]:
+    _, token = sharing.share(the_long_one(), days=1, with_tools=False)
+    return lambda: sharing.find(token)
+
+
+@operation("sharing.read")
+def shared_messages() -> Callable[[], object]:
+    link = a_share()
+    return lambda: sharing.read(link, after=50_000, most=200)
 
 
 on_api("GET attachments/{}", lambda: f"attachments/{a_file().attachment_id}")

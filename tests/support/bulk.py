@@ -26,6 +26,7 @@ _TABLES = (
         "conversations_compaction",
         "conversations_callerround",
         "conversations_response",
+        "conversations_share",
         "conversations_message",
         "conversations_turn",
         "conversations_conversation",

@@ -29,6 +29,7 @@ from conversations.models import (
     DeferredMessage,
     Delivery,
     Message,
+    Share,
     StoredResponse,
     Turn,
     WebhookEndpoint,
@@ -117,6 +118,9 @@ def make_rows(number: int) -> None:
             is_stored=True, used_at=timezone.now(),
         )  # fmt: skip
         AttachmentUse.objects.create(attachment=file, conversation=conversation, message_id=new_id(), name=HOSTILE)
+        Share.objects.create(
+            conversation=conversation, owner=owner, digest=new_id().hex, through_seq=2, expires_at=timezone.now()
+        )
         StoredResponse.objects.create(
             id=StoredResponse.id_of(turn.pk, 0), turn=turn, number=0, asked={"instructions": HOSTILE}
         )
