@@ -1,6 +1,6 @@
 """Finds conversations by words that were said in them.
 
-Each database keeps an index of what users and agents have said (migration 0036): PostgreSQL a GIN index over
+Each database keeps an index of what users and agents have said (migration 0037): PostgreSQL a GIN index over
 ``to_tsvector``, SQLite a full-text table that triggers keep. A word is found by its beginning; all words have to stand
 in one message.
 """

@@ -59,7 +59,7 @@ LISTED = {
     "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
     "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",
     "conversations.0018_deferred_messages": "it renames a model and its permissions, and leaves its table as it is",
-    "conversations.0036_search": "it indexes what was said, by triggers on SQLite, whoever writes it",
+    "conversations.0037_search": "it indexes what was said, by triggers on SQLite, whoever writes it",
     "memory.0001_initial": "it makes an index of a table that is new with it",
     "scheduler.0004_check_ins": "it renames a model and its permissions, and leaves its table as it is",
     "tools.0006_leases": "it renames a field, and leaves its column and index as they are",

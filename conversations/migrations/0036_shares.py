@@ -9,7 +9,7 @@ import nanohost.lib.ids
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("conversations", "0034_chat"),
+        ("conversations", "0035_deferred_files"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -69,6 +69,6 @@ def undo(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("conversations", "0035_deferred_files")]
+    dependencies = [("conversations", "0036_shares")]
 
     operations = [migrations.RunPython(make, undo)]
