@@ -139,11 +139,23 @@ TOOL_SANDBOX = env.choice("TOOL_SANDBOX", "auto", choices=("auto", "bubblewrap",
 # All of this machine's files besides code that a tool may be granted: FS_READ, FS_WRITE.
 TOOL_FOLDERS = env.words("TOOL_FOLDERS")
 
-for folder in map(Path, TOOL_FOLDERS):
-    if not folder.is_absolute():
-        raise ImproperlyConfigured(f"TOOL_FOLDERS makes no sense: {folder} is no absolute path.")
-    if DATA_DIR.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(DATA_DIR):
-        raise ImproperlyConfigured(f"TOOL_FOLDERS makes no sense: with {folder}, tools would reach DATA_DIR.")
+# The files that agents work with: a folder for each agent and owner, or for each agent.
+WORKSPACES_DIR = env.path("WORKSPACES_DIR", DATA_DIR / "workspaces")
+WORKSPACE_SHARED = env.boolean("WORKSPACE_SHARED", False)
+WORKSPACE_MAX_BYTES = env.integer("WORKSPACE_MAX_BYTES", 100_000_000, maximum=2**40)
+WORKSPACE_MAX_FILES = env.integer("WORKSPACE_MAX_FILES", 2000, maximum=100_000)
+WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, maximum=256 * 1024 * 1024)
+# What no tool changes there, as patterns; and folders of this machine that may be read besides.
+WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
+WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
+
+for name, folders in {"TOOL_FOLDERS": TOOL_FOLDERS, "WORKSPACE_READ_FOLDERS": WORKSPACE_READ_FOLDERS}.items():
+    for folder in map(Path, folders):
+        if not folder.is_absolute():
+            raise ImproperlyConfigured(f"{name} makes no sense: {folder} is no absolute path.")
+        for reached, kept in {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR}.items():
+            if kept.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(kept):
+                raise ImproperlyConfigured(f"{name} makes no sense: with {folder}, tools would reach {reached}.")
 if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
     raise ImproperlyConfigured(
         f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of NET_HTTP, FS_READ, FS_WRITE"

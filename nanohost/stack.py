@@ -104,6 +104,7 @@ class Machine:
             "HOST": self.host,
             "PORT": str(self.port),
             "ATTACHMENTS_DIR": str(self.folder / "attachments"),
+            "WORKSPACES_DIR": str(self.folder / "workspaces"),
             "WORKER_ALIVE_FILE": str(self.folder / f"{name}.alive"),
         }
         found = env.inherited(_PASSED_ON)

@@ -27,6 +27,7 @@ from tools.errors import UnknownTool
 from tools.gate import AgentTools
 from tools.models import SettingChange, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE, Permission
+from tools.requirements import KNOWN
 
 # The latest changes that a tool's own page shows.
 MAX_CHANGES = 10
@@ -317,7 +318,9 @@ class RuleFilter(KnownValues):
 
     def values(self) -> Sequence[str]:
         return (
-            *("not_registered", "not_in_ceiling", "not_enabled", "not_for_agent"),
+            *("not_registered", "not_in_ceiling"),
+            *(f"requires:{needed}" for needed in KNOWN),
+            *("not_enabled", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in GRANTABLE),
             *("input_size", "arguments", "tainted", "rate:conversation", "rate:owner"),

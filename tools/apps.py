@@ -1,3 +1,5 @@
+from importlib import import_module
+
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
@@ -16,6 +18,8 @@ class ToolsConfig(AppConfig):
         if settings.NANOHOST_TOOL_PROCESS:
             return  # it imports the modules that it is told of, which are not those of inline tools
         autodiscover_modules("agent_tools")
+        import_module("tools.workspace.agent_tools")  # a room of this app, and no app of its own
+
         # A tool without a schema would break the first turn it is offered in; here it breaks the start. And once the
         # schema is made, the registry lets go of the function.
         for tool in registry.registered():

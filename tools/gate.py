@@ -35,6 +35,7 @@ from tools.limits import Limit
 from tools.models import Approval, CallStatus, ToolCall, ToolSetting
 from tools.permissions import GRANTABLE
 from tools.registry import RegisteredTool
+from tools.requirements import why_missing
 from tools.runners import KINDS, AdmittedCall
 from tools.taint import Policy
 
@@ -120,6 +121,10 @@ def _admitting(
     if settings.TOOLS_ALLOWED and name not in settings.TOOLS_ALLOWED:
         raise Refused("not_in_ceiling", f"The tool {name} is outside TOOLS_ALLOWED, the settings' ceiling.")
     yield "not_in_ceiling"
+    for needed in tool.requires:
+        if reason := why_missing(needed):
+            raise Refused(f"requires:{needed}", f"The tool {name} does not run on this machine: {reason}.")
+        yield f"requires:{needed}"
     setting = decided.get(name) if decided is not None else next(iter(_setting(name=name)), None)
     if setting is None or not setting.enabled:
         raise Refused("not_enabled", f"The tool {name} is not enabled. An administrator can enable it.")

@@ -1,4 +1,4 @@
-"""Runs tools that work on the database: in the worker's own process, on the connection of its thread.
+"""Runs tools that work on the database or on an agent's files: in the worker's own process, on its thread's connection.
 
 Only nanohost's own are such, so no process of their own guards against them. A time limit ends their statements.
 Only the gate may have a call run here; a test walks the code to see that nobody else does.
@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 def run_inline(runner: Inline, admitted: AdmittedCall) -> Outcome:
-    """Run a call once. What it changes is committed together with its outcome, or not at all."""
+    """Run a call once. The rows that it changes are committed together with its outcome, or not at all. One that writes
+    something else has no transaction: it would keep others waiting, and would undo nothing of that."""
     function = _function_of(runner)
-    if admitted.tool.effects == "read":
+    if admitted.tool.effects != "rows":
         return _run_function(function, admitted)
     began = time.perf_counter()
     try:

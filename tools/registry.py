@@ -28,6 +28,7 @@ from uuid import UUID
 
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
+from tools.requirements import KNOWN
 from tools.runners import InChild, Inline, Runner
 
 P = ParamSpec("P")
@@ -77,7 +78,8 @@ class RegisteredTool:
     as well. ``timeout``: seconds, or None for ``TOOL_TIMEOUT_SECONDS``. ``secrets``: names of the environment variables
     its process is given. ``module``: the one that registers it. ``runner``: what runs its calls, for the gate.
     ``untrusted``: what it returns may come from anybody, as a web page does. ``stays_inside``: it changes nothing but
-    what the agent keeps for this owner, and marks what it writes in a conversation that is tainted.
+    what the agent keeps for this owner, and marks what it writes in a conversation that is tainted. ``requires``: what
+    its machine must have, by names of :mod:`tools.requirements`.
     """
 
     name: str
@@ -90,6 +92,7 @@ class RegisteredTool:
     runner: Runner
     untrusted: bool = False
     stays_inside: bool = False
+    requires: tuple[str, ...] = ()
 
     @property
     def inline(self) -> bool:
@@ -137,6 +140,7 @@ def tool(
     secrets: Sequence[str] = (),
     untrusted: bool | None = None,
     stays_inside: bool = False,
+    requires: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a typed function as a tool; raises :class:`ToolDefinitionError` for one that cannot be one.
 
@@ -159,11 +163,13 @@ def tool(
         if "<locals>" in function.__qualname__:
             raise ToolDefinitionError(f"{tool_name}: a tool must be defined at the top of its module.")
         inline = _is_inline(tool_name, function)
-        if effects not in (known_effects := REPEATABLE if inline else ("read", "write")):
+        if effects not in (known_effects := ("read", "write", "rows") if inline else ("read", "write")):
             allowed = " or ".join(f'"{each}"' for each in known_effects)
             raise ToolDefinitionError(f"{tool_name}: effects is {allowed}, not {effects!r}.")
-        if stays_inside and not (inline and effects == "rows"):
-            raise ToolDefinitionError(f'{tool_name}: only an inline tool with the effects "rows" stays inside.')
+        if stays_inside and not (inline and effects != "read"):
+            raise ToolDefinitionError(f"{tool_name}: only an inline tool that has effects stays inside.")
+        if unknown := set(requires) - set(KNOWN):
+            raise ToolDefinitionError(f"{tool_name}: requires is of {', '.join(KNOWN)}; not {', '.join(unknown)}.")
         if inline and (secrets or inspect.iscoroutinefunction(function)):
             raise ToolDefinitionError(f"{tool_name}: a tool with a caller has no secrets, and is no coroutine.")
         if timeout is not None and not 0 < timeout < 86_400:
@@ -188,6 +194,7 @@ def tool(
             runner=runner,
             untrusted=Permission.NET_HTTP in needed if untrusted is None else untrusted,
             stays_inside=stays_inside,
+            requires=tuple(requires),
         )
         _awaiting_schema[tool_name] = function
         return function

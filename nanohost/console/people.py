@@ -36,6 +36,7 @@ from nanohost.lib.erasing import Erased, Pace, as_pairs, from_pairs
 from scheduler.models import ScheduleRun
 from tools import retention as calls
 from tools.models import ToolCall, ToolCallQuerySet
+from tools.workspace import store as workspaces
 
 # Rows that are looked for in one statement.
 _MANY = 500
@@ -46,6 +47,7 @@ KEPT = {
     "tool calls": "the tool, the hash of the arguments, the rule, the status and the duration; not what was in them",
     "legal holds that were released": "with the number of whom they were on",
     "console's log": "what was done to what, with neither names nor texts of theirs",
+    "shared workspaces": "files that agents keep for all owners together (WORKSPACE_SHARED)",
     "overview": "figures by hour, which name nobody",
     "outside this database": "copies of it, logs, and what models' providers and tools' servers keep",
 }
@@ -143,10 +145,17 @@ def _pieces(user: User) -> Iterator[Callable[[], object]]:
             yield partial(turn_control.delete_conversation, pk)
             yield from _until_done(pace, user, partial(_erase_calls, calls.of_conversation(pk)))
     yield from _until_done(pace, user, partial(store.erase, user.pk))
+    yield partial(_erase_workspaces, user)
     rows = [rows for _, rows in _rows_of(user)]
     for each in (ScheduleRun.objects.filter(schedule__owner=user), *rows, *_by_number(user), *_by_their_name(user)):
         yield from _until_done(pace, user, partial(_delete_some, each))
     yield from _until_done(pace, user, partial(_erase_calls, calls.of_owner(user.pk)))
+
+
+def _erase_workspaces(user: User) -> None:
+    with transaction.atomic():
+        holds.refuse(on_owner(user, holds.placed_until_the_end()))
+        workspaces.erase(user.pk)
 
 
 def _until_done(pace: Pace, user: User, erase_some: Callable[[int, Erased], bool]) -> Iterator[Callable[[], object]]:

@@ -77,9 +77,10 @@ _WORDS: dict[Place, str] = {
     ("channels",): "off: this host has no channels yet",
     ("tools",): "no tool here uses it",
     ("tools", "mcpServers"): "off: this host starts no MCP servers yet",
-    ("tools", "allowedPaths"): "not in force: TOOL_FOLDERS says which folders tools may reach",
+    ("tools", "allowedPaths"): "not in force: WORKSPACE_READ_FOLDERS says what agents may read besides their workspace",
     ("tools", "exec"): "not in force: tools cannot be granted SHELL here",
-    ("tools", "restrictToWorkspace"): "not in force: tools reach no folders here but those in TOOL_FOLDERS",
+    ("tools", "protectedPaths"): "not in force: WORKSPACE_PROTECTED_PATHS says which files no tool changes",
+    ("tools", "restrictToWorkspace"): "always so here: the file tools reach an agent's workspace alone",
     ("gateway",): "not in force",
     ("gateway", "host"): "not in force: HOST says where this host listens",
     ("gateway", "port"): "not in force: PORT says where this host listens",
@@ -299,7 +300,7 @@ class _Import:
         said = {
             "HOST": keys.get(("gateway", "host")),
             "PORT": keys.get(("gateway", "port")),
-            "TOOL_FOLDERS": keys.get(("tools", "allowedPaths")),
+            "WORKSPACE_READ_FOLDERS": keys.get(("tools", "allowedPaths")),
         }
         for name, found in said.items():
             if found and found[1]:

@@ -28,6 +28,7 @@ from scheduler.models import Schedule
 from tests.support.ageing import age, keep
 from tests.support.console_client import make_rows
 from tools.models import ToolCall
+from tools.workspace.store import open_workspace
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -191,6 +192,19 @@ def test_a_copy_of_what_was_erased_is_known_by_its_hash(owner):
         "hash": hashlib.sha256(line.encode()).hexdigest(),
         "rows": [[1, "memory_historyentry"]],
     }
+
+
+def test_files_that_agents_keep_for_somebody_are_erased_and_nobody_elses(owner, outsider, settings, tmp_path):
+    settings.WORKSPACES_DIR = tmp_path
+    for agent in ("default", "other"):
+        for user in (owner, outsider):
+            with open_workspace(agent=agent, owner_id=user.pk) as workspace:
+                for _ in range(2):  # which keeps a former version
+                    workspace.write("notes/a.txt", MARK.encode(), trusted=True)
+    run("erase", owner.username, "--yes")
+    left = {path.parent.name for path in tmp_path.glob("*/*/files")}
+    assert left == {str(outsider.pk)}
+    assert not list(tmp_path.glob(f"*/{owner.pk}"))
 
 
 def test_without_yes_it_only_counts():

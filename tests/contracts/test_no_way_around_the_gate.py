@@ -176,6 +176,8 @@ ALLOWED = {
     ("tools.sandbox.seccomp", "ctypes"): "Calls the kernel, where Python has no function.",
     ("nanohost.lib.process", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.apps", "'agent_tools'"): "Autodiscovery imports every app's tools, so that they register; it keeps none.",
+    ("tools.apps", "'tools.workspace.agent_tools'"): "The same, of a room that is no app.",
+    ("tools.workspace.beneath", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.scaffold", "'agent_tools'"): "Names the file that it writes a new tool to; it imports nothing.",
     ("tools.management.commands.tools", "getattr"): "One of its own actions, as argparse has them.",
     ("nanohost.accounts.management.commands.keys", "getattr"): "One of its own actions, as argparse has them.",

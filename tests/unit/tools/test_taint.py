@@ -48,7 +48,7 @@ def inside(value: str) -> str:
 
 @pytest.mark.parametrize("effects", ["read", "write"])
 def test_only_what_works_on_our_own_rows_stays_inside(effects):
-    with pytest.raises(ToolDefinitionError, match="only an inline tool with the effects"):
+    with pytest.raises(ToolDefinitionError, match="only an inline tool that has effects"):
         tool(effects=effects, stays_inside=True)(inside)
 
 

@@ -1,0 +1,364 @@
+"""The workspace of an agent and an owner: a folder of files, what they were a day ago, and which of them are trusted.
+
+    WORKSPACES_DIR/<agent>/<owner>/     or <agent>/shared/, with WORKSPACE_SHARED
+        files/      what the agent sees
+        former/     of each file that was changed: what it was before
+        trusted/    of each path that an untainted conversation wrote: the hash of what it wrote there
+        parts/      what is being written
+        lock        held by whoever changes something
+
+Only ``files`` is seen by tools. What is not there is made when it is first needed.
+
+**Trust.** A file is trusted if its content is, byte for byte, what the agent wrote there in a conversation that no
+untrusted text had entered. Whatever else comes there, by a person's upload or in any other way, is not; nobody has to
+mark it. The hash is stored after the file, so that a crash in between costs trust, and gives none.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from tools.workspace import beneath
+from tools.workspace.errors import Full, PathRefused, Protected
+from tools.workspace.globs import is_within
+
+# How long what a file was before is kept.
+FORMER_SECONDS = 24 * 3600
+# What a writer that died has left is nobody's after that.
+_PART_SECONDS = 3600
+
+_ROOMS = ("files", "former", "trusted", "parts")
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+Parts = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A name in a folder. ``kind``: file, folder or other; ``size`` in bytes, ``changed`` as seconds since 1970."""
+
+    path: str
+    kind: str
+    size: int
+    changed: float
+
+
+class Workspace:
+    """An open workspace: the descriptors of its folders. Made by :func:`open_workspace`."""
+
+    def __init__(self, rooms: dict[str, int], folder: int) -> None:
+        self.files = rooms["files"]
+        self._rooms, self._folder = rooms, folder
+
+    # --- reading ---
+
+    def read(self, path: str) -> bytes:
+        """A file's content. Raises :class:`FileNotFoundError`, :class:`PathRefused`, and :class:`Full` for one with
+        more than ``WORKSPACE_FILE_MAX_BYTES``."""
+        return read_file(self.files, beneath.parts_of(path))
+
+    def is_trusted(self, path: str, content: bytes) -> bool:
+        """Whether this content, which was read there, is the agent's own."""
+        parts = beneath.parts_of(path)
+        return self._mark(_key(parts)) == _hash(content)
+
+    def knows(self, path: str, *, is_folder: bool) -> bool:
+        """Whether a name was given in an untainted conversation, whatever is in the file by now."""
+        return bool(self._mark(_key(beneath.parts_of(path), is_folder=is_folder)))
+
+    def _mark(self, key: str) -> str:
+        try:
+            mark = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._rooms["trusted"])
+        except FileNotFoundError:
+            return ""
+        with open(mark) as file:
+            return file.read()
+
+    def entries(self, path: str = "") -> list[Entry]:
+        """What a folder holds, by name."""
+        parts = beneath.parts_of(path)
+        with beneath.open_folder(self.files, parts) as folder:
+            return entries_of(folder, parts)
+
+    # --- changing ---
+
+    def write(self, path: str, content: bytes, *, trusted: bool, expected: bytes | None = None) -> bool:
+        """Make this a file's content, at once or not at all; returns whether there was one before.
+
+        ``expected``: what was read; raises :class:`PathRefused` if the file is no longer that. Raises :class:`Full`,
+        :class:`Protected` and :class:`PathRefused`.
+        """
+        parts = _may_be_changed(path)
+        if len(content) > settings.WORKSPACE_FILE_MAX_BYTES:
+            raise Full(f"It has {len(content)} bytes; a file may have {settings.WORKSPACE_FILE_MAX_BYTES}.")
+        with self._locked():
+            before = self._content(parts)
+            if expected is not None and before != expected:
+                raise PathRefused("The file was changed in the meantime. Read it again.")
+            self._check_room(added=len(content) - len(before or b""), files=0 if before is not None else 1)
+            self._keep(parts, before, self._state(parts, before))
+            self._put(parts, content, trusted=trusted)
+        return before is not None
+
+    def delete(self, path: str) -> None:
+        """Delete a file; :meth:`undo` brings it back. Raises :class:`FileNotFoundError`."""
+        parts = _may_be_changed(path)
+        with self._locked():
+            before = self._content(parts)
+            if before is None:
+                raise FileNotFoundError(path)
+            self._keep(parts, before, self._state(parts, before))
+            self._take_away(parts)
+
+    def undo(self, path: str, *, tainted: bool) -> bool:
+        """Give a file what it had before its last change, which the next undo gives it back; returns whether there is
+        one now. Raises :class:`FileNotFoundError` if nothing was kept, or not for so long."""
+        parts = _may_be_changed(path)
+        key = _key(parts)
+        with self._locked():
+            self._sweep()
+            former = next((name for name in os.listdir(self._rooms["former"]) if name.startswith(f"{key}.")), None)
+            if former is None:
+                raise FileNotFoundError(path)
+            content = None
+            if not former.endswith(".absent"):
+                content = read_file(self._rooms["former"], (former,))
+            now = self._content(parts)
+            added = len(content or b"") - len(now or b"")
+            self._check_room(added=added, files=int(content is not None) - int(now is not None))
+            state = self._state(parts, now)
+            if content is not None:
+                self._put(parts, content, trusted=former.endswith(".trusted") and not tainted)
+            elif now is not None:
+                self._take_away(parts)
+            self._keep(parts, now, state)
+        return content is not None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among those who change this workspace."""
+        lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _content(self, parts: Parts) -> bytes | None:
+        try:
+            return read_file(self.files, parts)
+        except FileNotFoundError:
+            return None
+
+    def _check_room(self, *, added: int, files: int) -> None:
+        if added <= 0 and files <= 0:
+            return
+        most, most_files = settings.WORKSPACE_MAX_BYTES, settings.WORKSPACE_MAX_FILES
+        size = count = 0
+        # Of folders there may be as many; more than that is not looked at.
+        for entry in walk(self.files, most=2 * most_files + 1):
+            size, count = size + entry.size, count + 1
+        if size + added > most:
+            raise Full(f"The workspace is full: it has {size} bytes of {most}, and this needs {added} more.")
+        if files > 0 and count + files > most_files:
+            raise Full(f"The workspace is full: it has {count} files and folders, of {most_files}.")
+
+    def _put(self, parts: Parts, content: bytes, *, trusted: bool) -> None:
+        with self._parent(parts, trusted=trusted) as parent:
+            _check_name(parent, parts[-1])
+            self._write(content, into=(parent, parts[-1]))
+            os.fsync(parent)
+        self._trust(_key(parts), _hash(content) if trusted else "")
+
+    def _take_away(self, parts: Parts) -> None:
+        with beneath.open_folder(self.files, parts[:-1]) as parent:
+            _check_name(parent, parts[-1])
+            os.unlink(parts[-1], dir_fd=parent)
+            os.fsync(parent)
+        self._trust(_key(parts), "")
+
+    @contextmanager
+    def _parent(self, parts: Parts, *, trusted: bool) -> Iterator[int]:
+        """The folder that a file is in, made if there is none."""
+        for depth in range(1, len(parts)):
+            with beneath.open_folder(self.files, parts[: depth - 1]) as above:
+                try:
+                    os.mkdir(parts[depth - 1], 0o700, dir_fd=above)
+                except FileExistsError:
+                    continue
+            self._trust(_key(parts[:depth], is_folder=True), "folder" if trusted else "")
+        with beneath.open_folder(self.files, parts[:-1]) as parent:
+            yield parent
+
+    def _trust(self, key: str, mark: str) -> None:
+        if mark:
+            self._write(mark.encode(), into=(self._rooms["trusted"], key))
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(key, dir_fd=self._rooms["trusted"])
+
+    def _state(self, parts: Parts, content: bytes | None) -> str:
+        if content is None:
+            return "absent"
+        return "trusted" if self._mark(_key(parts)) == _hash(content) else "untrusted"
+
+    def _keep(self, parts: Parts, content: bytes | None, state: str) -> None:
+        """Keep what a file was, for whoever wants it back within a day."""
+        self._sweep()
+        key, room = _key(parts), self._rooms["former"]
+        self._write(content or b"", into=(room, f"{key}.{state}"))
+        for other in {"absent", "trusted", "untrusted"} - {state}:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{key}.{other}", dir_fd=room)
+
+    def _sweep(self) -> None:
+        """Drop what is too old, and the oldest of what is more than a workspace may have."""
+        for room, seconds in (("former", FORMER_SECONDS), ("parts", _PART_SECONDS)):
+            found = sorted(entries_of(self._rooms[room], ()), key=lambda entry: -entry.changed)
+            size = 0
+            for place, entry in enumerate(found):
+                size += entry.size
+                too_much = size > settings.WORKSPACE_MAX_BYTES or place >= settings.WORKSPACE_MAX_FILES
+                if too_much or time.time() - entry.changed > seconds:
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path, dir_fd=self._rooms[room])
+
+    def _write(self, content: bytes, *, into: tuple[int, str]) -> None:
+        """Write a file and put it in its place once it is on the disk: nobody ever sees half of it."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        parts, name = self._rooms["parts"], secrets.token_hex(16)
+        try:
+            with open(os.open(name, flags, 0o600, dir_fd=parts), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            # It takes a link's own place, and follows none.
+            os.rename(name, into[1], src_dir_fd=parts, dst_dir_fd=into[0])
+        except OSError as error:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parts)
+            if error.errno == errno.EISDIR:
+                raise PathRefused("It is a folder.") from None
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Full("There is no room left on the disk.") from None
+            raise
+
+
+@contextmanager
+def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
+    """The workspace of an agent for an owner, made if there is none. Raises :class:`PathRefused` where it cannot be."""
+    if reason := beneath.why_missing():
+        raise PathRefused(f"There is no workspace on this machine: {reason}.")
+    base = Path(settings.WORKSPACES_DIR)
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened: list[int] = []
+    try:
+        opened.append(os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for name in (agent, "shared" if settings.WORKSPACE_SHARED else str(owner_id)):
+            opened.append(_made(opened[-1], name))
+        folder, rooms = opened[-1], {}
+        for name in _ROOMS:
+            rooms[name] = _made(folder, name)
+            opened.append(rooms[name])
+        yield Workspace(rooms, folder)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def erase(owner_id: int) -> None:
+    """Delete an owner's workspaces with all agents, whatever is in them. Those that owners share stay."""
+    base = Path(settings.WORKSPACES_DIR)
+    for agent in base.iterdir() if base.is_dir() else ():
+        if not agent.is_symlink() and (mine := agent / str(owner_id)).is_dir():
+            shutil.rmtree(mine)  # follows no link, on this platform also not one that is put there meanwhile
+
+
+def _made(folder: int, name: str) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=folder)
+    return os.open(name, _OPEN_FOLDER, dir_fd=folder)
+
+
+def read_file(folder: int, parts: Parts) -> bytes:
+    """A file's content; see :meth:`Workspace.read`."""
+    most = settings.WORKSPACE_FILE_MAX_BYTES
+    with beneath.open_file(folder, parts) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        content = file.read(most + 1)
+        if len(content) > most:
+            size = max(os.fstat(descriptor).st_size, len(content))
+            raise Full(f"The file has {size} bytes; {most} can be read at most.")
+    return content
+
+
+def entries_of(folder: int, parts: Parts) -> list[Entry]:
+    """What an open folder holds, by name; ``parts``: where it is."""
+    found = []
+    with os.scandir(folder) as names:
+        for name in names:
+            try:
+                status = name.stat(follow_symlinks=False)
+                path = "/".join((*parts, name.name))
+                path.encode()
+            except (FileNotFoundError, UnicodeEncodeError):
+                continue  # it has just gone; or no tool could name it
+            kind = "other"
+            if stat.S_ISDIR(status.st_mode):
+                kind = "folder"
+            elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                kind = "file"
+            size = status.st_size if kind == "file" else 0
+            found.append(Entry(path=path, kind=kind, size=size, changed=status.st_mtime))
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def walk(folder: int, parts: Parts = (), *, most: int) -> Iterator[Entry]:
+    """All that is beneath a folder, so many entries at most. Folders that cannot be opened are passed over."""
+    waiting = [parts]
+    while waiting:
+        here = waiting.pop()
+        try:
+            with beneath.open_folder(folder, here) as opened:
+                entries = entries_of(opened, here)
+        except (PathRefused, FileNotFoundError):
+            continue
+        for entry in entries:
+            if most <= 0:
+                return
+            most -= 1
+            yield entry
+        folders = [tuple(entry.path.split("/")) for entry in entries if entry.kind == "folder"]
+        waiting += reversed([each for each in folders if len(each) < beneath.MAX_DEPTH])
+
+
+def _may_be_changed(path: str) -> Parts:
+    parts = beneath.parts_of(path)
+    if not parts:
+        raise PathRefused("The path names no file.")
+    if is_within(parts, settings.WORKSPACE_PROTECTED_PATHS):
+        raise Protected(f"{'/'.join(parts)} is protected: it can be read, and is not changed.")
+    return parts
+
+
+def _check_name(parent: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        beneath.check(os.stat(name, dir_fd=parent, follow_symlinks=False))
+
+
+def _key(parts: Parts, *, is_folder: bool = False) -> str:
+    return _hash(("/".join(parts) + ("/" if is_folder else "")).encode())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
