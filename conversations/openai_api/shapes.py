@@ -204,6 +204,7 @@ class ItemIn(serializers.Serializer[Any]):
     name = serializers.CharField(required=False)
     arguments = serializers.CharField(required=False)
     output = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+    encrypted_content = serializers.CharField(required=False, help_text="Of a compaction.")
 
 
 class ItemList(serializers.Serializer[Any]):
