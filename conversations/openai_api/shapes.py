@@ -329,7 +329,9 @@ class CompactionShown(serializers.Serializer[Any]):
     object = serializers.ChoiceField(choices=["response.compaction"])
     created_at = serializers.IntegerField()
     status = serializers.ChoiceField(choices=["completed", "incomplete"])
-    output = serializers.ListField(child=serializers.DictField(), help_text="One item, of the type compaction.")
+    output = serializers.ListField(
+        child=serializers.DictField(), help_text="What the user said, and an item of the type compaction."
+    )
     usage = serializers.DictField()
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.agents import another_agent
 from tests.support.hosts import KEY, ROOT, Host
 from tests.support.openai_client import openai_client
 from tests.support.scripts import script
@@ -61,3 +62,24 @@ def test_pydantic_ai_does_all_of_it_by_both_apis(host):
         "form": {"city": "Oslo", "degrees": 3},
     }
     assert json.loads(told) == [expected, expected]
+
+
+def test_openai_agents_keeps_what_was_said_in_all_its_ways(host):
+    form = script({"say": '{"city": "Oslo", "degrees": 3}'})
+    with another_agent(host, "gpt-guide") as name:
+        (told,) = run(host, "tests/clients/agents_cases.py", USES_WEATHER, form, name)
+    weather, formed = "It says: Rain in Oslo.", {"city": "Oslo", "degrees": 3}
+    assert json.loads(told) == {
+        "tool": weather,
+        "tool in a chain": weather,
+        "form": formed,
+        "streamed form": formed,
+        "chain": ["You said: And now?", "You said: And then?"],
+        "replay": "You said: Again?",
+        "conversation": weather,
+        "said in it": 6,
+        "own session": "You said: And now?",
+        "left of a session": ["assistant", 1],
+        "compacted by input": ["You said: And now?", ["message", "message", "compaction"]],
+        "compacted by previous_response_id": ["You said: And now?", ["message", "message", "compaction"]],
+    }

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +10,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.support.agents import another_agent
 from tests.support.api_client import key_of, rows, start, stored_at_rest
 from tests.support.hosts import Host
 from tests.support.openai_client import async_openai_client, openai_client, refusal, strictly
@@ -51,19 +51,6 @@ def prompt_of(client: openai.OpenAI, response: Any) -> list[str]:
     """The texts that came before a response, in order."""
     items = client.responses.input_items.list(response.id, order="asc")
     return [strictly(each).content[0].text for each in items if each.type == "message"]
-
-
-@contextmanager
-def another_agent(host: Host) -> Iterator[str]:
-    """One that is like the default one; gone afterwards."""
-    (row,) = host.sql("SELECT * FROM agent_agent WHERE name = 'default'")
-    columns = ", ".join(f'"{name}"' for name in row if name not in ("id", "name"))
-    host.sql(
-        f"INSERT INTO agent_agent (name, {columns}) SELECT 'another', {columns} FROM agent_agent WHERE id = ?",
-        row["id"],
-    )
-    yield "another"
-    host.sql("DELETE FROM agent_agent WHERE name = 'another'")
 
 
 def user(said: str) -> dict[str, Any]:
@@ -558,11 +545,15 @@ def test_a_transcript_becomes_an_item_that_stands_for_it(client, host):
     first = ask(client, "My name is Anna.")
     made = client.responses.compact(model=MODEL, previous_response_id=first.id)
     assert made.object == "response.compaction"
-    (item,) = strictly(made, but={"status"}).output
-    assert item.type == "compaction"
+    said, item = made.output
+    assert (said.role, said.content[0].text) == ("user", "My name is Anna.")
+    assert strictly(item).type == "compaction"
+    strictly(made.usage)
     assert made.usage.input_tokens > first.usage.input_tokens
-    told = client.responses.create(model=MODEL, input=[item.model_dump(exclude_none=True), user("And now?")])
-    summary, _ = prompt_of(client, told)
+    brought = [each.model_dump(exclude_none=True) for each in made.output]
+    told = client.responses.create(model=MODEL, input=[*brought, user("And now?")])
+    first_said, summary, _ = prompt_of(client, told)
+    assert first_said == "My name is Anna."
     assert "Sum up the whole conversation above" in summary  # the scripted model says what it was asked
     assert whole(told).output_text == "You said: And now?"
     # It is no response.
