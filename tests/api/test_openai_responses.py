@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.support import servers
 from tests.support.agents import another_agent
 from tests.support.api_client import key_of, rows, start, stored_at_rest
 from tests.support.hosts import Host
@@ -206,6 +208,22 @@ def test_those_that_go_on_from_the_same_response_at_once_are_branches(host):
     with openai_client(host) as client:
         assert [prompt_of(client, each)[-1] for each in answers] == list("ABCDEFGHIJ")
         assert all(len(prompt_of(client, each)) == 3 for each in answers)
+
+
+@pytest.mark.production(reason="who waits for the lock of a row can be seen there")
+def test_of_two_that_have_seen_the_same_tip_one_is_a_branch(client, host):
+    first = ask(client, "One")
+    conversation_id = turn_of(host, first.id)["conversation_id"]
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(2) as threads, servers.connect(servers.database_of(host.data_dir)) as database:
+        with database.transaction():
+            database.execute("SELECT 1 FROM conversations_conversation WHERE id = %s FOR UPDATE", [conversation_id])
+            both = [threads.submit(ask, client, said, previous_response_id=first.id) for said in ("Two", "Three")]
+            wait_until(lambda: len(host.sql(waiting)) == 2)  # both have seen that nothing goes on from it yet
+        answers = [each.result(30) for each in both]
+    assert [prompt_of(client, each)[:2] for each in answers] == [["One", "You said: One"]] * 2
+    assert [len(prompt_of(client, each)) for each in answers] == [3, 3]
+    assert [turn_of(host, each.id)["conversation_id"] for each in answers].count(conversation_id) == 1
 
 
 def test_instructions_do_not_go_on_but_what_the_developer_said_does(client):
