@@ -35,7 +35,7 @@ secrets:
 	done
 
 # On every shape there are servers for; its last line names those that ran.
-test: $(VENV)/dev-installed lint
+test: $(VENV)/dev-installed $(VENV)/clients-installed lint
 	@$(BIN)/python -m tests.shapes
 
 lint: $(VENV)/dev-installed
@@ -66,6 +66,7 @@ lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements.txt
 	uv pip compile --group mutants --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements-mutants.txt
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -c requirements.txt -o requirements-dev.txt
+	uv pip compile --group clients --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" -q -o requirements-clients.txt
 
 # Made anew when its Python is gone or was replaced, and when it could not be finished.
 $(BIN)/python:
@@ -82,6 +83,12 @@ $(VENV)/dev-installed: requirements-dev.txt $(BIN)/python
 	@echo "Installing what nanohost and its tests need into $(VENV); this takes a minute, once."
 	@$(INSTALL) -r requirements-dev.txt
 	@touch $@ $(VENV)/runtime-installed
+
+$(VENV)/clients-installed: requirements-clients.txt $(BIN)/python
+	@echo "Installing programs that speak OpenAI's API into $(VENV)/clients; this takes a minute, once."
+	@$(BIN)/python -m venv $(VENV)/clients
+	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements-clients.txt
+	@touch $@
 
 $(VENV)/mutants-installed: requirements-mutants.txt $(BIN)/python
 	@echo "Installing what makes the mistakes into $(VENV)/mutants; this takes a minute, once."

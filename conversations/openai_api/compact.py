@@ -14,11 +14,11 @@ from rest_framework.request import Request
 from conversations.engine import inbox
 from conversations.engine.incoming import Incoming
 from conversations.events.answers import accepted, as_response
-from conversations.models import Turn
+from conversations.models import Message, Turn
 from conversations.openai_api import compaction_items, ids, shapes
 from conversations.openai_api.chat_completions import IDEMPOTENCY, is_retry
 from conversations.openai_api.errors import InvalidValue
-from conversations.openai_api.items import COMPLETED, INCOMPLETE
+from conversations.openai_api.items import COMPLETED, INCOMPLETE, said_item
 from conversations.openai_api.messages import refuse_disorder
 from conversations.openai_api.response_request import Asked, read
 from conversations.openai_api.response_view import ResponseView
@@ -46,12 +46,16 @@ class CompactionView(ResponseView):
         if response["status"] not in (COMPLETED, INCOMPLETE):
             return response
         said = [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
+        # Their texts alone: files go with the conversation of this one request.
+        before = Message.objects.filter(conversation=turn.conversation_id, turn=None, role=Message.Role.USER)
+        texts = before.exclude(content="").order_by("seq").values_list("pk", "content")
+        users = [said_item(ids.shown(ids.MESSAGE, pk), Message.Role.USER, content) for pk, content in texts]
         return {
             "id": response["id"],
             "object": "response.compaction",
             "created_at": response["created_at"],
             "status": response["status"],
-            "output": [compaction_items.item_of(ids.shown(ids.COMPACTION, self.turn_id), "\n\n".join(said))],
+            "output": [*users, compaction_items.item_of(ids.shown(ids.COMPACTION, self.turn_id), "\n\n".join(said))],
             "usage": response["usage"],
         }
 

@@ -204,6 +204,7 @@ class ItemIn(serializers.Serializer[Any]):
     name = serializers.CharField(required=False)
     arguments = serializers.CharField(required=False)
     output = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+    encrypted_content = serializers.CharField(required=False, help_text="Of a compaction.")
 
 
 class ItemList(serializers.Serializer[Any]):
@@ -328,7 +329,9 @@ class CompactionShown(serializers.Serializer[Any]):
     object = serializers.ChoiceField(choices=["response.compaction"])
     created_at = serializers.IntegerField()
     status = serializers.ChoiceField(choices=["completed", "incomplete"])
-    output = serializers.ListField(child=serializers.DictField(), help_text="One item, of the type compaction.")
+    output = serializers.ListField(
+        child=serializers.DictField(), help_text="What the user said, and an item of the type compaction."
+    )
     usage = serializers.DictField()
 
 

@@ -52,6 +52,14 @@ def test_the_page_tells_of_every_parameter_that_is_read():
     assert refused == set(REFUSED)
 
 
+def test_the_page_names_tests_that_there_are():
+    (_, suites) = PAGE.split("\n## Suites of others\n")
+    named = set(re.findall(r"`(test_\w+)`", suites))
+    tests = [path.read_text() for path in (ROOT / "tests/api").glob("test_openai_*.py")]
+    assert len(named) > 30
+    assert named <= {name for text in tests for name in re.findall(r"^def (test_\w+)", text, re.M)}
+
+
 def examples() -> Iterator[str]:
     for page in (PAGE, (ROOT / "README.md").read_text()):
         yield from re.findall(r"```python\n(.*?)```", page, re.S)

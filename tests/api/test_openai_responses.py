@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +11,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.support import servers
+from tests.support.agents import another_agent
 from tests.support.api_client import key_of, rows, start, stored_at_rest
 from tests.support.hosts import Host
 from tests.support.openai_client import async_openai_client, openai_client, refusal, strictly
@@ -51,19 +53,6 @@ def prompt_of(client: openai.OpenAI, response: Any) -> list[str]:
     """The texts that came before a response, in order."""
     items = client.responses.input_items.list(response.id, order="asc")
     return [strictly(each).content[0].text for each in items if each.type == "message"]
-
-
-@contextmanager
-def another_agent(host: Host) -> Iterator[str]:
-    """One that is like the default one; gone afterwards."""
-    (row,) = host.sql("SELECT * FROM agent_agent WHERE name = 'default'")
-    columns = ", ".join(f'"{name}"' for name in row if name not in ("id", "name"))
-    host.sql(
-        f"INSERT INTO agent_agent (name, {columns}) SELECT 'another', {columns} FROM agent_agent WHERE id = ?",
-        row["id"],
-    )
-    yield "another"
-    host.sql("DELETE FROM agent_agent WHERE name = 'another'")
 
 
 def user(said: str) -> dict[str, Any]:
@@ -219,6 +208,22 @@ def test_those_that_go_on_from_the_same_response_at_once_are_branches(host):
     with openai_client(host) as client:
         assert [prompt_of(client, each)[-1] for each in answers] == list("ABCDEFGHIJ")
         assert all(len(prompt_of(client, each)) == 3 for each in answers)
+
+
+@pytest.mark.production(reason="who waits for the lock of a row can be seen there")
+def test_of_two_that_have_seen_the_same_tip_one_is_a_branch(client, host):
+    first = ask(client, "One")
+    conversation_id = turn_of(host, first.id)["conversation_id"]
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(2) as threads, servers.connect(servers.database_of(host.data_dir)) as database:
+        with database.transaction():
+            database.execute("SELECT 1 FROM conversations_conversation WHERE id = %s FOR UPDATE", [conversation_id])
+            both = [threads.submit(ask, client, said, previous_response_id=first.id) for said in ("Two", "Three")]
+            wait_until(lambda: len(host.sql(waiting)) == 2)  # both have seen that nothing goes on from it yet
+        answers = [each.result(30) for each in both]
+    assert [prompt_of(client, each)[:2] for each in answers] == [["One", "You said: One"]] * 2
+    assert [len(prompt_of(client, each)) for each in answers] == [3, 3]
+    assert [turn_of(host, each.id)["conversation_id"] for each in answers].count(conversation_id) == 1
 
 
 def test_instructions_do_not_go_on_but_what_the_developer_said_does(client):
@@ -558,11 +563,15 @@ def test_a_transcript_becomes_an_item_that_stands_for_it(client, host):
     first = ask(client, "My name is Anna.")
     made = client.responses.compact(model=MODEL, previous_response_id=first.id)
     assert made.object == "response.compaction"
-    (item,) = strictly(made, but={"status"}).output
-    assert item.type == "compaction"
+    said, item = made.output
+    assert (said.role, said.content[0].text) == ("user", "My name is Anna.")
+    assert strictly(item).type == "compaction"
+    strictly(made.usage)
     assert made.usage.input_tokens > first.usage.input_tokens
-    told = client.responses.create(model=MODEL, input=[item.model_dump(exclude_none=True), user("And now?")])
-    (summary, _) = prompt_of(client, told)[::1]
+    brought = [each.model_dump(exclude_none=True) for each in made.output]
+    told = client.responses.create(model=MODEL, input=[*brought, user("And now?")])
+    first_said, summary, _ = prompt_of(client, told)
+    assert first_said == "My name is Anna."
     assert "Sum up the whole conversation above" in summary  # the scripted model says what it was asked
     assert whole(told).output_text == "You said: And now?"
     # It is no response.

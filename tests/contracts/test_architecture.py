@@ -221,7 +221,7 @@ def test_every_dependency_has_its_reason():
 
 
 def test_the_lock_files_name_versions_and_hashes_and_no_address():
-    for name in ("requirements.txt", "requirements-dev.txt", "requirements-mutants.txt"):
+    for name in ("requirements.txt", "requirements-dev.txt", "requirements-mutants.txt", "requirements-clients.txt"):
         lock = (ROOT / name).read_text()
         pinned = re.findall(
             r"^([A-Za-z0-9_.\[\]-]+)==\S+.*\\\n((?:    --hash=sha256:[0-9a-f]{64}.*\n)+)", lock, re.MULTILINE

@@ -63,15 +63,21 @@ class Visitor(asyncio.Protocol):
 
 
 def request(
-    method: str, path: str, *, body: dict[str, Any] | None = None, last_id: str = "", in_query: bool = False
+    method: str,
+    path: str,
+    *,
+    body: dict[str, Any] | None = None,
+    last_id: str = "",
+    in_query: bool = False,
+    prefix: str = "/api/v1",
 ) -> bytes:
     """A request to the API, after whose answer the connection ends. ``last_id``: of the last event that was seen, told
-    in the header or in the query."""
+    in the header or in the query. ``prefix``: of the API's addresses."""
     content = json.dumps(body).encode() if body is not None else b""
     if last_id and in_query:
         path += f"?last_event_id={last_id}"
     lines = [
-        f"{method} /api/v1{path} HTTP/1.1",
+        f"{method} {prefix}{path} HTTP/1.1",
         "Host: localhost",
         f"Authorization: Bearer {KEY}",
         "Connection: close",

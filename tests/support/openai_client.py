@@ -13,7 +13,7 @@ M = TypeVar("M", bound=BaseModel)
 
 def openai_client(host: Host, key: str = KEY, **options: Any) -> openai.OpenAI:
     """As its users make one."""
-    return openai.OpenAI(base_url=f"{host.address}/v1", api_key=key, **options)
+    return openai.OpenAI(**{"base_url": f"{host.address}/v1"} | options, api_key=key)
 
 
 def async_openai_client(host: Host, key: str = KEY, **options: Any) -> openai.AsyncOpenAI:
