@@ -29,6 +29,7 @@ CLIENTS = {
     Dialect.AZURE: "agent.llm.openai.OpenAIClient",
     Dialect.ANTHROPIC: "agent.llm.anthropic.AnthropicClient",
     Dialect.RESPONSES: "agent.llm.responses.ResponsesClient",
+    Dialect.COPILOT: "agent.llm.copilot.CopilotClient",
     Dialect.SCRIPTED: "agent.llm.scripted.ScriptedClient",
 }
 

@@ -79,6 +79,12 @@ class OpenAIClient:
             return openai.AsyncAzureOpenAI(azure_endpoint=self._access.base_url, api_version=version, **how)
         return openai.AsyncOpenAI(base_url=self._access.base_url, **how)
 
+    def use(self, access: Access) -> None:
+        """Go on with another key."""
+        self._access = access
+        self._package = self._packaged(self._network)
+        self._outlines.clear()
+
     @property
     def _is_azure(self) -> bool:
         return self._access.provider.dialect == Dialect.AZURE

@@ -22,6 +22,7 @@ class Dialect(StrEnum):
     AZURE = "azure"  # the same, by Azure's addresses and headers
     ANTHROPIC = "anthropic"  # Anthropic's Messages
     RESPONSES = "responses"  # OpenAI's Responses, which ChatGPT's Codex takes
+    COPILOT = "copilot"  # Chat Completions, with a key that GitHub gives for half an hour
     SCRIPTED = "scripted"  # none: a model that nanohost brings along
 
 
@@ -179,6 +180,7 @@ _ROWS = (
         name="github_copilot",
         key="GITHUB_COPILOT_TOKEN",
         base_url="https://api.githubcopilot.com",
+        dialect=Dialect.COPILOT,
         keywords=("github_copilot", "copilot"),
         is_oauth=True,
         headers=(("Editor-Version", "nanohost/1"), ("Copilot-Integration-Id", "vscode-chat")),

@@ -388,6 +388,51 @@ def test_a_deletion_that_was_cut_short_is_gone_on_with(say, stored, monkeypatch)
     assert stored() == []
 
 
+class Died(BaseException):
+    """Stands for the end of a process: nothing is tidied up."""
+
+
+@pytest.mark.parametrize("after", ["the row", "the file", "the thumbnail", "all of it"])
+def test_a_process_that_dies_leaves_no_message_without_its_file_and_no_file_for_ever(say, stored, monkeypatch, after):
+    saves = {"the row": 0, "the file": 1, "the thumbnail": 2}.get(after)
+    storage, save, receives = store.storage(), store.storage().save, inbox.doorbell.place
+    save_row = Attachment.save
+
+    def saved(*file: object) -> str:
+        nonlocal saves
+        if saves == 0:
+            raise Died
+        saves = saves and saves - 1
+        return save(*file)
+
+    def unmarked(row: Attachment, **how: object) -> None:
+        if "update_fields" in how:
+            raise Died
+        save_row(row, **how)
+
+    def died(*kind: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "remove", lambda row: None)
+        patch.setattr(storage, "save", saved)
+        if after == "the thumbnail":  # and before the row says that both are there
+            patch.setattr(Attachment, "save", unmarked)
+        if after == "all of it":
+            patch.setattr(inbox.doorbell, "place", died)
+        with pytest.raises(Died):
+            say("Look", files=[sent(files.picture())])
+    assert inbox.doorbell.place is receives
+    assert (Message.objects.count(), AttachmentUse.objects.count()) == (0, 0)
+    assert len(stored()) == {"the row": 0, "the file": 1}.get(after, 2)
+    assert (store.collect(), Attachment.objects.count()) == (0, 1), "somebody may be about to refer to it"
+    again = say("Look", files=[sent(files.picture())])
+    store.collect(grace=NOW)
+    row = Attachment.objects.get()
+    assert {path.name for path in stored()} == {Path(row.path).name, Path(store.thumbnail_of(row)).name}
+    assert again.messages.get().attachments[0]["path"] == row.path
+
+
 def test_a_file_that_was_never_stored_to_its_end_goes(owner, stored, monkeypatch):
     read = intake.reading.read(files.picture(), name="x")
     with monkeypatch.context() as patch:
