@@ -10,7 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -55,6 +55,7 @@ from conversations.engine.lease import Claim
 from conversations.events import answers, streams
 from conversations.kinds import COMPACTIONS, DELIVERIES, TOOLS, TURNS
 from conversations.models import (
+    Attachment,
     AttachmentUse,
     CallerRound,
     Compaction,
@@ -192,6 +193,38 @@ def a_file() -> AttachmentUse:
     row = store.store(1, b"a picture", read)
     store.refer(the_long_one().pk, new_id(), [store.reference(row, "a name")])
     return AttachmentUse.objects.get(attachment=row)
+
+
+@operation("inbox.receive, with a file")
+def receive_with_file() -> Callable[[], object]:
+    reference = store.reference(a_file().attachment, "a name")
+    return lambda: say(attachments=[reference])
+
+
+@operation("store.take")
+def take_file() -> Callable[[], object]:
+    sha256 = a_file().attachment.sha256
+    return lambda: store.take(1, sha256)
+
+
+@operation("store.store")
+def store_file() -> Callable[[], object]:
+    read = Read(media_type="image/png", width=1, height=1, thumbnail=b"small")
+    return lambda: store.store(1, b"another picture", read)
+
+
+@operation("store.forget")
+def forget_file() -> Callable[[], object]:
+    message_id = a_file().message_id
+    return lambda: store.forget([message_id])
+
+
+# Who refers to a file is asked of each that is old enough: in retention's run, once.
+@operation("store.collect", WHOLE)
+def collect_files() -> Callable[[], object]:
+    a_file().delete()
+    Attachment.objects.filter(sha256=store.hash_of(b"a picture")).update(used_at=datetime(2020, 1, 1, tzinfo=UTC))
+    return store.collect
 
 
 @operation("inbox.receive, with an idempotency key")

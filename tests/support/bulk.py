@@ -3,7 +3,7 @@
 200 owners, the first of whom has every fourth of 20,000 conversations; the first conversation has 100,000 messages.
 200,000 turns have ended, with 5 messages and 2 tool calls each; 500 are open. Of 2,000 requests of the last owner each
 has had a conversation of its own, and half of them a round of its caller's. Ids sort by time, as those of the host. The
-audit log has 420,000 entries.
+audit log has 420,000 entries. Of 20,000 files each came with two messages.
 """
 
 import time
@@ -124,6 +124,17 @@ INSERT INTO conversations_latermessage
            CASE WHEN n % 8 = 0 THEN 'wake' ELSE 'context' END, 'words', '', md5('later' || n), 'done', at, 1,
            pg_temp.turn(n), at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 4 = 0;
+
+-- Every fifth turn was asked with a file; each file came twice.
+INSERT INTO conversations_attachment
+    (id, owner_id, sha256, path, is_stored, media_type, size, width, height, has_thumbnail, text, problem, used_at)
+    SELECT pg_temp.id('600', n, n::bigint * {_STEP}), pg_temp.owner(pg_temp.of_turn(n)), md5('a' || n) || md5('b' || n),
+           'at/' || n, true, 'image/png', 50000, 640, 480, true, '', '', at
+    FROM generate_series(1, {TURNS}) n, LATERAL (SELECT pg_temp.at(n)) made (at) WHERE n % 10 = 0;
+INSERT INTO conversations_attachmentuse (attachment_id, conversation_id, message_id, name)
+    SELECT pg_temp.id('600', n, n::bigint * {_STEP}), pg_temp.conversation(pg_temp.of_turn(m)),
+           pg_temp.id('e00', m * {MESSAGES_A_TURN} + 1, m::bigint * {_STEP} + 1000), 'a picture'
+    FROM generate_series(1, {TURNS}) n, LATERAL (VALUES (n), (n - 5)) said (m) WHERE n % 10 = 0;
 
 INSERT INTO tools_approval
     (id, call_id, conversation_id, turn_id, owner_id, agent, tool_name, rule, request_id, arguments, arguments_hash,
