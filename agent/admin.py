@@ -142,8 +142,9 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        gone = sorted(set(self.instance.tools) - set(registry.names()))
-        choices = [(name, name) for name in registry.names()]
+        known = [tool.name for tool in registry.everything()]
+        gone = sorted(set(self.instance.tools) - set(known))
+        choices = [(name, name) for name in known]
         choices += [(name, f"{name} (no code registers it any more)") for name in gone]
         if "taint" in self.fields:  # whoever may only look has no field of it
             self.fields["taint"].required = False

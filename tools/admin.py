@@ -291,7 +291,7 @@ class ToolFilter(KnownValues):
     title, parameter_name = "tool", "tool_name"
 
     def values(self) -> list[str]:
-        return registry.names()
+        return [tool.name for tool in registry.everything()]
 
 
 @admin.register(SettingChange)

@@ -19,7 +19,9 @@ class ToolsConfig(AppConfig):
             return  # it imports the modules that it is told of, which are not those of inline tools
         autodiscover_modules("agent_tools")
         import_module("tools.workspace.agent_tools")  # a room of this app, and no app of its own
+        from tools.mcp import catalogue  # of models, which are there by now
 
+        registry.add_source(catalogue.find)
         # A tool without a schema would break the first turn it is offered in; here it breaks the start. And once the
         # schema is made, the registry lets go of the function.
         for tool in registry.registered():

@@ -53,6 +53,8 @@ def read_arguments(schema: dict[str, Any], raw: str) -> dict[str, Any]:
         errors = list(islice(leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS))
     except OverflowError:  # of multipleOf, which divides
         raise InvalidArguments("The arguments do not fit the tool's schema: a number is too large.") from None
+    except RecursionError:  # of a schema that refers to itself
+        raise InvalidArguments("The arguments do not fit the tool's schema: they are nested too deep.") from None
     if wrong := dict.fromkeys(explained(error) for error in errors):
         raise InvalidArguments(f"The arguments do not fit the tool's schema: {'; '.join(wrong)}.")
     return arguments  # type: ignore[no-any-return]  # the schema is an object's

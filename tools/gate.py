@@ -86,13 +86,18 @@ _setting = Rows(lambda: ToolSetting.objects.filter(name=Given("name")))
 
 
 def admit(
-    name: str, *, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None
+    name: str,
+    *,
+    agent_tools: AgentTools,
+    decided: Mapping[str, ToolSetting] | None = None,
+    tool: RegisteredTool | None = None,
 ) -> tuple[RegisteredTool, ToolSetting]:
     """The tool, if this agent may use it now, and its setting; raises :class:`Refused` by the first rule that says no.
 
-    ``decided``: what the admin has decided, by tool, where the caller has read it for many tools at once.
+    ``decided``: what the admin has decided, by tool, where the caller has read it for many tools at once; and ``tool``,
+    where it has that as well.
     """
-    return _passed(_admitting(name, agent_tools, decided))
+    return _passed(_admitting(name, agent_tools, decided, tool))
 
 
 def _passed(rules: Generator[str, None, T]) -> T:
@@ -106,11 +111,14 @@ def _passed(rules: Generator[str, None, T]) -> T:
 
 
 def _admitting(
-    name: str, agent_tools: AgentTools, decided: Mapping[str, ToolSetting] | None = None
+    name: str,
+    agent_tools: AgentTools,
+    decided: Mapping[str, ToolSetting] | None = None,
+    tool: RegisteredTool | None = None,
 ) -> Generator[str, None, tuple[RegisteredTool, ToolSetting]]:
     """The rules of who may use what, in their order: each one passed is yielded, the first that is not is raised."""
     try:
-        tool = registry.get(name)
+        tool = tool or registry.get(name)
     except UnknownTool:
         # Whoever has read what is decided looks at many tools, and not for a model that misspelt one.
         names = [] if decided is not None else [each.name for each in offered(agent_tools=agent_tools)]
@@ -129,6 +137,8 @@ def _admitting(
     if setting is None or not setting.enabled:
         raise Refused("not_enabled", f"The tool {name} is not enabled. An administrator can enable it.")
     yield "not_enabled"
+    if tool.withheld:
+        raise Refused("withheld", tool.withheld)
     if not agent_tools.include(name):
         raise Refused("not_for_agent", f"The tool {name} is not allowed to this agent.")
     yield "not_for_agent"
@@ -229,28 +239,28 @@ def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]
     """Every registered tool, with the rule that keeps this agent from it, or None if it may use it now."""
     decided = {setting.name: setting for setting in _settings()}
 
-    def forbidding_rule(name: str) -> str | None:
+    def forbidding_rule(tool: RegisteredTool) -> str | None:
         try:
-            admit(name, agent_tools=agent_tools, decided=decided)
+            admit(tool.name, agent_tools=agent_tools, decided=decided, tool=tool)
         except Refused as refusal:
             return refusal.rule
         return None
 
-    return [(tool, forbidding_rule(tool.name)) for tool in registry.registered()]
+    return [(tool, forbidding_rule(tool)) for tool in registry.everything()]
 
 
 def offered(*, agent_tools: AgentTools) -> list[RegisteredTool]:
     """The tools that this agent may use now. What nobody has enabled, and that is most, is not even read."""
     decided = {setting.name: setting for setting in _enabled()}
 
-    def may_be_used(name: str) -> bool:
+    def may_be_used(tool: RegisteredTool) -> bool:
         try:
-            admit(name, agent_tools=agent_tools, decided=decided)
+            admit(tool.name, agent_tools=agent_tools, decided=decided, tool=tool)
         except Refused:
             return False
         return True
 
-    return [tool for tool in registry.registered() if tool.name in decided and may_be_used(tool.name)]
+    return [tool for tool in registry.having(decided) if may_be_used(tool)]
 
 
 def request(
@@ -470,7 +480,7 @@ def warm_tools() -> None:
     :class:`tools.sandbox.modes.SandboxMissing` if they cannot have the sandbox that is demanded."""
     _stopping.clear()
     enabled = set(ToolSetting.objects.filter(enabled=True).values_list("name", flat=True))
-    tools = [tool for tool in registry.registered() if tool.name in enabled]
+    tools = registry.having(enabled)
     for kind in KINDS:
         kind.start(tools)
 

@@ -354,3 +354,6 @@ class ApprovalVote(models.Model):
 
     def __str__(self) -> str:
         return self.voter
+
+
+from tools.mcp.models import McpServer, McpTool  # noqa: E402, F401

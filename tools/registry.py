@@ -20,8 +20,8 @@ runs *inline*: in the process of the worker, and under a time limit for its stat
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
@@ -79,7 +79,8 @@ class RegisteredTool:
     its process is given. ``module``: the one that registers it. ``runner``: what runs its calls, for the gate.
     ``untrusted``: what it returns may come from anybody, as a web page does. ``stays_inside``: it changes nothing but
     what the agent keeps for this owner, and marks what it writes in a conversation that is tainted. ``requires``: what
-    its machine must have, by names of :mod:`tools.requirements`.
+    its machine must have, by names of :mod:`tools.requirements`. ``withheld``: why nobody may use it now, whoever has
+    enabled it; "" for those that are of this code. ``given_schema``: of a tool that is no function of ours.
     """
 
     name: str
@@ -93,6 +94,8 @@ class RegisteredTool:
     untrusted: bool = False
     stays_inside: bool = False
     requires: tuple[str, ...] = ()
+    withheld: str = ""
+    given_schema: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def inline(self) -> bool:
@@ -110,6 +113,8 @@ class RegisteredTool:
 
         Raises :class:`ToolDefinitionError` where :func:`tools.schemas.arguments_schema` does.
         """
+        if self.given_schema is not None:
+            return self.given_schema
         from tools.schemas import arguments_schema
 
         schema = arguments_schema(_awaiting_schema[self.name])
@@ -162,6 +167,8 @@ def tool(
                 raise ToolDefinitionError(f"{tool_name}: the argument {parameter.name} needs a type.")
         if "<locals>" in function.__qualname__:
             raise ToolDefinitionError(f"{tool_name}: a tool must be defined at the top of its module.")
+        if tool_name.startswith("mcp_"):
+            raise ToolDefinitionError(f"{tool_name}: names that begin with mcp_ are of the tools of MCP servers.")
         inline = _is_inline(tool_name, function)
         if effects not in (known_effects := ("read", "write", "rows") if inline else ("read", "write")):
             allowed = " or ".join(f'"{each}"' for each in known_effects)
@@ -215,21 +222,45 @@ def _is_inline(tool_name: str, function: Callable[..., Any]) -> bool:
     return bool(callers)
 
 
+# Finds the tools of this host that no code registers, but rows: those of these names, or all for None.
+Source = Callable[[Collection[str] | None], list[RegisteredTool]]
+_sources: list[Source] = []
+
+
+def add_source(source: Source) -> None:
+    """Have the tools of rows known; where only those of code are meant, they are not asked for, and no row is read."""
+    if source not in _sources:
+        _sources.append(source)
+
+
 def get(name: str) -> RegisteredTool:
     """The tool of that name; raises :class:`UnknownTool`."""
-    try:
-        return _tools[name]
-    except KeyError:
-        raise UnknownTool(name) from None
+    if found := having([name]):
+        return found[0]
+    raise UnknownTool(name)
+
+
+def having(names: Collection[str]) -> list[RegisteredTool]:
+    """Those of these names that there are, by name."""
+    found = {name: _tools[name] for name in names if name in _tools}
+    if others := [name for name in names if name not in found]:
+        found |= {tool.name: tool for source in _sources for tool in source(others)}
+    return [found[name] for name in sorted(found)]
+
+
+def everything() -> list[RegisteredTool]:
+    """All tools by name, those of rows as well."""
+    found = {tool.name: tool for source in _sources for tool in source(None)} | _tools
+    return [found[name] for name in sorted(found)]
 
 
 def names() -> list[str]:
-    """The names of all registered tools, sorted."""
+    """The names of all tools that are registered by code, sorted."""
     return sorted(_tools)
 
 
 def registered() -> Iterator[RegisteredTool]:
-    """All registered tools, by name."""
+    """All tools that are registered by code, by name."""
     return (_tools[name] for name in names())
 
 

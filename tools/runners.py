@@ -1,6 +1,5 @@
-"""What runs a tool's calls: a child process or the worker itself. Each registered tool has its runner, as a value.
-
-A further kind of runner (for the tools of a server elsewhere, say) is one more class here, and a place in ``KINDS``.
+"""What runs a tool's calls: a child process, the worker itself, or an MCP server. Each tool has its runner, as a value.
+A further kind of runner is one more class here, and a place in ``KINDS``.
 
 A tool's process imports the registry, and this with it, without Django; so each runner imports what it runs calls with
 when it runs the first. Only the gate has calls run; a test walks the code to see that nobody else does.
@@ -122,4 +121,41 @@ class Inline(Runner):
         return run_inline(self, admitted)
 
 
-KINDS: tuple[type[Runner], ...] = (InChild, Inline)
+@dataclass(frozen=True, kw_only=True)
+class OnMcpServer(Runner):
+    """The tool of that name of an MCP server, as long as its description has this hash."""
+
+    server_id: int
+    name: str
+    hash: str
+
+    @property
+    def defined_in(self) -> str:
+        return f"an MCP server, as {self.name}"
+
+    def run_admitted(self, admitted: AdmittedCall) -> Outcome:
+        from tools.mcp.calling import run_on_server
+
+        return run_on_server(self, admitted)
+
+    @classmethod
+    def start(cls, tools: Sequence[RegisteredTool]) -> None:
+        from tools.mcp.keeping import keeper
+
+        keeper().start()
+
+    @classmethod
+    def stop(cls) -> None:
+        from tools.mcp.keeping import keeper
+
+        keeper().stop()
+
+    @classmethod
+    def close(cls) -> None:
+        from tools.mcp.keeping import keeper
+
+        keeper().close()
+        keeper.cache_clear()
+
+
+KINDS: tuple[type[Runner], ...] = (InChild, Inline, OnMcpServer)

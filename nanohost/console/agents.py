@@ -27,7 +27,7 @@ from nanohost.console import holding
 from nanohost.lib.admin import diff, shown
 from nanohost.lib.text import duration
 from scheduler.models import Schedule
-from tools import gate, registry
+from tools import gate
 from tools.models import ToolSetting
 
 # Of each kind, so many are listed; among the latest turns of all agents, so many are looked at.
@@ -119,7 +119,7 @@ def profile_of(agent: Agent) -> dict[str, Any]:
         {"name": tool.name, "rule": rule, "simulator": _simulator(agent, tool.name)}
         for tool, rule in gate.survey(agent_tools=agent.allowed_tools())
     ]
-    gone = [] if agent.every_tool else sorted(set(agent.tools) - set(registry.names()))
+    gone = [] if agent.every_tool else sorted(set(agent.tools) - {tool["name"] for tool in tools})
     return {
         "agent": agent,
         "model": shown(agent.model) or f"LLM_MODEL_DEFAULT, {settings.LLM_MODEL_DEFAULT}",

@@ -27,12 +27,15 @@ PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler",
 
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
 LEADS_TO_A_TOOL = {("tools", "inline"), ("tools", "runners"), ("gate", "KINDS")}
+LEADS_TO_A_TOOL |= {("mcp", "calling"), ("mcp", "keeping")}
 LEADS_TO_A_TOOL |= {("sandbox", name) for name in ("children", "child", "forkserver")}
 # Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
 # know what an argument or an item is; only where they are at home they are not.
 RUNS_A_TOOL = {"ChildPool", "Child", "ForkServer", "_decide_and_run", "child", "children", "forkserver", "pool"}
 RUNS_A_TOOL |= {"AdmittedCall", "InChild", "Inline", "run_admitted", "run_in_child", "run_inline"}
+RUNS_A_TOOL |= {"OnMcpServer", "run_on_server", "Keeper"}
 HOMES = {"tools.gate", "tools.runners", "tools.inline"}
+HOMES |= {"tools.mcp.calling", "tools.mcp.keeping"}
 HOMES |= {"tools.sandbox.children", "tools.sandbox.child", "tools.sandbox.forkserver"}
 # Names by which a tool's function can be had: a way everywhere.
 HAS_TOOLS = {"_awaiting_schema", "_tools", "agent_tools"}
@@ -153,6 +156,17 @@ ALLOWED = {
     ("tools.registry", "Inline"): "The same.",
     ("tools.runners", "tools.sandbox.children"): "Has a call run in a child, for the gate.",
     ("tools.runners", "tools.inline"): "Has a call run in the worker itself, for the gate.",
+    ("tools.runners", "tools.mcp.calling"): "Has a call run by an MCP server, for the gate.",
+    ("tools.runners", "tools.mcp.keeping"): "Starts and ends the keeper, for the gate.",
+    ("tools.mcp.calling", "tools.mcp.keeping"): "Asks the keeper, for the gate.",
+    ("tools.mcp.calling", "tools.runners"): "Is handed what it runs, as a value.",
+    ("tools.mcp.catalogue", "tools.mcp.keeping"): "Asks which tools a server has, and has none run.",
+    ("tools.mcp.catalogue", "tools.runners.OnMcpServer"): "Gives each tool its runner, and has none run.",
+    ("tools.mcp.catalogue", "OnMcpServer"): "The same.",
+    ("tools.mcp.keeping", "subprocess"): "Starts the keeper.",
+    ("tools.mcp.launch", "os.exec*"): "Becomes a server's program, in its box.",
+    ("tools.mcp.stdio", "asyncio.create_subprocess_*"): "Starts servers' programs, in the keeper.",
+    ("tools.mcp.stdio", "asyncio.subprocess"): "The same.",
     ("tools.documents.reading", "tools.sandbox.children"): "Has files read in a child, by a function of ours alone.",
     ("tools.documents.reading", "pool"): "The same.",
     ("tools.sandbox.children", "tools.runners"): "Is handed what it runs, as a value.",
@@ -425,6 +439,8 @@ def test_what_runs_a_tool_is_known_by_its_present_name():
             "runners.py",
             "inline.py",
             "registry.py",
+            "mcp/calling.py",
+            "mcp/keeping.py",
             "sandbox/children.py",
             "sandbox/forkserver.py",
         )

@@ -124,6 +124,7 @@ def _who() -> str:
 
 
 def _known(name: str) -> str:
-    if name not in registry.names():
-        raise CommandError(f"There is no tool named {name!r}; there are: {', '.join(registry.names())}.")
+    names = [tool.name for tool in registry.everything()]
+    if name not in names:
+        raise CommandError(f"There is no tool named {name!r}; there are: {', '.join(names)}.")
     return name

@@ -1,0 +1,66 @@
+"""Runs calls of MCP servers' tools. Only the gate may have a call run here; a test walks the code to see that."""
+
+from django.db import close_old_connections
+
+from nanohost.lib.text import storable
+from tools import calls
+from tools.calls import Outcome
+from tools.errors import CallLost
+from tools.mcp import catalogue, keeping
+from tools.mcp.models import McpServer
+from tools.models import CallStatus
+from tools.results import cap
+from tools.runners import AdmittedCall, OnMcpServer
+
+# After these, a server may have done what it was asked.
+_IN_DOUBT = ("timeout", "crashed", "interrupted", "output")
+
+
+def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
+    """Run a call once. One with side effects that was sent and not answered is UNKNOWN.
+
+    Raises :class:`tools.errors.Interrupted` if a shutdown stopped it, and :class:`CallLost` if it was no longer wanted.
+    """
+    server = McpServer.objects.filter(pk=runner.server_id).first()
+    if server is None:
+        return _failed("unavailable", "its server is not there any more; it was not run")
+    try:
+        spec = keeping.spec_of(server)
+        close_old_connections()  # none is kept while it runs
+        answer = keeping.keeper().ask(
+            {
+                "ask": "call",
+                "server": spec,
+                "tool": runner.name,
+                "hash": runner.hash,
+                "arguments": admitted.arguments,
+                "seconds": admitted.timeout,
+            },
+            seconds=admitted.timeout,
+            still_wanted=admitted.still_wanted,
+            repeatable=admitted.tool.effects == "read",
+        )
+    except keeping.NotStarted as why:
+        server.note_error(str(why))
+        return _failed("unavailable", f"{why}; it was not run")
+    if answer is None:
+        raise CallLost(admitted.call.pk)
+    text = storable(str(answer.get("text", "")))
+    if answer.get("ok"):
+        return Outcome(status=CallStatus.SUCCESS, result=cap(text, admitted.output_bytes))
+    rule = str(answer.get("rule", "output"))
+    if rule == "changed":
+        catalogue.take_in(server, answer)
+        return _failed("mcp_changed", f"{text}; it was not run. An administrator has to see it first")
+    if rule == "unavailable":
+        server.note_error(text)
+        return _failed(rule, f"{text}; it was not run")
+    if rule in _IN_DOUBT:
+        server.note_error(text)
+        if admitted.tool.effects == "write":
+            return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({text})", rule=rule)
+    return Outcome(status=CallStatus.FAILED, result=f"FAILED: {cap(text, admitted.output_bytes)}", rule=rule)
+
+
+def _failed(rule: str, text: str) -> Outcome:
+    return Outcome(status=CallStatus.FAILED, result=f"FAILED: {cap(text, 2000)}", rule=rule)

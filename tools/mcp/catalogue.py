@@ -1,0 +1,154 @@
+"""The tools of MCP servers as registry and gate know them: made of rows, and taken in from what servers tell."""
+
+import json
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
+
+from django.db import transaction
+
+from nanohost.accounts import audit
+from nanohost.lib import clock
+from nanohost.lib.clock import Now
+from nanohost.lib.text import clip, storable
+from tools.mcp import keeping
+from tools.mcp.definitions import Definition, Unfit, checked, full_name, usable
+from tools.mcp.models import McpServer, McpTool
+from tools.models import ToolSetting
+from tools.permissions import Permission
+from tools.registry import RegisteredTool
+from tools.runners import OnMcpServer
+
+PREFIX = "mcp_"
+
+
+def find(names: Collection[str] | None) -> list[RegisteredTool]:
+    """Those of these names, or all, as the registry wants them. Without a name of ours, no row is read."""
+    ours = None if names is None else [name for name in names if name.startswith(PREFIX)]
+    if ours is not None and not ours:
+        return []
+    rows = McpTool.objects.select_related("server").filter(gone=False)
+    return [_registered(row) for row in (rows if ours is None else rows.filter(full_name__in=ours))]
+
+
+def _registered(row: McpTool) -> RegisteredTool:
+    withheld = ""
+    if not row.server.enabled:
+        withheld = f"The MCP server {row.server.name} is not enabled. An administrator can enable it."
+    elif not row.is_seen:
+        withheld = (
+            f"The tool {row.full_name} is new, or was changed by its server. An administrator has to see it first."
+        )
+    return _made(
+        row.full_name,
+        row.description,
+        row.hash,
+        row.server_id,
+        row.name,
+        row.server.timeout_seconds,
+        row.reads and row.hints_read,
+        withheld,
+        json.dumps(row.schema),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _made(
+    name: str,
+    description: str,
+    pin: str,
+    server_id: int,
+    of_server: str,
+    timeout: float,
+    reads: bool,
+    withheld: str,
+    schema: str,
+) -> RegisteredTool:
+    """The same object as long as nothing changes, so that what is made of it is made once."""
+    return RegisteredTool(
+        name=name,
+        module="tools.mcp",
+        description=description,
+        permissions=(Permission.NET_HTTP,),
+        effects="read" if reads else "write",
+        timeout=timeout,
+        secrets=(),
+        runner=OnMcpServer(server_id=server_id, name=of_server, hash=pin),
+        untrusted=True,
+        withheld=withheld,
+        given_schema=usable(json.loads(schema)),
+    )
+
+
+def refresh(server: McpServer) -> dict[str, str]:
+    """Ask a server for its tools and take them in. Returns why some of them are none, by name; raises
+    :class:`tools.mcp.keeping.NotStarted` if it does not answer."""
+    request = {"ask": "list", "server": keeping.spec_of(server)}
+    answer = keeping.keeper().ask(request, seconds=30, still_wanted=lambda: True, repeatable=True)
+    if not answer or not answer["ok"]:
+        text = answer["text"] if answer else "it was not asked"
+        server.note_error(storable(text))
+        raise keeping.NotStarted(text)
+    take_in(server, answer)
+    unfit: dict[str, str] = answer["unfit"]
+    return unfit
+
+
+def take_in(server: McpServer, told: dict[str, Any]) -> None:
+    """Store what a server tells of its tools. One that is new or was changed is off until somebody has seen it."""
+    found: dict[str, Definition] = {}
+    for each in told.get("tools", ()):
+        try:
+            made = checked(Definition(**each))
+        except (Unfit, TypeError):  # the keeper has left these out
+            continue
+        found[made.name] = made
+    with transaction.atomic():
+        McpServer.objects.select_for_update().get(pk=server.pk)  # one at a time
+        known = {row.name: row for row in server.tools.all()}
+        for name, made in found.items():
+            _store(server, known.get(name) or McpTool(server=server, name=name), made)
+        for name in known.keys() - found.keys():
+            McpTool.objects.filter(pk=known[name].pk).update(gone=True)
+        McpServer.objects.filter(pk=server.pk).update(listed_at=Now(), last_error="", last_error_at=None)
+
+
+def _store(server: McpServer, row: McpTool, made: Definition) -> None:
+    same = row.pk and (row.hash, row.hints_read, row.gone) == (made.hash, made.reads, False)
+    if same:
+        return
+    was = row.hash
+    row.full_name = full_name(server.name, made.name)
+    row.description, row.schema, row.hash = made.description, made.schema, made.hash
+    row.hints_read, row.gone = made.reads, False
+    if was != made.hash:
+        row.changed_at = clock.read()
+    row.save()
+    ToolSetting.objects.get_or_create(name=row.full_name)
+    if was != made.hash:
+        audit.record(
+            "mcp_tool.changed" if was else "mcp_tool.found", about=row, name=row.full_name, after={"hash": made.hash}
+        )
+
+
+def see(tool: McpTool, *, expected: str, by: str, reads: bool | None = None) -> bool:
+    """Note that somebody has seen a tool as it is; False if it has changed since they looked. ``expected``: the hash
+    that they have seen. ``reads``: whether they agree that it changes nothing."""
+    with transaction.atomic():
+        row = McpTool.objects.select_for_update().get(pk=tool.pk)
+        if row.hash != expected:
+            return False
+        before = row.seen_hash
+        row.seen_hash, row.seen_description, row.seen_schema = row.hash, row.description, row.schema
+        row.seen_by, row.seen_at = clip(by, 200), clock.read()
+        if reads is not None:
+            row.reads = reads and row.hints_read
+        row.save()
+        audit.record(
+            "mcp_tool.seen",
+            about=row,
+            name=row.full_name,
+            before={"hash": before},
+            after={"hash": row.hash, "reads": row.reads},
+        )
+    return True

@@ -1,0 +1,167 @@
+"""What a server says of a tool, held against what a gate can work with. Pure.
+
+A name, a description and a schema are foreign text that goes into every prompt. What is too large, or cannot be checked
+in bounded time, is no tool here; the reason is told to the administrator.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MAX_NAME = 64
+MOST_TOOLS = 200
+MOST_DESCRIPTION = 8_000
+MOST_SCHEMA_BYTES = 64 * 1024
+MOST_DEPTH = 32
+
+# Keywords of JSON Schema by what stands in them: a schema, schemas in a list, schemas by name.
+_SCHEMA = {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
+_SCHEMA |= {"unevaluatedItems", "unevaluatedProperties"}
+_LIST = {"anyOf", "oneOf", "allOf", "prefixItems"}
+_NAMED = {"properties", "$defs", "definitions", "dependentSchemas"}
+# Those that look at the same value again; each may double the work.
+_IN_PLACE = {"not", "if", "then", "else", "anyOf", "oneOf", "allOf", "dependentSchemas"}
+_MOST_WORK = 1_000
+
+_LOCAL = re.compile(r"#/(\$defs|definitions)/([^/~%]{1,200})")
+_UNFIT = {"patternProperties", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$vocabulary"}
+
+
+class Unfit(ValueError):
+    """A server's tool cannot be one here; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A tool as its server describes it. ``reads``: the server's hint that it changes nothing."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    reads: bool = False
+
+    @property
+    def hash(self) -> str:
+        """Of all that a model is told of it: what has been seen is told from what has not by this."""
+        return hash_of(self.name, self.description, self.schema)
+
+
+def hash_of(name: str, description: str, schema: Any) -> str:
+    """SHA-256, hexadecimal, of a name, a description and a schema."""
+    said = json.dumps([name, description, schema], sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def checked(definition: Definition) -> Definition:
+    """The definition; raises :class:`Unfit` if it cannot be a tool here."""
+    if not definition.name or len(definition.name) > 200 or not definition.name.isprintable():
+        raise Unfit("its name is empty, too long, or not printable")
+    if len(definition.description) > MOST_DESCRIPTION or "\0" in definition.description:
+        raise Unfit(f"its description is longer than {MOST_DESCRIPTION} characters")
+    if _too_deep(definition.schema):
+        raise Unfit(f"its schema is nested deeper than {MOST_DEPTH} levels")
+    if len(json.dumps(definition.schema)) > MOST_SCHEMA_BYTES:
+        raise Unfit(f"its schema is larger than {MOST_SCHEMA_BYTES} bytes")
+    if definition.schema.get("type") != "object":
+        raise Unfit("its schema is not that of an object")
+    if "\\u0000" in json.dumps(definition.schema):
+        raise Unfit("its schema has characters that cannot be stored")
+    _bounded_work(usable(definition.schema))
+    return definition
+
+
+def usable(schema: Any) -> Any:
+    """A schema without what is not taken from a server: its regular expressions, which may take a gate for ever; raises
+    :class:`Unfit` for what would mean something else without it, and for what refers to anything outside."""
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _UNFIT:
+            raise Unfit(f"its schema uses {keyword}")
+        if keyword == "$ref" and not (isinstance(value, str) and _LOCAL.fullmatch(value)):
+            raise Unfit("its schema refers to something outside of itself")
+        if keyword in ("pattern", "$schema", "format"):
+            continue
+        if keyword in _SCHEMA:
+            made[keyword] = usable(value)
+        elif keyword in _LIST and isinstance(value, list):
+            made[keyword] = [usable(each) for each in value]
+        elif keyword in _NAMED and isinstance(value, dict):
+            made[keyword] = {name: usable(each) for name, each in value.items()}
+        else:
+            made[keyword] = value
+    return made
+
+
+def full_name(server: str, tool: str) -> str:
+    """The name that a model knows it by: ``mcp_<server>_<tool>``, within what OpenAI's API takes. A name that had to be
+    changed for it ends with a part of its hash, so that it is nobody else's."""
+    fit = re.sub(r"[^A-Za-z0-9_-]", "_", tool)
+    whole = f"mcp_{server}_{fit}"
+    if fit == tool and len(whole) <= MAX_NAME:
+        return whole
+    return f"{whole[: MAX_NAME - 9]}_{hashlib.sha256(tool.encode()).hexdigest()[:8]}"
+
+
+def _too_deep(schema: Any) -> bool:
+    level = [schema]
+    for _ in range(MOST_DEPTH):
+        level = [
+            below
+            for each in level
+            if isinstance(each, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _bounded_work(schema: dict[str, Any]) -> None:
+    """See that no value is looked at without end, or too often, by a schema whose parts refer to each other."""
+    known: dict[int, int] = {}
+    open_: set[int] = set()
+
+    def work(part: Any) -> int:
+        if not isinstance(part, dict):
+            return 1
+        if id(part) in known:
+            return known[id(part)]
+        if id(part) in open_:
+            raise Unfit("its schema refers to itself without end")
+        open_.add(id(part))
+        total = 1 + sum(map(work, _in_place(schema, part)))
+        open_.discard(id(part))
+        if total > _MOST_WORK:
+            raise Unfit("its schema has too many alternatives")
+        known[id(part)] = total
+        return total
+
+    for part in _parts(schema):
+        work(part)
+
+
+def _in_place(root: dict[str, Any], part: dict[str, Any]) -> Iterator[Any]:
+    if "$ref" in part and (found := _LOCAL.fullmatch(part["$ref"])):
+        definitions = root.get(found[1])
+        if not isinstance(definitions, dict) or found[2] not in definitions:
+            raise Unfit("its schema refers to what is not in it")
+        yield definitions[found[2]]
+    for keyword in _IN_PLACE & part.keys():
+        value = part[keyword]
+        yield from value if isinstance(value, list) else value.values() if keyword in _NAMED else [value]
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas within one; it is no deeper than MOST_DEPTH."""
+    if isinstance(schema, dict):
+        yield schema
+        for value in schema.values():
+            yield from _parts(value)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _parts(each)

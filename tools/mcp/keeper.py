@@ -1,0 +1,340 @@
+"""``python -m tools.mcp.keeper FD``: the process that talks to MCP servers, and alone imports the package ``mcp``.
+
+A worker starts it and hands it, over the socket FD, one connection for each thing it asks. The keeper has none of the
+host's keys: what a server is to be given comes with the request. It ends with its worker. Imports no Django.
+
+A server is started by the first request for it and stays. It is ended when nobody has asked for a while, and after it
+failed to start it is left alone for longer and longer. Each has a task of its own, which enters its session and leaves
+it: what a broken connection raises is raised there.
+"""
+
+import array
+import asyncio
+import hashlib
+import json
+import logging
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+
+from nanohost.lib.process import close_to_others
+from tools.mcp.definitions import MOST_TOOLS, Definition, Unfit, checked
+from tools.mcp.frames import LENGTH, MOST_BYTES, packed
+from tools.mcp.stdio import Program
+
+IDLE_SECONDS = 600.0
+START_SECONDS = 30.0
+MOST_BACKOFF_SECONDS = 60.0
+# How often a server that says that its tools have changed is asked which it has.
+RELIST_SECONDS = 1.0
+# Characters of each end of a result; the worker cuts it further.
+_ENDS = 1 << 18
+
+
+class Unavailable(Exception):
+    """A server could not be asked: nothing has been sent to it."""
+
+
+class Session:
+    """One server, started, with its task. ``ended``: it answers nothing any more."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.program = Program()
+        self.client: Client | None = None
+        self.tools: dict[str, Definition] = {}
+        self.unfit: dict[str, str] = {}
+        self.error = ""
+        self.used = time.monotonic()
+        self.calls = 0
+        self.ready, self.closing, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._changed, self._listing = asyncio.Event(), asyncio.Lock()
+        self._listed_at = 0.0
+        self.task = asyncio.create_task(self._live(spec))
+
+    async def _live(self, spec: dict[str, Any]) -> None:
+        try:
+            streams = self.program.run(spec["command"], spec["environment"], spec["cwd"])
+            async with Client(
+                streams, message_handler=self._hear, cache=None, read_timeout_seconds=START_SECONDS
+            ) as client:
+                self.client = client
+                await self.list()
+                self.ready.set()
+                await _first(self.closing.wait(), self.program.ended.wait())
+        except BaseException as error:  # whatever a session is torn down by, also an ExceptionGroup
+            self.error = _words(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            said = self.program.errors.decode("utf-8", "replace").strip().splitlines()
+            why = self.program.why or self.error
+            self.error = ": ".join(filter(None, (why, said[-1][:300] if said and why else "")))
+            self.ended.set()
+            self.ready.set()
+
+    async def _hear(self, message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._changed.set()
+
+    async def list(self) -> None:
+        """Ask which tools it has."""
+        async with self._listing:
+            self._changed.clear()
+            assert self.client
+            found: dict[str, Definition] = {}
+            unfit: dict[str, str] = {}
+            cursor: str | None = None
+            while len(found) + len(unfit) < MOST_TOOLS:
+                params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
+                page = await self.client.session.list_tools(params=params)
+                for tool in page.tools[: MOST_TOOLS - len(found) - len(unfit)]:
+                    made = Definition(
+                        name=tool.name,
+                        description=tool.description or "",
+                        schema=tool.input_schema,
+                        reads=bool(tool.annotations and tool.annotations.read_only_hint),
+                    )
+                    try:
+                        found[tool.name] = checked(made)
+                    except Unfit as why:
+                        unfit[tool.name[:200]] = str(why)
+                if not (cursor := page.next_cursor) or not page.tools:
+                    break
+            self.tools, self.unfit, self._listed_at = found, unfit, time.monotonic()
+
+    async def list_if_changed(self) -> None:
+        """Ask again if it said that they have changed: before a call, and not each time it says so."""
+        if self._changed.is_set() and time.monotonic() - self._listed_at > RELIST_SECONDS:
+            await self.list()
+
+    def told(self) -> dict[str, Any]:
+        """Its tools, for the worker."""
+        return {
+            "tools": [
+                {"name": each.name, "description": each.description, "schema": each.schema, "reads": each.reads}
+                for each in self.tools.values()
+            ],
+            "unfit": self.unfit,
+        }
+
+
+class Keeper:
+    """All servers of one worker, by what they are started with."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._failures: dict[str, tuple[int, float, str]] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def session(self, spec: dict[str, Any]) -> Session:
+        """The server, started; raises :class:`Unavailable`."""
+        key = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            session = self._sessions.get(key)
+            if session and not session.ended.is_set() and not session.program.ended.is_set():
+                session.used = time.monotonic()
+                return session
+            failures, until, why = self._failures.get(key, (0, 0.0, ""))
+            if (left := until - time.monotonic()) > 0:
+                raise Unavailable(f"it could not be started ({why}); it is tried again in {left:.0f} s")
+            session = self._sessions[key] = Session(spec)
+            try:
+                await asyncio.wait_for(session.ready.wait(), START_SECONDS)
+            except TimeoutError:
+                session.error = session.error or "it did not answer"
+            if session.ended.is_set() or not session.client or not session.ready.is_set():
+                await self._end(session)
+                del self._sessions[key]
+                failures += 1
+                pause = min(MOST_BACKOFF_SECONDS, 2.0 ** (failures - 1))
+                self._failures[key] = (failures, time.monotonic() + pause, session.error)
+                raise Unavailable(f"it could not be started ({session.error})")
+            self._failures.pop(key, None)
+            return session
+
+    async def sweep(self) -> None:
+        """End those that nobody has asked for a while, and forget those that have ended."""
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 20)
+            for key, session in list(self._sessions.items()):
+                idle = not session.calls and time.monotonic() - session.used > IDLE_SECONDS
+                if idle or session.ended.is_set():
+                    del self._sessions[key]
+                    await self._end(session)
+
+    async def close(self) -> None:
+        """End all of them."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*map(self._end, sessions))
+
+    async def _end(self, session: Session) -> None:
+        session.closing.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(session.ended.wait(), 3)
+        if not session.ended.is_set():
+            session.task.cancel()
+        await asyncio.gather(session.task, return_exceptions=True)
+
+    async def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What is said to one request."""
+        try:
+            session = await self.session(asked["server"])
+            if asked["ask"] == "list":
+                await session.list()
+                return {"ok": True, **session.told()}
+            await session.list_if_changed()
+        except (Unavailable, MCPError, ValueError, RuntimeError) as error:
+            return {"ok": False, "rule": "unavailable", "text": _words(error)}
+        found = session.tools.get(asked["tool"])
+        if found is None or found.hash != asked["hash"]:
+            return {
+                "ok": False,
+                "rule": "changed",
+                "text": "its server describes it in another way by now",
+                **session.told(),
+            }
+        session.calls += 1
+        try:
+            return await self._call(session, asked)
+        finally:
+            session.calls -= 1
+            session.used = time.monotonic()
+
+    async def _call(self, session: Session, asked: dict[str, Any]) -> dict[str, Any]:
+        assert session.client
+        call = asyncio.create_task(
+            session.client.session.send_request(
+                types.CallToolRequest(
+                    params=types.CallToolRequestParams(name=asked["tool"], arguments=asked["arguments"])
+                ),
+                types.CallToolResult,
+                request_read_timeout_seconds=asked["seconds"],
+            )
+        )
+        try:
+            await _first(call, session.ended.wait(), session.program.ended.wait())
+            if not call.done():  # its program has ended: what it has written was read before
+                await asyncio.wait([call], timeout=0.2)
+            if not call.done():
+                return {"ok": False, "rule": session.program.rule, "text": session.program.why or "its server ended"}
+            return _result(call.result())
+        except MCPError as error:
+            code = error.error.code
+            if session.program.ended.is_set() or code == types.CONNECTION_CLOSED:
+                return {"ok": False, "rule": session.program.rule, "text": session.program.why or "its server ended"}
+            if code == types.REQUEST_TIMEOUT:
+                return {"ok": False, "rule": "timeout", "text": f"timed out after {asked['seconds']:g} s"}
+            return {"ok": False, "rule": "raised", "text": _cut(error.error.message)}
+        except (ValueError, RuntimeError) as error:  # an answer that is none
+            return {"ok": False, "rule": "output", "text": f"its server's answer cannot be read: {_words(error)}"}
+        finally:
+            call.cancel()
+
+
+def _result(result: types.CallToolResult) -> dict[str, Any]:
+    parts = [_part(each) for each in result.content]
+    if result.structured_content is not None and not any(
+        isinstance(each, types.TextContent) for each in result.content
+    ):
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    text = _cut("\n".join(parts))
+    return {"ok": False, "rule": "raised", "text": text} if result.is_error else {"ok": True, "text": text}
+
+
+def _part(part: Any) -> str:
+    """A part of a result as text; what is none is described."""
+    if isinstance(part, types.TextContent):
+        return part.text
+    if isinstance(part, types.ImageContent | types.AudioContent):
+        return f"[{part.type}: {part.mime_type[:100]}, {len(part.data) * 3 // 4} bytes]"
+    if isinstance(part, types.EmbeddedResource):
+        text = getattr(part.resource, "text", None)
+        return text if text is not None else f"[resource: {str(part.resource.uri)[:300]}]"
+    return f"[{part.type}: {str(getattr(part, 'uri', ''))[:300]}]"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 2 * _ENDS else f"{text[:_ENDS]}\n[cut: {len(text)} characters]\n{text[-_ENDS:]}"
+
+
+def _words(error: BaseException) -> str:
+    """An error in a few words; of a group, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{str(error)[:300] or type(error).__name__}"
+
+
+async def _first(*waits: Any) -> None:
+    """Wait for the first of these; a task among them goes on."""
+    tasks = [each if isinstance(each, asyncio.Task) else asyncio.create_task(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, given in zip(tasks, waits, strict=True):
+            if task is not given:
+                task.cancel()
+
+
+async def _serve(keeper: Keeper, connection: socket.socket) -> None:
+    """One request; whoever hangs up wants no answer any more, and the call is cancelled."""
+    reader, writer = await asyncio.open_connection(sock=connection, limit=MOST_BYTES)
+    try:
+        (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        asked = json.loads(await reader.readexactly(size))
+        answer = asyncio.create_task(keeper.answer(asked))
+        try:
+            await _first(answer, reader.read(1))
+            if answer.done():
+                writer.write(packed(answer.result()))
+                await writer.drain()
+        finally:
+            answer.cancel()
+    except (OSError, EOFError):
+        pass
+    finally:
+        writer.close()
+
+
+async def main(control: socket.socket) -> None:
+    keeper, tasks, over = Keeper(), set[asyncio.Task[None]](), asyncio.Event()
+    control.setblocking(False)
+
+    def take() -> None:
+        try:
+            said, passed, _, _ = control.recvmsg(1, socket.CMSG_SPACE(4))
+        except BlockingIOError:
+            return
+        except OSError:
+            said, passed = b"", []
+        if not said:
+            asyncio.get_running_loop().remove_reader(control)
+            over.set()
+            return
+        for level, kind, data in passed:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                (fd,) = array.array("i", data[:4])
+                connection = socket.socket(fileno=fd)
+                connection.setblocking(False)
+                task = asyncio.create_task(_serve(keeper, connection))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+    asyncio.get_running_loop().add_reader(control, take)
+    sweeper = asyncio.create_task(keeper.sweep())
+    await over.wait()
+    sweeper.cancel()
+    for task in tasks:
+        task.cancel()
+    await keeper.close()
+
+
+if __name__ == "__main__":
+    close_to_others()
+    logging.disable(logging.CRITICAL)  # what servers say may hold anything
+    asyncio.run(main(socket.socket(fileno=int(sys.argv[1]))))

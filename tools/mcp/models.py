@@ -1,0 +1,142 @@
+"""MCP servers, and what they say of their tools."""
+
+import re
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models import F
+
+from nanohost.lib.clock import Now
+
+# Of the variables, or the files that `<name>_FILE` names, whose values a server may be given: nothing else of the
+# host's environment, whoever writes it into a server's row.
+SECRET_NAME = re.compile(r"MCP_SECRET_[A-Z0-9_]{1,80}")
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+# What would have a server's process load other code, or look elsewhere for programs.
+_NOT_GIVEN = re.compile(r"(LD_|DYLD_|PYTHON).*|PATH|HOME")
+
+
+class Transport(models.TextChoices):
+    """How a server is talked to."""
+
+    STDIO = "stdio", "a program of this machine (stdio)"
+
+
+def validate_arguments(arguments: Any) -> None:
+    """A list of texts."""
+    if not isinstance(arguments, list) or not all(isinstance(each, str) and "\0" not in each for each in arguments):
+        raise ValidationError('Arguments are a list of texts, such as ["-m", "mcp_server_time"].')
+
+
+def validate_environment(names: Any) -> None:
+    """Secrets by variable."""
+    if not isinstance(names, dict):
+        raise ValidationError('Variables are an object, such as {"API_KEY": "MCP_SECRET_FILES"}.')
+    for variable, secret in names.items():
+        if not _VARIABLE.fullmatch(variable) or _NOT_GIVEN.fullmatch(variable):
+            raise ValidationError(f"{variable!r} is no variable that a server may be given.")
+        if not (isinstance(secret, str) and SECRET_NAME.fullmatch(secret)):
+            raise ValidationError(
+                f"{variable}: name the secret that has its value, MCP_SECRET_ and more of A-Z, 0-9 and _. The value"
+                " itself belongs in the environment, or in the file that MCP_SECRET_…_FILE names."
+            )
+
+
+class McpServer(models.Model):
+    """An MCP server, and how it is reached. It holds no secret: rows name the variables that have them."""
+
+    name = models.CharField(
+        max_length=20,
+        unique=True,
+        validators=[RegexValidator(r"^[a-z0-9][a-z0-9-]{0,19}\Z", "Up to 20 of a-z, 0-9 and -.")],
+        help_text="Its tools are called mcp_<name>_<tool>: up to 20 of a-z, 0-9 and -.",
+    )
+    enabled = models.BooleanField(default=False, help_text="The tools of a server that is not enabled are refused.")
+    transport = models.CharField(
+        max_length=5, choices=Transport.choices, default=Transport.STDIO, help_text="How it is talked to."
+    )
+    command = models.CharField(max_length=500, blank=True, help_text="The program, such as python3 or /usr/bin/npx.")
+    arguments = models.JSONField(
+        default=list, blank=True, validators=[validate_arguments], help_text="A list of texts, without secrets."
+    )
+    environment = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_environment],
+        help_text='Variables, each with the name of the secret that has its value: {"API_KEY": "MCP_SECRET_FILES"}.',
+    )
+    network = models.BooleanField(default=False, help_text="Whether its program may reach the network.")
+    timeout_seconds = models.FloatField(
+        "timeout",
+        default=30,
+        validators=[MinValueValidator(0.1), MaxValueValidator(600)],
+        help_text="In seconds, of a call; a tool's own setting counts before it.",
+    )
+    last_error = models.CharField(max_length=500, blank=True, editable=False, help_text="What went wrong last.")
+    last_error_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When.")
+    listed_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When it last told its tools.")
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = "MCP server"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        if self.transport == Transport.STDIO and not self.command:
+            raise ValidationError({"command": "A server of this machine needs a program."})
+
+    def note_error(self, error: str) -> None:
+        """Keep what went wrong, for people."""
+        type(self).objects.filter(pk=self.pk).update(last_error=error[:500], last_error_at=Now())
+
+
+class McpToolQuerySet(models.QuerySet["McpTool"]):
+    """Look-ups that say what they mean."""
+
+    def changed(self) -> "McpToolQuerySet":
+        """Those that somebody has seen, and that are described in another way by now."""
+        return self.exclude(seen_hash="").exclude(seen_hash=F("hash"))
+
+
+class McpTool(models.Model):
+    """A tool, as its server describes it. It may be used while the description is the one that somebody has seen."""
+
+    server = models.ForeignKey(McpServer, on_delete=models.CASCADE, related_name="tools", help_text="Whose it is.")
+    name = models.CharField(max_length=200, help_text="As the server calls it.")
+    full_name = models.CharField(max_length=64, unique=True, help_text="As models know it, and as it is enabled.")
+    description = models.TextField(blank=True, help_text="What the server says that it does.")
+    schema = models.JSONField(default=dict, help_text="JSON Schema of its arguments.")
+    hash = models.CharField(max_length=64, help_text="SHA-256 of its name, description and schema.")
+    hints_read = models.BooleanField(default=False, help_text="Whether the server says that it only reads.")
+    reads = models.BooleanField(
+        default=False, help_text="It changes nothing: an administrator agrees with the server's hint."
+    )
+    seen_hash = models.CharField(max_length=64, blank=True, default="", help_text="The hash that somebody has seen.")
+    seen_description = models.TextField(blank=True, default="", help_text="The description that somebody has seen.")
+    seen_schema = models.JSONField(default=dict, help_text="The schema that somebody has seen.")
+    seen_by = models.CharField(max_length=200, blank=True, default="", help_text="Who has seen it.")
+    seen_at = models.DateTimeField(null=True, blank=True, help_text="When.")
+    changed_at = models.DateTimeField(null=True, blank=True, help_text="When its server changed it last.")
+    gone = models.BooleanField(default=False, help_text="Whether its server has it no more.")
+
+    objects = McpToolQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["full_name"]
+        verbose_name = "tool of an MCP server"
+        verbose_name_plural = "tools of MCP servers"
+        constraints = [models.UniqueConstraint(fields=["server", "name"], name="one_tool_of_a_name_a_server")]
+
+    def __str__(self) -> str:
+        return self.full_name
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether somebody has seen it as it is."""
+        return bool(self.seen_hash) and self.seen_hash == self.hash
