@@ -27,6 +27,7 @@ from nanohost.lib import clock
 from scheduler.models import Schedule
 from tests.support.ageing import age, keep
 from tests.support.console_client import make_rows
+from tests.support.tables import readable_tables
 from tools.models import ToolCall
 from tools.workspace.store import open_workspace
 
@@ -111,8 +112,7 @@ def tables_with_the_mark():
     """Whatever is in the database, also what no model is of, such as an index."""
     found = []
     with connection.cursor() as cursor:
-        # SQLite's full-text table of messages keeps no text to be read; what it keeps stands in tables of its own.
-        for table in set(connection.introspection.table_names(cursor)) - {"conversations_saidwords"}:
+        for table in readable_tables():
             cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")
             rows = cursor.fetchall()
             if any(MARK in str(value) or MARK.encode() in bytes_of(value) for row in rows for value in row):

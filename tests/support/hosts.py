@@ -231,7 +231,12 @@ class Host:
         """Every row of every table."""
         if not self._production:
             with sqlite3.connect(self.data_dir / "nanohost.sqlite3") as database:
-                return "\n".join(database.iterdump())
+                # Not the full-text table, which keeps no text to be read: what it keeps stands in tables of its own.
+                tables = database.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+                )
+                rows = (database.execute(f'SELECT * FROM "{table}"') for (table,) in tables.fetchall())
+                return "\n".join(str(row) for found in rows for row in found)
         tables = self.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
         assert tables
         return "\n".join(
