@@ -320,13 +320,13 @@ class RuleFilter(KnownValues):
         return (
             *("not_registered", "not_in_ceiling"),
             *(f"requires:{needed}" for needed in KNOWN),
-            *("not_enabled", "not_for_agent"),
+            *("not_enabled", "withheld", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in GRANTABLE),
             *("input_size", "arguments", "tainted", "rate:conversation", "rate:owner"),
             *("consent:denied", "consent:expired", "consent:missing", "consent:changed"),
             *("limit:tool_rounds", "limit:time", "limit:tokens"),
-            *("raised", "timeout", "crashed", "interrupted", "output", "unavailable"),
+            *("raised", "timeout", "crashed", "interrupted", "output", "unavailable", "mcp_changed"),
             *("cancelled", "deleted", "turn_time", "turn_ended"),
         )
 

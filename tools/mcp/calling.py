@@ -7,6 +7,7 @@ from tools import calls
 from tools.calls import Outcome
 from tools.errors import CallLost
 from tools.mcp import catalogue, keeping
+from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer
 from tools.models import CallStatus
 from tools.results import cap
@@ -40,7 +41,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
             still_wanted=admitted.still_wanted,
             repeatable=admitted.tool.effects == "read",
         )
-    except keeping.NotStarted as why:
+    except NotStarted as why:
         server.note_error(str(why))
         return _failed("unavailable", f"{why}; it was not run")
     if answer is None:

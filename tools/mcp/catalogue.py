@@ -13,6 +13,7 @@ from nanohost.lib.clock import Now
 from nanohost.lib.text import clip, storable
 from tools.mcp import keeping
 from tools.mcp.definitions import Definition, Unfit, checked, full_name, usable
+from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer, McpTool
 from tools.models import ToolSetting
 from tools.permissions import Permission
@@ -82,13 +83,13 @@ def _made(
 
 def refresh(server: McpServer) -> dict[str, str]:
     """Ask a server for its tools and take them in. Returns why some of them are none, by name; raises
-    :class:`tools.mcp.keeping.NotStarted` if it does not answer."""
+    :class:`tools.mcp.errors.NotStarted` if it does not answer."""
     request = {"ask": "list", "server": keeping.spec_of(server)}
     answer = keeping.keeper().ask(request, seconds=30, still_wanted=lambda: True, repeatable=True)
     if not answer or not answer["ok"]:
         text = answer["text"] if answer else "it was not asked"
         server.note_error(storable(text))
-        raise keeping.NotStarted(text)
+        raise NotStarted(text)
     take_in(server, answer)
     unfit: dict[str, str] = answer["unfit"]
     return unfit

@@ -15,7 +15,7 @@ def main(box: str, memory: str, processes: str, *program: str) -> None:
     limit_a_tool(inside, memory=int(memory), processes=int(processes))
     os.chdir(tempfile.gettempdir())
     try:
-        os.execvpe(program[0], program, os.environ)  # noqa: S606 -- what the administrator named; no shell
+        os.execvp(program[0], program)  # noqa: S606 -- what the administrator named; no shell
     except OSError as error:
         sys.exit(f"{program[0]}: {error.strerror}")
 

@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F
+from django.forms.models import model_to_dict
 
 from nanohost.lib.clock import Now
 
@@ -90,6 +91,10 @@ class McpServer(models.Model):
     def clean(self) -> None:
         if self.transport == Transport.STDIO and not self.command:
             raise ValidationError({"command": "A server of this machine needs a program."})
+
+    def said(self) -> dict[str, Any]:
+        """What the audit log is told of it."""
+        return model_to_dict(self, exclude=["id"])
 
     def note_error(self, error: str) -> None:
         """Keep what went wrong, for people."""

@@ -1,7 +1,12 @@
 """Tools of MCP servers: called through the gate, pinned, and kept within bounds, whatever their server does."""
 
 import json
+import os
+import random
+import signal
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +14,7 @@ import pytest
 from tests.support.tool_calls import ask, run
 from tools import gate, registry
 from tools.mcp import catalogue, keeping
+from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer, McpTool
 from tools.models import CallStatus, ToolSetting
 
@@ -212,9 +218,9 @@ def test_a_hostile_server_keeps_nobody_waiting(mode, status, rule, settings):
 
 def test_a_program_that_ends_at_once_says_why_and_is_left_alone_for_a_while():
     made = server("exits")
-    with pytest.raises(keeping.NotStarted, match="no key"):
+    with pytest.raises(NotStarted, match="no key"):
         catalogue.refresh(made)
-    with pytest.raises(keeping.NotStarted, match="it is tried again in"):
+    with pytest.raises(NotStarted, match="it is tried again in"):
         catalogue.refresh(made)
     made.refresh_from_db()
     assert "no key" in made.last_error
@@ -222,7 +228,7 @@ def test_a_program_that_ends_at_once_says_why_and_is_left_alone_for_a_while():
 
 @pytest.mark.parametrize(("mode", "why"), [("garbage", "what is no message"), ("too deep", "cannot be read")])
 def test_a_program_that_writes_what_cannot_be_read_is_ended(mode, why):
-    with pytest.raises(keeping.NotStarted, match=why):
+    with pytest.raises(NotStarted, match=why):
         catalogue.refresh(server(mode))
 
 
@@ -235,3 +241,41 @@ def test_a_server_that_dies_in_mid_call_leaves_the_call_unknown_and_is_started_a
     assert run(ask("mcp_ours_echo", text="a")).status == CallStatus.SUCCESS
     lines = marks.read_text().splitlines()
     assert (lines.count("once"), len([line for line in lines if line.startswith("pid")])) == (1, 2)
+
+
+def test_servers_that_are_killed_end_each_call_with_its_effect_at_most_once(bare, tmp_path):
+    kill_trials(tmp_path / "marks", calls=30, kills=3)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_servers_that_are_killed_a_thousand_calls(bare, tmp_path):
+    kill_trials(tmp_path / "marks", calls=1_000, kills=50)
+
+
+def kill_trials(marks, *, calls, kills):
+    """Calls with an effect, during some of which the server is killed, each time at another point."""
+    catalogue.refresh(server("good", marks))
+    allow("mcp_ours_append")
+    ended = {}
+    for number in range(calls):
+        asked = ask("mcp_ours_append", text=f"effect {number}")
+        timer = None
+        if number % (calls // kills) == 1:
+            pid = int([line for line in marks.read_text().splitlines() if line.startswith("pid")][-1].split()[1])
+            timer = threading.Timer(random.uniform(0, 0.02), _kill, [pid])
+            timer.start()
+        ended[number] = run(asked)
+        if timer:
+            timer.join()
+    lines = marks.read_text().splitlines()
+    assert len([line for line in lines if line.startswith("pid")]) > kills / 2
+    for number, call in ended.items():
+        effects = lines.count(f"effect {number}")
+        assert call.status in (CallStatus.SUCCESS, CallStatus.UNKNOWN, CallStatus.FAILED)
+        assert effects == {CallStatus.SUCCESS: 1, CallStatus.FAILED: 0}.get(call.status, min(effects, 1))
+
+
+def _kill(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,5 @@
+"""What can go wrong with MCP servers."""
+
+
+class NotStarted(Exception):
+    """A server cannot be asked from here; the text says why. Nothing was sent to it."""
