@@ -20,7 +20,9 @@ from tools.models import ToolCall
 QUESTIONS = {
     "not_registered": "Is there a tool of that name?",
     "not_in_ceiling": "Does TOOLS_ALLOWED, the settings' ceiling, have it?",
+    "requires": "Does this machine have what it needs?",
     "not_enabled": "Has an admin enabled it?",
+    "withheld": "Has somebody seen what its MCP server says of it, and is that server enabled?",
     "not_for_agent": "May this agent use it?",
     "permission_ceiling": "Does PERMISSIONS_GRANTED, the settings' ceiling, have the permission it needs?",
     "permission": "Has an admin granted it the permission it needs?",

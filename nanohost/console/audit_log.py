@@ -25,6 +25,8 @@ from nanohost.lib.redaction import redact_known
 # What can be done or decided, as the log calls it: the choices of the list's filter.
 ACTIONS = (
     *("tool.admitted", "tool.refused", "tool.ended", "tool_setting.changed"),
+    *("mcp_server.added", "mcp_server.changed", "mcp_tool.found", "mcp_tool.changed", "mcp_tool.seen"),
+    *("share.made", "share.revoked"),
     *("consent.requested", "consent.seconded", "consent.decided", "consent.withdrawn"),
     *("hold.placed", "hold.released", "retention.erased", "user.erasing"),
     *("key.made", "key.changed", "key.revoked", "agent.made", "agent.changed", "agent.deleted"),
@@ -62,6 +64,7 @@ _KINDS = ("user", "agent", "manage.py")
 # What it can be done to.
 OBJECTS = (
     *("tools.toolcall", "tools.toolsetting", "tools.approval", "accounts.apikey", "accounts.auditentry", "agent.agent"),
+    *("tools.mcpserver", "tools.mcptool", "conversations.share"),
     *("scheduler.schedule", "conversations.conversation", "conversations.webhookendpoint", "conversations.delivery"),
     *(
         "agent.modelprice",

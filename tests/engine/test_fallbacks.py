@@ -250,6 +250,6 @@ def test_the_console_and_the_metrics_show_it(server, down, admin_client, setting
     settings.METRICS_TOKEN = "of-the-scraper"
     html = admin_client.get("/admin/agent/provideroutage/").content.decode()
     assert "groq" in html
-    assert "left alone" in html
+    assert "paused" in html
     metrics = admin_client.get("/metrics", HTTP_AUTHORIZATION="Bearer of-the-scraper").content.decode()
     assert 'nanohost_provider_resting{provider="groq"} 1.0' in metrics

@@ -4,12 +4,12 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from django.utils import timezone
 
 from conversations.engine import inbox
 from conversations.models import Conversation
 from conversations.transfer.files import header_in
 from nanohost.lib import clock
+from nanohost.lib.moments import absolute
 from tests.support import tool_calls
 from tests.support.working import settle
 from tools.models import CallStatus
@@ -72,7 +72,7 @@ def test_the_console_shows_when(keep, conversation, admin_client):
     keep("step", "2")
     page = admin_client.get(f"/admin/conversations/conversation/{conversation.pk}/change/").content.decode()
     at = datetime.fromisoformat(Conversation.objects.get().state_times["step"])
-    assert f"<td>step</td><td>2</td><td>{timezone.localtime(at):%Y-%m-%d %H:%M:%S %z}</td>" in page
+    assert f"<td>step</td><td>2</td><td>{absolute(at)}</td>" in page
     assert "<td>old</td><td>&lt;b&gt;1&lt;/b&gt;</td><td>–</td>" in page
     exported = admin_client.get(f"/admin/conversations/conversation/{conversation.pk}/export.json")
     told = json.loads(exported.getvalue())["conversation"]

@@ -220,7 +220,12 @@ WRITES = {
     for prefix in ("", "a")
 } | {"get_or_create", "update_or_create", "aget_or_create", "aupdate_or_create", "_raw_delete", "raw"}
 # Where a row of tools' settings is written, and how.
-WRITERS = {"tools/changes.py": {"setting.save"}, "tools/models.py": {"ToolSetting.objects.bulk_create"}}
+WRITERS = {
+    "tools/changes.py": {"setting.save"},
+    # Rows of tools that are new, which are not enabled.
+    "tools/models.py": {"ToolSetting.objects.bulk_create"},
+    "tools/mcp/catalogue.py": {"ToolSetting.objects.get_or_create"},
+}
 
 
 def writes(source: str) -> Iterator[str]:
