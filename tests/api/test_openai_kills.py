@@ -102,7 +102,7 @@ def another_web(mortal: Host) -> Iterator[str]:
     """The address of a second web node beside the host's own."""
     log = mortal.data_dir / "another-web.log"
     with log.open("wb") as file:
-        process = mortal._begin(PROCESSES["web"], file.fileno())
+        process = mortal.begin(PROCESSES["web"], file.fileno())
     wait_until(lambda: re.search(r"listening on http", log.read_text()))
     (address,) = re.findall(r"listening on (http://[^/\s]+)", log.read_text())
     yield address

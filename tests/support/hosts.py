@@ -141,7 +141,7 @@ class Host:
             for name, command in self._commands.items():
                 if name in self.processes and self.processes[name].poll() is None:
                     continue
-                self.processes[name] = self._begin(command, log.fileno())
+                self.processes[name] = self.begin(command, log.fileno())
         until = time.monotonic() + seconds
         with httpx2.Client(timeout=5, verify=PLAIN) as asker:
             while time.monotonic() < until:
@@ -156,7 +156,8 @@ class Host:
                 time.sleep(0.1)
         raise TimeoutError(f"the host was not ready within {seconds} s:\n{self.log_text()[-3000:]}")
 
-    def _begin(self, command: tuple[str, ...], log: int) -> subprocess.Popen[bytes] | WarmProcess:
+    def begin(self, command: tuple[str, ...], log: int) -> subprocess.Popen[bytes] | WarmProcess:
+        """Start a further process of this host."""
         options: dict[str, Any] = {"cwd": self.root, "env": self._environment, "stdout": log, "stderr": log}
         if not self._cold and warm.may(command, self._environment):
             return warm.start(command, **options)
