@@ -1218,6 +1218,7 @@ on_api("DELETE conversations/{}/items/{}", lambda: of_the_long_one(f"/items/{an_
 on_api("POST conversations/{}/items", lambda: of_the_long_one("/items"), body=ITEMS, **AS_V1)
 on_api("POST responses", lambda: "responses", body=RESPONSE, status=202, **AS_V1)
 on_api("POST responses/input_tokens", lambda: "responses/input_tokens", body=RESPONSE, **AS_V1)
+on_api("POST responses/compact", lambda: "responses/compact", body=RESPONSE, status=202, **AS_V1)
 on_api("GET responses/{}", lambda: f"responses/{a_response()}", **AS_V1)
 on_api("GET responses/{}, as a stream", lambda: f"responses/{a_response()}?stream=true", status=202, **AS_V1)
 on_api("GET responses/{}/input_items", lambda: f"responses/{a_response()}/input_items", **AS_V1)
