@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -138,8 +139,15 @@ def test_where_bubblewrap_is_not_in_force_a_program_is_not_started(good, setting
     assert "mcp_sandbox" in call.result
 
 
-def test_workers_do_not_import_mcp(good):
-    assert "mcp" not in sys.modules
+def test_workers_do_not_import_mcp():
+    program = (
+        "import sys, django; django.setup()\n"
+        "import conversations.engine.worker, tools.mcp.calling, tools.mcp.catalogue\n"
+        "sys.exit('mcp' in sys.modules)"
+    )
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "nanohost.settings"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # --- what is changed --------------------------------------------------------------------------------------------
