@@ -26,9 +26,9 @@ class Incoming:
     :func:`agent.answer_schemas.read` takes; empty: as the agent says. ``options``: what it is asked with besides words;
     then the words are no command to the host, since a program says them.
 
-    What is stored with it, in the chat format, each with ``files`` and ``attachments`` of its own. ``history``: what a
-    conversation begins with that is made for it. ``precedes``: the turn's own before the message. ``follows``: and
-    behind it: what was called for it before, and what that gave.
+    What is stored with it, in the chat format, each with ``files``, ``attachments`` and ``tainted_by`` of its own.
+    ``history``: what a conversation begins with that is made for it. ``precedes``: the turn's own before the message.
+    ``follows``: and behind it: what was called for it before, and what that gave.
     """
 
     content: str
@@ -51,7 +51,8 @@ class Incoming:
     @property
     def source(self) -> str:
         """From where its untrusted text came, in a few words; empty if it has none."""
-        return self.tainted_by or intake.brought_by(self.all_attachments)
+        with_it = next((each["tainted_by"] for each in self.others if each.get("tainted_by")), "")
+        return self.tainted_by or with_it or intake.brought_by(self.all_attachments)
 
     @property
     def others(self) -> list[ChatMessage]:
@@ -109,7 +110,7 @@ def message_of(
         tool_call_id=message.get("tool_call_id", ""),
         tool_name=message.get("name", "")[:128],
         attachments=attachments or None,
-        tainted_by=intake.brought_by(attachments) or None,
+        tainted_by=message.get("tainted_by") or intake.brought_by(attachments) or None,
     )
 
 

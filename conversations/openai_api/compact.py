@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from conversations.engine import inbox
 from conversations.engine.incoming import Incoming
 from conversations.events.answers import accepted, as_response
-from conversations.models import Message, Turn
+from conversations.models import Conversation, Message, Turn
 from conversations.openai_api import compaction_items, ids, shapes
 from conversations.openai_api.chat_completions import IDEMPOTENCY, is_retry
 from conversations.openai_api.errors import InvalidValue
@@ -50,12 +50,17 @@ class CompactionView(ResponseView):
         before = Message.objects.filter(conversation=turn.conversation_id, turn=None, role=Message.Role.USER)
         texts = before.exclude(content="").order_by("seq").values_list("pk", "content")
         users = [said_item(ids.shown(ids.MESSAGE, pk), Message.Role.USER, content) for pk, content in texts]
+        summary = compaction_items.item_of(
+            ids.shown(ids.COMPACTION, self.turn_id),
+            "\n\n".join(said),
+            tainted_by=Conversation.objects.get(pk=turn.conversation_id).tainted_by,
+        )
         return {
             "id": response["id"],
             "object": "response.compaction",
             "created_at": response["created_at"],
             "status": response["status"],
-            "output": [*users, compaction_items.item_of(ids.shown(ids.COMPACTION, self.turn_id), "\n\n".join(said))],
+            "output": [*users, summary],
             "usage": response["usage"],
         }
 
@@ -93,14 +98,16 @@ def _turn_of(request: Request, asked: Asked) -> Turn:
     body_hash = hashlib.sha256(f"compact {asked.body_hash}".encode()).hexdigest()
     if is_retry(request) and (earlier := inbox.retried(key=key_of(request), body_hash=body_hash)):
         return earlier
-    messages, instructions = transcript_of(request, asked)
-    if not messages:
+    told = transcript_of(request, asked)
+    if not told.messages:
         raise InvalidValue("There is nothing to compact.", param="input")
-    refuse_disorder(messages, "input")
+    refuse_disorder(told.messages, "input")
     conversation = inbox.transient_conversation(owner_id=owner_of(request), agent=asked.model.agent, metadata={})
     conversation.is_dropped = True
+    if told.tainted_by:
+        conversation.tainted_at_seq, conversation.tainted_by = 1, told.tainted_by
     return inbox.receive(
-        Incoming(ASKED, history=messages, options=Options(is_plain=True, instructions=instructions)),
+        Incoming(ASKED, history=told.messages, options=Options(is_plain=True, instructions=told.instructions)),
         conversation=conversation,
         idempotency_key=idempotency_key(request),
         body_hash=body_hash,

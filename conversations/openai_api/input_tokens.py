@@ -64,8 +64,8 @@ class InputTokens(KeyView):
     def post(self, request: Request) -> Response:
         """About how many tokens the model would be sent for this request."""
         asked = read(request)
-        transcript, instructions = transcript_of(request, asked)
+        told = transcript_of(request, asked)
         # They are counted as they would be sent; nobody refers to them, and they are deleted in a while.
-        transcript = intake.with_references(owner_of(request), transcript)
-        count = estimated(asked, transcript, instructions=instructions, owner_id=owner_of(request))
+        messages = intake.with_references(owner_of(request), told.messages)
+        count = estimated(asked, messages, instructions=told.instructions, owner_id=owner_of(request))
         return Response({"object": "response.input_tokens", "input_tokens": count})

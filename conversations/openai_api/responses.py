@@ -341,19 +341,33 @@ class _Chain(_Taking):
         return "\n\n".join(filter(None, (before, self.asked.system)))
 
 
-def transcript_of(request: Request, asked: Asked) -> tuple[list[ChatMessage], str]:
-    """What a request would have a model read, and its instructions; nothing is stored."""
+@dataclass(frozen=True, kw_only=True)
+class Transcript:
+    """What a request would have a model read. ``tainted_by``: from where untrusted text has entered the conversation
+    that it goes on from; empty: none has."""
+
+    messages: list[ChatMessage]
+    instructions: str
+    tainted_by: str = ""
+
+
+def transcript_of(request: Request, asked: Asked) -> Transcript:
+    """What a request would have a model read; nothing is stored."""
+    tainted_by = ""
     if asked.previous:
         chain = _Chain(request, asked)
-        return chain.transcript(), chain.instructions()
+        messages, tainted_by = chain.transcript(), chain.source.conversation.tainted_by
+        return Transcript(messages=messages, instructions=chain.instructions(), tainted_by=tainted_by)
     if asked.conversation is not None:
         conversation = conversation_of(request, asked.conversation)
         rows = said(Message.objects.filter(conversation=conversation, seq__gte=conversation.starts_at_seq))
         before = [_as_told(each) for each in rows.order_by("-seq")[:MAX_COPIED]][::-1]
         given = asked.given.messages(known=_known(asked.given, conversation))
+        tainted_by = conversation.tainted_by
     else:
         before, given = [], asked.given.messages()
-    return [*before, *given], "\n\n".join(filter(None, (asked.instructions, asked.system)))
+    instructions = "\n\n".join(filter(None, (asked.instructions, asked.system)))
+    return Transcript(messages=[*before, *given], instructions=instructions, tainted_by=tainted_by)
 
 
 def _as_told(message: Message) -> ChatMessage:

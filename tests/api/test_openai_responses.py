@@ -253,20 +253,24 @@ def test_a_chain_with_another_agent_is_a_branch(client, host):
     assert (other.model, prompt_of(client, other)) == (f"{MODEL}:plain", ["One", "You said: One", "Two"])
 
 
+def taint(host, response):
+    conversation_id = UUID(str(turn_of(host, response.id)["conversation_id"]))
+    host.sql(
+        "UPDATE conversations_conversation SET tainted_at_seq = 1, tainted_by = 'web' WHERE id = ?", conversation_id
+    )
+
+
+def tainted_by(host, response):
+    conversation_id = UUID(str(turn_of(host, response.id)["conversation_id"]))
+    (row,) = host.sql("SELECT tainted_by FROM conversations_conversation WHERE id = ?", conversation_id)
+    return row["tainted_by"]
+
+
 def test_a_branch_of_a_tainted_conversation_is_tainted(client, host):
     first = ask(client, "One")
-    conversation_id = turn_of(host, first.id)["conversation_id"]
-    host.sql(
-        "UPDATE conversations_conversation SET tainted_at_seq = 1, tainted_by = 'web' WHERE id = ?",
-        UUID(str(conversation_id)),
-    )
+    taint(host, first)
     ask(client, "Two", previous_response_id=first.id)
-    branch = ask(client, "Three", previous_response_id=first.id)
-    (copy,) = host.sql(
-        "SELECT tainted_by FROM conversations_conversation WHERE id = ?",
-        UUID(str(turn_of(host, branch.id)["conversation_id"])),
-    )
-    assert copy["tainted_by"] == "web"
+    assert tainted_by(host, ask(client, "Three", previous_response_id=first.id)) == "web"
 
 
 # --- conversations that stay -------------------------------------------------------------------------------------
@@ -579,11 +583,30 @@ def test_a_transcript_becomes_an_item_that_stands_for_it(client, host):
         client.responses.retrieve(made.id)
 
 
+def test_what_stands_for_a_tainted_transcript_taints_wherever_it_is_sent(client, host):
+    def items(made):
+        return [each.model_dump(exclude_none=True) for each in made.output]
+
+    first = ask(client, "One")
+    assert tainted_by(host, ask(client, [*items(client.responses.compact(model=MODEL, input="Hm")), user("Two")])) == ""
+    taint(host, first)
+    once = items(client.responses.compact(model=MODEL, previous_response_id=first.id))
+    twice = items(client.responses.compact(model=MODEL, input=[*once, user("Go on.")]))
+    for brought in (once, twice):
+        assert tainted_by(host, ask(client, [*brought, user("And now?")])) == "web"
+    stays = client.conversations.create(items=once)
+    assert tainted_by(host, ask(client, "And now?", conversation=stays.id)) == "web"
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "param"),
     [
         ({"input": []}, "invalid_value", "input"),
         ({"input": [{"type": "compaction"}]}, "invalid_value", "input[0].encrypted_content"),
+        *(
+            ({"input": [{"type": "compaction", "encrypted_content": f"nanohost-1.{sealed}"}]}, "invalid_value", None)
+            for sealed in ("", "eyJ9", "W10=", "e30=", "eyJzdW1tYXJ5IjogMSwgInRhaW50ZWRCeSI6ICIifQ==")
+        ),
         ({"input": [{"type": "compaction", "encrypted_content": "gAAA"}]}, "invalid_value", None),
         ({"input": [{"type": "function_call", "call_id": "a", "name": "b"}]}, "invalid_value", "input"),
     ],
