@@ -139,6 +139,8 @@ def _admitting(
     yield "not_enabled"
     if tool.withheld:
         raise Refused("withheld", tool.withheld)
+    if tool.withheld is not None:
+        yield "withheld"
     if not agent_tools.include(name):
         raise Refused("not_for_agent", f"The tool {name} is not allowed to this agent.")
     yield "not_for_agent"

@@ -80,7 +80,8 @@ class RegisteredTool:
     ``untrusted``: what it returns may come from anybody, as a web page does. ``stays_inside``: it changes nothing but
     what the agent keeps for this owner, and marks what it writes in a conversation that is tainted. ``requires``: what
     its machine must have, by names of :mod:`tools.requirements`. ``withheld``: why nobody may use it now, whoever has
-    enabled it; "" for those that are of this code. ``given_schema``: of a tool that is no function of ours.
+    enabled it, or "" if it may be used; None for those that are of this code. ``given_schema``: of a tool that is no
+    function of ours.
     """
 
     name: str
@@ -94,7 +95,7 @@ class RegisteredTool:
     untrusted: bool = False
     stays_inside: bool = False
     requires: tuple[str, ...] = ()
-    withheld: str = ""
+    withheld: str | None = None
     given_schema: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -83,7 +83,7 @@ def test_what_a_killed_run_left_is_removed_and_what_others_have_stays():
         own = f"{servers.PREFIX}{another}_migrated"
         wait_until(lambda: own in databases() or begins.poll() is not None, seconds=60)
         begins.send_signal(signal.SIGINT)
-        said, _ = begins.communicate(timeout=110)
+        said, _ = begins.communicate(timeout=60)
         assert "KeyboardInterrupt" in said
         there_are = databases()
         assert left not in there_are

@@ -15,9 +15,10 @@ from nanohost.lib.ids import new_id
 from tests.support.factories import OwnerFactory
 from tests.support.prohibitions import PROHIBITIONS
 from tests.support.tool_calls import EVERY_TOOL, ask
-from tools import gate, registry
+from tools import gate, registry, requirements
 from tools.admin import RuleFilter
 from tools.gate import AgentTools
+from tools.mcp.models import McpServer, McpTool
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,15 +99,43 @@ def test_for_every_rule_the_simulator_says_what_a_real_call_gets(allowed, settin
     assert assert_same(**options) == rule
 
 
+def on_an_old_kernel(monkeypatch):
+    monkeypatch.setattr(requirements, "KNOWN", {"openat2": lambda: "the kernel is too old"})
+    return {"name": "read_file", "raw": '{"path": "a"}'}
+
+
+def of_a_server_that_is_off(monkeypatch):
+    server = McpServer.objects.create(name="ours", command="none")
+    McpTool.objects.create(server=server, name="echo", full_name="mcp_ours_echo", schema={"type": "object"})
+    ToolSetting.objects.create(name="mcp_ours_echo", enabled=True)
+    return {"name": "mcp_ours_echo", "raw": "{}"}
+
+
+def of_a_tool_that_nobody_has_seen(monkeypatch):
+    options = of_a_server_that_is_off(monkeypatch)
+    McpServer.objects.update(enabled=True)
+    return options
+
+
+OTHER_RULES = [
+    (on_an_old_kernel, "requires:openat2"),
+    (of_a_server_that_is_off, "withheld"),
+    (of_a_tool_that_nobody_has_seen, "withheld"),
+]
+
+
+@pytest.mark.parametrize(("withhold", "rule"), OTHER_RULES)
+def test_the_simulator_knows_what_a_machine_and_a_server_withhold(monkeypatch, withhold, rule):
+    assert assert_same(**withhold(monkeypatch)) == rule
+
+
 def test_no_rule_is_left_out():
     """Those of the gate, as the filter of calls lists them; behind them stand a turn's limits, and what ends a run.
     What becomes of a call that waits for consent, people decide."""
     every = list(RuleFilter.values(None))
     of_gate = [rule for rule in every[: every.index("limit:tool_rounds")] if not rule.startswith("consent:")]
-    # Tried where there are such tools: tests/unit/tools/test_workspace.py and test_mcp.py.
-    elsewhere = {"requires", "withheld"}
     kind = lambda rule: rule.partition(":")[0] if rule.startswith(("permission", "requires")) else rule  # noqa: E731 -- shorter than a function
-    assert {kind(rule) for rule in of_gate} == {kind(rule) for _, rule in RULES} | elsewhere == set(QUESTIONS)
+    assert {kind(rule) for rule in of_gate} == {kind(rule) for _, rule in RULES + OTHER_RULES} == set(QUESTIONS)
 
 
 def test_the_rules_are_passed_in_their_order(allowed):
