@@ -70,6 +70,8 @@ def call(name: str, text: str) -> str:
         mark(text)
         if MODE == "dies":
             os._exit(3)
+        if MODE == "slow":  # so that it can be killed between an effect and its answer
+            time.sleep(0.02)
     if name == "environment":
         return json.dumps(dict(os.environ))
     if name == "look":

@@ -263,7 +263,7 @@ def test_servers_that_are_killed_a_thousand_calls(bare, tmp_path):
 
 def kill_trials(marks, *, calls, kills):
     """Calls with an effect, during some of which the server is killed, each time at another point."""
-    catalogue.refresh(server("good", marks))
+    catalogue.refresh(server("slow", marks))
     allow("mcp_ours_append")
     ended = {}
     for number in range(calls):
@@ -271,7 +271,7 @@ def kill_trials(marks, *, calls, kills):
         timer = None
         if number % (calls // kills) == 1:
             pid = int([line for line in marks.read_text().splitlines() if line.startswith("pid")][-1].split()[1])
-            timer = threading.Timer(random.uniform(0, 0.02), _kill, [pid])
+            timer = threading.Timer(random.uniform(0, 0.04), _kill, [pid])
             timer.start()
         ended[number] = run(asked)
         if timer:
