@@ -39,7 +39,8 @@ _FOUND = {
     """,  # noqa: S608 -- constants
 }
 _WHOSE = {
-    "postgresql": "AND conversation_id IN (SELECT id FROM conversations_conversation WHERE owner_id = %s)",
+    # Of each message that is found, and not of all that an owner has: as a join, PostgreSQL may begin with those.
+    "postgresql": "AND (SELECT owner_id FROM conversations_conversation whose WHERE whose.id = conversation_id) = %s",
     "sqlite": "AND said.owner_id = %s",
 }
 # Words are letters and digits: nothing in them ends a quotation.

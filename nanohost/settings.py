@@ -485,6 +485,7 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "nanohost.accounts.authentication.ApiKeyAuthentication",
         "nanohost.chat.authentication.BrowserAuthentication",
+        "nanohost.chat.embed.EmbedAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["nanohost.accounts.authentication.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["nanohost.lib.rest.RedactedJSONRenderer"],

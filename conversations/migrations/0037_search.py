@@ -25,8 +25,9 @@ _REMOVE = """
 
 MAKE = {
     "postgresql": [
-        f"""CREATE INDEX said_by_word ON conversations_message
-        USING gin (to_tsvector('simple', left(content, 100000))) WHERE {SAID.format("")}""",
+        """CREATE INDEX said_by_word ON conversations_message
+        USING gin (to_tsvector('simple', left(content, 100000)))
+        WHERE role::text = ANY (ARRAY['user'::text, 'assistant'::text]) AND kind = ''""",
     ],
     "sqlite": [
         """CREATE TABLE conversations_said (

@@ -13,7 +13,7 @@ from nanohost.accounts.models import EXPIRED, ApiKey, Scope
 # What people set.
 LIMITS = (
     *("name", "scopes", "agent_names", "model_names", "networks", "requests_per_minute", "turns_at_once"),
-    *("cancel_on_disconnect", "expires_at"),
+    *("allowed_origins", "cancel_on_disconnect", "expires_at"),
 )
 
 
@@ -21,6 +21,7 @@ def make(*, owner: Any, **limits: Any) -> tuple[ApiKey, str]:
     """A key, and its text, which is shown once. Raises ``ValidationError`` for limits that make no sense."""
     wanted = ApiKey(owner=owner, **limits)
     wanted.clean_fields(exclude={"prefix", "digest"})
+    wanted.clean()
     if wanted.state == EXPIRED:
         raise ValidationError({"expires_at": "That is over: the key would open nothing."})
     with transaction.atomic():
@@ -62,7 +63,9 @@ def change(key: ApiKey, **limits: Any) -> ApiKey:
         row: ApiKey = ApiKey.objects.select_for_update().select_related("owner").get(pk=key.pk)
         before = limits_of(row)
         after = before | limits
-        ApiKey(owner=row.owner, **after).clean_fields(exclude={"prefix", "digest"})
+        wanted = ApiKey(owner=row.owner, **after)
+        wanted.clean_fields(exclude={"prefix", "digest"})
+        wanted.clean()
         changed = [name for name in LIMITS if after[name] != before[name]]
         if changed:
             was, became = ({name: values[name] for name in changed} for values in (before, after))

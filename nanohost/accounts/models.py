@@ -94,6 +94,17 @@ def validate_networks(networks: Any) -> None:
             raise ValidationError(f"{error}. A network is written as 203.0.113.0/24 or 2001:db8::/32.") from None
 
 
+ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
+
+
+def validate_origins(origins: Any) -> None:
+    """A list of origins of web pages, as browsers write them, such as https://example.org."""
+    _refuse_no_list(origins)
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin):
+            raise ValidationError(f"{origin!r} is no origin. One is written as https://example.org, without a path.")
+
+
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     """The network; of IPv4 addresses written as IPv6, the one of IPv4. Raises ValueError."""
     found = ipaddress.ip_network(text)
@@ -199,6 +210,13 @@ class ApiKey(models.Model):
         validators=[validate_networks],
         help_text="Where it may be used from, such as 203.0.113.0/24. Empty: from anywhere.",
     )
+    allowed_origins = models.JSONField(
+        default=list,
+        db_default=_as_json([]),
+        blank=True,
+        validators=[validate_origins],
+        help_text="Web pages that may embed a chat with its agent, such as https://example.org. Empty: none.",
+    )
     requests_per_minute = models.PositiveIntegerField(
         null=True,
         blank=True,
@@ -242,6 +260,12 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"nh_{self.prefix}_…"
+
+    def clean(self) -> None:
+        """Pages that embed a chat tell everybody the key's prefix, so its rate has to be bounded."""
+        if self.allowed_origins and not self.requests_per_minute:
+            reason = "A key with allowed origins can be used by anybody: say how many requests a minute it may make."
+            raise ValidationError({"requests_per_minute": reason})
 
     @property
     def state(self) -> str:

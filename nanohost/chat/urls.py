@@ -16,7 +16,7 @@ from agent import access
 from agent.models import DEFAULT_AGENT, Agent
 from nanohost.accounts import keys
 from nanohost.accounts.models import ACTIVE, Scope
-from nanohost.chat import shared
+from nanohost.chat import embed, shared
 from nanohost.chat.authentication import with_what_the_user_may
 
 SIGN_IN = "/chat/sign-in/"
@@ -53,6 +53,8 @@ urlpatterns = [
     path("", show, name="chat"),
     path("<uuid:conversation_id>/", show, name="chat_conversation"),
     path("shared/<str:token>/", shared.show, name="chat_shared"),
+    path("embed/<str:prefix>/", embed.show, name="chat_embed"),
+    path("embed/<str:prefix>/begin/", embed.begin),
     path("sign-in/", LoginView.as_view(template_name="chat/sign_in.html", next_page="/chat/"), name="chat_sign_in"),
     path("sign-out/", LogoutView.as_view(next_page=SIGN_IN), name="chat_sign_out"),
 ]

@@ -30,6 +30,7 @@ from nanohost.accounts.models import (
     Scope,
     validate_names,
     validate_networks,
+    validate_origins,
 )
 from nanohost.lib.admin import REVOKE, Lines, ModelAdmin
 
@@ -59,6 +60,12 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not
         required=False,
         validators=[validate_networks],
         help_text="From where it may be used, one a line, such as 203.0.113.0/24. None: from anywhere.",
+    )
+    allowed_origins = Lines(
+        label="Allowed origins",
+        required=False,
+        validators=[validate_origins],
+        help_text="Web pages that may embed a chat, one a line, such as https://example.org. None: no page.",
     )
     days = forms.IntegerField(
         label="Expires after so many days",
@@ -113,6 +120,7 @@ class ApiKeyAdmin(ModelAdmin):
         "agent_names",
         "model_names",
         "networks",
+        "allowed_origins",
         "requests_per_minute",
         "turns_at_once",
         "cancel_on_disconnect",

@@ -35,6 +35,7 @@ LIMITS = {
     "agents": ["default"],
     "models": ["small"],
     "networks": ["203.0.113.0/24"],
+    "allowedOrigins": ["https://example.org", "http://127.0.0.1:8080"],
     "requestsPerMinute": 60,
     "turnsAtOnce": 5,
     "cancelOnDisconnect": True,
@@ -54,8 +55,11 @@ def test_a_key_is_made_shown_once_changed_and_revoked(admin: Client, owner: Any)
     shown = ask(admin, "get", f"/{key.prefix}").json()
     assert "key" not in shown
     assert shown == {name: value for name, value in told.items() if name != "key"}
-    changed = ask(admin, "patch", f"/{key.prefix}", {"scopes": ["read"], "requestsPerMinute": None})
-    assert (changed.json()["scopes"], changed.json()["requestsPerMinute"]) == (["read"], None)
+    changed = ask(admin, "patch", f"/{key.prefix}", {"scopes": ["read"], "turnsAtOnce": None})
+    assert (changed.json()["scopes"], changed.json()["turnsAtOnce"]) == (["read"], None)
+    unbounded = ask(admin, "patch", f"/{key.prefix}", {"requestsPerMinute": None})
+    assert (unbounded.status_code, unbounded.json()["code"]) == (400, "invalid_request")
+    assert "requests a minute" in unbounded.json()["detail"]
     assert changed.json()["networks"] == LIMITS["networks"], "the rest stays"
     assert ask(admin, "delete", f"/{key.prefix}").status_code == 204
     assert ask(admin, "get", f"/{key.prefix}").json()["state"] == "revoked"
@@ -81,6 +85,9 @@ def test_without_an_owner_it_is_the_callers(admin: Client, owner: Any) -> None:
         ({"scopes": "chat"}, "scopes"),
         ({"networks": ["203.0.113.9/24"]}, "host bits"),
         ({"networks": ["home"]}, "home"),
+        ({"allowedOrigins": ["*"]}, "no origin"),
+        ({"allowedOrigins": ["https://example.org/path"]}, "no origin"),
+        ({"allowedOrigins": ["https://a.example; script-src *"]}, "no origin"),
         ({"networks": ["fe80::%eth0/64"]}, "zone"),
         ({"agents": [""]}, "agents"),
         ({"agents": ["x" * 129]}, "agents"),

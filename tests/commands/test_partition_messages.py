@@ -58,9 +58,7 @@ def test_a_host_goes_on_with_all_it_had(tmp_path):
         assert done.stdout.startswith("16 messages are in 4 parts."), done.stderr
         now = described(database)
         changed = {name for name in expected.keys() | now.keys() if expected.get(name) != now.get(name)}
-        # The key has the conversation as well. PostgreSQL writes the condition of the other anew when it reads its own.
-        assert changed == {f"{TABLE}_pkey", "said_by_word"}
-        assert "gin (to_tsvector(" in now["said_by_word"]
+        assert changed == {f"{TABLE}_pkey"}, "which has the conversation as well"
         (parts,) = database.execute(f"SELECT count(DISTINCT tableoid) FROM {TABLE}").fetchone()
         assert parts > 1
         with pytest.raises(psycopg.errors.UniqueViolation, match="conversation_id, seq"):

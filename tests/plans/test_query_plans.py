@@ -27,7 +27,7 @@ from agent.llm.base import Completion, Usage, tool_call
 from agent.spending import bills, book, budgets
 from agent.spending.bills import Bill
 from agent.spending.models import Budget, BudgetPeriod
-from conversations import announced, sharing, taint
+from conversations import announced, search, sharing, taint
 from conversations.api import urls
 from conversations.attachments import store
 from conversations.deliveries import endpoints, outbox
@@ -76,6 +76,7 @@ from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.accounts import audit
 from nanohost.accounts.models import WIDE, ApiKey, AuditEntry, Scope
+from nanohost.chat import embed
 from nanohost.console import attention
 from nanohost.lib.admin import GrowingAdmin
 from nanohost.lib.clock import Now, from_now
@@ -1307,6 +1308,57 @@ def found_by_its_token() -> Callable[[], object]:
 def shared_messages() -> Callable[[], object]:
     link = a_share()
     return lambda: sharing.read(link, after=50_000, most=200)
+
+
+# --- searching ---------------------------------------------------------------------------------------------------
+
+
+@operation("search.find")
+def found_by_words() -> Callable[[], object]:
+    say()
+    return lambda: search.find("hello")
+
+
+@operation("search.find, of an owner")
+def found_of_an_owner() -> Callable[[], object]:
+    turn = say()
+    return lambda: search.find("hello", owner_id=turn.owner_id)
+
+
+# --- the chat in other people's pages ---------------------------------------------------------------------------
+
+
+def embedded() -> str:
+    """The address of the chat that a key of these pages opens."""
+    ApiKey.objects.update(allowed_origins=["https://shop.example"], requests_per_minute=1_000)
+    return f"/chat/embed/{ApiKey.objects.get().prefix}/"
+
+
+def opened(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.content
+    return answer
+
+
+@operation("embed.show")
+def embedded_page() -> Callable[[], object]:
+    address = embedded()
+    return lambda: opened(Client().get(address, secure=True))
+
+
+@operation("embed.begin")
+def embedded_begins() -> Callable[[], object]:
+    address = embedded()
+    return lambda: opened(Client().post(f"{address}begin/", secure=True))
+
+
+@operation("embed.EmbedAuthentication")
+def a_visitor() -> Callable[[], object]:
+    told = Client().post(f"{embedded()}begin/", secure=True).json()
+    visitor = Client(headers={embed.HEADER: told["token"]})
+    turn = inbox.receive(
+        Incoming("Hello"), conversation=Conversation.objects.get(pk=told["conversationId"]), request_id="r"
+    )
+    return lambda: opened(visitor.get(f"/api/v1/turns/{turn.pk}", secure=True))
 
 
 on_api("GET attachments/{}", lambda: f"attachments/{a_file().attachment_id}")

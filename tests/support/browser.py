@@ -7,7 +7,7 @@ names the program where it has another name or place.
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ WIDTHS = {"desktop": (1280, 800), "phone": (390, 844)}
 
 # Faults that keep somebody from using a page; those of axe's lesser grades are matters of taste here.
 GRAVE = ("serious", "critical")
+EVERY_GRADE = ("minor", "moderate", *GRAVE)
 
 
 def chromium() -> str | None:
@@ -80,8 +81,8 @@ class Visitor:
         across, down = WIDTHS[width]
         self.page.set_viewport_size({"width": across, "height": down})
 
-    def faults(self) -> list[str]:
-        """What axe-core finds on the page that is serious: each fault with the elements it is of."""
+    def faults(self, grades: Collection[str] = GRAVE) -> list[str]:
+        """What axe-core finds on the page, of these grades: each fault with the elements it is of."""
         # Beforehand it would load all styles again, for a rule that it does not look at, and sounds, of which none is
         # there.
         options = {"resultTypes": ["violations"], "preload": False}
@@ -89,7 +90,7 @@ class Visitor:
         return [
             f"{fault['id']}: {fault['help']}: {', '.join(node['html'][:150] for node in fault['nodes'][:5])}"
             for fault in found["violations"]
-            if fault["impact"] in GRAVE
+            if fault["impact"] in grades
         ]
 
     def is_too_wide(self) -> bool:

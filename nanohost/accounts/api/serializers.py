@@ -32,6 +32,11 @@ class _Limits(Strict):
         help_text="The models that it may name, beside an agent's own. Empty: those of LLM_MODELS.",
     )
     networks = _Texts(required=False, help_text="From where it may be used. Empty: from anywhere.")
+    allowedOrigins = _Texts(
+        required=False,
+        source="allowed_origins",
+        help_text="Origins of web pages that may embed a chat with its agent. Empty: none.",
+    )
     requestsPerMinute = serializers.IntegerField(
         required=False, allow_null=True, source="requests_per_minute", min_value=1, max_value=MAX_PER_MINUTE
     )
@@ -67,6 +72,7 @@ class KeyView(serializers.Serializer[Any]):
     agents = serializers.ListField(child=serializers.CharField(), source="agent_names")
     models = serializers.ListField(child=serializers.CharField(), source="model_names")
     networks = serializers.ListField(child=serializers.CharField())
+    allowedOrigins = serializers.ListField(child=serializers.CharField(), source="allowed_origins")
     requestsPerMinute = serializers.IntegerField(source="requests_per_minute", allow_null=True)
     turnsAtOnce = serializers.IntegerField(source="turns_at_once", allow_null=True)
     cancelOnDisconnect = serializers.BooleanField(source="cancel_on_disconnect")

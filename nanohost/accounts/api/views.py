@@ -18,7 +18,8 @@ from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.text import UNSTORABLE
 
 # What the API calls the fields of a key, where that is something else.
-_NAMES = {"agent_names": "agents", "model_names": "models", "expires_at": "expiresAt"}
+_NAMES = {"agent_names": "agents", "model_names": "models", "allowed_origins": "allowedOrigins"}
+_NAMES |= {"expires_at": "expiresAt"}
 
 
 def _key(prefix: str) -> ApiKey:

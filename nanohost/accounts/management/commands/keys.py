@@ -98,6 +98,7 @@ def _add_limits(parser: ArgumentParser) -> None:
     )
     add("--models", **texts, help="The models that it may name. A new key: those of LLM_MODELS.")
     add("--networks", **texts, help="From where it may be used, such as 203.0.113.0/24. A new key: from anywhere.")
+    add("--origins", **texts, help="Web pages that may embed a chat, such as https://example.org. A new key: none.")
     add(
         "--per-minute", type=int, dest="requests_per_minute", metavar="N", help="How often, in any minute; 0: no limit."
     )
@@ -125,6 +126,7 @@ def _limits(options: dict[str, Any]) -> dict[str, Any]:
         "agent_names": options["agents"],
         "model_names": options["models"],
         "networks": options["networks"],
+        "allowed_origins": options["origins"],
         "cancel_on_disconnect": options["cancel_on_disconnect"] and options["cancel_on_disconnect"] == "yes",
         "expires_at": until,
     }
@@ -138,6 +140,8 @@ def _may(key: ApiKey) -> list[str]:
         said.append(f"models {','.join(key.model_names)}")
     if key.networks:
         said.append(f"from {','.join(key.networks)}")
+    if key.allowed_origins:
+        said.append(f"embedded by {','.join(key.allowed_origins)}")
     if key.requests_per_minute:
         said.append(f"{key.requests_per_minute} a minute")
     if key.turns_at_once:

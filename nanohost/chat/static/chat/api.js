@@ -1,6 +1,8 @@
 // The API, as whoever is signed in may use it; or, where a page has a token, as that one may.
 const ROOT = "/api/v1";
-const token = document.body.dataset.token;
+let token = null;
+
+export const use = (given) => (token = given);
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -15,7 +17,7 @@ function cookie(name) {
 }
 
 function credentials() {
-  if (token) return { Authorization: `Bearer ${token}` };
+  if (token) return { "X-Embed-Token": token };
   return { "X-CSRFToken": document.querySelector("input[name=csrfmiddlewaretoken]")?.value ?? cookie("csrftoken") };
 }
 

@@ -71,7 +71,7 @@ export function menu(opener, items) {
     if (box.contains(document.activeElement) || document.activeElement === document.body) opener.focus();
     box.remove();
   });
-  document.body.append(box);
+  (opener.closest("nav, main") ?? document.body).append(box);
   box.showPopover();
   const { left, right, bottom, top } = opener.getBoundingClientRect();
   const { offsetWidth: across, offsetHeight: down } = box;
@@ -94,6 +94,7 @@ export function askFor({ title, words = "", ok, isGrave = false }, ...fields) {
   box.setAttribute("aria-labelledby", "dialog-title");
   document.body.append(box);
   box.showModal();
+  form.querySelector("input:not([type=checkbox])")?.select();
   return new Promise((resolve) =>
     box.addEventListener("close", () => {
       resolve(box.returnValue === "ok" ? Object.fromEntries(new FormData(form)) : null);

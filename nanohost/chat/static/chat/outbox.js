@@ -1,8 +1,11 @@
 // What was said and is not known to be with the host yet: it outlasts the page, and files are too large for
 // localStorage. Rows: { key, conversationId, text, files: [{ name, type, data }] }, with data in base64.
 
+// What is said in other people's pages is sent by these alone.
+const NAME = document.body.dataset.embed ? `nanohost-embed-${document.body.dataset.embed}` : "nanohost-chat";
+
 const opened = new Promise((resolve, reject) => {
-  const request = indexedDB.open("nanohost-chat", 1);
+  const request = indexedDB.open(NAME, 1);
   request.onupgradeneeded = () => request.result.createObjectStore("unsent", { keyPath: "id", autoIncrement: true });
   request.onsuccess = () => resolve(request.result);
   request.onerror = () => reject(request.error);

@@ -23,14 +23,24 @@ export async function load() {
   ]);
   if (wanted !== `${isArchive}${words()}`) return;
   const found = [...(pinned?.results ?? []), ...page.results];
+  const focused = focusedIn(list);
   list.replaceChildren();
   put(found);
+  focused?.();
   const none = search ? "Nothing is called that or says that." : isArchive ? "Nothing is archived." : "No conversations yet.";
   if (!found.length) list.append(make("li", { className: "empty", text: none }));
   older = path(page.next);
   at("older").hidden = !older;
   at("archive").setAttribute("aria-pressed", isArchive);
   mark();
+}
+
+// What puts the focus back where it is, once the rows are others; null if it is elsewhere.
+function focusedIn(rows) {
+  const control = document.activeElement?.closest("a, .more");
+  const id = rows.contains(control) ? control.closest("li").dataset.id : null;
+  const name = control?.matches(".more") ? ".more" : "a";
+  return id && (() => rows.querySelector(`li[data-id="${id}"] > ${name}`)?.focus());
 }
 
 function put(rows) {
