@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import hypothesis
 import pytest
+from django.conf import settings
 from django.db import connection, transaction
 from django.test import TransactionTestCase
 from xdist.scheduler import LoadFileScheduling
@@ -30,7 +31,7 @@ from tests import shapes
 from tests.support import servers
 from tests.support.api_client import start
 from tests.support.factories import OwnerFactory
-from tests.support.hosts import Host, environment_of
+from tests.support.hosts import Host, environment_of, sqlite_template
 from tests.support.openai_server import OpenAIServer
 from tests.support.saying import said
 from tests.toolbox import grants_of
@@ -45,7 +46,8 @@ hypothesis.settings.load_profile("timeless")
 NOT_ON = {shapes.EMBEDDED: {"production"}, shapes.PRODUCTION: {"embedded", "shapeless"}}
 # With several processes a file is one's: those that take longest begin.
 FIRST = {"test_stack", "test_migrations", "test_readme", "test_state_machine", "test_serve", "test_mutants"}
-FIRST |= {"test_query_plans", "test_openai_host", "test_deploy"}
+FIRST |= {"test_query_plans", "test_openai_host", "test_deploy", "test_browser", "test_tool_processes", "test_sandbox"}
+FIRST |= {"test_docs_tools", "test_patterns", "test_chat"}
 
 # Tests that use these are one process's, so that there is one of each host and not one a process: a start costs seconds
 # of the processor, and an idle host some hundredths. They are the tests of the API, and these.
@@ -146,10 +148,25 @@ def tables() -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> None:
-    """Keep what the migrations have made."""
+def django_db_setup(
+    request: pytest.FixtureRequest,
+    django_test_environment: None,
+    django_db_modify_db_settings: None,
+    django_db_blocker: Any,
+) -> None:
+    """Have a copy of the run's database that was migrated, and keep what the migrations have made.
+
+    Django would migrate it once more: to find that nothing is to be done takes a process some seconds.
+    """
     if not any(item.get_closest_marker("django_db") for item in request.session.items):
-        return  # and pytest-django has made no database
+        return  # and pytest-django has named no database
+    name = connection.settings_dict["TEST"]["NAME"]
+    if shapes.shape() == shapes.PRODUCTION:
+        servers.create(name, template=servers.name_of("migrated"))
+    else:
+        shutil.copy(sqlite_template("migrated"), name)
+    connection.close()
+    settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = name
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         audit.guard()
         for table in tables():

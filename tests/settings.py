@@ -40,7 +40,7 @@ from tests.support.hosted import DATA_DIR, DATABASES, NANOHOST_TOOL_PROCESS, PRO
 
 if PRODUCTION:
     # xdist's name of the process is put behind the name of the database.
-    DATABASES["default"]["TEST"] = {"NAME": tests_own, "TEMPLATE": servers.name_of("migrated")}
+    DATABASES["default"]["TEST"] = {"NAME": tests_own}
 elif not NANOHOST_TOOL_PROCESS:
     # A file: threads share it as they share the real one.
     DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}

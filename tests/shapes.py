@@ -76,7 +76,7 @@ def run_suite(wanted: str, arguments: list[str]) -> bool:
     """Run the suite on a shape; whether it passed."""
     print(f"\n--- shape: {wanted} ---", flush=True)  # noqa: T201 -- a command
     pytest = [sys.executable, "-m", "pytest", *arguments]
-    # Compiled once, also where that is not wanted in general: four processes import all tests, twice.
+    # Compiled once, also where that is not wanted in general: each process imports all tests, on each shape.
     own = {"TEST_SHAPE": wanted, "PYTHONDONTWRITEBYTECODE": ""}
     return subprocess.run(pytest, env=os.environ | own).returncode == 0
 

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.skipif(
     not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM"
 )
 
+# What several processes have a part in is tried on both shapes.
+of_the_page = pytest.mark.embedded(reason="what a browser makes of a page; the views are tried on both")
+
 PASSWORD = PREPARED["NANOHOST_ADMIN_PASSWORD"]
 PICTURES = os.environ.get("SCREENSHOTS")
 
@@ -102,6 +105,7 @@ def _without_a_complaint(request):
         assert (complaints, strangers) == ([], [])
 
 
+@of_the_page
 def test_signing_in_shows_the_overview(started, console):
     visitor = Visitor(started, console.address)
     visitor.sign_in("admin", "not this")
@@ -111,6 +115,7 @@ def test_signing_in_shows_the_overview(started, console):
     visitor.context.close()
 
 
+@of_the_page
 def test_the_documentation_of_the_api_can_be_read_and_tried(boss):
     page = boss.page
     page.goto("/api/docs")
@@ -121,6 +126,7 @@ def test_the_documentation_of_the_api_can_be_read_and_tried(boss):
     boss.complaints[:] = [each for each in boss.complaints if "401" not in each]  # what was tried without a key
 
 
+@of_the_page
 def test_what_is_not_there_is_told_on_a_page_that_everybody_can_read(boss, started, console):
     stranger = Visitor(started, console.address)
     signed_in = Visitor(started, console.address)
@@ -136,6 +142,7 @@ def test_what_is_not_there_is_told_on_a_page_that_everybody_can_read(boss, start
         visitor.context.close()
 
 
+@of_the_page
 def test_a_schedule_is_made_by_its_form(boss, console):
     page = boss.page
     page.goto("/admin/scheduler/schedule/add/")
@@ -155,6 +162,7 @@ def test_a_schedule_is_made_by_its_form(boss, console):
     assert "2126-05-04 03:30:00" in str(row["at"])
 
 
+@of_the_page
 def test_a_key_is_made_and_opens_the_api(boss, console):
     page = boss.page
     page.goto("/admin/accounts/apikey/add/")
@@ -308,6 +316,7 @@ def test_a_changed_document_is_a_version_that_the_next_turn_ran_with(boss, api):
     expect(page.locator("ins", has_text="Speak like a pirate.").first).to_be_visible()
 
 
+@of_the_page
 def test_a_transcript_is_read_and_what_means_ill_in_it_does_nothing(boss, console):
     page = boss.page
     page.goto(of_the_talk(console)["transcript"])
@@ -327,6 +336,7 @@ def test_a_transcript_is_read_and_what_means_ill_in_it_does_nothing(boss, consol
     assert "taken" not in page.title()
 
 
+@of_the_page
 def test_what_a_model_was_sent_is_shown_byte_by_byte(boss, console):
     page = boss.page
     page.goto(of_the_talk(console)["turn-sent"])
@@ -337,6 +347,7 @@ def test_what_a_model_was_sent_is_shown_byte_by_byte(boss, console):
     expect(page.get_by_role("heading", name="Model call 1 of 2")).to_be_visible()
 
 
+@of_the_page
 def test_the_simulator_says_which_rule_decides(boss):
     page = boss.page
     page.goto("/admin/tools/toolsetting/simulate/")

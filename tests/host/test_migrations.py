@@ -172,17 +172,23 @@ def test_each_that_is_listed_is_told_of():
 
 # --- on a database ------------------------------------------------------------------------------------------------
 
-# In a database in which models and fields have their earlier names. The tables are the same, so today's models do.
+# Back to where models and fields have their earlier names, and keys no scopes. The tables are the same, so today's
+# models do. All of it in one process: each has to learn of all migrations first.
 BEFORE = """
 from django.contrib.auth.models import Group, Permission, User
+from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
-# The models as they were.
-loader = MigrationExecutor(connection).loader
-model = loader.project_state(list(loader.applied_migrations)).apps.get_model
 
+def as_it_was(*migrations):
+    for app, migration in migrations:
+        call_command("migrate", app, migration, verbosity=0)
+    loader = MigrationExecutor(connection).loader
+    return loader.project_state(list(loader.applied_migrations)).apps.get_model
+
+model = as_it_was(("agent", "0005"), ("conversations", "0017"))  # scheduler.0004 goes with the first
 owner, agent, now = User.objects.get(), model("agent.Agent").objects.get(), timezone.now()
 model("agent.Agent").objects.update(heartbeat_owner=owner.pk, heartbeat_minutes=7)
 conversation = model("conversations.Conversation").objects.create(owner_id=owner.pk, agent=agent, key="a:b")
@@ -191,12 +197,18 @@ model("conversations.LaterMessage").objects.create(conversation=conversation, **
 model("scheduler.Heartbeat").objects.create(agent=agent, slot=now, day=now.date(), state="ok", ended_at=now)
 granted = Permission.objects.filter(codename__in=["view_latermessage", "change_heartbeat"])
 Group.objects.create(name="mine").permissions.set(granted)
+
+# Last, as the log of what is changed goes with it.
+keys = as_it_was(("accounts", "0002"))("accounts.ApiKey").objects
+assert not hasattr(keys.model, "scopes")
+keys.create(owner_id=owner.pk, prefix="former", digest="0" * 64)
 """
 AFTER = """
 from django.contrib.auth.models import Group, Permission
 
 from agent.models import Agent
 from conversations.models import DeferredMessage
+from nanohost.accounts.models import ApiKey
 from scheduler.models import CheckIn
 
 (agent,), (message,), (check_in,) = Agent.objects.all(), DeferredMessage.objects.all(), CheckIn.objects.all()
@@ -205,36 +217,6 @@ print(*(f"{each.name}: {each.codename}" for each in Group.objects.get(name="mine
 print(*(name for name in ("latermessage", "heartbeat") if Permission.objects.filter(codename__endswith=name)))
 viewer = Group.objects.get(name="viewer").permissions.filter(codename__regex="deferred|checkin")
 print(*sorted(viewer.values_list("codename", flat=True)))
-"""
-
-
-def test_what_has_another_name_now_keeps_its_rows_and_what_was_granted(tmp_path):
-    host = Host(tmp_path)
-    host.have_database()
-    for app, migration in (("agent", "0005"), ("conversations", "0017")):  # scheduler.0004 goes with the first
-        assert host.manage("migrate", "--verbosity=0", app, migration).stderr == ""
-    assert host.manage("shell", "--no-imports", "-c", BEFORE).stderr == ""
-    assert host.manage("prepare").returncode == 0
-    assert host.manage("shell", "--no-imports", "-c", AFTER).stdout.splitlines() == [
-        "admin 7 Wake up. ok",
-        "Can view deferred message: view_deferredmessage, Can change check-in: change_checkin",
-        "",
-        "view_checkin view_deferredmessage",
-    ]
-
-
-BEFORE_SCOPES = """
-from django.contrib.auth.models import User
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
-
-loader = MigrationExecutor(connection).loader
-keys = loader.project_state(list(loader.applied_migrations)).apps.get_model("accounts.ApiKey").objects
-assert not hasattr(keys.model, "scopes")
-keys.create(owner_id=User.objects.get().pk, prefix="former", digest="0" * 64)
-"""
-AFTER_SCOPES = """
-from nanohost.accounts.models import ApiKey
 
 former = ApiKey.objects.get(prefix="former")
 new, _ = ApiKey.objects.issue(owner=former.owner)
@@ -243,13 +225,27 @@ for key in (former, new):
 """
 
 
-def test_keys_that_there_were_before_there_were_scopes_keep_what_they_could(tmp_path):
-    host = Host(tmp_path)
+@pytest.fixture(scope="module")
+def told_after(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What ``AFTER`` tells of a database that was migrated from ``BEFORE``."""
+    host = Host(tmp_path_factory.mktemp("before"))
     host.have_database()
-    assert host.manage("migrate", "--verbosity=0", "accounts", "0002").stderr == ""
-    assert host.manage("shell", "--no-imports", "-c", BEFORE_SCOPES).stderr == ""
+    assert host.manage("shell", "--no-imports", "-c", BEFORE).stderr == ""
     assert host.manage("prepare").returncode == 0
-    assert host.manage("shell", "--no-imports", "-c", AFTER_SCOPES).stdout.splitlines() == [
+    return host.manage("shell", "--no-imports", "-c", AFTER).stdout.splitlines()
+
+
+def test_what_has_another_name_now_keeps_its_rows_and_what_was_granted(told_after):
+    assert told_after[:4] == [
+        "admin 7 Wake up. ok",
+        "Can view deferred message: view_deferredmessage, Can change check-in: change_checkin",
+        "",
+        "view_checkin view_deferredmessage",
+    ]
+
+
+def test_keys_that_there_were_before_there_were_scopes_keep_what_they_could(told_after):
+    assert told_after[4:] == [
         "['chat', 'read', 'schedules', 'memory'] ['*'] True",
         "['chat', 'read'] [] False",
     ]

@@ -1,5 +1,6 @@
 """The settings: what the environment says, or one line about what makes no sense."""
 
+import os
 import re
 
 import pytest
@@ -51,12 +52,15 @@ NONSENSE = {
 }
 
 
+SETTABLE = {reader.name for reader in readers()} | set(READ_ELSEWHERE)
+VARIABLES = SETTABLE | {f"{name}_FILE" for name in SETTABLE}
+
+
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path, own_secrets):
     """An environment in which nothing is set; ``environment(PORT="1")`` sets something."""
-    for name in {reader.name for reader in readers()} | set(READ_ELSEWHERE):
-        for variable in (name, f"{name}_FILE"):
-            monkeypatch.delenv(variable, raising=False)
+    for variable in VARIABLES & os.environ.keys():
+        monkeypatch.delenv(variable)
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
 
     def put(**values):
