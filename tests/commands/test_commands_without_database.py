@@ -21,6 +21,7 @@ COMMANDS = [
     ["keys", "list"],
     ["audit", "verify"],
     ["tools", "list"],
+    ["mcp", "list"],
     ["models", "which", "model-1", "--agent", "default"],
     ["schedules", "list", "--owner", "anna"],
     ["fill", "--conversations", "1"],
@@ -70,7 +71,7 @@ def run(folder: Path, commands: list[list[str]] = COMMANDS, **environment: str) 
 
 def test_every_command_of_ours_is_tried():
     ours = {name for name, app in get_commands().items() if str(app).removeprefix("nanohost.") in OURS}
-    assert ours == {command[0] for command in (*COMMANDS[:16], *ON_A_SERVER)} | STARTS
+    assert ours == {command[0] for command in (*COMMANDS[:17], *ON_A_SERVER)} | STARTS
 
 
 def test_a_missing_data_folder_is_named(tmp_path):
