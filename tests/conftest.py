@@ -20,6 +20,7 @@ from agent import llm
 from agent.llm.breaker import breaker
 from agent.models import DEFAULT_AGENT, Agent
 from agent.spending import book
+from agent.spending.ahead import stock
 from conversations.engine import inbox
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts import audit
@@ -281,6 +282,7 @@ def _nobody_acts() -> Iterator[None]:
 def _no_prices_of_before() -> None:
     """What a process knows of prices and budgets it knows for a second, and a test may be shorter."""
     book.forget()
+    stock.forget()
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ Each reservation has a lease, and counts no longer than that: a process that die
 settlement takes nothing with it. Locks of budgets are taken after all others, in the order of their periods' ids.
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -17,13 +18,15 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from agent.errors import BudgetExceeded, ModelNotPriced
-from agent.spending import notices
+from agent.spending import ahead, notices
+from agent.spending.ahead import stock
 from agent.spending.bills import Bill, Reserved, Share
 from agent.spending.book import Book, Limit
 from agent.spending.models import Budget, BudgetPeriod, Reservation, Whose
 from agent.spending.periods import Every
 from agent.spending.prices import Price
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Delete, Given, Insert, Rows, Update
 
 # Reservations whose lease is over for so many seconds are deleted: an answer that was late would have come by now.
@@ -100,6 +103,22 @@ class _Gone(Exception):
     """The row of a period was deleted, with its budget."""
 
 
+class _Full(Exception):
+    """A period has no room left. Its arguments: its id, and its budget."""
+
+
+def take_ahead(limits: Sequence[Limit], estimate: Estimate, *, price: Price | None) -> Reserved | None:
+    """What this process has reserved ahead for a call such as this; None if it has nothing. Without the database.
+
+    Raises :class:`agent.errors.ModelNotPriced`.
+    """
+    tokens, money = _amounts(limits, estimate, price)
+    made = stock.take(_scope(limits, timezone.now()), tokens=tokens, money=money)
+    if made is None:
+        return None
+    return Reserved(call_id=made.call_id, shares=made.shares, prompt_tokens=estimate.prompt_tokens)
+
+
 def reserve(
     limits: Sequence[Limit],
     estimate: Estimate,
@@ -109,70 +128,116 @@ def reserve(
     work_id: UUID,
     conversation_id: UUID,
 ) -> Reserved:
-    """Reserve what a call may use, of each of the budgets or of none: in one short transaction.
+    """Reserve what a call may use, of each of the budgets or of none: in one short transaction. Where many calls come,
+    it reserves for some of the next as well.
 
     What the same work has reserved before counts no more: its call has failed, or whoever made it has died. Raises
     :class:`agent.errors.BudgetExceeded` and :class:`agent.errors.ModelNotPriced`.
     """
-    if price is None and any(limit.is_money for limit in limits):
-        raise ModelNotPriced(f"What {estimate.model} costs is not known here, and a budget in money has to know it.")
+    tokens, money = _amounts(limits, estimate, price)
+    wanted = [(limit, money if limit.is_money else tokens) for limit in limits]
     ids: dict[str, UUID] = {"call_id": call_id, "work_id": work_id, "conversation_id": conversation_id}
-    try:
-        shares = _reserve(limits, estimate, price, **ids)
-    except _Gone:
-        shares = _reserve(limits, estimate, price, **ids)
-    return Reserved(call_id=call_id, shares=shares, prompt_tokens=estimate.prompt_tokens)
+    for _ in range(3):  # with what was reserved ahead, without it, and once more if a row has gone meanwhile
+        try:
+            return Reserved(call_id=call_id, shares=_reserve(wanted, **ids), prompt_tokens=estimate.prompt_tokens)
+        except _Gone:
+            _known.clear()
+        except _Full as full:
+            period_id, limit = full.args
+            if withdrawn := stock.withdraw([period_id]):
+                Reservation.objects.filter(call_id__in=withdrawn).delete()
+                continue
+            notices.exceeded(period_id)
+            raise BudgetExceeded(told(limit, timezone.now())) from None
+    raise BudgetExceeded("Its budgets change just now. Ask again.")
 
 
-def _reserve(limits: Sequence[Limit], estimate: Estimate, price: Price | None, **ids: UUID) -> tuple[Share, ...]:
-    now = timezone.now()
-    periods = [(period_id, limit) for limit in limits if (period_id := _period_id(limit, now)) is not None]
+def _amounts(limits: Sequence[Limit], estimate: Estimate, price: Price | None) -> tuple[int, int]:
+    """What a call may use at most: tokens, and millionths of the currency where a budget counts these."""
+    tokens = estimate.prompt_tokens + estimate.completion_tokens
+    if not any(limit.is_money for limit in limits):
+        return tokens, 0
+    if price is None:
+        raise ModelNotPriced(f"What {estimate.model} costs is not known here, and a budget in money has to know it.")
+    return tokens, price.most(prompt_tokens=estimate.prompt_tokens, completion_tokens=estimate.completion_tokens)
+
+
+def _scope(limits: Sequence[Limit], now: datetime) -> ahead.Scope:
+    return tuple((limit, limit.period(now).start) for limit in limits)
+
+
+def _reserve(wanted: Sequence[tuple[Limit, int]], **ids: UUID) -> tuple[Share, ...]:
+    scope = _scope([limit for limit, _ in wanted], timezone.now())
+    starts = dict(scope)
+    periods = [(_period_id(limit, starts[limit]), limit, amount) for limit, amount in wanted]
     shares: list[Share] = []
-    full: tuple[int, Limit] | None = None
+    full: _Full | None = None
+    more, until = stock.wanted(scope), time.monotonic() + ahead.SECONDS
+    lease = timedelta(seconds=settings.LLM_TIMEOUT_SECONDS + settings.TURN_LEASE_SECONDS)
     with transaction.atomic():
-        for period_id, limit in sorted(periods, key=lambda each: each[0]):
-            amount = _amount(limit, estimate, price)
-            start = limit.period(now).start
-            row = next(iter(_lock(period_id=period_id, budget_id=limit.id, start=start)), None)
+        for period_id, limit, amount in sorted((each for each in periods if each[0]), key=lambda each: each[0]):
+            row = next(iter(_lock(period_id=period_id, budget_id=limit.id, start=starts[limit])), None)
             if row is None:
-                _known.clear()
                 raise _Gone
             spent, most, is_on = row
             others, own = next(iter(_taken(period_id=period_id, work_id=ids["work_id"])), (0, 0))
             if own:
                 Reservation.objects.filter(period_id=period_id, work_id=ids["work_id"]).update(lease_until=Now())
-            if is_on and spent + others + amount > most:
-                full = (period_id, limit)
+            left = most - spent - others - amount
+            if is_on and left < 0:
+                full = _Full(period_id, limit)
                 break
             # One that is switched off just now is counted all the same, which refuses nothing.
             shares.append(Share(period_id, limit.is_money, amount, most))
+            more = min(more, max(left, 0) // ahead.PART_OF_THE_REST // max(_larger(amount), 1))
         if full is None:
-            lease = timedelta(seconds=settings.LLM_TIMEOUT_SECONDS + settings.TURN_LEASE_SECONDS)
             for share in shares:
                 _insert(period_id=share.period_id, amount=share.amount, lease=lease, **ids)
+            made = _make_ahead(shares, more, until=until, lease=lease + timedelta(seconds=ahead.SECONDS))
     if full:
-        notices.exceeded(full[0])
-        raise BudgetExceeded(told(full[1], now))
+        raise full
+    stock.add(scope, made)
     return tuple(shares)
 
 
-def _amount(limit: Limit, estimate: Estimate, price: Price | None) -> int:
-    if not limit.is_money:
-        return estimate.prompt_tokens + estimate.completion_tokens
-    assert price  # or it would have been refused
-    return price.most(prompt_tokens=estimate.prompt_tokens, completion_tokens=estimate.completion_tokens)
+# Of reservations that no work has taken yet.
+_NOBODY = UUID(int=0)
+
+
+def _make_ahead(shares: Sequence[Share], count: int, *, until: float, lease: timedelta) -> list[ahead.Made]:
+    """Reserve for calls to come, in the caller's transaction."""
+    larger = tuple(replace(share, amount=_larger(share.amount)) for share in shares)
+    made = [ahead.Made(call_id=new_id(), shares=larger, until=until) for _ in range(count if shares else 0)]
+    rows = [  # none, where the budgets have gone meanwhile
+        Reservation(
+            call_id=each.call_id,
+            period_id=share.period_id,
+            amount=share.amount,
+            work_id=_NOBODY,
+            conversation_id=_NOBODY,
+            lease_until=from_now(lease.total_seconds()),
+        )
+        for each in made
+        for share in each.shares
+    ]
+    if rows:
+        Reservation.objects.bulk_create(rows)
+    return made
+
+
+def _larger(amount: int) -> int:
+    return amount + amount // ahead.GROWTH
 
 
 # The ids of the periods' rows, by budget and first day.
 _known: dict[tuple[int, date], int] = {}
 
 
-def _period_id(limit: Limit, now: datetime) -> int | None:
-    """The row of the budget's period, made if there is none; None if the budget is gone."""
-    start = limit.period(now).start
+def _period_id(limit: Limit, start: date) -> int:
+    """The row of the budget's period, made if there is none; 0 if the budget is gone."""
     if (limit.id, start) not in _known:
         if not Budget.objects.filter(pk=limit.id).exists():
-            return None
+            return 0
         row, is_new = BudgetPeriod.objects.get_or_create(budget_id=limit.id, start=start)
         if is_new:
             Reservation.objects.filter(lease_until__lt=from_now(-FORGOTTEN_AFTER_SECONDS)).delete()

@@ -77,6 +77,9 @@ class Purse:
             prompt_tokens=int(estimated * max(tokens.correction.ratio(request.model), 1.0)),
             completion_tokens=bound,
         )
+        offered = replace(request, max_tokens=bound)
+        if reserved := budgets.take_ahead(limits, estimate, price=price):
+            return Offer(request=offered, call_id=reserved.call_id, price=price, reserved=reserved)
         try:
             reserved = await self.database(
                 budgets.reserve,
@@ -90,7 +93,7 @@ class Purse:
         except BaseException:  # such as a cancellation, after which it may be stored all the same
             await self._give_back(call_id)
             raise
-        return Offer(request=replace(request, max_tokens=bound), call_id=call_id, price=price, reserved=reserved)
+        return Offer(request=offered, call_id=call_id, price=price, reserved=reserved)
 
     async def release(self, offer: Offer) -> None:
         """Give back what was reserved for a call that has no answer."""

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agent.errors import BudgetExceeded
 from agent.llm.base import Completion, ModelRequest, Usage
-from agent.spending import book, budgets, notices
+from agent.spending import ahead, book, budgets, notices
 from agent.spending.bills import Bill
 from agent.spending.budgets import Estimate
 from agent.spending.models import Budget, BudgetPeriod, ModelPrice, Reservation
@@ -57,6 +57,21 @@ def reserve(amount: int, *, work: object = None, **options: Any) -> budgets.Rese
     estimate = Estimate(model="m", prompt_tokens=amount, completion_tokens=0)
     ids = {"call_id": new_id(), "work_id": work or new_id(), "conversation_id": new_id()}
     return budgets.reserve(book.read().limits, estimate, **{"price": None} | ids | options)
+
+
+def take(amount: int) -> budgets.Reserved | None:
+    """What was reserved ahead, of every budget of tokens there is."""
+    estimate = Estimate(model="m", prompt_tokens=amount, completion_tokens=0)
+    return budgets.take_ahead(book.read().limits, estimate, price=None)
+
+
+def pass_through(amount: int, *, calls: int) -> list[budgets.Reserved]:
+    """So many calls one after the other, each settled before the next; what was taken for them."""
+    taken = []
+    for _ in range(calls):
+        taken.append(take(amount) or reserve(amount))
+        budgets.settle_alone(bill(taken[-1], amount))
+    return taken
 
 
 def bill(reserved: budgets.Reserved, tokens: int) -> Bill:
@@ -427,6 +442,77 @@ def test_a_limit_that_is_lowered_counts_at_once():
         budgets.reserve(limits, estimate, price=None, **ids)
 
 
+# --- reserved ahead ----------------------------------------------------------------------------------------------
+
+
+def test_where_calls_follow_each_other_the_next_are_reserved_for_as_well(django_assert_num_queries):
+    whole, other = budget(), budget(name="other")
+    pass_through(8, calls=ahead.MIN_CALLS)
+    waiting = Reservation.objects.count()
+    assert waiting == 2 * ahead.MIN_CALLS, "each has a row for each budget"
+    with django_assert_num_queries(0):
+        reserved = take(8)
+    assert {share.amount for share in reserved.shares} == {10}
+    budgets.settle_alone(bill(reserved, 8))
+    budgets.settle_alone(bill(reserved, 8))
+    assert (spent(whole), spent(other), Reservation.objects.count()) == (8 * 5, 8 * 5, waiting - 2)
+    alone = [each for each in pass_through(8, calls=100) if each.shares[0].amount == 8]
+    assert len(alone) <= 100 / ahead.MAX_AHEAD + 3, "as many transactions"
+    waiting = ahead.stock.withdraw([each.pk for each in whole.periods.all()])
+    assert (spent(whole), Reservation.objects.count()) == (8 * 105, 2 * len(waiting))
+
+
+def test_what_was_reserved_ahead_is_for_calls_that_fit_it(settings):
+    budget()
+    pass_through(8, calls=ahead.MIN_CALLS)
+    assert take(11) is None
+    Budget.objects.create(name="later", whose="host", measure="tokens", every="day", amount=MUCH)
+    assert take(8) is None, "others apply by now"
+    Budget.objects.filter(name="later").delete()
+    book.forget()
+    assert take(8)
+
+
+def test_what_was_reserved_ahead_is_not_taken_when_its_time_is_over_and_ends_with_its_lease(settings, monkeypatch):
+    budget(10_000)
+    monkeypatch.setattr(ahead, "SECONDS", 0.0)
+    pass_through(8, calls=ahead.MIN_CALLS)
+    assert take(8) is None
+    lease = settings.LLM_TIMEOUT_SECONDS + settings.TURN_LEASE_SECONDS
+    assert {each.work_id.int for each in Reservation.objects.all()} == {0}
+    for row in Reservation.objects.all():
+        assert timezone.now() + timedelta(seconds=lease - 5) < row.lease_until
+    Reservation.objects.update(lease_until=from_now(-1))
+    reserve(10_000 - 8 * ahead.MIN_CALLS)
+
+
+def test_nobody_is_refused_for_what_his_own_process_has_reserved_ahead():
+    whole = budget(2000)
+    pass_through(8, calls=ahead.MIN_CALLS)
+    assert Reservation.objects.count() == 3, "a fiftieth of what is left"
+    left = 2000 - spent(whole)
+    with pytest.raises(BudgetExceeded):
+        reserve(left + 1)
+    assert not Reservation.objects.exists()
+    reserve(left)
+
+
+def test_what_is_nearly_used_up_is_reserved_call_by_call():
+    budget(300)
+    pass_through(8, calls=ahead.MIN_CALLS + 4)
+    assert not Reservation.objects.exists()
+
+
+def test_a_budget_that_is_lowered_here_refuses_what_was_reserved_ahead():
+    whole = budget(10_000)
+    pass_through(8, calls=ahead.MIN_CALLS)
+    whole.amount = 10
+    whole.save()
+    assert take(8) is None
+    with pytest.raises(BudgetExceeded):
+        reserve(8)
+
+
 # --- many at once ------------------------------------------------------------------------------------------------
 
 
@@ -447,6 +533,27 @@ def test_of_200_at_once_as_many_pass_as_there_is_room_for():
     assert 490 <= spent(whole) <= 500
     assert spent(other) == spent(whole)
     assert sum(passed) >= 50
+    assert not Reservation.objects.filter(amount__gt=0).exists()
+
+
+def test_of_200_at_once_as_many_pass_as_there_is_room_for_though_some_are_reserved_ahead():
+    whole = budget(150 * 10)
+    reserve(0)  # the row of the period
+    ahead_too = []
+
+    def use(_: int) -> bool:
+        try:
+            reserved = take(10)
+            ahead_too.append(bool(reserved))
+            reserved = reserved or reserve(10)
+        except BudgetExceeded:
+            return False
+        budgets.settle_alone(bill(reserved, 10))
+        return True
+
+    passed = [each for some in range(10) for each in in_threads([lambda n=n: use(n) for n in range(20)])]
+    assert (sum(passed), spent(whole)) == (150, 1500)
+    assert any(ahead_too)
     assert not Reservation.objects.filter(amount__gt=0).exists()
 
 
