@@ -46,15 +46,32 @@ def shown(messages: Sequence[ChatMessage], *, sees: bool) -> Sequence[ChatMessag
     there. ``sees``: whether the model can see any."""
     if not any("attachments" in message for message in messages):
         return messages
-    left, room, made = MAX_IMAGES, MAX_BYTES, list(messages)
-    for at in range(len(made) - 1, -1, -1):
-        for image in reversed(images_of(made[at])):
-            if sees and left and image["size"] <= room:
-                left, room = left - 1, room - image["size"]
-                continue
-            left = room = 0  # none before it either: those that are sent are the newest ones
-            made[at] = _without(made[at], image, _TOO_MANY if sees else _BLIND)
+    left_out, made = _left_out(messages) if sees else math.inf, list(messages)
+    number = 0
+    for at, message in enumerate(messages):
+        for image in images_of(message):
+            if number < left_out:
+                made[at] = _without(made[at], image, _TOO_MANY if sees else _BLIND)
+            number += 1
     return made
+
+
+def _left_out(messages: Iterable[ChatMessage]) -> int:
+    """How many pictures, from the first on, are not sent. Of too many, half go at once, but for those of the newest
+    message: were it one with each that comes, no prompt would begin as the one before did, and no cache would have it.
+    """
+    first = room_taken = 0
+    sizes: list[int] = []
+    for message in messages:
+        own = [image["size"] for image in images_of(message)]
+        sizes += own
+        room_taken += sum(own)
+        is_over = len(sizes) - first > MAX_IMAGES
+        most = max(MAX_IMAGES // 2, min(len(own), MAX_IMAGES)) if is_over else MAX_IMAGES
+        while len(sizes) - first > most or room_taken > MAX_BYTES:
+            room_taken -= sizes[first]
+            first += 1
+    return first
 
 
 def _without(message: ChatMessage, image: Reference, words: str) -> ChatMessage:

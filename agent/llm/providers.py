@@ -40,12 +40,14 @@ class Provider:
     """A provider.
 
     ``key``: the setting of its key. ``base_url``: its address; empty: the user's to say. ``keywords``: words of models'
-    names that it is recognised by. ``prefixes``: what may stand before ``/`` in a model's name, beside its own name, to
-    name it. ``is_gateway``: it passes on to others, and takes any model. ``is_local``: it is the user's own, and may
-    ask for no key. ``is_oauth``: its key is the token of a person who has signed in, and it is never asked unless it is
-    named or recognised. ``names_vendors``: its own names of models may have a vendor before a ``/``. ``last_segment``:
-    it takes of a name what stands behind the last ``/``. ``key_begins``, ``base_has``: how a gateway's keys begin, and
-    what its address has, by which one is known that was set up as OpenAI's. ``headers``: it wants besides.
+    names that it is recognised by. ``beginnings``: words that it is recognised by where a model's name, behind what
+    names a vendor, begins with them alone. ``prefixes``: what may stand before ``/`` in a model's name, beside its own
+    name, to name it. ``is_gateway``: it passes on to others, and takes any model. ``is_local``: it is the user's own,
+    and may ask for no key. ``is_oauth``: its key is the token of a person who has signed in, and it is never asked
+    unless it is named or recognised. ``names_vendors``: its own names of models may have a vendor before a ``/``.
+    ``last_segment``: it takes of a name what stands behind the last ``/``. ``key_begins``, ``base_has``: how a
+    gateway's keys begin, and what its address has, by which one is known that was set up as OpenAI's. ``headers``: it
+    wants besides.
 
     What it can do: ``tools``, ``streaming``, ``images``, ``json_schema``, ``reasoning``, ``prompt_caching``.
     ``thinking``: how it is told to think. ``sends_back``: the field in which it wants to be sent back, within a turn,
@@ -58,6 +60,7 @@ class Provider:
     base_url: str = ""
     dialect: Dialect = Dialect.CHAT
     keywords: tuple[str, ...] = ()
+    beginnings: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     is_gateway: bool = False
     is_local: bool = False
@@ -161,6 +164,7 @@ _ROWS = (
         key="OPENAI_API_KEY",
         base_url="https://api.openai.com/v1",
         keywords=("openai", "gpt", "chatgpt"),
+        beginnings=("o1", "o3", "o4", "ft:o4"),
         images=True,
         json_schema=True,
         prompt_caching=True,
@@ -424,10 +428,17 @@ def _prefixes(row: Provider) -> Collection[str]:
 def _keyword_in(row: Provider, model: str) -> str:
     """The word by which a provider is recognised; empty if it is not."""
     name = model.lower()
-    return next((word for word in row.keywords if _pattern(word).search(name)), "")
+    found = next((word for word in row.keywords if _pattern(word).search(name)), "")
+    return found or next((word for word in row.beginnings if _beginning(word).match(name.rsplit("/", 1)[-1])), "")
 
 
 @lru_cache(maxsize=256)
 def _pattern(word: str) -> "re.Pattern[str]":
     """Whole, but for figures behind it: qwen2.5, gpt4."""
     return re.compile(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z])")
+
+
+@lru_cache(maxsize=256)
+def _beginning(word: str) -> "re.Pattern[str]":
+    """Whole: o1-mini and o3, but not o10 or o1x; and a name that is short stands in other names, such as marco-o1."""
+    return re.compile(rf"{re.escape(word)}(?![a-z0-9])")

@@ -74,8 +74,9 @@ BODY_SECONDS = 60
 MAX_HEADER_BYTES = 32 * 1024
 # As much of a path is logged: it is read for secrets on the loop, by whoever sends one.
 LOGGED_PATH_CHARS = 500
-# Of a body that is too large, so much is read and dropped, since a client that still sends does not read its answer.
-DROPPED_BYTES, DROPPING_SECONDS = 8 * 1024 * 1024, 5
+# Of a body that nobody wants, so much is read and dropped after the answer was sent. Many clients send all of it before
+# they read; a connection closed upon unread bytes is reset, and the answer is lost with it. nginx lingers alike.
+DROPPED_BYTES, DROPPING_SECONDS, SILENT_SECONDS = 64 * 1024 * 1024, 30, 5
 
 _SUBJECT = re.compile(r"/(conversations|turns)/([0-9a-f-]{36})(?=/|$)")
 
@@ -201,6 +202,8 @@ class _RequestHandler:
         self._identity = identity
         self._gone: asyncio.Task[None] | None = None
         self._sent_status: int | None = None
+        # Who asks before sending (Expect) is told before sending.
+        self._is_body_left = b"expect" not in dict(scope["headers"])
         # What a page of another origin is told with each answer.
         self._opened = cors.origin_headers(scope["path"], dict(scope["headers"]), settings.CORS_ALLOWED_ORIGINS)
 
@@ -209,7 +212,7 @@ class _RequestHandler:
         try:
             return await self._serve()
         except Problem as error:
-            return await self._answer(self._refusal(error))
+            return await self._refuse(self._refusal(error))
         except Exception as error:
             logger.exception("request failed outside the views")
             if self._sent_status is not None:
@@ -258,8 +261,9 @@ class _RequestHandler:
             return _Reply(status=204, headers=preflight, body=b"")
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await _read_body(scope, self._receive)
+                body = await _read_body(scope, self._next_part)
         except TimeoutError:
+            self._is_body_left = False  # it has been waited for
             raise BodyTooSlow(f"The body did not arrive within {BODY_SECONDS} s.") from None
         if body is None:
             return None
@@ -372,6 +376,30 @@ class _RequestHandler:
             return False
         return True
 
+    async def _next_part(self) -> dict[str, Any]:
+        """Of the body."""
+        message = await self._receive()
+        self._is_body_left = message.get("more_body", False)
+        return message
+
+    async def _refuse(self, reply: _Reply) -> int:
+        """Answer what was not read to its end, so that who sends the rest of it first can read that too."""
+        if not self._is_body_left:
+            return await self._answer(reply)
+        await self._send_head(reply.status, reply.headers)
+        await self._send({"type": "http.response.body", "body": reply.body, "more_body": True})
+        await self._drop_rest()
+        await self._send({"type": "http.response.body", "body": b""})
+        return reply.status
+
+    async def _drop_rest(self) -> None:
+        dropped = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DROPPING_SECONDS):
+                while self._is_body_left and dropped < DROPPED_BYTES and not self._gateway.draining:
+                    message = await asyncio.wait_for(self._next_part(), SILENT_SECONDS)
+                    dropped += len(message.get("body", b""))
+
     async def _answer(self, reply: _Reply) -> int:
         await self._send_head(reply.status, reply.headers)
         await self._send({"type": "http.response.body", "body": reply.body})
@@ -419,8 +447,6 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     too_large = BodyTooLarge(f"The body may have {most} bytes.")
     announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced[:18]) > most:
-        if b"expect" not in headers:  # who asks before sending is told before sending
-            await _drop_rest(receive)
         raise too_large
     body = bytearray()
     while True:
@@ -429,22 +455,9 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
             return None
         body += message.get("body", b"")
         if len(body) > most:
-            if message.get("more_body"):
-                await _drop_rest(receive)
             raise too_large
         if not message.get("more_body"):
             return bytes(body)
-
-
-async def _drop_rest(receive: Receive) -> None:
-    dropped = 0
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DROPPING_SECONDS):
-            while dropped < DROPPED_BYTES:
-                message = await receive()
-                dropped += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    return
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -16,6 +16,7 @@ from drf_spectacular.generators import SchemaGenerator
 
 import conversations.api.urls
 import scheduler.api.urls
+from conversations.web import gateway
 from nanohost.accounts.models import Scope
 from nanohost.lib import rest
 from nanohost.lib.http import MAX_HEAD_BYTES, BoundedHeads
@@ -36,6 +37,7 @@ from tests.support.api_client import (
 from tests.support.hosts import KEY, Host
 
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
+HUGE = 40 * 1024 * 1024
 THREE_MB = 3_000_000
 DEEP = 50_000
 
@@ -287,6 +289,34 @@ def test_a_body_that_is_too_large_is_refused(api, routes, chunked, nothing_store
         answer = api.request(method, address, content=content)
         assert answer.status_code == 413, route
         problem(answer, 413, "body_too_large")
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+def test_who_sends_all_of_it_before_they_read_are_told_too(host, routes, chunked, nothing_stored):
+    """Far more than a message may have. A connection that is closed upon unread bytes is reset, and what was answered
+    is lost with it."""
+    head_of = head(
+        host, "POST", routes["chat"][1], "Transfer-Encoding: chunked" if chunked else f"Content-Length: {HUGE}"
+    )
+    part = b" " * 65_536
+    framed = b"10000\r\n" + part + b"\r\n" if chunked else part
+    with connect(host) as connection:
+        connection.sendall(head_of)
+        for _ in range(HUGE // len(part)):
+            connection.sendall(framed)
+        connection.sendall(b"0\r\n\r\n" if chunked else b"")
+        status, headers, body = read_answer(connection)
+        assert connection.recv(1) == b"", "it is closed"
+    assert (status, headers["connection"]) == (413, "close")
+    assert b'"code":"body_too_large"' in body
+
+
+def test_who_sends_without_end_is_let_go(host, routes, nothing_stored):
+    """So much is read, and no more."""
+    with connect(host) as connection:
+        connection.sendall(head(host, "POST", routes["chat"][1], f"Content-Length: {10**15}"))
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            connection.sendall(b" " * 2 * gateway.DROPPED_BYTES)
 
 
 def test_who_asks_before_sending_is_told_before_sending(host, routes, nothing_stored):

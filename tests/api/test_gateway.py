@@ -196,9 +196,10 @@ def test_nobody_is_answered_who_has_gone():
 def test_a_body_past_its_bound_is_refused_wherever_it_is_noticed(settings, more):
     settings.MAX_BODY_BYTES = 10
     parts = [{"type": "http.request", "body": b"a" * 20, "more_body": more}, {"type": "http.request"}]
-    first, body = serve(django_that_fails, parts)
+    first, body, *end = serve(django_that_fails, parts)
     assert first["status"] == 413
     assert b"10 bytes" in body["body"]
+    assert len(end) == more
 
 
 def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(settings, monkeypatch):

@@ -44,6 +44,12 @@ def test_which_knows_the_agents_provider(server):
         models("which", "model-1", "--agent", "slow")
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_which_wants_a_name(server, name):
+    with pytest.raises(CommandError, match="Name a model"):
+        models("which", name)
+
+
 def test_which_says_what_is_missing(settings):
     settings.LLM_PROVIDER = "auto"
     with pytest.raises(CommandError, match="DEEPSEEK_API_KEY"):

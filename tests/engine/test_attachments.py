@@ -168,8 +168,13 @@ def test_only_the_newest_pictures_are_sent():
     image = {"name": "n", "type": "image/png", "sha256": "x", "size": 1, "path": "p"}
     history = [{"role": "user", "content": f"{n}", "attachments": [image | {"sha256": f"{n}"}]} for n in range(30)]
     shown = images.shown(history, sees=True)
-    assert [each["sha256"] for each in images.images_in(shown)] == [f"{n}" for n in range(10, 30)]
-    assert all("is left out, since newer ones take the room" in each["content"] for each in shown[:10])
+    assert [each["sha256"] for each in images.images_in(shown)] == [f"{n}" for n in range(11, 30)]
+    assert all("is left out, since newer ones take the room" in each["content"] for each in shown[:11])
+    # Ten and some at once, so that most prompts begin as the one before did.
+    kept = [len(list(images.images_in(images.shown(history[:n], sees=True)))) for n in range(31)]
+    assert kept == [*range(21), *range(11 - 1, 20)]
+    album = [{"role": "user", "content": "a", "attachments": [dict(image) for _ in range(15)]}] * 3
+    assert [len(list(images.images_in(images.shown(album[:n], sees=True)))) for n in (1, 2, 3)] == [15, 15, 15]
     heavy = [each | {"attachments": [image | {"size": images.MAX_BYTES // 2}]} for each in history]
     assert len(list(images.images_in(images.shown(heavy, sees=True)))) == 2
     assert images.shown(history[:5], sees=True)[0] is history[0]

@@ -9,14 +9,19 @@ import pytest
 from django.utils import timezone
 
 from agent import llm, tokens
+from agent.images import images_in
+from agent.llm import openai
 from agent.llm.anthropic import body_of
 from agent.llm.base import ModelRequest
+from agent.llm.providers import PROVIDERS
 from agent.tokens import Correction, estimated, estimated_message, estimated_tools
+from conversations.attachments.parts import SentFile
 from conversations.engine import model_request
 from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, Conversation, Message, Turn
 from memory import log
 from tests.support.compacting import run
+from tests.support.files import picture
 from tests.support.openai_server import OpenAIServer, completion
 from tests.support.working import settle
 
@@ -45,11 +50,11 @@ def prompts(monkeypatch) -> list[ModelRequest]:
 
 
 @pytest.fixture
-def chat(conversation, say) -> Callable[[str], bool]:
+def chat(conversation, say) -> Callable[..., bool]:
     """Say something, and do what a worker then does; returns whether the conversation was compacted."""
 
-    def turn(content: str) -> bool:
-        (ended,) = settle([say(content)])
+    def turn(content: str, *files: SentFile) -> bool:
+        (ended,) = settle([say(content, files=files)])
         assert ended.status == "succeeded", ended.error_code
         due = Compaction.objects.filter(conversation=conversation, status="queued").first()
         if due:
@@ -175,7 +180,8 @@ WANTED = 90
 
 
 def as_sent_to_openai(request: ModelRequest) -> str:
-    return json.dumps([request.tools, request.messages])
+    body = json.loads(openai._body(request, "", "max_tokens", PROVIDERS["openai"]))
+    return json.dumps([body.get("tools"), body["messages"]])
 
 
 def as_sent_to_anthropic(request: ModelRequest) -> str:
@@ -200,13 +206,27 @@ def share(sent: list[str]) -> float:
     return 100 * common / total
 
 
-def test_most_of_each_prompt_is_the_beginning_of_the_one_before(chat, prompts, agent, tool_settings):
-    """Over 60 turns, of which some call a tool, with compactions between them."""
+def sent_with(number: int, pictures: int) -> list[SentFile]:
+    """Files of a turn: pictures of its own, or one with every third question, and a text with every tenth."""
+    made = [picture(colour=(number, each, 9)) for each in range(pictures if number % 3 == 0 or pictures > 1 else 0)]
+    sent = [SentFile(name=f"{number}.png", data=each) for each in made]
+    return sent + ([SentFile(name="a.txt", data=f"What they said in {number}.".encode())] if number % 10 == 0 else [])
+
+
+@pytest.mark.parametrize(
+    ("pictures", "wanted"),
+    [(1, WANTED), (2, 80)],  # some at a time have to be left out then; one at a time, it were 56
+    ids=["some pictures", "more pictures than a request may have"],
+)
+def test_most_of_each_prompt_is_the_beginning_of_the_one_before(chat, prompts, agent, tool_settings, pictures, wanted):
+    """Over 60 turns, of which some call a tool and some bring files, with compactions between them."""
     tool_settings("time")
     agent.documents = {"AGENTS": "Be patient. " * 400}
     agent.save()
-    compacted = [chat(f"{n}. {'What time is it?' if n % 7 == 3 else QUESTION}") for n in range(60)]
+    asks = ("What time is it?" if number % 7 == 3 else QUESTION for number in range(60))
+    compacted = [chat(f"{number}. {each}", *sent_with(number, pictures)) for number, each in enumerate(asks)]
     assert sum(compacted) >= 2
     asked = chats(prompts)
-    assert share([as_sent_to_openai(request) for request in asked]) >= WANTED
-    assert share([as_sent_to_anthropic(request) for request in asked]) >= WANTED
+    assert (max(len(list(images_in(request.messages))) for request in asked) >= 20) is (pictures > 1)
+    assert share([as_sent_to_openai(request) for request in asked]) >= wanted
+    assert share([as_sent_to_anthropic(request) for request in asked]) >= wanted

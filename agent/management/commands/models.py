@@ -35,6 +35,8 @@ class Command(BaseCommand):
             self._check()
 
     def _which(self, options: dict[str, Any]) -> None:
+        if not options["name"].strip():
+            raise CommandError("Name a model, such as gpt-4.1-mini or openrouter/anthropic/claude-sonnet-4.")
         named = ""
         if options["agent"]:
             agent = Agent.objects.filter(name=options["agent"]).first()

@@ -51,6 +51,10 @@ def test_a_prefix_names_the_provider_and_is_not_sent(model, provider, sent):
         ("gpt-4.1-mini", "openai"),
         ("chatgpt-4o-latest", "openai"),
         ("gpt4o", "openai"),
+        ("o1", "openai"),
+        ("O3-mini", "openai"),
+        ("o4-mini-2025-04-16", "openai"),
+        ("ft:o4-mini:acme", "openai"),
         ("deepseek-reasoner", "deepseek"),
         ("gemini-2.5-flash", "gemini"),
         ("GLM-4.6", "zhipu"),
@@ -65,7 +69,7 @@ def test_a_provider_is_recognised_by_a_word_of_the_name(model, provider):
     assert chosen(model, *PROVIDERS)[0] == provider
 
 
-@pytest.mark.parametrize("model", ["spark-max", "sharky", "notclaude", "gptish", "bespoke", "o4-mini"])
+@pytest.mark.parametrize("model", ["spark-max", "sharky", "notclaude", "gptish", "bespoke", "marco-o1", "o10", "o3x"])
 def test_a_part_of_a_word_is_none_and_the_first_that_is_set_up_is_asked(model):
     choice = choose(model, named="", default=AUTO, configured=("volcengine", "anthropic", "openai"))
     assert (choice.provider.name, "the first that is set up" in choice.why) == ("volcengine", True)
