@@ -19,13 +19,9 @@ from nanohost.lib.statements import Insert
 _insert_conversation = Insert(
     Conversation,
     *("id", "key", "owner_id", "agent_id", "metadata", "next_seq", "tainted_at_seq", "tainted_by", "is_dropped"),
-    *("created_at", "updated_at"),
+    *("created_at", "updated_at", "pins", "state", "state_times", "state_tainted"),
     is_transient=True,
     cost=0,
-    pins=[],
-    state={},
-    state_times={},
-    state_tainted={},
 )
 
 
@@ -128,6 +124,10 @@ def _insert(conversation: Conversation) -> None:
         is_dropped=conversation.is_dropped,
         created_at=conversation.created_at,
         updated_at=conversation.updated_at,
+        pins=[],
+        state={},
+        state_times={},
+        state_tainted={},
     )
     conversation._state.adding = False
 
