@@ -6,11 +6,15 @@ from django.db.models import Model, QuerySet
 
 from agent.models import Agent
 from nanohost.accounts.models import EVERY_AGENT, ApiKey
+from nanohost.lib.statements import Given, Rows
 
 ModelT = TypeVar("ModelT", bound=Model)
 
 # What is told of an agent that there is not, and of one that a key may not name: the one cannot be told from the other.
 UNKNOWN = "There is no agent named {!r}, or this key may not name it."
+
+
+_named = Rows(lambda: Agent.objects.filter(name=Given("name")))
 
 
 def admits(key: ApiKey, agent: Agent) -> bool:
@@ -33,5 +37,5 @@ def admitted(rows: "QuerySet[ModelT]", key: ApiKey, *, agent: str = "agent") -> 
 
 def agent_of_key(key: ApiKey, name: str) -> Agent | None:
     """The agent of that name, if the key may name it."""
-    agent = Agent.objects.filter(name=name).first() if "\x00" not in name else None
-    return agent if agent and admits(key, agent) else None
+    found = _named(name=name) if "\x00" not in name else []
+    return next((agent for agent in found if admits(key, agent)), None)

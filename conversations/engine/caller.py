@@ -29,8 +29,10 @@ MAX_EXPIRED = 200
 def find(call_ids: Collection[str], *, owner_id: int) -> CallerRound | None:
     """The owner's round that one of these calls is of, the last one that was asked for; None if they are of none."""
     ids = {found for call_id in call_ids if (found := CallerRound.id_of(call_id))}
+    if not ids:
+        return None
     rounds = CallerRound.objects.select_related("turn__conversation__agent")
-    return rounds.filter(pk__in=ids, turn__owner_id=owner_id).order_by("created_at").last() if ids else None
+    return rounds.filter(pk__in=ids, turn__owner_id=owner_id).order_by("created_at").last()
 
 
 def pending(conversation_id: UUID) -> CallerRound | None:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from uuid import UUID
 
+from django.utils import timezone
+
 from agent.loop import ChatMessage
 from conversations.attachments import intake, store
 from conversations.attachments.parts import Said, SentFile
@@ -12,6 +14,15 @@ from conversations.engine.commands import command_in
 from conversations.models import Conversation, Message
 from conversations.options import Options
 from nanohost.lib.errors import InvalidRequest
+from nanohost.lib.statements import Insert
+
+_insert_conversation = Insert(
+    Conversation,
+    *("id", "key", "owner_id", "agent_id", "metadata", "next_seq", "tainted_at_seq", "tainted_by", "is_dropped"),
+    *("created_at", "updated_at", "pins", "state", "state_times", "state_tainted"),
+    is_transient=True,
+    cost=0,
+)
 
 
 @dataclass(frozen=True)
@@ -90,9 +101,35 @@ class Incoming:
     def begin(self, conversation: Conversation) -> None:
         """Store a conversation that is made for it, with its history."""
         conversation.next_seq = len(self.history) + 1
-        conversation.save(force_insert=True)
+        _insert(conversation)
+        if not self.history:
+            return
         rows = [message_of(message, conversation, seq=seq) for seq, message in enumerate(self.history, start=1)]
         refer_all(Message.objects.bulk_create(rows))
+
+
+def _insert(conversation: Conversation) -> None:
+    """What ``save`` does, for one that is made for a request."""
+    assert conversation.is_transient
+    conversation.created_at = conversation.updated_at = timezone.now()
+    _insert_conversation(
+        id=conversation.pk,
+        key=conversation.key,
+        owner_id=conversation.owner_id,
+        agent_id=conversation.agent_id,
+        metadata=conversation.metadata,
+        next_seq=conversation.next_seq,
+        tainted_at_seq=conversation.tainted_at_seq,
+        tainted_by=conversation.tainted_by,
+        is_dropped=conversation.is_dropped,
+        created_at=conversation.created_at,
+        updated_at=conversation.updated_at,
+        pins=[],
+        state={},
+        state_times={},
+        state_tainted={},
+    )
+    conversation._state.adding = False
 
 
 def message_of(

@@ -5,6 +5,7 @@ it is not (the buffer is gone, or never was), it is told ``turn.reset``, and the
 Either way the last event is made from the rows, and is the same for everybody.
 """
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -156,11 +157,13 @@ async def stream(
         reader.was_told(event.kind, event.data)
     index, final, seen = index or 0, replay.final, 0
     del replay  # it may be large, and the stream long
+    quiet_since = time.monotonic()
     while True:
         while index < len(subscription.events):
             part, index = _part(subscription, index, reader, wire)
             if part:
                 yield part
+                quiet_since = time.monotonic()
         if subscription.ends > seen and not final:
             seen = subscription.ends
             answer = subscription.success and renderer.succeeded(subscription.success)
@@ -175,8 +178,11 @@ async def stream(
         if is_over():
             yield wire.cut_off()
             return
-        if not await subscription.changed(seconds=PING_SECONDS):
+        # What happens need not be told: not what a model thinks, to a client that has no words for it.
+        quiet = time.monotonic() - quiet_since
+        if quiet >= PING_SECONDS or not await subscription.changed(seconds=PING_SECONDS - quiet):
             yield PING
+            quiet_since = time.monotonic()
 
 
 def _part(subscription: Subscription, index: int, reader: _Reader, wire: Wire) -> tuple[bytes, int]:

@@ -33,7 +33,7 @@ from conversations.openai_api.parameters import answer_format, model_parameters
 from conversations.openai_api.parts import refuse_too_much
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.turn_parts import Part, Used, first_message, is_over, part_of
-from conversations.openai_api.values import as_flag, as_object, as_one_of, as_text, metadata_of
+from conversations.openai_api.values import as_flag, as_object, as_one_of, as_text, metadata_of, or_else
 from conversations.openai_api.views import KeyView
 from conversations.options import Options
 from conversations.web.gateway import await_turn, new_turn_id
@@ -90,7 +90,7 @@ def read(request: Request) -> Asked:
     if is_named:
         caller_tools.refuse_unknown_choice(choice, tools, model.agent, is_plain=model.is_plain)
     metadata = metadata_of(body)
-    stream_options = as_object(body.get("stream_options") or {}, "stream_options")
+    stream_options = as_object(or_else(body.get("stream_options"), {}), "stream_options")
     conversation_id = request.headers.get(CONVERSATION_HEADER) or metadata.get("conversation_id", "")
     asked = json.dumps([body, conversation_id], ensure_ascii=False, sort_keys=True).encode()
     refuse_too_much(transcript.messages, body_bytes=len(asked), param="messages")
@@ -106,14 +106,18 @@ def read(request: Request) -> Asked:
             parameters=model_parameters(body),
             metadata=metadata,
         ),
-        streams=as_flag(body.get("stream") or False, "stream"),
-        tells_usage=as_flag(stream_options.get("include_usage") or False, "stream_options.include_usage"),
-        tells_progress=as_flag(stream_options.get("include_progress") or False, "stream_options.include_progress"),
+        streams=as_flag(or_else(body.get("stream"), False), "stream"),
+        tells_usage=_flag_of(stream_options, "include_usage"),
+        tells_progress=_flag_of(stream_options, "include_progress"),
         conversation_id=conversation_id,
         on_busy=as_one_of(metadata.get("on_busy", "enqueue"), "metadata.on_busy", ON_BUSY),  # type: ignore[arg-type]
         response_format=answer_format(body.get("response_format"), "response_format"),
         body_hash=hashlib.sha256(asked).hexdigest(),
     )
+
+
+def _flag_of(stream_options: dict[str, Any], name: str) -> bool:
+    return as_flag(or_else(stream_options.get(name), False), f"stream_options.{name}")
 
 
 # --- whose turn it is --------------------------------------------------------------------------------------------

@@ -19,15 +19,13 @@ from conversations.openai_api.input_items import items_of as given_items
 from conversations.openai_api.items import Item, items_of, said
 from conversations.openai_api.pages import PARAMETERS, as_list, listed, message_of, page_of
 from conversations.openai_api.parts import refuse_too_much
-from conversations.openai_api.shapes import errors
-from conversations.openai_api.values import as_object, metadata_of
+from conversations.openai_api.shapes import MAX_ADDED, errors
+from conversations.openai_api.values import as_list as as_entries
+from conversations.openai_api.values import as_object, metadata_of, or_else
 from conversations.openai_api.views import KeyView
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.api import owner_of
-
-# So many items may be added at a time.
-MAX_ADDED = 20
 
 
 def conversation_of(request: Request, told: object) -> Conversation:
@@ -61,7 +59,7 @@ def first_agent(key: ApiKey) -> Agent:
 
 def _added(given: Any, *, least: int) -> list[ChatMessage]:
     """Items for a transcript, as messages."""
-    read = given_items(given, "items", least=least, most=MAX_ADDED)
+    read = given_items(as_entries(given, "items", least=least, most=MAX_ADDED), "items")
     if read.instructions:
         raise InvalidValue(
             "Messages of the system or a developer are no part of a conversation here: give them as instructions of"
@@ -85,9 +83,9 @@ class ConversationCreate(KeyView):
     )
     def post(self, request: Request) -> Response:
         """Begin a conversation. Its agent is the one that its first response names."""
-        body = as_object(request.data or {}, None)
+        body = as_object(request.data, None)
         metadata = metadata_of(body)
-        messages = _added(body.get("items") or [], least=0)
+        messages = _added(or_else(body.get("items"), []), least=0)
         agent = first_agent(key_of(request))
         conversation = inbox.start_conversation(owner_id=owner_of(request), agent=agent.name, metadata={**metadata})
         if messages:
@@ -112,7 +110,7 @@ class ConversationDetail(KeyView):
     def post(self, request: Request, conversation_id: str) -> Response:
         """Change its metadata, which are the client's own."""
         conversation = conversation_of(request, conversation_id)
-        body = as_object(request.data or {}, None)
+        body = as_object(request.data, None)
         if "metadata" in body:
             conversation.metadata = metadata_of(body)
             conversation.save(update_fields=["metadata", "updated_at"])

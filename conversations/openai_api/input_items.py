@@ -47,12 +47,12 @@ class Given:
         return told
 
 
-def items_of(given: Any, param: str, *, least: int = 0, most: int = MAX_ITEMS) -> Given:
+def items_of(given: Any, param: str) -> Given:
     """Read items; a text is what a user says."""
     if isinstance(given, str):
         return Given(instructions="", items=[_item({"role": "user", "content": given}, param)])
     instructions, items = [], []
-    for index, each in enumerate(as_list(given, param, least=least, most=most)):
+    for index, each in enumerate(as_list(given, param, most=MAX_ITEMS)):
         where = f"{param}[{index}]"
         item = as_object(each, where)
         if item.get("type", "message") == "message" and item.get("role") in _INSTRUCTING:

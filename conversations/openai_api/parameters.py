@@ -9,14 +9,15 @@ from agent import answer_schemas
 from conversations.openai_api.errors import InvalidValue, UnsupportedParameter
 from conversations.openai_api.values import as_flag, as_list, as_number, as_one_of, as_text, as_whole
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-MAX_STOPS = 4
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+VERBOSITIES = ("low", "medium", "high")
+MAX_STOPS, MAX_STOP = 4, 200
 
 
 def _stops(value: Any, param: str) -> str | list[str]:
     if isinstance(value, str):
-        return as_text(value, param, least=1, most=200)
-    return [as_text(each, param, least=1, most=200) for each in as_list(value, param, most=MAX_STOPS)]
+        return as_text(value, param, least=1, most=MAX_STOP)
+    return [as_text(each, param, least=1, most=MAX_STOP) for each in as_list(value, param, most=MAX_STOPS)]
 
 
 # Passed on with each model call, as far as its provider has the like.
@@ -29,8 +30,8 @@ PASSED_ON: Mapping[str, Callable[[Any, str], Any]] = {
     "stop": _stops,
     "max_tokens": partial(as_whole, least=1),
     "max_completion_tokens": partial(as_whole, least=1),
-    "reasoning_effort": partial(as_one_of, choices=_EFFORTS),
-    "verbosity": partial(as_one_of, choices=("low", "medium", "high")),
+    "reasoning_effort": partial(as_one_of, choices=EFFORTS),
+    "verbosity": partial(as_one_of, choices=VERBOSITIES),
     "parallel_tool_calls": as_flag,
 }
 

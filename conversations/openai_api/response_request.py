@@ -15,6 +15,7 @@ from conversations.openai_api.input_items import Given
 from conversations.openai_api.models import AsModel, model_of
 from conversations.openai_api.parameters import PASSED_ON, answer_format
 from conversations.openai_api.parts import refuse_too_much
+from conversations.openai_api.shapes import MAX_ID
 from conversations.openai_api.values import (
     as_flag,
     as_list,
@@ -23,6 +24,7 @@ from conversations.openai_api.values import (
     as_text,
     as_whole,
     metadata_of,
+    or_else,
 )
 from conversations.options import Options
 from nanohost.accounts.authentication import key_of
@@ -87,12 +89,12 @@ def read(request: Request) -> Asked:
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
     if conversation is not None:
-        as_text(conversation, "conversation", least=1, most=256)
-    is_stored = as_flag(_or(body.get("store"), True), "store")
-    is_background = as_flag(_or(body.get("background"), False), "background")
+        as_text(conversation, "conversation", least=1, most=MAX_ID)
+    is_stored = as_flag(or_else(body.get("store"), True), "store")
+    is_background = as_flag(or_else(body.get("background"), False), "background")
     if is_background and not is_stored:
         raise InvalidValue("A response in the background has to be stored.", param="store")
-    given = input_items.items_of(_or(body.get("input"), []), "input")
+    given = input_items.items_of(or_else(body.get("input"), []), "input")
     asked = json.dumps(["responses", body], ensure_ascii=False, sort_keys=True).encode()
     refuse_too_much(given.messages(), body_bytes=len(asked), param="input")
     tools = caller_tools.functions_of(body.get("tools"), is_flat=True)
@@ -107,7 +109,7 @@ def read(request: Request) -> Asked:
     metadata = metadata_of(body)
     as_one_of(metadata.get("tool_items", MCP_CALL), "metadata.tool_items", (MCP_CALL, PAIRS))
     parameters, told = _parameters(body)
-    instructions = as_text(_or(body.get("instructions"), ""), "instructions")
+    instructions = as_text(or_else(body.get("instructions"), ""), "instructions")
     return Asked(
         model=model,
         given=given,
@@ -129,26 +131,22 @@ def read(request: Request) -> Asked:
             **({"tool_choice": _choice(choice, is_named)} if choice else {}),
         },
         conversation=conversation,
-        previous="" if previous is None else as_text(previous, "previous_response_id", least=1, most=256),
+        previous="" if previous is None else as_text(previous, "previous_response_id", least=1, most=MAX_ID),
         system=given.instructions,
         instructions=instructions,
         is_stored=is_stored,
         is_background=is_background,
-        streams=as_flag(_or(body.get("stream"), False), "stream"),
+        streams=as_flag(or_else(body.get("stream"), False), "stream"),
         on_busy=as_one_of(metadata.get("on_busy", "enqueue"), "metadata.on_busy", ON_BUSY),  # type: ignore[arg-type]
         body_hash=hashlib.sha256(asked).hexdigest(),
     )
-
-
-def _or(value: Any, without: Any) -> Any:
-    return without if value is None else value
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
     for name, neutral in REFUSED.items():
         if body.get(name) is not None and not any(body[name] == each for each in neutral):
             raise UnsupportedParameter(f"{name} is not supported here; leave it out.", param=name)
-    if _LOGPROBS in as_list(_or(body.get("include"), []), "include", most=100):
+    if _LOGPROBS in as_list(or_else(body.get("include"), []), "include", most=100):
         raise UnsupportedParameter("Logarithms of probabilities are not told here.", param="include")
 
 
@@ -158,15 +156,15 @@ def _parameters(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     for name, theirs in _PASSED_ON.items():
         if body.get(name) is not None:
             told[name] = parameters[theirs] = PASSED_ON[theirs](body[name], name)
-    reasoning = as_object(_or(body.get("reasoning"), {}), "reasoning")
+    reasoning = as_object(or_else(body.get("reasoning"), {}), "reasoning")
     if (effort := reasoning.get("effort")) is not None:
         parameters["reasoning_effort"] = PASSED_ON["reasoning_effort"](effort, "reasoning.effort")
         told["reasoning"] = {"effort": effort}
-    text = as_object(_or(body.get("text"), {}), "text")
+    text = as_object(or_else(body.get("text"), {}), "text")
     if (verbosity := text.get("verbosity")) is not None:
         parameters["verbosity"] = PASSED_ON["verbosity"](verbosity, "text.verbosity")
     if text:
-        form = {"format": _or(text.get("format"), {"type": "text"})}
+        form = {"format": or_else(text.get("format"), {"type": "text"})}
         told["text"] = form | ({"verbosity": verbosity} if verbosity is not None else {})
     for name, most in _TOLD_AGAIN.items():
         if body.get(name) is not None:
@@ -182,7 +180,7 @@ def _parameters(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 def _answer_format(body: Mapping[str, Any]) -> str:
     """The form of the answer, as turns keep it: Responses have it flat."""
-    form = as_object(_or(body.get("text"), {}), "text").get("format")
+    form = as_object(or_else(body.get("text"), {}), "text").get("format")
     if isinstance(form, dict) and form.get("type") == "json_schema":
         told = {name: value for name, value in form.items() if name != "type" and value is not None}
         return answer_format({"type": "json_schema", "json_schema": told}, "text.format")

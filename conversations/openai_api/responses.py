@@ -472,9 +472,15 @@ def _view_of(taken: Taken, asked: Asked) -> ResponseView:
     )
 
 
+# Of an event: more than there can be.
+MAX_NUMBER = 10**9 - 1
 _STREAM = [
     OpenApiParameter("stream", bool, description="Whether its events are wanted, from the beginning to its end."),
-    OpenApiParameter("starting_after", int, description="Only events behind the one of this number."),
+    OpenApiParameter(
+        "starting_after",
+        {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+        description="Only events behind the one of this number.",
+    ),
 ]
 
 
@@ -494,10 +500,11 @@ class ResponseDetail(KeyView):
     )
     def get(self, request: Request, response_id: str) -> JsonResponse:
         """A response as it stands, or its events: those that were, and those to come."""
+        streams, after = _flag(request, "stream"), _starting_after(request)
         row = _owned(request, response_id)
-        if not _flag(request, "stream"):
+        if not streams:
             return JsonResponse(ResponseView.of(row).body(row.turn))
-        view = ResponseView.of(row, starting_after=_starting_after(request), stretch=stretch_of(row.turn, row.number))
+        view = ResponseView.of(row, starting_after=after, stretch=stretch_of(row.turn, row.number))
         await_turn(request, row.turn_id, renderer=view, streams=True, is_held=True)
         return as_response(accepted(row.turn))
 
@@ -533,7 +540,7 @@ def _starting_after(request: Request) -> int | None:
     given = request.query_params.get("starting_after")
     if given is None:
         return None
-    if not (given.isascii() and given.isdigit() and len(given) <= 9):
+    if not (given.isascii() and given.isdigit() and int(given[:10]) <= MAX_NUMBER):
         raise InvalidValue("starting_after has to be a whole number.", param="starting_after")
     return int(given)
 

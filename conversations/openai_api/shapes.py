@@ -2,7 +2,14 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+
+from conversations.openai_api.parameters import EFFORTS, MAX_STOP, MAX_STOPS, VERBOSITIES
+from conversations.openai_api.values import MAX_PAIRS, MAX_VALUE, MAX_WHOLE
+
+# So many items may be added to a conversation at a time; and so long is an id.
+MAX_ADDED, MAX_ID = 20, 256
 
 
 class ErrorView(serializers.Serializer[Any]):
@@ -47,22 +54,100 @@ class ToolCallView(serializers.Serializer[Any]):
     function = CalledFunction()
 
 
+_PARTS = {"type": "array", "items": {"type": "object", "required": ["type"]}}
+
+
+@extend_schema_field({"oneOf": [{"type": "string"}, _PARTS], "nullable": True})
+class Content(serializers.JSONField):
+    """A text, or parts."""
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "string", "enum": ["none", "auto", "required"]},
+            {"type": "object", "properties": {"type": {"type": "string", "enum": ["function"]}}, "required": ["type"]},
+        ],
+        "nullable": True,
+    }
+)
+class ToolChoice(serializers.JSONField):
+    """Which tools a model may or has to call."""
+
+
+_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP}
+
+
+@extend_schema_field({"oneOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}], "nullable": True})
+class Stop(serializers.JSONField):
+    """Where an answer ends."""
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "properties": {"type": {"type": "string", "enum": ["text", "json_object", "json_schema"]}},
+        "required": ["type"],
+        "nullable": True,
+    }
+)
+class AnswerFormat(serializers.JSONField):
+    """The form that an answer is to have."""
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "additionalProperties": {"type": "string", "maxLength": MAX_VALUE},
+        "maxProperties": MAX_PAIRS,
+        "nullable": True,
+    }
+)
+class Metadata(serializers.JSONField):
+    """What a client keeps with what it asks."""
+
+
+def _flag(**how: Any) -> serializers.BooleanField:
+    """A flag that need not be given."""
+    return serializers.BooleanField(required=False, allow_null=True, **how)
+
+
+def _whole(**how: Any) -> serializers.IntegerField:
+    """A whole number that need not be given."""
+    return serializers.IntegerField(required=False, allow_null=True, **how)
+
+
+def _number(least: int, most: int) -> serializers.FloatField:
+    """A number that need not be given."""
+    return serializers.FloatField(required=False, allow_null=True, min_value=least, max_value=most)
+
+
+def _text(**how: Any) -> serializers.CharField:
+    """A text that need not be given."""
+    return serializers.CharField(required=False, allow_null=True, allow_blank=True, **how)
+
+
+def _choice(*choices: str, **how: Any) -> serializers.ChoiceField:
+    """One of some texts, which need not be given."""
+    return serializers.ChoiceField(required=False, allow_null=True, choices=choices, **how)
+
+
 class ChatMessageIn(serializers.Serializer[Any]):
     """A message of the transcript."""
 
     role = serializers.ChoiceField(choices=["system", "developer", "user", "assistant", "tool"])
-    content = serializers.JSONField(required=False, allow_null=True, help_text="A text, or an array of parts.")
-    tool_calls = ToolCallView(many=True, required=False)
-    tool_call_id = serializers.CharField(required=False, help_text="Of a message of the role tool.")
+    content = Content(required=False, help_text="A text, or an array of parts.")
+    tool_calls = ToolCallView(many=True, required=False, allow_null=True)
+    tool_call_id = _text(help_text="Of a message of the role tool.")
 
 
 class FunctionIn(serializers.Serializer[Any]):
     """A function that the caller runs."""
 
     name = serializers.RegexField(r"^[a-zA-Z0-9_-]{1,64}$")
-    description = serializers.CharField(required=False)
-    parameters = serializers.DictField(required=False, help_text="JSON Schema of its arguments.")
-    strict = serializers.BooleanField(required=False)
+    description = _text()
+    parameters = serializers.DictField(required=False, allow_null=True, help_text="JSON Schema of its arguments.")
+    strict = _flag()
 
 
 class ToolIn(serializers.Serializer[Any]):
@@ -71,9 +156,8 @@ class ToolIn(serializers.Serializer[Any]):
 
 
 class StreamOptions(serializers.Serializer[Any]):
-    include_usage = serializers.BooleanField(required=False, help_text="Whether a last chunk tells the tokens.")
-    include_progress = serializers.BooleanField(
-        required=False,
+    include_usage = _flag(help_text="Whether a last chunk tells the tokens.")
+    include_progress = _flag(
         help_text="Whether chunks tell, as reasoning_content, what the model thinks and which tools run.",
     )
 
@@ -84,26 +168,24 @@ class ChatCompletionRequest(serializers.Serializer[Any]):
 
     model = serializers.CharField(max_length=128, help_text="An agent's name; with :plain, without the host's tools.")
     messages = ChatMessageIn(many=True)
-    stream = serializers.BooleanField(required=False)
-    stream_options = StreamOptions(required=False)
-    tools = ToolIn(many=True, required=False)
-    tool_choice = serializers.JSONField(required=False, help_text="none, auto, required, or a function by its name.")
-    parallel_tool_calls = serializers.BooleanField(required=False)
-    temperature = serializers.FloatField(required=False, min_value=0, max_value=2)
-    top_p = serializers.FloatField(required=False, min_value=0, max_value=1)
-    presence_penalty = serializers.FloatField(required=False, min_value=-2, max_value=2)
-    frequency_penalty = serializers.FloatField(required=False, min_value=-2, max_value=2)
-    max_completion_tokens = serializers.IntegerField(required=False, min_value=1)
-    max_tokens = serializers.IntegerField(required=False, min_value=1, help_text="The older name of the same.")
-    stop = serializers.JSONField(required=False, help_text="A text, or up to four of them.")
-    seed = serializers.IntegerField(required=False)
-    reasoning_effort = serializers.ChoiceField(
-        required=False, choices=["none", "minimal", "low", "medium", "high", "xhigh"]
-    )
-    verbosity = serializers.ChoiceField(required=False, choices=["low", "medium", "high"])
-    metadata = serializers.DictField(
+    stream = _flag()
+    stream_options = StreamOptions(required=False, allow_null=True)
+    tools = ToolIn(many=True, required=False, allow_null=True)
+    tool_choice = ToolChoice(required=False, help_text="none, auto, required, or a function by its name.")
+    response_format = AnswerFormat(required=False, help_text="text, json_object, or json_schema with its schema.")
+    parallel_tool_calls = _flag()
+    temperature = _number(0, 2)
+    top_p = _number(0, 1)
+    presence_penalty = _number(-2, 2)
+    frequency_penalty = _number(-2, 2)
+    max_completion_tokens = _whole(min_value=1, max_value=MAX_WHOLE)
+    max_tokens = _whole(min_value=1, max_value=MAX_WHOLE, help_text="The older name of the same.")
+    stop = Stop(required=False, help_text="A text, or up to four of them.")
+    seed = _whole(min_value=-(2**63), max_value=2**63 - 1)
+    reasoning_effort = _choice(*EFFORTS)
+    verbosity = _choice(*VERBOSITIES)
+    metadata = Metadata(
         required=False,
-        child=serializers.CharField(max_length=512),
         help_text="16 pairs at most. conversation_id names a conversation that stays; on_busy what becomes of the"
         " request while a turn of that is open: enqueue, reject, interrupt.",
     )
@@ -199,11 +281,11 @@ class ItemIn(serializers.Serializer[Any]):
     )
     id = serializers.CharField(required=False)
     role = serializers.ChoiceField(required=False, choices=["user", "assistant", "system", "developer"])
-    content = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+    content = Content(required=False, help_text="A text, or an array of parts.")
     call_id = serializers.CharField(required=False)
     name = serializers.CharField(required=False)
     arguments = serializers.CharField(required=False)
-    output = serializers.JSONField(required=False, help_text="A text, or an array of parts.")
+    output = Content(required=False, help_text="A text, or an array of parts.")
     encrypted_content = serializers.CharField(required=False, help_text="Of a compaction.")
 
 
@@ -237,13 +319,13 @@ class ConversationDeleted(serializers.Serializer[Any]):
 class ConversationChange(serializers.Serializer[Any]):
     """Body of POST /v1/conversations/{id}."""
 
-    metadata = serializers.DictField(required=False, child=serializers.CharField(max_length=512))
+    metadata = Metadata(required=False)
 
 
 class NewConversation(ConversationChange):
     """Body of POST /v1/conversations."""
 
-    items = ItemIn(many=True, required=False, help_text="20 at most.")
+    items = ItemIn(many=True, required=False, allow_null=True, help_text="20 at most.")
 
 
 class NewItems(serializers.Serializer[Any]):
@@ -258,31 +340,59 @@ class FlatFunctionIn(FunctionIn):
     type = serializers.ChoiceField(choices=["function"])
 
 
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}], "nullable": True})
+class Input(serializers.JSONField):
+    """What a response is asked for."""
+
+
+_ID = {"type": "string", "minLength": 1, "maxLength": MAX_ID}
+
+
+@extend_schema_field(
+    {
+        "oneOf": [_ID, {"type": "object", "properties": {"id": _ID | {"nullable": True}}}],
+        "nullable": True,
+    }
+)
+class ConversationNamed(serializers.JSONField):
+    """A conversation, by its id."""
+
+
+class Reasoning(serializers.Serializer[Any]):
+    effort = _choice(*EFFORTS)
+
+
+class AnswerText(serializers.Serializer[Any]):
+    format = AnswerFormat(required=False, help_text="text, json_object, or json_schema with its schema.")
+    verbosity = _choice(*VERBOSITIES)
+
+
 class ResponseRequest(serializers.Serializer[Any]):
     """Body of POST /v1/responses. Fields that are not named here are ignored; docs/openai.md lists those that are
     refused."""
 
     model = serializers.CharField(max_length=128, help_text="An agent's name; with :plain, without the host's tools.")
-    input = serializers.JSONField(help_text="A text, or an array of items.")
-    instructions = serializers.CharField(required=False, help_text="For this response alone.")
-    previous_response_id = serializers.CharField(required=False)
-    conversation = serializers.JSONField(required=False, help_text="The id of a conversation, or an object with it.")
-    store = serializers.BooleanField(required=False, default=True)
-    background = serializers.BooleanField(required=False, default=False)
-    stream = serializers.BooleanField(required=False, default=False)
-    tools = FlatFunctionIn(many=True, required=False)
-    tool_choice = serializers.JSONField(required=False, help_text="none, auto, required, or a function by its name.")
-    parallel_tool_calls = serializers.BooleanField(required=False)
-    max_tool_calls = serializers.IntegerField(required=False, min_value=1)
-    temperature = serializers.FloatField(required=False, min_value=0, max_value=2)
-    top_p = serializers.FloatField(required=False, min_value=0, max_value=1)
-    max_output_tokens = serializers.IntegerField(required=False, min_value=1)
-    reasoning = serializers.DictField(required=False)
-    text = serializers.DictField(required=False)
-    truncation = serializers.ChoiceField(required=False, choices=["auto", "disabled"])
-    metadata = serializers.DictField(
+    input = Input(required=False, help_text="A text, or an array of items.")
+    instructions = _text(help_text="For this response alone.")
+    previous_response_id = _text(max_length=MAX_ID)
+    conversation = ConversationNamed(required=False, help_text="The id of a conversation, or an object with it.")
+    store = _flag(default=True)
+    background = _flag(default=False)
+    stream = _flag(default=False)
+    tools = FlatFunctionIn(many=True, required=False, allow_null=True)
+    tool_choice = ToolChoice(required=False, help_text="none, auto, required, or a function by its name.")
+    parallel_tool_calls = _flag()
+    max_tool_calls = _whole(min_value=1, max_value=MAX_WHOLE)
+    temperature = _number(0, 2)
+    top_p = _number(0, 1)
+    presence_penalty = _number(-2, 2)
+    frequency_penalty = _number(-2, 2)
+    max_output_tokens = _whole(min_value=1, max_value=MAX_WHOLE)
+    reasoning = Reasoning(required=False, allow_null=True)
+    text = AnswerText(required=False, allow_null=True)
+    truncation = _choice("auto", "disabled")
+    metadata = Metadata(
         required=False,
-        child=serializers.CharField(max_length=512),
         help_text="16 pairs at most. on_busy says what becomes of the request while a turn of its conversation is open:"
         " enqueue, reject, interrupt; tool_items how calls of the host's tools are shown: mcp_call, function_call.",
     )

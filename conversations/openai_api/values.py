@@ -6,6 +6,12 @@ from typing import Any
 from conversations.openai_api.errors import InvalidValue
 
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
+MAX_WHOLE = 2**31
+
+
+def or_else(value: Any, without: Any) -> Any:
+    """The value, or what stands for none: null is as good as nothing."""
+    return without if value is None else value
 
 
 def as_object(value: Any, param: str | None) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def as_flag(value: Any, param: str) -> bool:
     return value
 
 
-def as_whole(value: Any, param: str, *, least: int, most: int = 2**31) -> int:
+def as_whole(value: Any, param: str, *, least: int, most: int = MAX_WHOLE) -> int:
     """A whole number."""
     if type(value) is not int or not least <= value <= most:
         raise InvalidValue(f"{param} has to be a whole number from {least} to {most}.", param=param)

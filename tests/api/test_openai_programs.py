@@ -1,10 +1,11 @@
-"""Programs that others wrote use agents as models: openai-agents, LangChain and pydantic-ai, as they are.
+"""Programs that others wrote use agents as models: openai-agents, LangChain, pydantic-ai and llm, as they are.
 
 They live in an environment of their own, which `make test` makes (docs/decisions/clients-of-the-openai-api.md); each is
 started once.
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,31 @@ def test_pydantic_ai_does_all_of_it_by_both_apis(host):
         "form": {"city": "Oslo", "degrees": 3},
     }
     assert json.loads(told) == [expected, expected]
+
+
+def test_llm_talks_has_an_answer_in_a_form_and_uses_its_tool_by_both_apis(host, tmp_path):
+    (shown,) = re.findall(r"```yaml\n(- model_id: nanohost\n.*?)```", (ROOT / "docs/openai.md").read_text(), re.S)
+    one = shown.replace("http://HOST:8000", host.address)
+    other = one.replace("model_id: nanohost", "model_id: other") + "  responses: true\n"
+    (tmp_path / "extra-openai-models.yaml").write_text(one + other)
+    (tmp_path / "keys.json").write_text(json.dumps({"nanohost": KEY}))
+
+    def llm(*arguments: str) -> str:
+        environment = {"LLM_USER_PATH": str(tmp_path), "PATH": "", "NO_PROXY": "*", "HOME": str(tmp_path)}
+        command = [PYTHON, "-m", "llm", *arguments]
+        ran = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.strip()
+
+    assert llm("-m", "nanohost", "Hello") == "You said: Hello"
+    assert llm("-c", "--no-stream", "And now?") == "You said: And now?"
+    form = script({"say": '{"city": "Oslo", "degrees": 3}'})
+    assert json.loads(llm("-m", "nanohost", "--schema", "city, degrees int", form)) == {"city": "Oslo", "degrees": 3}
+    weather = "def weather(city: str) -> str:\n    return f'Rain in {city}.'"
+    for model in ("nanohost", "other"):
+        assert llm("-m", model, "--functions", weather, USES_WEATHER) == "It says: Rain in Oslo."
 
 
 def test_openai_agents_keeps_what_was_said_in_all_its_ways(host):

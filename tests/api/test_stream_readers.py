@@ -19,6 +19,8 @@ from conversations.engine import turn_control
 from conversations.events import answers, hub, streams
 from conversations.events.streams import MAX_SENT_AT_ONCE
 from conversations.models import Turn
+from conversations.openai_api.chat_completions import ChatCompletion
+from conversations.openai_api.response_view import ResponseView
 from conversations.statuses import TurnStatus
 from conversations.web import gateway
 from nanohost.lib.database import borrowed_connection
@@ -92,14 +94,18 @@ class Reader:
 
 
 def gateway_of(
-    turn: Any, *, streams: bool = True, meanwhile: Callable[[], object] = lambda: None
+    turn: Any,
+    *,
+    streams: bool = True,
+    meanwhile: Callable[[], object] = lambda: None,
+    renderer: answers.Renderer = answers,
 ) -> gateway.ResponseGateway:
     """A room around a Django that has everybody wait for this turn, or read its stream. ``meanwhile`` happens after
     Django has looked at the turn."""
 
     def django(environ: Any, start_response: Any) -> Any:
         meanwhile()
-        awaited = gateway.Awaited(turn_id=turn.pk, renderer=answers, streams=streams)
+        awaited = gateway.Awaited(turn_id=turn.pk, renderer=renderer, streams=streams)
         environ[gateway.HANDOVER].awaited = awaited
         start_response("202 Accepted", [])
         return [json.dumps({"turnId": str(turn.pk), "conversationId": str(turn.conversation_id)}).encode()]
@@ -161,6 +167,36 @@ def test_a_reader_that_takes_nothing_holds_nobody_up_and_has_little_under_way(sa
     assert keen.text() == piece * 200
     assert keen.told()[-1].kind == "turn.cancelled"
     assert max(map(len, lazy.parts)) <= MAX_SENT_AT_ONCE
+
+
+def openai_renderers(turn: Any) -> list[answers.Renderer]:
+    completion = ChatCompletion(model="default", turn_id=turn.pk, number=0, created=0)
+    return [completion, ResponseView(turn_id=turn.pk, number=0, asked={"model": "default"}, created=0.0)]
+
+
+@pytest.mark.parametrize("api", [0, 1], ids=["chat completions", "responses"])
+def test_a_reader_that_is_told_nothing_is_pinged_whatever_happens(say, pinged, api):
+    """Proxies cut what is silent: while a model thinks, which a completion has no words for, while a tool runs and
+    while somebody decides."""
+    turn = say("Hello")
+
+    async def main() -> Reader:
+        room, reader = gateway_of(turn, renderer=openai_renderers(turn)[api]), Reader(turn.pk)
+        reading = asyncio.ensure_future(reader.read(room))
+        pings = lambda: reader.parts.count(streams.PING)  # noqa: E731 -- shorter than a function
+        events.publish(turn.pk, "turn.started", fence=1)
+        async with asyncio.timeout(20):
+            while pings() < 2:
+                events.publish(turn.pk, "tool.started", {"callId": "1", "toolName": "time"}, fence=1)
+                await asyncio.sleep(0.01)
+        before = pings()
+        await until(lambda: pings() >= before + 2)
+        await end(turn)
+        await reading
+        await room.close()
+        return reader
+
+    assert asyncio.run(main()).parts[-2].endswith(b"data: [DONE]\n\n")
 
 
 def test_a_reader_that_takes_nothing_for_long_is_hung_up_on(say, monkeypatch, caplog):

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import cache, control, growth, hosts, profile, recall, results, speed
+from tests.bench import cache, control, growth, hosts, openai_api, profile, recall, results, speed
 from tests.support.hosts import ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -42,6 +42,13 @@ def main() -> None:
                     found[goal][shape] += [control.ratio(host.address, key, 2 * size.turns) for _ in range(size.rounds)]
             goals = results.goals(found)
             _tell(goals)
+            for shape, host in both.items():
+                openai_api.make_agents(host.environment)
+                for _ in range(size.rounds):
+                    ratio = openai_api.whole_ratio(host.address, size.turns)
+                    found[speed.COMPLETED][shape].append(ratio)
+                    ratio = openai_api.first_ratio(host.address, size.turns)
+                    found[speed.COMPLETED_FIRST][shape].append(ratio)
             loads = (1,) if quick else profile.LOADS
             profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 8, loads=loads))
             _tell(profiles)

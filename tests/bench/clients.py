@@ -83,6 +83,10 @@ class Asker(Client):
 
     def __init__(self, address: str, key: str) -> None:
         super().__init__(address, key)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a new conversation."""
         made = self.post("/api/v1/conversations", {}).body
         self.chat = f"/api/v1/conversations/{json.loads(made)['conversationId']}/chat"
 

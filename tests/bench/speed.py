@@ -62,6 +62,8 @@ def _both(embedded: float, production: float) -> dict[str, float]:
 CACHED = "prompts that a cache can serve, 60 turns"
 SCOPED = "a turn with a key of scopes to one without"
 BUDGETED = "a turn with a budget to one without"
+COMPLETED = "a chat completion of /v1 to the turn by /api/v1"
+COMPLETED_FIRST = "its first piece of text to that one's"
 RECALLED = "a search of 100,000 entries of history"
 
 GOALS = (
@@ -78,6 +80,8 @@ GOALS = (
     Goal(CACHED, "%", {EMBEDDED: 90}, at_least=True),
     Goal(SCOPED, "ratio", _both(1.05, 1.05)),
     Goal(BUDGETED, "ratio", _both(1.05, 1.05)),
+    Goal(COMPLETED, "ratio", _both(1.1, 1.1)),
+    Goal(COMPLETED_FIRST, "ratio", _both(1.1, 1.1)),
     Goal(RECALLED, "ms", _both(50, 50)),
 )
 
