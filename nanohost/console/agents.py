@@ -15,15 +15,12 @@ from django.urls import path, reverse
 from django.utils.html import format_html
 
 from agent.admin import AgentAdmin, AgentsToolAdmin, as_text
-from agent.errors import NoProvider
-from agent.llm import providers
 from agent.models import DOCUMENTS, Agent, AgentVersion, Taint
 from conversations.engine import inbox
-from conversations.kinds import TURNS
-from conversations.models import Conversation, Turn, Worker
+from conversations.models import Conversation, Turn
 from memory.models import Memory
 from nanohost.accounts import holds
-from nanohost.console import holding
+from nanohost.console import holding, known_models
 from nanohost.lib.admin import diff, shown
 from nanohost.lib.text import duration
 from scheduler.models import Schedule
@@ -139,16 +136,8 @@ def profile_of(agent: Agent) -> dict[str, Any]:
 
 def asked_of(agent: Agent) -> list[str]:
     """Who is asked for its model, and why, as each kind of live worker would choose: only they know the keys."""
-    told: list[str] = []
-    working = Worker.objects.alive().working_on(TURNS)
-    for default, names in sorted(set(working.values_list("provider", "providers"))):
-        configured = tuple(filter(None, names.split(",")))
-        try:
-            choice = providers.choose(agent.own_model(), named=agent.provider, default=default, configured=configured)
-            told.append(shown(f"{choice.provider.name}: {choice.why}"))
-        except NoProvider as error:
-            told.append(shown(f"nobody: {error.detail}"))
-    return told
+    told = known_models.choices(agent.own_model(), agent.provider, known_models.alive())
+    return [shown(f"{who}: {why}") for who, why in told]
 
 
 def _simulator(agent: Agent, tool: str) -> str:

@@ -47,6 +47,7 @@ ACTIONS = (
     *("price.made", "price.changed", "price.deleted"),
     *("budget.made", "budget.changed", "budget.deleted", "budget.warning", "budget.exceeded"),
     *("job.made", "job.changed", "job.deleted", "job.run_by_hand", "signed_in", "signed_out", "sign_in_failed"),
+    *("provider.checked", "first_run.dismissed"),
     *("config_part.stored", "config.exported", "secret_file.written", "secret_file.removed"),
     *("console.added", "console.changed", "console.deleted"),
 )

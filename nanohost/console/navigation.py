@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from conversations.admin import approval
-from nanohost.console import queue_page, retention_page, usage_page
+from nanohost.console import first_run, queue_page, retention_page, usage_page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,12 @@ _PEOPLE = (
     Page(name="auth.user", title="People", about="Who may sign in, and who owns conversations and keys."),
     Page(name="auth.group", title="Roles", about="What staff may do in this console."),
     Page(name="accounts.apikey", title="API keys", about="What programs use this host with: make, limit, revoke."),
+    Page(
+        name="first_run",
+        title="Getting started",
+        about="A model, an agent, its tools and a first answer, step by step.",
+        permissions=first_run.NEEDED,
+    ),
 )
 _EVENTS = (
     Page(name="conversations.webhookendpoint", title="Webhooks", about="Who is told of events, and of which."),
