@@ -19,6 +19,8 @@ urlpatterns = [
     path("admin/find/", include("nanohost.console.finder")),
     path("admin/settings/", include("nanohost.console.settings_page")),
     path("admin/start/", include("nanohost.console.first_run")),
+    path("admin/daily-summary/", include("nanohost.console.summary_page")),
+    path("admin/colleague/", include("nanohost.console.colleagues")),
     path("admin/login/", first_run.sign_in),
     path("admin/", admin.site.urls),
     path("chat/", include("nanohost.chat.urls")),

@@ -12,7 +12,9 @@ from django.db.models.functions import Length
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from agent.admin import AgentAdmin, AgentsToolAdmin, as_text
 from agent.models import DOCUMENTS, Agent, AgentVersion, Taint
@@ -49,6 +51,19 @@ _LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
 }
 
 
+class Suggesting(UnfoldAdminTextInputWidget):
+    """A line of text with a list to choose from: each with what is said of it."""
+
+    def __init__(self, suggested: list[tuple[str, str]]) -> None:
+        super().__init__(attrs={"list": "suggested", "autocomplete": "off"})
+        self._suggested = suggested
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        options = format_html_join("", '<option value="{}">{}</option>', self._suggested)
+        written = super().render(name, value, attrs, renderer)
+        return format_html('{}<datalist id="suggested">{}</datalist>', written, options)
+
+
 admin.site.unregister(Agent)
 # Nor does the simulator know conversations.
 admin.site.unregister(ToolSetting)
@@ -72,6 +87,11 @@ class WholeAgentAdmin(AgentAdmin):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.whole_view)
         return [path("<int:pk>/whole/", view, name="agent_agent_whole"), *super().get_urls()]
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        if db_field.name == "model":
+            options["widget"] = Suggesting(known_models.suggested())
+        return super().formfield_for_dbfield(db_field, request, **options)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """With what a legal hold keeps in the way."""
@@ -97,7 +117,7 @@ class WholeAgentAdmin(AgentAdmin):
         agent = Agent.objects.filter(pk=pk).first()
         if agent is None:
             raise Http404("There is no such agent; perhaps it was deleted.")
-        told = {"title": agent.name, "opts": self.opts, "may_change": self.has_change_permission(request)}
+        told = {"title": shown(agent.called), "opts": self.opts, "may_change": self.has_change_permission(request)}
         told["may_ask"] = request.user.has_perm("conversations.requeue_turn")
         told |= profile_of(agent) | versions_of(agent, request) | doings_of(agent)
         context = self.admin_site.each_context(request) | told

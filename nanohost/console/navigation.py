@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from conversations.admin import approval
-from nanohost.console import first_run, queue_page, retention_page, usage_page
+from nanohost.console import colleagues, first_run, queue_page, retention_page, summary_page, usage_page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,12 @@ OVERVIEW, SETTINGS = "Overview", "Settings"
 # Those that belong to each other on the page of settings, besides what has no other place.
 _PEOPLE = (
     Page(name="auth.user", title="People", about="Who may sign in, and who owns conversations and keys."),
+    Page(
+        name="colleague",
+        title="Add a colleague",
+        about="A person, their role and a key in one form, and the link they come in by.",
+        permissions=colleagues.NEEDED,
+    ),
     Page(name="auth.group", title="Roles", about="What staff may do in this console."),
     Page(name="accounts.apikey", title="API keys", about="What programs use this host with: make, limit, revoke."),
     Page(
@@ -134,6 +140,7 @@ DOORS = (
             Page(name="scheduler.schedule", title="Schedules"),
             Page(name="scheduler.schedulerun", title="Run history"),
             Page(name="scheduler.checkin", title="Check-ins"),
+            Page(name="daily_summary", title="Daily summary", permissions=summary_page.VIEW),
             Page(name="django_celery_beat.periodictask", title="System jobs"),
             Page(name="scheduler.jobrun", title="Job runs"),
         ),

@@ -33,7 +33,7 @@ embedded = pytest.mark.embedded(reason="who may see a page is decided before a r
 EVERYBODY = (ANONYMOUS, STRANGER, NOBODY, *ROLES)
 
 # Pages that belong to no rows: to whoever is staff.
-OF_ADMINS = {"first_run"}
+OF_ADMINS = {"first_run", "colleague"}
 OF_STAFF = {"find", "index", "password_change", "jsi18n", "search"}
 
 
