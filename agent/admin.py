@@ -119,6 +119,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         model = Agent
         fields = [
             "name",
+            "display_name",
             "system_prompt",
             "model",
             "provider",
@@ -183,15 +184,23 @@ class AgentAdmin(ModelAdmin):
     """A change counts from the next time on that a worker takes a turn: one that runs ends as it was begun."""
 
     form = AgentForm
-    list_display = ["name", "version", "model_asked", "tools_allowed", "max_tool_rounds", "max_turn_tokens"]
+    list_display = [
+        "name",
+        "display_name",
+        "version",
+        "model_asked",
+        "tools_allowed",
+        "max_tool_rounds",
+        "max_turn_tokens",
+    ]
     list_display += ["taint", "updated_at"]
     list_filter = ["taint"]
     list_before_template = "admin/agent/unguarded.html"
-    search_fields = ["name"]
+    search_fields = ["name", "display_name"]
     search_fields_of_editors = ["system_prompt"]
     labels: ClassVar = {"may_reschedule": "allow scheduling from scheduled turns"}
     fieldsets = [
-        (None, {"fields": ["name", "system_prompt"]}),
+        (None, {"fields": ["name", "display_name", "system_prompt"]}),
         (
             "Model",
             {
@@ -229,6 +238,10 @@ class AgentAdmin(ModelAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Agent]) -> None:
         for agent in queryset:
             agent.remove()
+
+    def name_of(self, row: Agent) -> str:
+        """What people call it."""
+        return row.called
 
     @admin.display(description="earlier versions")
     def versions(self, agent: Agent) -> str:

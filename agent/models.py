@@ -103,7 +103,18 @@ def validate_answer_schema(text: str) -> None:
 class Agent(models.Model):
     """An agent profile. Conversations keep the agent they were started with."""
 
-    name = models.SlugField(max_length=64, unique=True, help_text="What the API calls it.")
+    name = models.SlugField(
+        max_length=64,
+        unique=True,
+        help_text="What programs call it: letters, digits, hyphens. It stays; what people call it can be changed.",
+    )
+    display_name = models.CharField(
+        max_length=80,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What people call it, in any words. Empty: its name.",
+    )
     system_prompt = models.TextField(blank=True, help_text="What the model is told before every conversation.")
     documents = models.JSONField(
         default=dict,
@@ -248,6 +259,11 @@ class Agent(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return self.display_name or self.name
+
     def allowed_tools(self, *, tainted_by: str = "") -> AgentTools:
         """The allow list as the gate takes it. ``tainted_by``: from where untrusted text has entered the conversation
         that asks, if some has."""
@@ -316,7 +332,7 @@ class Agent(models.Model):
 
 # The fields of an agent that its versions keep.
 PROFILE = (
-    *("name", "system_prompt", "documents", "model", "provider", "fallback_models", "reasoning_effort"),
+    *("name", "display_name", "system_prompt", "documents", "model", "provider", "fallback_models", "reasoning_effort"),
     *("temperature", "answer_schema", "memory_window", "context_window", "output_reserve"),
     *("every_tool", "tools", "max_tool_rounds", "max_turn_tokens", "may_reschedule", "check_in_owner"),
     "is_public",

@@ -76,6 +76,8 @@ def _size(text: str) -> str:
 class MemoryAdmin(GrowingAdmin):
     """The document that is in every prompt of an agent for an owner. To change it is to make a new version."""
 
+    nothing_yet = "What an agent comes to know of somebody appears here, as it is remembered or summarised."
+
     form = MemoryForm
     list_display = ["agent", "owner", "size", "version", "tainted_by", "notes_on", "updated_at"]
     list_prefetch_related = ["owner"]
@@ -133,6 +135,8 @@ class AsideFilter(admin.SimpleListFilter):
 @admin.register(MemoryVersion)
 class MemoryVersionAdmin(GrowingAdmin):
     """Every version there was, and those that were kept aside, with where each came from."""
+
+    nothing_yet = "Each change of what an agent knows is kept here, with where it came from."
 
     list_display = [
         "created_at",
@@ -211,6 +215,8 @@ class MemoryVersionAdmin(GrowingAdmin):
 @admin.register(HistoryEntry)
 class HistoryEntryAdmin(GrowingAdmin):
     """What happened, as it was told."""
+
+    nothing_yet = "When a long conversation is summarised, what happened in it is noted here."
 
     list_display = ["happened_at", "__str__", "kind", "owner", "content_begins", "conversation_id"]
     list_prefetch_related = ["owner"]

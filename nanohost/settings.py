@@ -437,12 +437,27 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 
 # --- the console -------------------------------------------------------------------------------------------------
+# Our one accent, from light to dark; tests/unit/test_colours.py holds its contrast.
+ACCENT = {
+    "50": "#f0fdfa",
+    "100": "#ccfbf1",
+    "200": "#99f6e4",
+    "300": "#5eead4",
+    "400": "#2dd4bf",
+    "500": "#14b8a6",
+    "600": "#0f766e",
+    "700": "#115e59",
+    "800": "#134e4a",
+    "900": "#0f3d3a",
+    "950": "#042f2e",
+}
 UNFOLD = {
     "SITE_TITLE": "nanohost",
     "SITE_HEADER": "nanohost",
     "SITE_SYMBOL": "forum",
     "SITE_URL": None,
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "/static/console/icon.svg"}],
+    "COLORS": {"primary": ACCENT},
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "DASHBOARD_CALLBACK": "nanohost.console.dashboard.callback",

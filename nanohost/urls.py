@@ -7,7 +7,7 @@ from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSpli
 
 from conversations.openai_api.schema import OpenAISchema
 from conversations.web import health
-from nanohost.console import attention, problems
+from nanohost.console import attention, first_run, problems
 from nanohost.console.metrics import metrics
 
 urlpatterns = [
@@ -18,6 +18,10 @@ urlpatterns = [
     path("admin/retention/", include("nanohost.console.retention_page")),
     path("admin/find/", include("nanohost.console.finder")),
     path("admin/settings/", include("nanohost.console.settings_page")),
+    path("admin/start/", include("nanohost.console.first_run")),
+    path("admin/daily-summary/", include("nanohost.console.summary_page")),
+    path("admin/colleague/", include("nanohost.console.colleagues")),
+    path("admin/login/", first_run.sign_in),
     path("admin/", admin.site.urls),
     path("chat/", include("nanohost.chat.urls")),
     path("health/live", health.live),

@@ -57,11 +57,17 @@ def choose(model: str, named: str = "") -> Choice:
 def client(name: str) -> LlmClient:
     """The process's one client of a provider; clients are slow to make and keep connections."""
     if name not in _clients:
-        row = providers.PROVIDERS.get(name, providers.SCRIPTED)
-        module, _, made = CLIENTS[row.dialect].rpartition(".")
-        access = accesses().get(name) or Access(provider=row, base_url=row.base_url, key="")
-        _clients[name] = getattr(import_module(module), made)(access)
+        _clients[name] = new_client(name)
     return _clients[name]
+
+
+def new_client(name: str) -> LlmClient:
+    """One of the caller's own, who closes it."""
+    row = providers.PROVIDERS.get(name, providers.SCRIPTED)
+    module, _, made = CLIENTS[row.dialect].rpartition(".")
+    access = accesses().get(name) or Access(provider=row, base_url=row.base_url, key="")
+    made_of: LlmClient = getattr(import_module(module), made)(access)
+    return made_of
 
 
 _clients: dict[str, LlmClient] = {}

@@ -67,6 +67,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is
 class WebhookEndpointAdmin(ModelAdmin):
     """Who is told of events. Rows stay when a webhook is switched off, so that what it was sent can still be traced."""
 
+    nothing_yet = "A webhook tells another program of turns, approvals or budgets. Add one with its address and events."
     form = WebhookForm
     list_per_page = 50
     list_display = ["name", "where", "is_active", "events", "disabled_because", "failures"]
@@ -157,6 +158,8 @@ class WebhookEndpointAdmin(ModelAdmin):
 @admin.register(Delivery)
 class DeliveryAdmin(GrowingAdmin):
     """What went out, or is to: each attempt, and what the receiver said."""
+
+    nothing_yet = "What webhooks and people by e-mail are sent appears here, with each attempt."
 
     list_display = [
         "created_at",

@@ -59,7 +59,7 @@ def show(request: HttpRequest, prefix: str) -> HttpResponse:
     agent = _agent(key) if key else None
     if key is None or agent is None:
         raise Http404
-    answer = render(request, "chat/embed.html", {"prefix": key.prefix, "agent": agent.name})
+    answer = render(request, "chat/embed.html", {"prefix": key.prefix, "agent": agent.called})
     answer._csp_replace = {"frame-ancestors": key.allowed_origins}  # type: ignore[attr-defined]  # django-csp's
     answer["Cache-Control"] = "no-store"
     return answer

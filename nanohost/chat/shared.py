@@ -29,7 +29,7 @@ def show(request: HttpRequest, token: str) -> HttpResponse:
     messages = sharing.read(link, after=after, most=A_PAGE)
     context = {
         "link": link,
-        "agent": link.conversation.agent.name,
+        "agent": link.conversation.agent.called,
         "messages": [_shown(each, with_tools=link.with_tools) for each in messages],
         "after": after,
         "next": messages[-1].seq if len(messages) == A_PAGE else None,

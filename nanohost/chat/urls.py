@@ -16,7 +16,7 @@ from agent import access
 from agent.models import DEFAULT_AGENT, Agent
 from nanohost.accounts import keys
 from nanohost.accounts.models import ACTIVE, Scope
-from nanohost.chat import embed, shared
+from nanohost.chat import embed, join, shared
 from nanohost.chat.authentication import with_what_the_user_may
 
 SIGN_IN = "/chat/sign-in/"
@@ -37,9 +37,9 @@ def show(request: HttpRequest, conversation_id: UUID | None = None) -> HttpRespo
     decided."""
     user: Any = request.user
     key = with_what_the_user_may(keys.of_browser(user), user)
-    names = [agent.name for agent in Agent.objects.order_by("name") if access.admits(key, agent)]
+    agents = [(each.name, each.called) for each in Agent.objects.order_by("name") if access.admits(key, each)]
     context = {
-        "agents": sorted(names, key=lambda name: (name != DEFAULT_AGENT, name)),
+        "agents": sorted(agents, key=lambda each: (each[0] != DEFAULT_AGENT, each[1].casefold())),
         "may_decide": Scope.APPROVE in key.scopes,
         "is_open": key.state == ACTIVE,
         "max_files": settings.ATTACHMENTS_MAX,
@@ -53,6 +53,7 @@ urlpatterns = [
     path("", show, name="chat"),
     path("<uuid:conversation_id>/", show, name="chat_conversation"),
     path("shared/<str:token>/", shared.show, name="chat_shared"),
+    path("join/<str:token>/", join.show, name="chat_join"),
     path("embed/<str:prefix>/", embed.show, name="chat_embed"),
     path("embed/<str:prefix>/begin/", embed.begin),
     path("sign-in/", LoginView.as_view(template_name="chat/sign_in.html", next_page="/chat/"), name="chat_sign_in"),

@@ -107,6 +107,8 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
     actions = ("deactivate",)
+    list_before_template = "console/people_before.html"
+    nothing_yet = "Whoever may sign in, or owns a key, stands here. Add a colleague by the form above."
 
     @admin.action(description="Deactivate the selected users", permissions=["change"])
     def deactivate(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
@@ -190,6 +192,8 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
 @admin.register(Group)
 class GroupAdmin(PlainGroupAdmin, _Chosen):
     """The roles (docs/console.md), and groups of your own."""
+
+    nothing_yet = "The roles viewer, operator and admin are made at each start: manage.py prepare makes them now."
 
     filter_horizontal = ()
 
@@ -312,6 +316,8 @@ admin.site.register([IntervalSchedule, SolarSchedule], _Times)
 @admin.register(AccessAttempt)
 class FailedSignInAdmin(ModelAdmin):
     """Who failed to sign in, and from where. To delete the rows of an address lets it try again at once."""
+
+    nothing_yet = "Nobody has failed to sign in lately. Each failure is listed here, with its address."
 
     list_display = ["attempt_time", "ip_address", "username", "failures_since_start", "user_agent"]
     list_filter = ["attempt_time"]

@@ -12,18 +12,17 @@ from django.db.models.functions import Length
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from agent.admin import AgentAdmin, AgentsToolAdmin, as_text
-from agent.errors import NoProvider
-from agent.llm import providers
 from agent.models import DOCUMENTS, Agent, AgentVersion, Taint
 from conversations.engine import inbox
-from conversations.kinds import TURNS
-from conversations.models import Conversation, Turn, Worker
+from conversations.models import Conversation, Turn
 from memory.models import Memory
 from nanohost.accounts import holds
-from nanohost.console import holding
+from nanohost.console import holding, known_models
 from nanohost.lib.admin import diff, shown
 from nanohost.lib.text import duration
 from scheduler.models import Schedule
@@ -52,6 +51,19 @@ _LIMITS: dict[str, tuple[str, Callable[[], str]]] = {
 }
 
 
+class Suggesting(UnfoldAdminTextInputWidget):
+    """A line of text with a list to choose from: each with what is said of it."""
+
+    def __init__(self, suggested: list[tuple[str, str]]) -> None:
+        super().__init__(attrs={"list": "suggested", "autocomplete": "off"})
+        self._suggested = suggested
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        options = format_html_join("", '<option value="{}">{}</option>', self._suggested)
+        written = super().render(name, value, attrs, renderer)
+        return format_html('{}<datalist id="suggested">{}</datalist>', written, options)
+
+
 admin.site.unregister(Agent)
 # Nor does the simulator know conversations.
 admin.site.unregister(ToolSetting)
@@ -75,6 +87,11 @@ class WholeAgentAdmin(AgentAdmin):
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.whole_view)
         return [path("<int:pk>/whole/", view, name="agent_agent_whole"), *super().get_urls()]
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        if db_field.name == "model":
+            options["widget"] = Suggesting(known_models.suggested())
+        return super().formfield_for_dbfield(db_field, request, **options)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """With what a legal hold keeps in the way."""
@@ -100,7 +117,7 @@ class WholeAgentAdmin(AgentAdmin):
         agent = Agent.objects.filter(pk=pk).first()
         if agent is None:
             raise Http404("There is no such agent; perhaps it was deleted.")
-        told = {"title": agent.name, "opts": self.opts, "may_change": self.has_change_permission(request)}
+        told = {"title": shown(agent.called), "opts": self.opts, "may_change": self.has_change_permission(request)}
         told["may_ask"] = request.user.has_perm("conversations.requeue_turn")
         told |= profile_of(agent) | versions_of(agent, request) | doings_of(agent)
         context = self.admin_site.each_context(request) | told
@@ -139,16 +156,8 @@ def profile_of(agent: Agent) -> dict[str, Any]:
 
 def asked_of(agent: Agent) -> list[str]:
     """Who is asked for its model, and why, as each kind of live worker would choose: only they know the keys."""
-    told: list[str] = []
-    working = Worker.objects.alive().working_on(TURNS)
-    for default, names in sorted(set(working.values_list("provider", "providers"))):
-        configured = tuple(filter(None, names.split(",")))
-        try:
-            choice = providers.choose(agent.own_model(), named=agent.provider, default=default, configured=configured)
-            told.append(shown(f"{choice.provider.name}: {choice.why}"))
-        except NoProvider as error:
-            told.append(shown(f"nobody: {error.detail}"))
-    return told
+    told = known_models.choices(agent.own_model(), agent.provider, known_models.alive())
+    return [shown(f"{who}: {why}") for who, why in told]
 
 
 def _simulator(agent: Agent, tool: str) -> str:

@@ -47,6 +47,7 @@ ACTIONS = (
     *("price.made", "price.changed", "price.deleted"),
     *("budget.made", "budget.changed", "budget.deleted", "budget.warning", "budget.exceeded"),
     *("job.made", "job.changed", "job.deleted", "job.run_by_hand", "signed_in", "signed_out", "sign_in_failed"),
+    *("provider.checked", "first_run.dismissed", "invitation.made", "invitation.used"),
     *("config_part.stored", "config.exported", "secret_file.written", "secret_file.removed"),
     *("console.added", "console.changed", "console.deleted"),
 )
@@ -158,6 +159,7 @@ class AuditEntryAdmin(GrowingAdmin):
     """Who has done and decided what. Nobody changes or deletes an entry: the database refuses, and the chain of hashes
     would show it."""
 
+    nothing_yet = "What people and the host do and decide is recorded here."
     list_display = ["at", "actor", "action", "object", "change", "why"]
     list_filter = [TimeFilter, ActionFilter, ObjectFilter]
     more_lookups = (TimeFilter.FROM, TimeFilter.UNTIL)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from conversations.kinds import KINDS
 from conversations.models import Worker
 from conversations.statuses import FINAL, TURN_STATUSES, TurnStatus, WaitingFor
-from nanohost.console import attention, charts, figures, queue
+from nanohost.console import attention, charts, figures, first_run, queue
 from nanohost.console.charts import Series
 from nanohost.console.diagnosis import HELD, QUEUED, RUNNING, WAITING
 from nanohost.console.links import list_of
@@ -56,6 +56,7 @@ _OF_CALLS = {
 def callback(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """What the console's first page shows to those who may see turns and tool calls."""
     context["title"] = "Overview"
+    context["first_run"] = first_run.is_due(request.user)
     if request.user.has_perms(["conversations.view_turn", "tools.view_toolcall"]):
         chosen = next((each for each in WINDOWS if each.name == request.GET.get("window")), WINDOWS[0])
         context["overview"] = overview(chosen)

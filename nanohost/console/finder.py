@@ -72,7 +72,9 @@ SOURCES = (
     Source(kind="approval", model=Approval, asks=_of_id),
     Source(kind="API key", model=ApiKey, asks=lambda typed: Q(prefix__startswith=typed)),
     Source(kind="person", model=User, asks=lambda typed: Q(username__startswith=typed)),
-    Source(kind="agent", model=Agent, asks=lambda typed: Q(name__startswith=typed)),
+    Source(
+        kind="agent", model=Agent, asks=lambda typed: Q(name__startswith=typed) | Q(display_name__istartswith=typed)
+    ),
     Source(kind="tool", model=ToolSetting, asks=lambda typed: Q(name__startswith=typed)),
 )
 

@@ -107,6 +107,7 @@ def _agents(chosen: Iterable[str]) -> list[tuple[str, str]]:
 class ApiKeyAdmin(ModelAdmin):
     """Rows stay when a key is revoked, so that what it did can still be traced."""
 
+    nothing_yet = "A program signs in with a key. Add one for whoever runs it; its text is shown once."
     form = KeyForm
     list_per_page = 50
     list_display = ["__str__", "name", "owner", "state", "may", "wider", "expires_at", "last_used_at"]

@@ -77,6 +77,8 @@ class CountsFilter(admin.SimpleListFilter):
 class LegalHoldAdmin(ModelAdmin):
     """What a hold is on is deleted by nothing and nobody until it is released."""
 
+    nothing_yet = "What is on hold cannot be deleted. Place a hold on a person or a conversation that must be kept."
+
     list_display = ["placed_at", "kind", "on", "why", "placed_by", "released_at"]
     list_filter = ["kind", CountsFilter]
     paginator = BoundedPaginator

@@ -66,3 +66,16 @@ class Use(models.Model):
 
     def __str__(self) -> str:
         return f"{self.agent}, {self.model}: {self.hour:%Y-%m-%d %H} h"
+
+
+class Dismissal(models.Model):
+    """Something that the console shows to nobody any more, since somebody has closed it."""
+
+    name = models.CharField(max_length=32, primary_key=True, help_text="What was closed.")
+    at = models.DateTimeField(auto_now_add=True, help_text="When.")
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from conversations.admin import approval
-from nanohost.console import queue_page, retention_page, usage_page
+from nanohost.console import colleagues, first_run, queue_page, retention_page, summary_page, usage_page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,20 @@ OVERVIEW, SETTINGS = "Overview", "Settings"
 # Those that belong to each other on the page of settings, besides what has no other place.
 _PEOPLE = (
     Page(name="auth.user", title="People", about="Who may sign in, and who owns conversations and keys."),
+    Page(
+        name="colleague",
+        title="Add a colleague",
+        about="A person, their role and a key in one form, and the link they come in by.",
+        permissions=colleagues.NEEDED,
+    ),
     Page(name="auth.group", title="Roles", about="What staff may do in this console."),
     Page(name="accounts.apikey", title="API keys", about="What programs use this host with: make, limit, revoke."),
+    Page(
+        name="first_run",
+        title="Getting started",
+        about="A model, an agent, its tools and a first answer, step by step.",
+        permissions=first_run.NEEDED,
+    ),
 )
 _EVENTS = (
     Page(name="conversations.webhookendpoint", title="Webhooks", about="Who is told of events, and of which."),
@@ -128,6 +140,7 @@ DOORS = (
             Page(name="scheduler.schedule", title="Schedules"),
             Page(name="scheduler.schedulerun", title="Run history"),
             Page(name="scheduler.checkin", title="Check-ins"),
+            Page(name="daily_summary", title="Daily summary", permissions=summary_page.VIEW),
             Page(name="django_celery_beat.periodictask", title="System jobs"),
             Page(name="scheduler.jobrun", title="Job runs"),
         ),

@@ -14,7 +14,9 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from agent.spending.money import told_money
-from nanohost.console import figures, uses
+from nanohost.console import charts, figures, uses
+from nanohost.console.charts import Series
+from nanohost.console.links import list_of
 from nanohost.console.uses import GROUPS, Report, Sums
 
 VIEW = ("conversations.view_turn", "conversations.view_compaction")
@@ -22,6 +24,9 @@ VIEW = ("conversations.view_turn", "conversations.view_compaction")
 # Days, by what people choose.
 WINDOWS = {"today": 1, "7 days": 7, "30 days": 30, "365 days": 365}
 USUAL = "30 days"
+
+# Lines that a chart has a colour for; the others are drawn as one.
+MOST_DRAWN = 5
 
 
 @require_safe
@@ -42,6 +47,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "missing_before": figures.counted_since(total, begin),
         "zone": settings.TIME_ZONE,
     }
+    told["charts"] = _charts(found)
     return TemplateResponse(request, "console/usage.html", admin.site.each_context(request) | told)
 
 
@@ -62,6 +68,34 @@ def _report(request: HttpRequest) -> Report:
     last = timezone.localdate()
     first = last - timedelta(days=WINDOWS[_chosen(request)] - 1)
     return uses.report(group_by=group_by if group_by in GROUPS else "model", first=first, last=last)
+
+
+def _charts(found: Report) -> list[dict[str, Any]]:
+    """Cost and tokens day by day, of the largest lines; a day leads to its turns."""
+    days = [found.first + timedelta(days=number) for number in range((found.last - found.first).days + 1)]
+    steps = [timezone.make_aware(datetime.combine(day, time())) for day in days]
+    ends = [*steps[1:], timezone.make_aware(datetime.combine(found.last + timedelta(days=1), time()))]
+    links = [
+        list_of("conversations_turn", created_at__gte=since.isoformat(), created_at__lt=until.isoformat())
+        for since, until in zip(steps, ends, strict=True)
+    ]
+    lines = uses.by_day(group_by=found.group_by, first=found.first, last=found.last, most=MOST_DRAWN)
+    told: dict[str, Any] = {"steps": steps, "links": links, "hours": 24}
+    cost, tokens = [], []
+    for at, (name, of_days) in enumerate(lines.items()):
+        sums = [of_days.get(day, Sums()) for day in days]
+        css = f"series-{at}"
+        cost.append(Series(name=name, css=css, values=[each.cost or 0 for each in sums]))
+        tokens.append(Series(name=name, css=css, values=[each.prompt_tokens + each.completion_tokens for each in sums]))
+    by = "" if found.group_by == "day" else f", by {found.group_by}"
+    return [
+        charts.bars(f"Cost per day{by}", series=cost, show=_money, **told),
+        charts.bars(f"Tokens per day{by}", series=tokens, **told),
+    ]
+
+
+def _money(millionths: float) -> str:
+    return told_money(round(millionths), settings.CURRENCY)
 
 
 def _chosen(request: HttpRequest) -> str:

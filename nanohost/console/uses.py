@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -159,6 +159,26 @@ def report(
         total=_sums(found),
         more=len(found) - len(shown),
     )
+
+
+def by_day(*, group_by: str, first: date, last: date, most: int) -> dict[str, dict[date, Sums]]:
+    """The same day by day, of the lines that cost most, by what people call them; none where it is by day already."""
+    if group_by == "day":
+        return {"all": dict(_days(Use.objects.filter(day__range=(first, last))))}
+    column = GROUPS[group_by]
+    rows: QuerySet[Any] = Use.objects.filter(day__range=(first, last)).order_by()
+    largest = rows.values(column).annotate(of_cost=Sum("cost"), of_tokens=Sum("prompt_tokens"))
+    values = list(largest.order_by("-of_cost", "-of_tokens", column).values_list(column, flat=True)[:most])
+    names = _names(group_by, values)
+    found = {names[value] or "without a key": dict(_days(rows.filter(**{column: value}))) for value in values}
+    others = dict(_days(rows.exclude(**{f"{column}__in": values})))
+    return found | ({"others": others} if others else {})
+
+
+def _days(rows: QuerySet[Any]) -> Iterator[tuple[date, Sums]]:
+    sums = {f"sum_{name}": Coalesce(Sum(name), 0) for name in _SUMS}
+    for row in rows.order_by().values("day").annotate(**sums):
+        yield row["day"], _sums([row])
 
 
 def _sums(rows: Sequence[dict[str, Any]]) -> Sums:

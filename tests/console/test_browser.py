@@ -402,3 +402,83 @@ def test_the_intake_is_paused_for_a_deploy_and_resumed(boss, api):
     page.get_by_role("button", name="Resume intake").click()
     expect(page.locator("#intake-state")).to_have_text("Open")
     wait_until(lambda: say().status_code == 200)
+
+
+class Goal:
+    """Somebody on the way to something, with their clicks counted; from the overview, where everybody begins."""
+
+    def __init__(self, visitor):
+        self.page, self.clicks = visitor.page, 0
+        self.page.goto("/admin/")
+
+    def click(self, locator):
+        locator.first.click()
+        self.page.wait_for_load_state()
+        self.clicks += 1
+
+    def door(self, name):
+        self.click(self.page.locator("#nav-sidebar").get_by_role("link", name=name))
+
+    def link(self, name):
+        self.click(self.page.get_by_role("link", name=name, exact=True))
+
+    def button(self, name):
+        self.click(self.page.get_by_role("button", name=name, exact=True))
+
+
+@of_the_page
+def test_goals_of_a_product_owner_of_operations_and_of_an_auditor_take_few_clicks(boss, console, started):
+    page = boss.page
+    page.goto("/admin/tools/toolsetting/")
+    page.locator("#result_list tr", has=page.get_by_role("link", name="remember", exact=True)).get_by_role(
+        "checkbox"
+    ).check()
+    page.get_by_label("Select action to run").select_option(label="Enable the selected tools")
+    page.get_by_role("button", name="Run").click()
+
+    owner = Goal(boss)
+    owner.door("Agents")
+    owner.click(owner.page.locator("a[href$='/agent/agent/add/']"))
+    owner.page.locator("#id_name").fill("clerk")
+    owner.page.locator("#id_display_name").fill("Ms. Clerk")
+    owner.click(owner.page.get_by_label("time", exact=True))
+    owner.button("Save")
+    owner.door("Settings")
+    owner.link("Add a colleague")
+    owner.page.get_by_label("User name").fill("auditor")
+    owner.page.get_by_label("Role").select_option("viewer")
+    owner.clicks += 1
+    owner.click(owner.page.get_by_label("An API key as well"))
+    owner.click(owner.page.get_by_label("clerk", exact=True))
+    owner.button("Add")
+    key, link = (owner.page.locator(f"#{name}").inner_text() for name in ("key", "link"))
+    assert owner.clicks <= 12
+    with console.client(key=key) as client:
+        assert client.get(f"{console.address}/v1/models").json()["data"][0]["id"] == "clerk"
+
+    since = "2026-11-24 10:00:00"
+    console.sql(
+        "INSERT INTO agent_provideroutage (provider, since, until, code, times) VALUES (?, ?, ?, ?, 1)",
+        *("openai", since, "2126-01-01 00:00:00", "llm_unavailable"),
+    )
+    operations = Goal(boss)
+    expect(operations.page.locator("#attention")).to_contain_text("openai")
+    operations.click(operations.page.locator("#attention .need", has_text="openai").get_by_role("link"))
+    expect(operations.page.locator("#result_list")).to_contain_text("llm_unavailable")
+    assert operations.clicks <= 1
+    console.sql("DELETE FROM agent_provideroutage")
+
+    visitor = Visitor(started, console.address)
+    visitor.page.goto(link)
+    for box in visitor.page.locator("input[type=password]").all():
+        box.fill("correct horse battery")
+    visitor.page.get_by_role("button", name="Set the password").click()
+    expect(visitor.page.get_by_role("heading", name="Overview")).to_be_visible()
+    auditor = Goal(visitor)
+    auditor.door("Tools")
+    auditor.link("remember")
+    change = auditor.page.locator("tr", has_text="enabled: false → true")
+    expect(change).to_contain_text("admin")
+    assert auditor.clicks <= 3
+    assert (visitor.complaints, visitor.strangers, visitor.faults()) == ([], [], [])
+    visitor.context.close()

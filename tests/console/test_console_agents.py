@@ -157,3 +157,19 @@ def test_an_agent_that_is_gone_is_not_there(admin_client, clerk):
     address = reverse("admin:agent_agent_whole", args=[clerk.pk])
     clerk.delete()
     assert admin_client.get(address).status_code == 404
+
+
+def test_an_agent_is_called_as_people_like_and_its_model_is_suggested_with_who_answers(admin_client, clerk, settings):
+    settings.LLM_MODELS = [settings.LLM_MODEL_DEFAULT, "model-2", HOSTILE]
+    form = reverse("admin:agent_agent_change", args=[clerk.pk])
+    page = admin_client.get(form).content.decode()
+    assert 'list="suggested"' in page
+    assert '<option value="model-2">mock</option>' in page
+    assert "<script>alert" not in page
+    said = {"display_name": "Ms. Clerk & Sons", "model": "model-2", "taint": "approve", "approvals": "{}"}
+    assert admin_client.post(form, {**said, "name": "other"}).status_code == 302
+    clerk.refresh_from_db()
+    assert (clerk.name, clerk.called, clerk.model) == ("clerk", "Ms. Clerk & Sons", "model-2")
+    assert "<title>Ms. Clerk &amp; Sons" in admin_client.get(form).content.decode()
+    assert '<option value="clerk">Ms. Clerk &amp; Sons</option>' in admin_client.get(reverse("chat")).content.decode()
+    assert AgentVersion.objects.get(agent=clerk, number=4).profile["display_name"] == "Ms. Clerk & Sons"

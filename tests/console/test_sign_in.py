@@ -33,8 +33,9 @@ def fail(times, **options):
 
 
 def test_the_right_password_lets_in():
+    """And leads to where a host is set up, of which nothing is yet."""
     answer = sign_in(RIGHT)
-    assert (answer.status_code, answer.url) == (302, reverse("admin:index"))
+    assert (answer.status_code, answer.url) == (302, reverse("first_run"))
 
 
 def test_after_five_failures_an_address_is_told_how_long_to_wait():

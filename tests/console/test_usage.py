@@ -219,3 +219,17 @@ def test_a_cost_that_is_not_known_is_said_to_be(admin_client, conversation):
     used(conversation, cost=None)
     page = admin_client.get("/admin/usage/").content.decode()
     assert '<p class="figure" id="cost">unknown</p>' in page
+
+
+def test_the_largest_are_drawn_day_by_day_and_the_others_together(admin_client, conversation):
+    for number in range(7):
+        used(conversation, 30 * (number % 2), model=f"<b>{number}", cost=100 * (number + 1))
+    report()
+    drawn = uses.by_day(group_by="model", first=TODAY - timedelta(days=1), last=TODAY, most=5)
+    assert list(drawn) == [*(f"<b>{number}" for number in (6, 5, 4, 3, 2)), "others"]
+    assert {day: sums.cost for day, sums in drawn["others"].items()} == {TODAY: 100, TODAY - timedelta(days=1): 200}
+    page = admin_client.get("/admin/usage/?window=7+days").content.decode()
+    assert "Cost per day, by model" in page
+    assert "&lt;b&gt;6" in page
+    assert "<b>6" not in page
+    assert admin_client.get("/admin/usage/?group_by=day").content.decode().count('class="series-0"') > 1

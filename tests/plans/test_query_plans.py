@@ -1535,6 +1535,8 @@ def console_paths() -> Iterator[tuple[str, str]]:
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
     for state in ("all", "running", "waiting", "queued", "held"):
         yield f"queue, {state}", f"/admin/queue/?state={state}"
+    yield "getting started", "/admin/start/"
+    yield "daily summary", "/admin/daily-summary/"
     yield "queue, the list that it leads to", look_at("/admin/queue/").context["turns_link"]
     yield "turns of a worker", "/admin/conversations/turn/?worker__exact=host:1:1&status__exact=running"
 

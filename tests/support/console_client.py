@@ -233,7 +233,18 @@ def pages() -> Iterator[Page]:
     """Every address of the console that needs no more than a row's key."""
     for view in ("index", "password_change", "jsi18n", "search"):
         yield Page(view, None, reverse(f"admin:{view}"))
-    for view in ("queue", "queue_intake", "retention", "settings", "find", "usage", "usage_csv"):
+    for view in (
+        "queue",
+        "queue_intake",
+        "retention",
+        "settings",
+        "find",
+        "usage",
+        "usage_csv",
+        "first_run",
+        "colleague",
+        "daily_summary",
+    ):
         yield Page(view, None, reverse(view))
     for label in sorted({model._meta.app_label for model in admin.site._registry}):
         yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))

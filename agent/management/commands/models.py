@@ -7,13 +7,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from agent import llm
-from agent.errors import LlmError, NoProvider
-from agent.llm.base import ModelRequest
+from agent.errors import NoProvider
+from agent.llm import checking
 from agent.llm.providers import MOCK
 from agent.models import Agent
-
-# One token is asked for; a model that thinks aloud first may need some for that.
-CHECK_TOKENS = 16
 
 
 class Command(BaseCommand):
@@ -53,10 +50,10 @@ class Command(BaseCommand):
         if settings.LLM_PROVIDER == MOCK:
             self.stdout.write(f"{MOCK}\tworks\tthe scripted model; no provider is asked")
             return
-        results = asyncio.run(_check_all(_known_models()))
-        for name, works, told in results:
-            self.stdout.write(f"{name}\t{'works' if works else 'fails'}\t{told}")
-        if not all(works for _, works, _ in results):
+        results = asyncio.run(checking.check_each(_known_models()))
+        for each in results:
+            self.stdout.write(f"{each.provider}\t{'works' if each.works else 'fails'}\t{each.told}")
+        if not all(each.works for each in results):
             raise CommandError("Not every provider works.")
 
 
@@ -71,30 +68,3 @@ def _known_models() -> dict[str, str]:
             continue
         known.setdefault(choice.provider.name, choice.model)
     return known
-
-
-async def _check_all(known: dict[str, str]) -> list[tuple[str, bool, str]]:
-    try:
-        return list(await asyncio.gather(*[_checked(name, known.get(name, "")) for name in llm.accesses()]))
-    finally:
-        await llm.close_clients()
-
-
-async def _checked(name: str, model: str) -> tuple[str, bool, str]:
-    """A provider, whether it works, and what it was asked. Many list their models; those that do not are asked for an
-    answer, if it is known for which model."""
-    client = llm.client(name)
-    try:
-        async with asyncio.timeout(settings.LLM_TIMEOUT_SECONDS):
-            try:
-                return name, True, f"lists {len(await client.list_models())} models"
-            except LlmError as error:
-                if not model or error.code == "llm_auth":
-                    raise
-            messages = [{"role": "user", "content": "Say yes."}]
-            await client.complete(ModelRequest(model=model, messages=messages, max_tokens=CHECK_TOKENS))
-            return name, True, f"{model} answers"
-    except LlmError as error:
-        return name, False, f"{error.code}: {error.detail}"
-    except TimeoutError:
-        return name, False, "llm_timeout: no answer in time"

@@ -19,7 +19,7 @@
   opener.setAttribute("aria-expanded", "false");
   Object.assign(opener.style, place, {
     ...{ font: "16px system-ui, sans-serif", padding: "0.6rem 1.2rem", border: 0, borderRadius: "2rem" },
-    ...{ background: "#6d28d9", color: "#ffffff", cursor: "pointer" },
+    ...{ background: "#0f766e", color: "#ffffff", cursor: "pointer" },
   });
   opener.addEventListener("click", () => {
     // Nothing is asked of the host before somebody wants it.
