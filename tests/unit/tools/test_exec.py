@@ -4,6 +4,7 @@ get at, which is nothing."""
 import json
 import os
 import re
+import secrets
 import socket
 import threading
 import time
@@ -12,7 +13,6 @@ import pytest
 from django.db import connections
 
 from tests.support.hosts import ROOT
-from tests.support.stack_process import descendants_of
 from tests.support.tool_calls import EVERY_TOOL, ask, run
 from tests.support.wait import wait_until
 from tools import gate
@@ -221,26 +221,26 @@ def test_what_takes_too_much_is_ended_with_all_that_it_started(sh, files, settin
     many = "for i in 1 2 3 4; do python3 -c 'b = bytearray(200 << 20); input()' < fifo & done; exec 3<>fifo; wait"
     os.mkfifo(files / "fifo")
     for rule, (command, seconds) in FLOODS.items():
-        call = sh(command if command != "MANY" else many, timeout=seconds)
+        token = secrets.token_hex(8)
+        call = sh(f": {token}; {many if command == 'MANY' else command}", timeout=seconds)
         assert (call.status, call.rule) == (CallStatus.UNKNOWN, rule), call.result[:400]
+        assert not _running(token), rule
     assert sum(each.stat().st_size for each in files.iterdir()) < 60_000_000
-    assert not _in_boxes()
 
 
 def test_what_it_leaves_running_ends_with_its_call(sh, files):
-    began = time.monotonic()
-    call = sh(
-        "(setsid sh -c 'trap \"\" TERM HUP; while :; do date > alive; sleep 0.05; done' > /dev/null 2>&1 &); sleep 0.3"
-    )
+    began, token = time.monotonic(), secrets.token_hex(8)
+    daemon = f"setsid sh -c ': {token}; trap \"\" TERM HUP; while :; do date > alive; sleep 0.05; done'"
+    call = sh(f"({daemon} > /dev/null 2>&1 &); sleep 0.3")
     assert call.status == CallStatus.SUCCESS
     assert time.monotonic() - began < 15
     assert (files / "alive").exists()
-    assert not _in_boxes()
+    assert not _running(token)
 
 
-def _in_boxes():
-    """Processes below this one that stand in a box."""
-    return [pid for pid in descendants_of(os.getpid()) if b"tools.sandbox.launch" in _command(pid)]
+def _running(token):
+    """Whether any process of this machine has been given this token."""
+    return any(token.encode() in _command(pid) for pid in os.listdir("/proc") if pid.isdigit())
 
 
 def _command(pid):
@@ -268,7 +268,8 @@ def test_protected_files_are_read_and_not_changed(sh, files, settings):
 
 
 def test_a_call_that_nobody_wants_any_more_ends(sh, files, owner):
-    call = ask("exec", owner_id=owner.pk, command="touch began; sleep 60")
+    token = secrets.token_hex(8)
+    call = ask("exec", owner_id=owner.pk, command=f": {token}; touch began; sleep 60; true")
     thread = threading.Thread(target=lambda: (wait_until(lambda: (files / "began").exists()), gate_end(call)))
     thread.start()
     began = time.monotonic()
@@ -276,7 +277,7 @@ def test_a_call_that_nobody_wants_any_more_ends(sh, files, owner):
     thread.join()
     assert time.monotonic() - began < 30
     assert ended.status != CallStatus.SUCCESS
-    assert not _in_boxes()
+    assert not _running(token)
 
 
 def gate_end(call):
