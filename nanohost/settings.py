@@ -180,6 +180,10 @@ if unknown := set(PERMISSIONS_GRANTED) - set(_GRANTABLE):
 HTTP_ALLOWED_PRIVATE_CIDRS = env.words("HTTP_ALLOWED_PRIVATE_CIDRS")
 HTTP_ALLOWED_PORTS = env.words("HTTP_ALLOWED_PORTS", ["80", "443"])
 
+# The tools web_search and web_fetch; what they are given besides are secrets: BRAVE_API_KEY, WEB_PROXY.
+SEARXNG_URL = env.address("SEARXNG_URL")
+WEB_SEARCH_MAX_RESULTS = env.integer("WEB_SEARCH_MAX_RESULTS", 5, maximum=10)
+
 try:
     addresses.networks(HTTP_ALLOWED_PRIVATE_CIDRS)
 except ValueError as error:

@@ -82,6 +82,8 @@ _WORDS: dict[Place, str] = {
         "tools",
         "exec",
     ): "not in force: SHELL_GRANTABLE, EXEC_TIMEOUT_SECONDS and EXEC_PATH_APPEND say whether and how commands run",
+    ("tools", "web"): "not in force: web_search and web_fetch read WEB_PROXY and BRAVE_API_KEY",
+    ("tools", "web", "search", "maxResults"): "not in force: WEB_SEARCH_MAX_RESULTS says how many results there are",
     ("tools", "protectedPaths"): "not in force: WORKSPACE_PROTECTED_PATHS says which files no tool changes",
     ("tools", "restrictToWorkspace"): "always so here: files and commands reach an agent's workspace alone",
     ("gateway",): "not in force",
