@@ -28,6 +28,7 @@ QUESTIONS = {
     "permission": "Has an admin granted it the permission it needs?",
     "input_size": "Are the arguments small enough?",
     "arguments": "Are the arguments what the tool's schema asks for?",
+    "denied": "Is the command none that is refused, whoever approves it?",
     "tainted": "Has nothing untrusted entered the conversation, or may it run all the same?",
     "rate:conversation": "Is one of the conversation's calls of this minute left?",
     "rate:owner": "Is one of the owner's calls of this minute left?",

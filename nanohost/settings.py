@@ -119,7 +119,10 @@ if LLM_MODELS and LLM_MODEL_DEFAULT not in LLM_MODELS:
 # --- tools -------------------------------------------------------------------------------------------------------
 # The ceiling: empty means every registered tool. What the admin enables counts within it.
 TOOLS_ALLOWED = env.words("TOOLS_ALLOWED")
-PERMISSIONS_GRANTED = env.words("PERMISSIONS_GRANTED", ["NET_HTTP", "FS_READ", "FS_WRITE"])
+# Whether a tool may be granted SHELL at all, which runs commands.
+SHELL_GRANTABLE = env.boolean("SHELL_GRANTABLE", False)
+_GRANTABLE = ["NET_HTTP", "FS_READ", "FS_WRITE", *(["SHELL"] if SHELL_GRANTABLE else [])]
+PERMISSIONS_GRANTED = env.words("PERMISSIONS_GRANTED", _GRANTABLE)
 # What is enabled at each start, as an admin would; the last word counts (docs/decisions/tools-enabled.md).
 TOOLS_ENABLED = env.words("TOOLS_ENABLED")
 TOOL_TIMEOUT_SECONDS = env.seconds("TOOL_TIMEOUT_SECONDS", 3)
@@ -150,22 +153,36 @@ WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, ma
 WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
 WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
 
-for name, folders in {"TOOL_FOLDERS": TOOL_FOLDERS, "WORKSPACE_READ_FOLDERS": WORKSPACE_READ_FOLDERS}.items():
+# The tool exec: its time, folders of programs besides the system's, and texts that no command may hold.
+EXEC_TIMEOUT_SECONDS = env.seconds("EXEC_TIMEOUT_SECONDS", 60)
+EXEC_PATH_APPEND = env.words("EXEC_PATH_APPEND")
+EXEC_DENY = env.words("EXEC_DENY")
+
+_SEEN = {
+    "TOOL_FOLDERS": TOOL_FOLDERS,
+    "WORKSPACE_READ_FOLDERS": WORKSPACE_READ_FOLDERS,
+    "EXEC_PATH_APPEND": EXEC_PATH_APPEND,
+}
+for name, folders in _SEEN.items():
     for folder in map(Path, folders):
         if not folder.is_absolute():
             raise ImproperlyConfigured(f"{name} makes no sense: {folder} is no absolute path.")
         for reached, kept in {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR}.items():
             if kept.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(kept):
                 raise ImproperlyConfigured(f"{name} makes no sense: with {folder}, tools would reach {reached}.")
-if unknown := set(PERMISSIONS_GRANTED) - {"NET_HTTP", "FS_READ", "FS_WRITE"}:
+if unknown := set(PERMISSIONS_GRANTED) - set(_GRANTABLE):
     raise ImproperlyConfigured(
-        f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of NET_HTTP, FS_READ, FS_WRITE"
-        " (SHELL is not grantable in this version)."
+        f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of {', '.join(_GRANTABLE)}"
+        + ("." if SHELL_GRANTABLE else " (SHELL is grantable only with SHELL_GRANTABLE=true).")
     )
 
 # What requests to the outside may reach besides public addresses, and by which ports. Never the admin's to change.
 HTTP_ALLOWED_PRIVATE_CIDRS = env.words("HTTP_ALLOWED_PRIVATE_CIDRS")
 HTTP_ALLOWED_PORTS = env.words("HTTP_ALLOWED_PORTS", ["80", "443"])
+
+# The tools web_search and web_fetch; what they are given besides are secrets: BRAVE_API_KEY, WEB_PROXY.
+SEARXNG_URL = env.address("SEARXNG_URL")
+WEB_SEARCH_MAX_RESULTS = env.integer("WEB_SEARCH_MAX_RESULTS", 5, maximum=10)
 
 try:
     addresses.networks(HTTP_ALLOWED_PRIVATE_CIDRS)

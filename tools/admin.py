@@ -26,7 +26,7 @@ from tools.changes import FIELDS, changing
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
 from tools.models import SettingChange, ToolCall, ToolSetting
-from tools.permissions import GRANTABLE, Permission
+from tools.permissions import Permission, grantable
 from tools.requirements import KNOWN
 
 # The latest changes that a tool's own page shows.
@@ -43,7 +43,7 @@ class ToolSettingForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's ow
     """Grants as checkboxes; caps within the environment's."""
 
     grants = forms.MultipleChoiceField(
-        choices=[(str(each), str(each)) for each in GRANTABLE],
+        choices=lambda: [(str(each), str(each)) for each in grantable()],
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         required=False,
         help_text="Each permission the tool needs must be granted. The settings' PERMISSIONS_GRANTED is the ceiling.",
@@ -165,7 +165,7 @@ class ToolSettingAdmin(ModelAdmin):
         allowed = not settings.TOOLS_ALLOWED or setting.name in settings.TOOLS_ALLOWED
         said = [f"TOOLS_ALLOWED {'has it' if allowed else 'leaves it out'}"]
         for permission in tool.permissions if tool else ():
-            within = permission in GRANTABLE and permission in settings.PERMISSIONS_GRANTED
+            within = permission in grantable() and permission in settings.PERMISSIONS_GRANTED
             said.append(f"PERMISSIONS_GRANTED {'has' if within else 'leaves out'} {permission}")
         return " · ".join(said)
 
@@ -260,7 +260,7 @@ def lacking(setting: ToolSetting) -> list[str]:
     """The permissions that its tool needs, that it was not granted, and that may be granted to it."""
     tool = _registered(setting)
     needed = [str(each) for each in tool.permissions] if tool else []
-    may_be = [each for each in needed if each in GRANTABLE and each in settings.PERMISSIONS_GRANTED]
+    may_be = [each for each in needed if each in grantable() and each in settings.PERMISSIONS_GRANTED]
     return [each for each in may_be if each not in setting.grants]
 
 
@@ -322,11 +322,21 @@ class RuleFilter(KnownValues):
             *(f"requires:{needed}" for needed in KNOWN),
             *("not_enabled", "withheld", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
-            *(f"permission:{permission}" for permission in GRANTABLE),
-            *("input_size", "arguments", "tainted", "rate:conversation", "rate:owner"),
+            *(f"permission:{permission}" for permission in Permission),
+            *("input_size", "arguments", "denied", "tainted", "rate:conversation", "rate:owner"),
             *("consent:denied", "consent:expired", "consent:missing", "consent:changed"),
             *("limit:tool_rounds", "limit:time", "limit:tokens"),
-            *("raised", "timeout", "crashed", "interrupted", "output", "unavailable", "mcp_changed"),
+            *(
+                "raised",
+                "timeout",
+                "crashed",
+                "interrupted",
+                "output",
+                "processes",
+                "disk",
+                "unavailable",
+                "mcp_changed",
+            ),
             *("cancelled", "deleted", "turn_time", "turn_ended"),
         )
 

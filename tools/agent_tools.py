@@ -4,11 +4,13 @@ import json
 import os
 import time as clock
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
+from pydantic import Field
+
 from tools.outbound import bodies
-from tools.outbound.client import allowed, fetch
+from tools.outbound.client import Proxy, allowed, fetch
 from tools.registry import tool
 
 # Of the 3 s that http_get has, the client gets a little less, so that its own sentence arrives. Half a second of it is
@@ -82,6 +84,50 @@ def http_get(url: str, headers: dict[str, str] | None = None, readable: bool = F
     if is_cut or len(shown) < len(text):
         result["cut"] = True
     return result | {"text": shown}
+
+
+@tool(permissions=["NET_HTTP"], effects="read", timeout=12, untrusted=True, secrets=["BRAVE_API_KEY", "WEB_PROXY"])
+def web_search(query: str, count: Annotated[int, Field(ge=1, le=10)] | None = None) -> str:
+    """Search the web. Returns titles, addresses and snippets; web_fetch reads a page.
+
+    Args:
+        query: What to search for, in a few words.
+        count: How many results; 5 if it is left out, unless the host says otherwise.
+    """
+    from tools.web import Engine
+
+    most = count or int(os.environ.get("WEB_SEARCH_MAX_RESULTS") or 5)
+    engine = Engine(
+        policy=allowed(),
+        key=os.environ.get("BRAVE_API_KEY", ""),
+        searxng=os.environ.get("SEARXNG_URL", ""),
+        proxy=_proxy(),
+    )
+    found = engine.search(query, count=most, seconds=10)
+    return "\n".join(f"{number}. {each}" for number, each in enumerate(found, 1)) or "Nothing found."
+
+
+@tool(permissions=["NET_HTTP"], effects="read", timeout=12, untrusted=True, secrets=["WEB_PROXY"])
+def web_fetch(url: str, max_chars: Annotated[int, Field(ge=100, le=50_000)] = 50_000) -> dict[str, Any]:
+    """Read a web page as text, without its markup. Returns its status, url (after redirects), contentType and text.
+
+    "truncated": true means that the text goes on. Addresses in private networks are refused; the error names the rule.
+
+    Args:
+        url: The address, starting with http:// or https://.
+        max_chars: How many characters of the text at most.
+    """
+    from tools.web import read_page
+
+    page = read_page(url, max_chars=max_chars, policy=allowed(), seconds=10, proxy=_proxy())
+    shown = _cut(page["text"])
+    return page | {"text": shown} | ({"truncated": True} if len(shown) < len(page["text"]) else {})
+
+
+def _proxy() -> Proxy | None:
+    """The one that the host names for these two tools, if it names one."""
+    address = os.environ.get("WEB_PROXY", "")
+    return Proxy.of(address) if address else None
 
 
 def _cut(text: str) -> str:

@@ -19,6 +19,7 @@ class ToolsConfig(AppConfig):
             return  # it imports the modules that it is told of, which are not those of inline tools
         autodiscover_modules("agent_tools")
         import_module("tools.workspace.agent_tools")  # a room of this app, and no app of its own
+        import_module("tools.commands")
         from tools.mcp import catalogue  # of models, which are there by now
 
         registry.add_source(catalogue.find)
@@ -27,6 +28,8 @@ class ToolsConfig(AppConfig):
         for tool in registry.registered():
             env.have_redacted(tool.secrets)
             tool.schema  # noqa: B018 -- made now, and kept
+            if tool.boxed and not _is_of_nanohost(tool.module):
+                raise ToolDefinitionError(f"{tool.name}: boxed tools are nanohost's alone.")
             if tool.inline and not _is_of_nanohost(tool.module):
                 raise ToolDefinitionError(
                     f"{tool.name}: a tool of {tool.module} cannot have `caller: Caller`. Tools that have it run in the"

@@ -33,7 +33,7 @@ from tools.consent import Consent, mode_of
 from tools.errors import CallLost, Interrupted, UnknownTool
 from tools.limits import Limit
 from tools.models import Approval, CallStatus, ToolCall, ToolSetting
-from tools.permissions import GRANTABLE
+from tools.permissions import grantable
 from tools.registry import RegisteredTool
 from tools.requirements import why_missing
 from tools.runners import KINDS, AdmittedCall
@@ -145,7 +145,7 @@ def _admitting(
         raise Refused("not_for_agent", f"The tool {name} is not allowed to this agent.")
     yield "not_for_agent"
     for permission in tool.permissions:
-        if permission not in GRANTABLE or permission not in settings.PERMISSIONS_GRANTED:
+        if permission not in grantable() or permission not in settings.PERMISSIONS_GRANTED:
             raise Refused(
                 f"permission_ceiling:{permission}",
                 f"The tool {name} needs {permission}, which is outside PERMISSIONS_GRANTED, the settings' ceiling.",
@@ -181,6 +181,10 @@ def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[
     except InvalidArguments as invalid:
         raise Refused("arguments", str(invalid)) from None
     yield "arguments"
+    if tool.runner.denies:
+        if reason := tool.runner.denial(arguments):
+            raise Refused("denied", reason)
+        yield "denied"
     return arguments
 
 
@@ -372,11 +376,13 @@ def run(
     worker: str,
     on_start: Callable[[ToolCall], None],
     then: Callable[[ToolCall], None],
+    on_output: Callable[[ToolCall, int, str], None] = lambda call, offset, text: None,
 ) -> None:
     """Claim a call, run it once, store its outcome, and go on with ``then`` once that is committed.
 
     Does nothing for a call that is not to be had: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
-    call, what its agent may use now; ``on_start`` is told of it before it runs.
+    call, what its agent may use now; ``on_start`` is told of it before it runs, and ``on_output`` of what a program
+    says meanwhile: where in all of it the piece begins, and the piece.
     """
     try:
         call = _stored("a claim", partial(calls.claim, call_id, worker=worker), seconds=settings.TURN_LEASE_SECONDS)
@@ -393,7 +399,7 @@ def run(
         on_start(call)
         began = time.perf_counter()
         try:
-            outcome = _decide_and_run(call, agent_tools)
+            outcome = _decide_and_run(call, agent_tools, partial(on_output, call))
             duration_ms = round((time.perf_counter() - began) * 1000)
             if not outcome.stored:
                 _stored("an outcome", partial(calls.end, call, outcome, duration_ms=duration_ms))
@@ -413,7 +419,9 @@ def _stored(what: str, store: Callable[[], T], *, seconds: float | None = None) 
     return store_again(Tries(what, seconds=patience), store, stopping=_stopping)
 
 
-def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools]) -> Outcome:
+def _decide_and_run(
+    call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools], on_output: Callable[[int, str], None]
+) -> Outcome:
     try:
         allowed = agent_tools(call)
         tool, setting = admit(call.tool_name, agent_tools=allowed)
@@ -437,6 +445,10 @@ def _decide_and_run(call: ToolCall, agent_tools: Callable[[ToolCall], AgentTools
             output_bytes=setting.output_bytes(),
             still_wanted=partial(_still_wanted, call),
             tainted_by=allowed.tainted_by,
+            grants=frozenset(
+                each for each in grantable() if each in setting.grants and each in settings.PERMISSIONS_GRANTED
+            ),
+            on_output=on_output,
         )
     )
     return outcome if outcome.stored else taint.marked(outcome, tool)

@@ -23,7 +23,7 @@ from tools.errors import Interrupted
 from tools.models import CallStatus
 from tools.registry import Caller, Untrusted
 from tools.results import as_text, binder, cap
-from tools.runners import AdmittedCall, Inline
+from tools.runners import AdmittedCall, InBox, Inline
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 def run_inline(runner: Inline, admitted: AdmittedCall) -> Outcome:
     """Run a call once. The rows that it changes are committed together with its outcome, or not at all. One that writes
     something else has no transaction: it would keep others waiting, and would undo nothing of that."""
-    function = _function_of(runner)
+    function = function_of(runner)
     if admitted.tool.effects != "rows":
         return _run_function(function, admitted)
     began = time.perf_counter()
@@ -54,7 +54,8 @@ def run_inline(runner: Inline, admitted: AdmittedCall) -> Outcome:
     return replace(outcome, stored=True)
 
 
-def _function_of(runner: Inline) -> Callable[..., Any]:
+def function_of(runner: Inline | InBox) -> Callable[..., Any]:
+    """A tool's function, in the module that autodiscovery has imported."""
     function: Any = importlib.import_module(runner.module)
     for part in runner.qualname.split("."):
         function = getattr(function, part)

@@ -13,7 +13,7 @@ from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools import registry
 from tools.consent import Consent
-from tools.permissions import GRANTABLE
+from tools.permissions import Permission, grantable
 
 # The longest timeout an admin may set, in seconds. A turn has TURN_TIMEOUT_SECONDS, 600 unless set, for all it does.
 MAX_TIMEOUT_SECONDS = 600
@@ -24,8 +24,8 @@ MAX_CALLS_PER_MINUTE = 10_000
 
 def validate_grants(grants: Any) -> None:
     """Grants are a list of grantable permissions."""
-    if not isinstance(grants, list) or not set(grants) <= set(GRANTABLE):
-        raise ValidationError(f"Grants are a list of {', '.join(GRANTABLE)}.")
+    if not isinstance(grants, list) or not set(grants) <= set(grantable()):
+        raise ValidationError(f"Grants are a list of {', '.join(grantable())}.")
 
 
 class ToolSetting(models.Model):
@@ -122,8 +122,23 @@ def sync_settings() -> None:
     ``time`` starts enabled is the same everywhere.
     """
     known = set(ToolSetting.objects.values_list("name", flat=True))
-    fresh = [ToolSetting(name=name, enabled=name == "time") for name in registry.names() if name not in known]
+    fresh = [
+        ToolSetting(name=tool.name, enabled=tool.name == "time", approval=_consent_at_first(tool))
+        for tool in registry.registered()
+        if tool.name not in known
+    ]
     ToolSetting.objects.bulk_create(fresh, ignore_conflicts=True)
+    # Of a version in which SHELL could not be granted: nobody has said that such a tool needs no consent.
+    if settings.SHELL_GRANTABLE:
+        shells = {tool.name for tool in registry.registered() if _consent_at_first(tool) != Consent.NEVER}
+        decided = SettingChange.objects.filter(tool_name__in=shells, after__has_key="approval").values("tool_name")
+        unsaid = ToolSetting.objects.filter(name__in=shells, approval=Consent.NEVER).exclude(name__in=decided)
+        unsaid.update(approval=Consent.ALWAYS)
+
+
+def _consent_at_first(tool: registry.RegisteredTool) -> Consent:
+    """What holds until an admin says otherwise: who runs commands is asked about each."""
+    return Consent.ALWAYS if Permission.SHELL in tool.permissions else Consent.NEVER
 
 
 class SettingChange(models.Model):

@@ -9,8 +9,15 @@ class Permission(StrEnum):
     NET_HTTP = "NET_HTTP"
     FS_READ = "FS_READ"
     FS_WRITE = "FS_WRITE"
-    # Not grantable in version 1: a tool that declares it never runs.
+    # Grantable only where the host's settings say so: SHELL_GRANTABLE.
     SHELL = "SHELL"
 
 
 GRANTABLE = (Permission.NET_HTTP, Permission.FS_READ, Permission.FS_WRITE)
+
+
+def grantable() -> tuple[Permission, ...]:
+    """Those that may be granted on this host at all."""
+    from django.conf import settings  # processes of tools import this module without Django
+
+    return (*GRANTABLE, Permission.SHELL) if settings.SHELL_GRANTABLE else GRANTABLE

@@ -29,7 +29,7 @@ from uuid import UUID
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
 from tools.requirements import KNOWN
-from tools.runners import InChild, Inline, Runner
+from tools.runners import InBox, InChild, Inline, Runner
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,6 +104,11 @@ class RegisteredTool:
         return isinstance(self.runner, Inline)
 
     @property
+    def boxed(self) -> bool:
+        """Whether each of its calls is a program in a box of its own, with the agent's workspace in it."""
+        return isinstance(self.runner, InBox)
+
+    @property
     def defined_in(self) -> str:
         """Where it is defined, for people."""
         return self.runner.defined_in
@@ -147,6 +152,7 @@ def tool(
     untrusted: bool | None = None,
     stays_inside: bool = False,
     requires: Sequence[str] = (),
+    boxed: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a typed function as a tool; raises :class:`ToolDefinitionError` for one that cannot be one.
 
@@ -186,7 +192,9 @@ def tool(
             needed = tuple(Permission(permission) for permission in permissions)
         except ValueError as error:
             raise ToolDefinitionError(f"{tool_name}: {error}; permissions are {', '.join(Permission)}.") from None
-        kind = Inline if inline else InChild
+        if boxed and (inline or secrets or effects != "write" or Permission.SHELL not in needed):
+            raise ToolDefinitionError(f"{tool_name}: a boxed tool needs SHELL and writes; it has no secrets.")
+        kind: type[Inline | InChild | InBox] = Inline if inline else InBox if boxed else InChild
         runner = kind(module=function.__module__, qualname=function.__qualname__)
         known = _tools.get(tool_name)
         if known and known.defined_in != runner.defined_in:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class AdmittedCall:
     """A claimed call that has passed the gate. ``timeout`` in seconds. ``still_wanted`` renews its lease, and says
     whether it is still ours to run. ``tainted_by``: from where untrusted text has entered its conversation, if any
-    has."""
+    has. ``grants``: all that the tool is granted, within the ceiling. ``on_output`` is told of what a program says
+    while it runs: where in all of it a piece begins, and the piece."""
 
     call: ToolCall
     tool: RegisteredTool
@@ -31,10 +32,15 @@ class AdmittedCall:
     output_bytes: int
     still_wanted: Callable[[], bool]
     tainted_by: str = ""
+    grants: frozenset[str] = frozenset()
+    on_output: Callable[[int, str], None] = lambda offset, text: None
 
 
 class Runner(ABC):
-    """Runs the calls of one tool. Its class gets ready for all tools of its kind, if there is anything to do."""
+    """Runs the calls of one tool. Its class gets ready for all tools of its kind, if there is anything to do.
+    ``denies``: whether it has calls that are refused for what they ask for."""
+
+    denies = False
 
     @property
     @abstractmethod
@@ -48,6 +54,10 @@ class Runner(ABC):
         Raises :class:`tools.errors.Interrupted` for a call that may be run again, and :class:`tools.errors.CallLost`
         for one that somebody else has ended or taken over meanwhile.
         """
+
+    def denial(self, arguments: dict[str, Any]) -> str:
+        """Why a call with these arguments is refused, whoever approves it; "" if it is not."""
+        return ""
 
     @classmethod
     def start(cls, tools: Sequence[RegisteredTool]) -> None:
@@ -122,6 +132,42 @@ class Inline(Runner):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InBox(Runner):
+    """The function of that name says which program to run, and that runs in a box of its own, in the workspace."""
+
+    module: str
+    qualname: str
+
+    denies = True
+
+    @property
+    def defined_in(self) -> str:
+        return f"{self.module}.{self.qualname}"
+
+    def denial(self, arguments: dict[str, Any]) -> str:
+        from tools.denied import why_denied
+
+        return next(filter(None, (why_denied(each) for each in arguments.values() if isinstance(each, str))), "")
+
+    def run_admitted(self, admitted: AdmittedCall) -> Outcome:
+        from tools.sandbox.commands import run_in_box
+
+        return run_in_box(self, admitted)
+
+    @classmethod
+    def start(cls, tools: Sequence[RegisteredTool]) -> None:
+        from tools.sandbox.commands import stopping
+
+        stopping.over()
+
+    @classmethod
+    def stop(cls) -> None:
+        from tools.sandbox.commands import stopping
+
+        stopping.begin()
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnMcpServer(Runner):
     """The tool of that name of an MCP server, as long as its description has this hash."""
 
@@ -158,4 +204,4 @@ class OnMcpServer(Runner):
         keeper.cache_clear()
 
 
-KINDS: tuple[type[Runner], ...] = (InChild, Inline, OnMcpServer)
+KINDS: tuple[type[Runner], ...] = (InChild, Inline, InBox, OnMcpServer)

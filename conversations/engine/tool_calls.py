@@ -13,6 +13,7 @@ from agent.models import Agent
 from conversations import events
 from conversations.engine import doorbell
 from conversations.engine.runner import Done, Runner
+from conversations.events.kinds import EventKind
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Conversation
 from nanohost.lib.database import borrowed_connection
@@ -61,13 +62,19 @@ class CallRunner(Runner):
 
 def run_call(call_id: UUID, *, worker: str) -> None:
     """Run a tool call in this thread, and notify its turn's workers when it has ended."""
-    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, on_start=_tell, then=_go_on)
+    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, on_start=_tell, then=_go_on, on_output=_tell_output)
 
 
 def _tell(call: ToolCall) -> None:
     """Tell those who follow its turn how far the call is."""
     kind, data = events.tool_events(call)[-1]
     events.publish(call.turn_id, kind, data)
+
+
+def _tell_output(call: ToolCall, offset: int, text: str) -> None:
+    """Tell them what a program has written by now, from that character on."""
+    data = {"callId": call.call_id, "toolName": call.tool_name, "toolCallId": str(call.pk)}
+    events.publish(call.turn_id, EventKind.TOOL_OUTPUT, data | {"offset": offset, "text": text})
 
 
 def _go_on(call: ToolCall) -> None:

@@ -18,6 +18,8 @@ class EventKind(StrEnum):
     MESSAGE_RESET = "message.reset"
     # {callId, toolName, toolCallId, arguments}
     TOOL_STARTED = "tool.started"
+    # {callId, toolName, toolCallId, offset, text}: a piece of what a program writes, and where in it it begins.
+    TOOL_OUTPUT = "tool.output"
     # {callId, toolName, toolCallId, status, result}; of one that never started, its arguments as well
     TOOL_FINISHED = "tool.finished"
     # {approvalId, callId, toolName, rule, arguments, expiresAt}: a call waits until somebody has approved it.

@@ -115,7 +115,9 @@ class _Reader:
                 return False  # some were dropped on their way; the last event has the whole answer
             self._offsets[place] = data["offset"] + len(data["text"])
             return True
-        return (kind, data.get("callId", "")) not in self._told
+        # What a program writes is not stored: who was told how it ended has it all.
+        known_by = EventKind.TOOL_FINISHED if kind == EventKind.TOOL_OUTPUT else kind
+        return (known_by, data.get("callId", "")) not in self._told
 
 
 async def stream(

@@ -20,6 +20,7 @@ from agent.llm.providers import PROVIDERS
 from nanohost.stack import read_services
 from tests.support.sources import READ_ELSEWHERE, ROOT, readers, tracked_files
 from tools import registry
+from tools.runners import InChild
 from tools.sandbox.children import place_of
 from tools.sandbox.forkserver import MORE_PROCESSES
 
@@ -290,7 +291,11 @@ OWN_THREADS, OWN_PLACES = 64, 4
 
 
 def test_each_place_of_tools_has_room_for_its_processes_and_those_that_fork_without_end_do_not_fill_the_machine():
-    tools = [tool for tool in registry.registered() if not tool.inline and not tool.module.startswith("tests.")]
+    tools = [
+        tool
+        for tool in registry.registered()
+        if isinstance(tool.runner, InChild) and not tool.module.startswith("tests.")
+    ]
     ours = {place_of(tool) for tool in tools}
     assert ours
     each = 2 * settings.TOOL_CONCURRENCY + MORE_PROCESSES

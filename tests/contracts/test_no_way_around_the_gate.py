@@ -28,13 +28,15 @@ PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler",
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
 LEADS_TO_A_TOOL = {("tools", "inline"), ("tools", "runners"), ("gate", "KINDS")}
 LEADS_TO_A_TOOL |= {("mcp", "calling"), ("mcp", "keeping")}
-LEADS_TO_A_TOOL |= {("sandbox", name) for name in ("children", "child", "forkserver")}
+LEADS_TO_A_TOOL |= {("sandbox", name) for name in ("children", "child", "forkserver", "commands")}
 # Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
 # know what an argument or an item is; only where they are at home they are not.
 RUNS_A_TOOL = {"ChildPool", "Child", "ForkServer", "_decide_and_run", "child", "children", "forkserver", "pool"}
 RUNS_A_TOOL |= {"AdmittedCall", "InChild", "Inline", "run_admitted", "run_in_child", "run_inline"}
+RUNS_A_TOOL |= {"InBox", "run_in_box", "function_of"}
 RUNS_A_TOOL |= {"OnMcpServer", "run_on_server", "Keeper"}
 HOMES = {"tools.gate", "tools.runners", "tools.inline"}
+HOMES |= {"tools.sandbox.commands"}
 HOMES |= {"tools.mcp.calling", "tools.mcp.keeping"}
 HOMES |= {"tools.sandbox.children", "tools.sandbox.child", "tools.sandbox.forkserver"}
 # Names by which a tool's function can be had: a way everywhere.
@@ -154,6 +156,13 @@ ALLOWED = {
     ("tools.registry", "tools.runners"): "Gives each tool its runner, and has none run.",
     ("tools.registry", "InChild"): "The same.",
     ("tools.registry", "Inline"): "The same.",
+    ("tools.registry", "InBox"): "The same.",
+    ("tools.runners", "tools.sandbox.commands"): "Has a call run in a box of its own, for the gate.",
+    ("tools.sandbox.commands", "tools.runners"): "Is handed what it runs, as a value.",
+    ("tools.sandbox.commands", "tools.inline.function_of"): "Has what says which program is run.",
+    ("tools.sandbox.commands", "subprocess"): "Starts the box.",
+    ("tools.sandbox.commands", "tools.sandbox.child.children_of"): "Counts the processes of a box.",
+    ("tools.sandbox.launch", "os.exec*"): "Becomes the program, in its box.",
     ("tools.runners", "tools.sandbox.children"): "Has a call run in a child, for the gate.",
     ("tools.runners", "tools.inline"): "Has a call run in the worker itself, for the gate.",
     ("tools.runners", "tools.mcp.calling"): "Has a call run by an MCP server, for the gate.",
@@ -446,6 +455,7 @@ def test_what_runs_a_tool_is_known_by_its_present_name():
             "mcp/keeping.py",
             "sandbox/children.py",
             "sandbox/forkserver.py",
+            "sandbox/commands.py",
         )
     ]
     defined = {name for home in homes for name in _defined(home)} | {"agent_tools", "child", "children", "forkserver"}

@@ -14,7 +14,8 @@ this way:
 
 One deadline covers all of it, resolving and the last byte of the body included; timeouts of a read would never end a
 body that drips. The body is decompressed in small steps and bounded in size. Proxies of the environment are not used,
-and no cookies are kept.
+and no cookies are kept. A caller may name one proxy (:class:`Proxy`): it is asked for a connection to the checked
+address, so that it resolves no name, and a tunnel through it is used as a connection of our own is.
 
 Built on httpcore2, the transport of httpx2: httpx2 itself would parse the URL a second time, and inflate without a
 bound. Imports no Django, so that a tool's process can use it.
@@ -26,11 +27,13 @@ import socket
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import unquote, urlsplit
 
 import httpcore2
 
@@ -68,13 +71,35 @@ class NotFetched(Exception):
     - of the request: http:url, http:scheme, http:userinfo, http:host, http:header
     - of where it leads: http:port, http:address, http:redirects
     - of the answer: http:size, http:encoding
-    - of how it goes: http:time, http:name (it cannot be resolved), http:connect, http:tls, http:protocol
+    - of how it goes: http:time, http:name (it cannot be resolved), http:connect, http:proxy, http:tls, http:protocol
     """
 
     def __init__(self, *, rule: str, hop: int, url: str, reason: str) -> None:
         where = f"{url} (redirect {hop})" if hop else url
         super().__init__(f"{rule}: {where}: {reason.rstrip('.')}.")
         self.rule, self.hop, self.url = rule, hop, url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    """An HTTP proxy that makes tunnels (CONNECT), to http as well. ``credentials``: ``user:password``, or ""."""
+
+    host: str
+    port: int
+    credentials: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, address: str) -> "Proxy":
+        """The one at ``http://[user:password@]host:port``; raises ValueError, which does not quote it."""
+        try:
+            parts = urlsplit(address.strip())
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
+            raise ValueError("The proxy is no http://host:port; other kinds, such as socks5, are not spoken to.")
+        userinfo = parts.netloc.rpartition("@")[0]
+        return cls(host=host, port=port, credentials=unquote(userinfo))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +128,13 @@ def fetch(
     seconds: float = 10.0,
     most: int = 1024 * 1024,
     cut: bool = False,
+    proxy: Proxy | None = None,
 ) -> Answer:
     """Send a request and read its answer, within ``seconds`` from now; raises :class:`NotFetched`.
 
     ``policy``: ports, and networks that may be reached though they are not public; :func:`allowed` has the settings'.
     ``most``: bytes of the answer's body, decompressed. A longer one is refused (http:size), or with ``cut`` its
-    beginning is returned.
+    beginning is returned. ``proxy``: through which all hops go.
     """
     clock, hop, asked = _Clock(seconds), 0, url
     try:
@@ -116,7 +142,7 @@ def fetch(
         target = urls.parse(url)
         while True:
             asked = str(target)
-            with _connected(target, policy, clock) as connection, _said_plainly():
+            with _connected(target, policy, clock, proxy) as connection, _said_plainly():
                 request = _request(method, target, given, body)
                 response = connection.handle_request(request)
                 found = _Headers(response.headers)
@@ -253,7 +279,9 @@ class _Clock:
 
 
 @contextmanager
-def _connected(target: Target, policy: Policy, clock: _Clock) -> Iterator[httpcore2.HTTPConnection]:
+def _connected(
+    target: Target, policy: Policy, clock: _Clock, proxy: Proxy | None
+) -> Iterator[httpcore2.HTTPConnection]:
     """A connection to a target that has passed all checks; raises Refusal for one that does not."""
     if target.port not in policy.ports:
         allowed = ", ".join(str(port) for port in sorted(policy.ports))
@@ -265,7 +293,7 @@ def _connected(target: Target, policy: Policy, clock: _Clock) -> Iterator[httpco
     connection = httpcore2.HTTPConnection(
         _address_of(target).origin,
         ssl_context=_trust() if target.scheme == "https" else None,
-        network_backend=_CheckedAddresses(addresses, clock),
+        network_backend=_CheckedAddresses(addresses, clock, proxy),
     )
     with closing(connection):
         yield connection
@@ -313,9 +341,10 @@ def _trust() -> ssl.SSLContext:
 class _CheckedAddresses(httpcore2.NetworkBackend):
     """Connects to the addresses it was given, one after the other, whatever name it is asked for."""
 
-    def __init__(self, addresses: list[Address], clock: _Clock) -> None:
+    def __init__(self, addresses: list[Address], clock: _Clock, proxy: Proxy | None = None) -> None:
         self._addresses = addresses
         self._clock = clock
+        self._proxy = proxy
 
     def connect_tcp(
         self,
@@ -331,6 +360,8 @@ class _CheckedAddresses(httpcore2.NetworkBackend):
             # A third of the time that is left for one that is silent, as long as there are others.
             patience = left if number == len(self._addresses) else left / 3
             try:
+                if self._proxy:
+                    return _TimedStream(_tunnelled(self._proxy, address, port, patience, self._clock), self._clock)
                 return _TimedStream(_connect(address, port, patience), self._clock)
             except OSError as error:
                 reason = error.strerror or "it does not answer"
@@ -349,6 +380,44 @@ def _connect(address: Address, port: int, seconds: float) -> socket.socket:
         connection.settimeout(seconds)
         connection.connect((str(address), port))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+# Of a proxy's answer.
+_MOST_PROXY_BYTES = 16 * 1024
+
+
+def _tunnelled(proxy: Proxy, address: Address, port: int, seconds: float, clock: _Clock) -> socket.socket:
+    """A connection to an address through a proxy; raises OSError, and Refusal with http:proxy."""
+    try:
+        connection = socket.create_connection((proxy.host, proxy.port), timeout=seconds)
+    except OSError as error:
+        clock.left()
+        raise Refusal("http:proxy", f"the proxy is not reached: {error.strerror or 'it does not answer'}") from None
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        where = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+        lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}"]
+        if proxy.credentials:
+            lines.append(f"Proxy-Authorization: Basic {b64encode(proxy.credentials.encode()).decode()}")
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        head = bytearray()
+        # One at a time: what follows is of the tunnel.
+        while not head.endswith(b"\r\n\r\n") and len(head) < _MOST_PROXY_BYTES:
+            connection.settimeout(clock.left())
+            if not (byte := connection.recv(1)):
+                break
+            head += byte
+        status = bytes(head[:12]).split(b" ")[1:2]
+        if not head.endswith(b"\r\n\r\n") or status != [b"200"]:
+            said = status[0].decode("ascii", "replace") if status else "nothing"
+            raise Refusal("http:proxy", f"the proxy makes no connection: it answered {said}")
+    except TimeoutError:
+        connection.close()
+        raise clock.refusal() from None
     except BaseException:
         connection.close()
         raise

@@ -42,8 +42,8 @@ class Box:
     user: int | None = None
     scratch: str = ""
 
-    def command(self, inside: Sequence[str], *, cwd: Path) -> list[str]:
-        """The command that starts ``inside`` in the box."""
+    def command(self, inside: Sequence[str], *, cwd: Path, bound: Sequence[tuple[str, str, str]] = ()) -> list[str]:
+        """The command that starts ``inside`` in the box; ``bound``: see :func:`tools.sandbox.bubblewrap.command`."""
         if self.mode != BUBBLEWRAP:
             return list(inside)
         return bubblewrap.command(
@@ -55,6 +55,7 @@ class Box:
             cwd=cwd,
             network=self.network,
             scratch=SCRATCH_BYTES,
+            bound=bound,
         )
 
     def change_user(self) -> None:

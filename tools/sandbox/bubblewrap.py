@@ -25,9 +25,10 @@ def command(
     cwd: Path,
     network: bool,
     scratch: int,
+    bound: Iterable[tuple[str, str, str]] = (),
 ) -> list[str]:
     """``inside``, run by ``bwrap``. It sees the system, ``code`` and ``read``, and may write to ``write`` and, in
-    memory, to ``scratch`` bytes.
+    memory, to ``scratch`` bytes. ``bound``: what else is there, each by an option of bubblewrap's, under another name.
 
     Whoever starts it must live as long: the kernel ends it with the thread that did (PR_SET_PDEATHSIG).
     """
@@ -44,6 +45,7 @@ def command(
         *(argument for path in paths.system(network=network) for argument in _as_it_is(path)),
         *_bound("--ro-bind", _outer_first([*code, *read])),
         *_bound("--bind", _outer_first(write)),
+        *(word for words in bound for word in words),
         *("--chdir", str(cwd), "--remount-ro", "/", "--", *inside),
     ]
 

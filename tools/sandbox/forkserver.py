@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 PASSED_ON = (
     *("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "DJANGO_SETTINGS_MODULE", "DATA_DIR", "NANOHOST_EXTRA_APPS"),
     *("HTTP_ALLOWED_PRIVATE_CIDRS", "HTTP_ALLOWED_PORTS", "TIME_ZONE", "TOOL_FOLDERS"),
+    *("SEARXNG_URL", "WEB_SEARCH_MAX_RESULTS"),
 )
 
 # How long a fork server may take to start, which is a second of a processor: on a machine that is busy one that is late

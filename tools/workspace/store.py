@@ -38,6 +38,9 @@ FORMER_SECONDS = 24 * 3600
 # What a writer that died has left is nobody's after that.
 _PART_SECONDS = 3600
 
+# Of the protected files and folders of a workspace in which programs run.
+MAX_SHUT = 200
+
 _ROOMS = ("files", "former", "trusted", "parts")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -57,8 +60,10 @@ class Entry:
 class Workspace:
     """An open workspace: the descriptors of its folders. Made by :func:`open_workspace`."""
 
-    def __init__(self, rooms: dict[str, int], folder: int) -> None:
+    def __init__(self, rooms: dict[str, int], folder: int, root: Path) -> None:
         self.files = rooms["files"]
+        # Where it is, for what binds it into a box; files in it are opened by descriptors alone.
+        self.root = root
         self._rooms, self._folder = rooms, folder
 
     # --- reading ---
@@ -154,6 +159,41 @@ class Workspace:
             yield
         finally:
             os.close(lock)
+
+    @contextmanager
+    def for_command(self) -> Iterator[list[str]]:
+        """While a program works in it: the paths of protected files and folders, which it is to be kept from changing.
+
+        Where there are any, one program runs at a time: another could put a link in the place of a folder above one.
+        Raises :class:`PathRefused` if one runs, or if there are too many.
+        """
+        if not settings.WORKSPACE_PROTECTED_PATHS:
+            yield []
+            return
+        lock = os.open("programs", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._folder)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PathRefused(
+                    "Another command runs in this workspace, which has protected files. Try again when it has ended."
+                ) from None
+            yield self._protected()
+        finally:
+            os.close(lock)
+
+    def _protected(self) -> list[str]:
+        """What is protected and there; what is in a folder that is protected as a whole goes with it."""
+        found: list[str] = []
+        for entry in walk(self.files, most=2 * settings.WORKSPACE_MAX_FILES + 1):
+            parts = tuple(entry.path.split("/"))
+            if not is_within(parts, settings.WORKSPACE_PROTECTED_PATHS) or entry.kind == "other":
+                continue
+            if not any(entry.path.startswith(f"{outer}/") for outer in found):
+                found.append(entry.path)
+        if len(found) > MAX_SHUT:
+            raise PathRefused(f"Commands do not run here: more than {MAX_SHUT} files and folders are protected.")
+        return found
 
     def _content(self, parts: Parts) -> bytes | None:
         try:
@@ -262,16 +302,17 @@ def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
         raise PathRefused(f"There is no workspace on this machine: {reason}.")
     base = Path(settings.WORKSPACES_DIR)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = "shared" if settings.WORKSPACE_SHARED else str(owner_id)
     opened: list[int] = []
     try:
         opened.append(os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        for name in (agent, "shared" if settings.WORKSPACE_SHARED else str(owner_id)):
+        for name in (agent, owner):
             opened.append(_made(opened[-1], name))
         folder, rooms = opened[-1], {}
         for name in _ROOMS:
             rooms[name] = _made(folder, name)
             opened.append(rooms[name])
-        yield Workspace(rooms, folder)
+        yield Workspace(rooms, folder, base / agent / owner)
     finally:
         for descriptor in opened:
             os.close(descriptor)

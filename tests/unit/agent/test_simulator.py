@@ -78,6 +78,12 @@ def shell(settings):
     return {"name": "shell", "raw": '{"command": "id"}'}
 
 
+def command_that_is_denied(settings):
+    settings.SHELL_GRANTABLE, settings.PERMISSIONS_GRANTED = True, ["SHELL", "FS_READ", "FS_WRITE"]
+    ToolSetting.objects.filter(name="exec").update(enabled=True, grants=["SHELL", "FS_READ", "FS_WRITE"])
+    return {"name": "exec", "raw": '{"command": "reboot"}'}
+
+
 RULES = [
     *PROHIBITIONS,
     (lambda settings: {"name": "append_lines"}, "not_registered"),
@@ -85,6 +91,7 @@ RULES = [
     (shell, "permission_ceiling:SHELL"),
     (lambda settings: {"raw": "no json"}, "arguments"),
     (lambda settings: {"raw": '{"path": "x", "line": "one", "more": 1}'}, "arguments"),
+    (command_that_is_denied, "denied"),
     (tainted, "tainted"),
     (one_a_minute("conversation"), "rate:conversation"),
     (one_a_minute("owner"), "rate:owner"),

@@ -16,7 +16,7 @@ from tools import registry
 from tools.errors import ToolDefinitionError, UnknownTool
 from tools.permissions import Permission
 from tools.registry import Caller, tool
-from tools.runners import InChild, Inline
+from tools.runners import InBox, InChild, Inline
 from tools.schemas import arguments_schema
 
 pytestmark = pytest.mark.shapeless(reason="tools are registered before there is a database")
@@ -170,7 +170,7 @@ def reachable(*roots: object) -> Iterator[object]:
 def test_a_started_host_keeps_no_tools_function():
     kept = {type(each) for each in reachable(registry._tools, registry._awaiting_schema)}
     assert registry.RegisteredTool in kept
-    assert kept <= PLAIN_DATA | {registry.RegisteredTool, InChild, Inline, Permission}
+    assert kept <= PLAIN_DATA | {registry.RegisteredTool, InBox, InChild, Inline, Permission}
 
 
 def test_a_function_is_let_go_of_when_its_schema_is_made(own_registry):

@@ -15,7 +15,7 @@ from tools.changes import changing
 from tools.consent import Consent
 from tools.errors import ToolExists, UnfitName
 from tools.models import sync_settings
-from tools.permissions import GRANTABLE
+from tools.permissions import grantable
 
 WITH_CONSENT = {
     Consent.NEVER: "",
@@ -48,7 +48,7 @@ class Command(BaseCommand):
         actions.add_parser("list", help="List the registered tools, and what keeps each from running.")
         allow = actions.add_parser("allow", help="Enable a tool.")
         allow.add_argument("name")
-        allow.add_argument("--grant", action="append", default=[], choices=[str(each) for each in GRANTABLE])
+        allow.add_argument("--grant", action="append", default=[], choices=[str(each) for each in grantable()])
         allow.add_argument("--approval", choices=Consent.values, help="When its calls wait for somebody's consent.")
         deny = actions.add_parser("deny", help="Disable a tool and take its grants back.")
         deny.add_argument("name")

@@ -1,0 +1,30 @@
+"""``python -m tools.sandbox.launch TOLD PROGRAM …``: become a program that a tool starts, within the limits that hold
+for tools. It is started in its box already; what a process gives up by itself, this one does. No Django."""
+
+import json
+import os
+import resource
+import sys
+
+from tools.sandbox.box import Box, limit, limit_a_tool
+
+
+def main(told: str, *program: str) -> None:
+    """``told``: the ``box``, bytes of ``memory`` of each process, how many ``processes`` there may be,
+    and the ``folder`` that it begins in."""
+    asked = json.loads(told)
+    box = Box(**asked["box"])
+    os.closerange(3, 1 << 16)
+    box.enter()
+    limit(resource.RLIMIT_CORE, 0)
+    limit_a_tool(box, memory=asked["memory"], processes=asked["processes"])
+    os.chdir(asked["folder"])
+    os.unsetenv("PWD")  # of the folder that it was started in
+    try:
+        os.execvp(program[0], program)  # noqa: S606 -- what a tool's function names; no shell of ours
+    except OSError as error:
+        sys.exit(f"{program[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
