@@ -46,6 +46,20 @@ def validate_environment(names: Any) -> None:
             )
 
 
+TOOL_OF_A_SERVER = "tool of an MCP server"
+
+# A server that has failed so often in a row keeps failing.
+MANY_FAILURES = 3
+
+
+class McpServerQuerySet(models.QuerySet["McpServer"]):
+    """Look-ups that say what they mean."""
+
+    def failing(self) -> "McpServerQuerySet":
+        """Those that are enabled and keep failing."""
+        return self.filter(enabled=True, failures__gte=MANY_FAILURES)
+
+
 class McpServer(models.Model):
     """An MCP server, and how it is reached. It holds no secret: rows name the variables that have them."""
 
@@ -78,8 +92,17 @@ class McpServer(models.Model):
     )
     last_error = models.CharField(max_length=500, blank=True, editable=False, help_text="What went wrong last.")
     last_error_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When.")
+    failures = models.PositiveIntegerField(default=0, editable=False, help_text="How often in a row it has failed.")
+    unfit = models.JSONField(
+        default=dict, editable=False, help_text="Which of its tools cannot be tools here, each with the reason."
+    )
+    check_asked_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When somebody asked to have its tools taken in."
+    )
     listed_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When it last told its tools.")
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = McpServerQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -98,7 +121,14 @@ class McpServer(models.Model):
 
     def note_error(self, error: str) -> None:
         """Keep what went wrong, for people."""
-        type(self).objects.filter(pk=self.pk).update(last_error=error[:500], last_error_at=Now())
+        type(self).objects.filter(pk=self.pk).update(
+            last_error=error[:500], last_error_at=Now(), failures=F("failures") + 1
+        )
+
+    def note_success(self) -> None:
+        """It works: what went wrong before was not in a row with what will."""
+        if self.failures:
+            type(self).objects.filter(pk=self.pk).update(failures=0)
 
 
 class McpToolQuerySet(models.QuerySet["McpTool"]):
@@ -106,7 +136,11 @@ class McpToolQuerySet(models.QuerySet["McpTool"]):
 
     def changed(self) -> "McpToolQuerySet":
         """Those that somebody has seen, and that are described in another way by now."""
-        return self.exclude(seen_hash="").exclude(seen_hash=F("hash"))
+        return self.filter(gone=False).exclude(seen_hash="").exclude(seen_hash=F("hash"))
+
+    def waiting(self) -> "McpToolQuerySet":
+        """Those that nobody has seen as they are, the changed ones among them."""
+        return self.filter(gone=False).exclude(seen_hash=F("hash"))
 
 
 class McpTool(models.Model):
@@ -134,7 +168,7 @@ class McpTool(models.Model):
 
     class Meta:
         ordering = ["full_name"]
-        verbose_name = "tool of an MCP server"
+        verbose_name = TOOL_OF_A_SERVER
         verbose_name_plural = "tools of MCP servers"
         constraints = [models.UniqueConstraint(fields=["server", "name"], name="one_tool_of_a_name_a_server")]
 
@@ -145,3 +179,12 @@ class McpTool(models.Model):
     def is_seen(self) -> bool:
         """Whether somebody has seen it as it is."""
         return bool(self.seen_hash) and self.seen_hash == self.hash
+
+    @property
+    def state(self) -> str:
+        """What people have seen of it, in a few words."""
+        if self.gone:
+            return "gone"
+        if self.is_seen:
+            return "seen"
+        return "changed since it was seen" if self.seen_hash else "new"

@@ -178,7 +178,7 @@ def test_a_tool_whose_description_changes_is_off_until_the_difference_was_seen(b
 
 def test_a_tool_that_is_gone_is_no_tool_any_more(good):
     allow("mcp_ours_echo")
-    catalogue.take_in(good, {"tools": []})
+    catalogue.take_in(good, {"tools": [], "unfit": {}})
     assert ask("mcp_ours_echo", text="a").rule == "not_registered"
 
 

@@ -2,7 +2,6 @@
 enable NAME | disable NAME``."""
 
 import difflib
-import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -54,7 +53,7 @@ class Command(BaseCommand):
             state = "enabled" if server.enabled else "not enabled"
             self.stdout.write(f"{server.name}\t{state}\t{server.last_error or 'no error'}")
             for tool in server.tools.filter(gone=False):
-                self.stdout.write(f"  {tool.full_name}\t{_state(tool)}")
+                self.stdout.write(f"  {tool.full_name}\t{tool.state}")
 
     def _add(self, action: str, options: dict[str, Any]) -> None:
         command, *arguments = options["program"]
@@ -76,24 +75,21 @@ class Command(BaseCommand):
         except NotStarted as why:
             raise CommandError(f"{server.name}: {why}.") from None
         for tool in server.tools.filter(gone=False):
-            self.stdout.write(f"{tool.full_name}\t{_state(tool)}")
+            self.stdout.write(f"{tool.full_name}\t{tool.state}")
         for name, why_not in sorted(unfit.items()):
             self.stdout.write(f"{name!r} cannot be a tool here: {why_not}.")
 
     def _switch(self, action: str, options: dict[str, Any]) -> None:
         server = _server(options["name"])
-        before = server.said()
-        server.enabled = action == "enable"
-        server.save(update_fields=["enabled", "updated_at"])
-        audit.record("mcp_server.changed", about=server, name=server.name, before=before, after=server.said())
-        self.stdout.write(f"{server.name} is {'enabled' if server.enabled else 'not enabled'}.")
+        catalogue.switch(server, on=action == "enable")
+        self.stdout.write(f"{server.name} is {'enabled' if action == 'enable' else 'not enabled'}.")
 
     def _see(self, action: str, options: dict[str, Any]) -> None:
         tool = McpTool.objects.filter(full_name=options["tool"]).first()
         if tool is None:
             raise CommandError(f"No MCP server has a tool named {options['tool']!r}; see manage.py mcp list.")
-        before = _text(tool.seen_description, tool.seen_schema) if tool.seen_hash else []
-        for line in difflib.unified_diff(before, _text(tool.description, tool.schema), "seen", "now", lineterm=""):
+        before, now = (text.splitlines() for text in catalogue.what_is_told(tool))
+        for line in difflib.unified_diff(before, now, "seen", "now", lineterm=""):
             self.stdout.write("".join(each if each.isprintable() else repr(each)[1:-1] for each in line))
         if not catalogue.see(tool, expected=tool.hash, by=user_of_this(), reads=options["reads"]):
             raise CommandError("It was changed just now; look again.")
@@ -105,13 +101,3 @@ def _server(name: str) -> McpServer:
     if server is None:
         raise CommandError(f"There is no MCP server named {name!r}.")
     return server
-
-
-def _state(tool: McpTool) -> str:
-    if tool.is_seen:
-        return "seen"
-    return "changed since it was seen" if tool.seen_hash else "new"
-
-
-def _text(description: str, schema: dict[str, Any]) -> list[str]:
-    return [*description.splitlines(), *json.dumps(schema, indent=2, sort_keys=True).splitlines()]
