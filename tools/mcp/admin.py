@@ -16,11 +16,13 @@ from django.views.decorators.http import require_POST
 from nanohost.accounts import audit
 from nanohost.lib.admin import TOGGLE, ModelAdmin, ReadOnlyAdmin, diff, excerpt, link_to, shown, table
 from nanohost.lib.moments import when
+from nanohost.lib.redaction import redact
 from tools.mcp import catalogue, checks
-from tools.mcp.models import TOOL_OF_A_SERVER, McpServer, McpTool
+from tools.mcp.models import TOOL_OF_A_SERVER, McpServer, McpTool, Transport
 from tools.models import ToolSetting
 
-_HOW = ["name", "enabled", "transport", "command", "arguments", "environment", "network", "timeout_seconds"]
+_HOW = ["name", "enabled", "transport", "command", "arguments", "environment", "network"]
+_HOW += ["url", "headers", "timeout_seconds"]
 
 
 @admin.register(McpServer)
@@ -52,8 +54,10 @@ class McpServerAdmin(ModelAdmin):
         objects, counts, needed, protected = super().get_deleted_objects(objs, request)
         return objects, counts, set(needed) - {TOOL_OF_A_SERVER}, protected
 
-    @admin.display(description="program")
+    @admin.display(description="program or address")
     def runs(self, server: McpServer) -> str:
+        if server.transport != Transport.STDIO:
+            return excerpt(redact(server.url), 60)
         return excerpt(" ".join([server.command, *map(str, server.arguments)]), 60)
 
     @admin.display(description="how it does")

@@ -10,11 +10,19 @@ from django.db.models import F
 from django.forms.models import model_to_dict
 
 from nanohost.lib.clock import Now
+from tools.outbound import urls
 
 # Of the variables, or the files that `<name>_FILE` names, whose values a server may be given: nothing else of the
 # host's environment, whoever writes it into a server's row.
-SECRET_NAME = re.compile(r"MCP_SECRET_[A-Z0-9_]{1,80}")
+SECRET_NAME = re.compile(r"MCP_SECRET_[A-Z0-9_]{1,120}")
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+# Those of the connection, and of the protocol.
+_OUR_HEADERS = re.compile(
+    r"host|connection|content-.*|transfer-encoding|te|trailer|upgrade|keep-alive|expect|accept.*|user-agent|proxy-.*"
+    r"|cookie|mcp-.*|last-event-id",
+    re.IGNORECASE,
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 # What would have a server's process load other code, or look elsewhere for programs.
 _NOT_GIVEN = re.compile(r"(LD_|DYLD_|PYTHON).*|PATH|HOME")
@@ -24,6 +32,8 @@ class Transport(models.TextChoices):
     """How a server is talked to."""
 
     STDIO = "stdio", "a program of this machine (stdio)"
+    HTTP = "http", "an address (streamable HTTP)"
+    SSE = "sse", "an address (SSE, the older way)"
 
 
 def validate_arguments(arguments: Any) -> None:
@@ -50,6 +60,27 @@ TOOL_OF_A_SERVER = "tool of an MCP server"
 
 # A server that has failed so often in a row keeps failing.
 MANY_FAILURES = 3
+
+
+def validate_url(url: str) -> None:
+    """An address of a server, or the name of a secret that has it."""
+    if SECRET_NAME.fullmatch(url):
+        return
+    try:
+        urls.parse(url)
+    except urls.Refusal as refusal:
+        raise ValidationError(f"{refusal}.") from None
+
+
+def validate_headers(names: Any) -> None:
+    """Secrets by header."""
+    if not isinstance(names, dict) or len(names) > 20:
+        raise ValidationError('Headers are an object, such as {"Authorization": "MCP_SECRET_FILES"}.')
+    for header, secret in names.items():
+        if not _HEADER.fullmatch(header) or _OUR_HEADERS.fullmatch(header):
+            raise ValidationError(f"{header!r} is no header that a server may be given.")
+        if not (isinstance(secret, str) and SECRET_NAME.fullmatch(secret)):
+            raise ValidationError(f"{header}: name the secret that has its value, MCP_SECRET_ and more of A-Z, 0-9, _.")
 
 
 class McpServerQuerySet(models.QuerySet["McpServer"]):
@@ -83,6 +114,19 @@ class McpServer(models.Model):
         validators=[validate_environment],
         help_text='Variables, each with the name of the secret that has its value: {"API_KEY": "MCP_SECRET_FILES"}.',
     )
+    url = models.CharField(
+        "address",
+        max_length=1000,
+        blank=True,
+        validators=[validate_url],
+        help_text="Of a server that is reached over HTTP, or the name of the secret that has it: https://example.org/mcp.",
+    )
+    headers = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_headers],
+        help_text='Sent to that address, each with the name of the secret: {"Authorization": "MCP_SECRET_FILES"}.',
+    )
     network = models.BooleanField(default=False, help_text="Whether its program may reach the network.")
     timeout_seconds = models.FloatField(
         "timeout",
@@ -114,6 +158,8 @@ class McpServer(models.Model):
     def clean(self) -> None:
         if self.transport == Transport.STDIO and not self.command:
             raise ValidationError({"command": "A server of this machine needs a program."})
+        if self.transport != Transport.STDIO and not self.url:
+            raise ValidationError({"url": "A server that is reached over HTTP needs an address."})
 
     def said(self) -> dict[str, Any]:
         """What the audit log is told of it."""

@@ -1,5 +1,5 @@
-"""``manage.py mcp list | add NAME [--env A=MCP_SECRET_B] [--network] -- PROGRAM … | check NAME | see TOOL [--reads] |
-enable NAME | disable NAME``."""
+"""``manage.py mcp list | add NAME [--env A=MCP_SECRET_B] [--network] -- PROGRAM … | add NAME --url URL [--sse]
+[--header A=MCP_SECRET_B] | check NAME | see TOOL [--reads] | enable NAME | disable NAME``."""
 
 import difflib
 from typing import Any
@@ -11,7 +11,7 @@ from nanohost.accounts import audit
 from nanohost.lib.process import user_of_this
 from tools.mcp import catalogue
 from tools.mcp.errors import NotStarted
-from tools.mcp.models import McpServer, McpTool
+from tools.mcp.models import McpServer, McpTool, Transport
 
 
 class Command(BaseCommand):
@@ -22,9 +22,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         actions.add_parser("list", help="List the servers and their tools.")
-        add = actions.add_parser("add", help="Add a server that is a program of this machine. It is off at first.")
+        add = actions.add_parser(
+            "add", help="Add a server: a program of this machine, or an address. It is off at first."
+        )
         add.add_argument("name")
-        add.add_argument("program", nargs="+", help="Behind --: the program and its arguments.")
+        add.add_argument("program", nargs="*", help="Behind --: the program and its arguments.")
+        add.add_argument("--url", default="", help="Its address, instead of a program.")
+        add.add_argument("--sse", action="store_true", help="The address speaks SSE, and not streamable HTTP.")
+        add.add_argument("--header", action="append", default=[], metavar="NAME=MCP_SECRET_NAME")
         add.add_argument("--env", action="append", default=[], metavar="VARIABLE=MCP_SECRET_NAME")
         add.add_argument("--network", action="store_true", help="It may reach the network.")
         for action, help_text in (
@@ -56,9 +61,14 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {tool.full_name}\t{tool.state}")
 
     def _add(self, action: str, options: dict[str, Any]) -> None:
-        command, *arguments = options["program"]
-        environment = dict(each.partition("=")[::2] for each in options["env"])
+        if bool(options["url"]) == bool(options["program"]):
+            raise CommandError("Give a program behind --, or its address by --url.")
+        command, *arguments = options["program"] or [""]
+        environment, headers = (dict(each.partition("=")[::2] for each in options[name]) for name in ("env", "header"))
         server = McpServer(name=options["name"], command=command, arguments=arguments, environment=environment)
+        server.url, server.headers = options["url"], headers
+        if options["url"]:
+            server.transport = Transport.SSE if options["sse"] else Transport.HTTP
         server.network = options["network"]
         try:
             server.full_clean()
