@@ -594,6 +594,7 @@ CELERY_TASK_ROUTES = {
     **{kind.task: {"queue": kind.queue} for kind in kinds.KINDS},
     "scheduler.tasks.*": {"queue": kinds.TURNS.queue},
     "nanohost.console.tasks.*": {"queue": kinds.TURNS.queue},
+    "tools.tasks.*": {"queue": kinds.TOOLS.queue},
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # Rings only pass through, in the thread that hears them: what they ring for runs on the runtime's own loop and threads.

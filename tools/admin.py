@@ -25,6 +25,7 @@ from tools import gate, registry
 from tools.changes import FIELDS, changing
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
+from tools.mcp import admin as mcp_admin  # noqa: F401 -- which registers pages as well
 from tools.models import SettingChange, ToolCall, ToolSetting
 from tools.permissions import Permission, grantable
 from tools.requirements import KNOWN

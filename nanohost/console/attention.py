@@ -34,9 +34,11 @@ from nanohost.console.links import list_of
 from nanohost.console.models import Hour
 from nanohost.lib import clock
 from nanohost.lib.outages import refused_lately
-from nanohost.lib.text import duration
+from nanohost.lib.redaction import redact_known
+from nanohost.lib.text import clip, duration
 from scheduler import system_jobs
 from scheduler.models import LATE, Schedule
+from tools.mcp.models import MANY_FAILURES, McpServer, McpTool
 from tools.models import Approval, ApprovalState, CallStatus
 
 # Of what there may be thousands of, so many are counted, and so many are mended by one button.
@@ -204,6 +206,34 @@ def _sandbox(look: Look) -> Iterator[Need]:
             hits=len(names),
             link=list_of("conversations_worker"),
             look="Workers",
+        )
+
+
+def _mcp(look: Look) -> Iterator[Need]:
+    if failing := list(McpServer.objects.failing().order_by("last_error_at")[:MOST]):
+        first = failing[0]
+        yield Need(
+            name="mcp_server_failing",
+            is_urgent=False,
+            words=f"{_number(len(failing), 'MCP server')} {'keeps' if len(failing) == 1 else 'keep'} failing, such as"
+            f" {first.name}: {clip(redact_known(first.last_error), 200)}. Its tools fail until that is mended.",
+            since=first.last_error_at,
+            hits=len(failing),
+            link=list_of("tools_mcpserver", enabled__exact=1, failures__gte=MANY_FAILURES),
+            look="Servers",
+        )
+    changed = McpTool.objects.changed()
+    told = changed.aggregate(n=Count("pk"), since=Min("changed_at"))
+    if told["n"]:
+        yield Need(
+            name="mcp_tools_changed",
+            is_urgent=False,
+            words=f"{_number(told['n'], 'tool')} {'was' if told['n'] == 1 else 'were'} changed by their MCP server"
+            " since somebody has seen them, and are refused. See the difference, then allow them.",
+            since=told["since"],
+            hits=told["n"],
+            link=list_of("tools_mcptool", state="changed"),
+            look="See them",
         )
 
 
@@ -409,6 +439,7 @@ QUESTIONS = (
     Question(names=("deliveries_failed",), permission="conversations.view_delivery", look=_deliveries),
     Question(names=("calls_unknown",), permission="tools.view_toolcall", look=_unknown_calls),
     Question(names=("sandbox_missing",), permission=_OPERATIONS, look=_sandbox),
+    Question(names=("mcp_server_failing", "mcp_tools_changed"), permission="tools.view_mcpserver", look=_mcp),
 )
 
 CONDITIONS = tuple(name for question in QUESTIONS for name in question.names)

@@ -25,7 +25,14 @@ from nanohost.lib.redaction import redact_known
 # What can be done or decided, as the log calls it: the choices of the list's filter.
 ACTIONS = (
     *("tool.admitted", "tool.refused", "tool.ended", "tool_setting.changed"),
-    *("mcp_server.added", "mcp_server.changed", "mcp_tool.found", "mcp_tool.changed", "mcp_tool.seen"),
+    *(
+        "mcp_server.added",
+        "mcp_server.changed",
+        "mcp_server.deleted",
+        "mcp_tool.found",
+        "mcp_tool.changed",
+        "mcp_tool.seen",
+    ),
     *("share.made", "share.revoked"),
     *("consent.requested", "consent.seconded", "consent.decided", "consent.withdrawn"),
     *("hold.placed", "hold.released", "retention.erased", "user.erasing"),

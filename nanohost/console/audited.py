@@ -29,7 +29,14 @@ _HIDDEN = {"password": "(changed)"}
 # What the console's own log tells of these, the audit log has from where they are changed.
 _TELL_THEMSELVES = {
     *("auth.user", "auth.group", "django_celery_beat.periodictask", "accounts.apikey", "agent.agent"),
-    *("tools.toolsetting", "scheduler.schedule", "agent.modelprice", "agent.budget"),
+    *(
+        "tools.toolsetting",
+        "tools.mcpserver",
+        "tools.mcptool",
+        "scheduler.schedule",
+        "agent.modelprice",
+        "agent.budget",
+    ),
     *("conversations.webhookendpoint", "conversations.delivery"),
     *("accounts.legalhold", "conversations.intakepause"),
 }

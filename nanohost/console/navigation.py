@@ -126,6 +126,8 @@ DOORS = (
             Page(name="tools.toolsetting", title="Tools"),
             Page(name="tools.toolcall", title="Calls"),
             Page(name="tools.settingchange", title="Changes"),
+            Page(name="tools.mcpserver", title="MCP servers"),
+            Page(name="tools.mcptool", title="Tools of MCP servers"),
             Page(
                 name="admin:simulator",
                 title="Simulator",

@@ -33,8 +33,17 @@ READ_ONLY = [
     "scheduler_checkin",
     "tools_toolcall",
     "tools_settingchange",
+    "tools_mcptool",
 ]
-PAGES = [*READ_ONLY, "accounts_apikey", "tools_toolsetting", "agent_agent", "memory_memory", "scheduler_schedule"]
+PAGES = [
+    *READ_ONLY,
+    "accounts_apikey",
+    "tools_toolsetting",
+    "tools_mcpserver",
+    "agent_agent",
+    "memory_memory",
+    "scheduler_schedule",
+]
 
 
 @pytest.fixture

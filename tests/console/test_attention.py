@@ -26,6 +26,7 @@ from scheduler.models import Schedule
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.console_client import client_of
 from tests.support.sources import ROOT
+from tools.mcp.models import McpServer, McpTool
 from tools.models import Approval, ApprovalState, CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db
@@ -151,6 +152,18 @@ def no_sandbox(conversation):
     Worker.objects.update(sandbox="none: the settings say so")
 
 
+def a_server_that_keeps_failing(conversation):
+    server = McpServer.objects.create(name="ours", command="x", enabled=True)
+    for _ in range(3):
+        server.note_error("It did not start: <b>no key</b>")
+
+
+def a_tool_that_its_server_changed(conversation):
+    server = McpServer.objects.create(name="theirs", command="x")
+    McpTool.objects.create(server=server, name="a", full_name="mcp_theirs_a", hash="1" * 64, seen_hash="2" * 64)
+    McpTool.objects.create(server=server, name="b", full_name="mcp_theirs_b", hash="1" * 64, seen_hash="1" * 64)
+
+
 CAUSES = {
     "no_turn_worker": no_workers,
     "no_tool_worker": no_workers,
@@ -166,6 +179,8 @@ CAUSES = {
     "deliveries_failed": a_failed_delivery,
     "calls_unknown": a_call_cut_short,
     "sandbox_missing": no_sandbox,
+    "mcp_server_failing": a_server_that_keeps_failing,
+    "mcp_tools_changed": a_tool_that_its_server_changed,
 }
 # Those of servers; each has a test of its own.
 OF_SERVERS = {"database_refuses_writes", "broker_away", "events_not_heard"}
@@ -202,6 +217,7 @@ def test_a_condition_comes_with_its_cause_and_is_told_alike_everywhere(name, con
 
 
 ROWS = ["turns_fail", "schedules_late", "schedules_paused", "approvals_wait", "deliveries_failed", "calls_unknown"]
+ROWS += ["mcp_server_failing", "mcp_tools_changed"]
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -45,6 +45,7 @@ from scheduler import series
 from scheduler.models import CheckIn, JobRun, Schedule, ScheduleRun
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.factories import OwnerFactory
+from tools.mcp.models import McpServer, McpTool
 from tools.models import Approval, CallStatus, SettingChange, ToolCall, ToolSetting
 
 ANONYMOUS, STRANGER, NOBODY = "anonymous", "no staff", "staff without a group"
@@ -196,6 +197,19 @@ def make_rows(number: int) -> None:
             provider=f"<b>{ProviderOutage.objects.count()}", code=HOSTILE, until=timezone.now()
         )
         ModelPrice.objects.create(model=HOSTILE, prompt=1, completion=1, valid_from=timezone.now())
+        server = McpServer.objects.create(
+            name=f"s{McpServer.objects.count()}", command=HOSTILE, last_error=HOSTILE, unfit={HOSTILE: HOSTILE}
+        )
+        McpTool.objects.create(
+            server=server,
+            name=HOSTILE,
+            full_name=f"mcp_s_{McpTool.objects.count()}",
+            description=HOSTILE,
+            schema={HOSTILE: HOSTILE},
+            hash="0" * 64,
+            seen_by=HOSTILE,
+            seen_hash="1" * 64,
+        )
         SettingChange.objects.create(
             tool_name=HOSTILE, changed_by=HOSTILE, before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE}
         )

@@ -14,6 +14,9 @@ from typing import Any
 MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
 FILE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 
+# Of the request, where it came over HTTP.
+HEADERS: dict[str, str] = {}
+
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 
@@ -36,6 +39,9 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 def tools() -> list[dict[str, Any]]:
+    if MODE == "many":
+        names = ["a b", "a/b", "ä", "x" * 200, "y" * 201, "", "read_resource", "a\u202eb"]
+        return [{"name": each, "inputSchema": TEXT} for each in [*names, *map(str, range(10_000))]]
     if MODE == "described":
         assert FILE
         return [{"name": "echo", "description": FILE.read_text(), "inputSchema": TEXT}]
@@ -73,7 +79,7 @@ def call(name: str, text: str) -> str:
         if MODE == "slow":  # so that it can be killed between an effect and its answer
             time.sleep(0.02)
     if name == "environment":
-        return json.dumps(dict(os.environ))
+        return json.dumps(HEADERS or dict(os.environ))
     if name == "look":
         return Path(text).read_text()
     if MODE == "flood":
@@ -94,7 +100,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
             version = asked["params"]["protocolVersion"]
             return {
                 "protocolVersion": version,
-                "capabilities": {"tools": {}},
+                "capabilities": {"tools": {}, **({"resources": {}, "prompts": {}} if MODE == "more" else {})},
                 "serverInfo": {"name": "t", "version": "1"},
             }
         case "tools/list":
@@ -104,7 +110,19 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
                 text = call(asked["params"]["name"], asked["params"]["arguments"]["text"])
             except OSError as error:
                 return {"content": [{"type": "text", "text": f"{error.strerror}"}], "isError": True}
+            if MODE == "more":
+                image = {"type": "image", "mimeType": "image/png", "data": "AAAA" * 1000}
+                return {"content": [{"type": "text", "text": text}, image], "structuredContent": {"said": text}}
             return {"content": [{"type": "text", "text": text}]}
+        case "resources/list":
+            return {"resources": [{"uri": "note:1", "name": "a note", "mimeType": "text/plain"}], "nextCursor": "2"}
+        case "resources/read":
+            return {"contents": [{"uri": asked["params"]["uri"], "text": "what the note says"}]}
+        case "prompts/list":
+            return {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]}
+        case "prompts/get":
+            text = f"Greet {asked['params']['arguments']['who']}."
+            return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
     raise LookupError
 
 
@@ -130,4 +148,5 @@ def main() -> None:
             say({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "Method not found"}})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -48,6 +48,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
         raise CallLost(admitted.call.pk)
     text = storable(str(answer.get("text", "")))
     if answer.get("ok"):
+        server.note_success()
         return Outcome(status=CallStatus.SUCCESS, result=cap(text, admitted.output_bytes))
     rule = str(answer.get("rule", "output"))
     if rule == "changed":

@@ -5,12 +5,14 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
 from nanohost.accounts import audit
 from nanohost.lib import clock
 from nanohost.lib.clock import Now
 from nanohost.lib.text import clip, storable
+from tools.changes import changing
 from tools.mcp import keeping
 from tools.mcp.definitions import Definition, Unfit, checked, full_name, usable
 from tools.mcp.errors import NotStarted
@@ -84,8 +86,12 @@ def _made(
 def refresh(server: McpServer) -> dict[str, str]:
     """Ask a server for its tools and take them in. Returns why some of them are none, by name; raises
     :class:`tools.mcp.errors.NotStarted` if it does not answer."""
-    request = {"ask": "list", "server": keeping.spec_of(server)}
-    answer = keeping.keeper().ask(request, seconds=30, still_wanted=lambda: True, repeatable=True)
+    try:
+        request = {"ask": "list", "server": keeping.spec_of(server)}
+        answer = keeping.keeper().ask(request, seconds=30, still_wanted=lambda: True, repeatable=True)
+    except NotStarted as why:
+        server.note_error(str(why))
+        raise
     if not answer or not answer["ok"]:
         text = answer["text"] if answer else "it was not asked"
         server.note_error(storable(text))
@@ -93,6 +99,16 @@ def refresh(server: McpServer) -> dict[str, str]:
     take_in(server, answer)
     unfit: dict[str, str] = answer["unfit"]
     return unfit
+
+
+def switch(server: McpServer, *, on: bool) -> None:
+    """Let the tools of a server be used that were seen and allowed, or none of them."""
+    with transaction.atomic():
+        row = McpServer.objects.select_for_update().get(pk=server.pk)
+        before = row.said()
+        row.enabled = on
+        row.save(update_fields=["enabled", "updated_at"])
+        audit.record("mcp_server.changed", about=row, name=row.name, before=before, after=row.said())
 
 
 def take_in(server: McpServer, told: dict[str, Any]) -> None:
@@ -111,7 +127,10 @@ def take_in(server: McpServer, told: dict[str, Any]) -> None:
             _store(server, known.get(name) or McpTool(server=server, name=name), made)
         for name in known.keys() - found.keys():
             McpTool.objects.filter(pk=known[name].pk).update(gone=True)
-        McpServer.objects.filter(pk=server.pk).update(listed_at=Now(), last_error="", last_error_at=None)
+        unfit = {storable(clip(str(name), 200)): storable(clip(str(why), 500)) for name, why in told["unfit"].items()}
+        McpServer.objects.filter(pk=server.pk).update(
+            listed_at=Now(), last_error="", last_error_at=None, failures=0, unfit=unfit
+        )
 
 
 def _store(server: McpServer, row: McpTool, made: Definition) -> None:
@@ -132,9 +151,21 @@ def _store(server: McpServer, row: McpTool, made: Definition) -> None:
         )
 
 
-def see(tool: McpTool, *, expected: str, by: str, reads: bool | None = None) -> bool:
+def what_is_told(tool: McpTool) -> tuple[str, str]:
+    """What somebody has seen of a tool, and what it is now, each as a text: description and schema. The first is empty
+    if nobody has seen it yet."""
+    seen = _told(tool.seen_description, tool.seen_schema) if tool.seen_hash else ""
+    return seen, _told(tool.description, tool.schema)
+
+
+def _told(description: str, schema: dict[str, Any]) -> str:
+    return f"{description}\n{json.dumps(schema, indent=2, sort_keys=True)}"
+
+
+def see(tool: McpTool, *, expected: str, by: str, reads: bool | None = None, allow: bool = False) -> bool:
     """Note that somebody has seen a tool as it is; False if it has changed since they looked. ``expected``: the hash
-    that they have seen. ``reads``: whether they agree that it changes nothing."""
+    that they have seen. ``reads``: whether they agree that it changes nothing. ``allow``: enable it as well, with the
+    permission that it needs, if that may be granted."""
     with transaction.atomic():
         row = McpTool.objects.select_for_update().get(pk=tool.pk)
         if row.hash != expected:
@@ -152,4 +183,9 @@ def see(tool: McpTool, *, expected: str, by: str, reads: bool | None = None) -> 
             before={"hash": before},
             after={"hash": row.hash, "reads": row.reads},
         )
+        if allow:
+            with changing(row.full_name, by=by) as setting:
+                setting.enabled = True
+                if Permission.NET_HTTP in settings.PERMISSIONS_GRANTED:
+                    setting.grants = sorted({*setting.grants, Permission.NET_HTTP.value})
     return True

@@ -16,6 +16,7 @@ import logging
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +27,7 @@ from mcp.shared.exceptions import MCPError
 from nanohost.lib.process import close_to_others
 from tools.mcp.definitions import MOST_TOOLS, Definition, Unfit, checked
 from tools.mcp.frames import LENGTH, MOST_BYTES, packed
+from tools.mcp.remote import Remote, Sent, sending
 from tools.mcp.stdio import Program
 
 IDLE_SECONDS = 600.0
@@ -37,6 +39,30 @@ RELIST_SECONDS = 1.0
 _ENDS = 1 << 18
 
 
+_TEXT = {"type": "string", "maxLength": 2_000}
+
+
+def _reading(name: str, description: str, properties: dict[str, Any], *needed: str) -> Definition:
+    schema = {"type": "object", "properties": properties, "required": list(needed), "additionalProperties": False}
+    return Definition(name=name, description=description, schema=schema, reads=True)
+
+
+# What servers have besides tools, as tools of ours.
+RESOURCES = (
+    _reading("list_resources", "List the resources of this MCP server: address, name, type.", {"cursor": _TEXT}),
+    _reading("read_resource", "Read a resource of this MCP server, by its address.", {"uri": _TEXT}, "uri"),
+)
+PROMPTS = (
+    _reading("list_prompts", "List the prompts of this MCP server: name, arguments.", {"cursor": _TEXT}),
+    _reading(
+        "get_prompt",
+        "Read a prompt of this MCP server, filled with arguments.",
+        {"name": _TEXT, "arguments": {"type": "object", "additionalProperties": _TEXT, "maxProperties": 50}},
+        "name",
+    ),
+)
+
+
 class Unavailable(Exception):
     """A server could not be asked: nothing has been sent to it."""
 
@@ -45,10 +71,11 @@ class Session:
     """One server, started, with its task. ``ended``: it answers nothing any more."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.program = Program()
+        self.program: Program | Remote = Remote() if "url" in spec else Program()
         self.client: Client | None = None
         self.tools: dict[str, Definition] = {}
         self.unfit: dict[str, str] = {}
+        self.ours: dict[str, Definition] = {}
         self.error = ""
         self.used = time.monotonic()
         self.calls = 0
@@ -59,9 +86,8 @@ class Session:
 
     async def _live(self, spec: dict[str, Any]) -> None:
         try:
-            streams = self.program.run(spec["command"], spec["environment"], spec["cwd"])
             async with Client(
-                streams, message_handler=self._hear, cache=None, read_timeout_seconds=START_SECONDS
+                self.program.run(spec), message_handler=self._hear, cache=None, read_timeout_seconds=START_SECONDS
             ) as client:
                 self.client = client
                 await self.list()
@@ -106,7 +132,16 @@ class Session:
                         unfit[tool.name[:200]] = str(why)
                 if not (cursor := page.next_cursor) or not page.tools:
                     break
-            self.tools, self.unfit, self._listed_at = found, unfit, time.monotonic()
+            # A tool of the server's own that has the name of one of ours is the one that is meant.
+            self.ours = {name: each for name, each in self._ours().items() if name not in found and name not in unfit}
+            self.tools, self.unfit, self._listed_at = found | self.ours, unfit, time.monotonic()
+
+    def _ours(self) -> dict[str, Definition]:
+        """Tools that read what the server has besides tools; pinned, seen and allowed as its own are."""
+        assert self.client
+        can = self.client.server_capabilities
+        made = (*(RESOURCES if can.resources else ()), *(PROMPTS if can.prompts else ()))
+        return {each.name: each for each in made}
 
     async def list_if_changed(self) -> None:
         """Ask again if it said that they have changed: before a call, and not each time it says so."""
@@ -207,44 +242,98 @@ class Keeper:
             session.used = time.monotonic()
 
     async def _call(self, session: Session, asked: dict[str, Any]) -> dict[str, Any]:
-        assert session.client
-        call = asyncio.create_task(
-            session.client.session.send_request(
-                types.CallToolRequest(
-                    params=types.CallToolRequestParams(name=asked["tool"], arguments=asked["arguments"])
-                ),
-                types.CallToolResult,
-                request_read_timeout_seconds=asked["seconds"],
-            )
-        )
+        sent = Sent()
+        sending.set(sent)  # the task below has it as well, and what posts its message over HTTP
+        call = asyncio.create_task(_ask(session, asked))
+        try:
+            answer = await self._answer_of(session, call, asked["seconds"])
+        finally:
+            call.cancel()
+        if isinstance(session.program, Remote) and not answer["ok"]:
+            if sent.status == 404 or not sent.begun:  # it knows nothing of the session, or of the call
+                session.closing.set()
+                why = "its server has ended the session" if sent.begun else session.program.why or answer["text"]
+                return {"ok": False, "rule": "unavailable", "text": why}
+            if sent.status >= 500:  # also from a proxy, behind which it may have been done
+                return {"ok": False, "rule": "crashed", "text": f"its server answered with the status {sent.status}"}
+        return answer
+
+    async def _answer_of(self, session: Session, call: asyncio.Task[dict[str, Any]], seconds: float) -> dict[str, Any]:
         try:
             await _first(call, session.ended.wait(), session.program.ended.wait())
             if not call.done():  # its program has ended: what it has written was read before
                 await asyncio.wait([call], timeout=0.2)
             if not call.done():
                 return {"ok": False, "rule": session.program.rule, "text": session.program.why or "its server ended"}
-            return _result(call.result())
+            return call.result()
         except MCPError as error:
             code = error.error.code
             if session.program.ended.is_set() or code == types.CONNECTION_CLOSED:
                 return {"ok": False, "rule": session.program.rule, "text": session.program.why or "its server ended"}
             if code == types.REQUEST_TIMEOUT:
-                return {"ok": False, "rule": "timeout", "text": f"timed out after {asked['seconds']:g} s"}
+                return {"ok": False, "rule": "timeout", "text": f"timed out after {seconds:g} s"}
             return {"ok": False, "rule": "raised", "text": _cut(error.error.message)}
         except (ValueError, RuntimeError) as error:  # an answer that is none
             return {"ok": False, "rule": "output", "text": f"its server's answer cannot be read: {_words(error)}"}
-        finally:
-            call.cancel()
+        except asyncio.CancelledError:
+            if not call.cancelled():  # nobody wants it any more
+                raise
+            return {"ok": False, "rule": session.program.rule, "text": session.program.why or "its server ended"}
+
+
+async def _ask(session: Session, asked: dict[str, Any]) -> dict[str, Any]:
+    """Have a tool called, or what stands for one of ours, and its result as text."""
+    assert session.client
+    send, name, given = session.client.session.send_request, asked["tool"], asked["arguments"]
+    limit: Any = {"request_read_timeout_seconds": asked["seconds"]}
+    page = types.PaginatedRequestParams(cursor=given["cursor"]) if given.get("cursor") else None
+    match name if name in session.ours else "":
+        case "list_resources":
+            found = await send(types.ListResourcesRequest(params=page), types.ListResourcesResult, **limit)
+            rows = [(str(each.uri), each.name, each.mime_type, each.description) for each in found.resources]
+            return _listed(rows, found.next_cursor)
+        case "read_resource":
+            params = types.ReadResourceRequestParams(uri=given["uri"])
+            read = await send(types.ReadResourceRequest(params=params), types.ReadResourceResult, **limit)
+            return {"ok": True, "text": _cut("\n".join(map(_contents, read.contents)))}
+        case "list_prompts":
+            prompts = await send(types.ListPromptsRequest(params=page), types.ListPromptsResult, **limit)
+            rows = [
+                (each.name, ", ".join(one.name for one in each.arguments or ()), None, each.description)
+                for each in prompts.prompts
+            ]
+            return _listed(rows, prompts.next_cursor)
+        case "get_prompt":
+            of_prompt = types.GetPromptRequestParams(name=given["name"], arguments=given.get("arguments") or {})
+            prompt = await send(types.GetPromptRequest(params=of_prompt), types.GetPromptResult, **limit)
+            return {
+                "ok": True,
+                "text": _cut("\n".join(f"{each.role}: {_part(each.content)}" for each in prompt.messages)),
+            }
+    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=given))
+    return _result(await send(request, types.CallToolResult, **limit))
+
+
+def _listed(rows: Iterable[tuple[str | None, ...]], cursor: str | None) -> dict[str, Any]:
+    lines = [" | ".join(each[:500] for each in row if each) for row in rows]
+    more = [f"[more: cursor {json.dumps(cursor)}]"] if cursor else []
+    return {"ok": True, "text": _cut("\n".join([*lines, *more])) or "none"}
 
 
 def _result(result: types.CallToolResult) -> dict[str, Any]:
     parts = [_part(each) for each in result.content]
-    if result.structured_content is not None and not any(
-        isinstance(each, types.TextContent) for each in result.content
-    ):
-        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    # Servers are asked to say it as text, too; what stands there twice is said once.
+    if (given := result.structured_content) is not None and given not in map(_parsed, parts):
+        parts.append(json.dumps(given, ensure_ascii=False))
     text = _cut("\n".join(parts))
     return {"ok": False, "rule": "raised", "text": text} if result.is_error else {"ok": True, "text": text}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _part(part: Any) -> str:
@@ -254,9 +343,14 @@ def _part(part: Any) -> str:
     if isinstance(part, types.ImageContent | types.AudioContent):
         return f"[{part.type}: {part.mime_type[:100]}, {len(part.data) * 3 // 4} bytes]"
     if isinstance(part, types.EmbeddedResource):
-        text = getattr(part.resource, "text", None)
-        return text if text is not None else f"[resource: {str(part.resource.uri)[:300]}]"
+        return _contents(part.resource)
     return f"[{part.type}: {str(getattr(part, 'uri', ''))[:300]}]"
+
+
+def _contents(resource: Any) -> str:
+    """What a resource holds, if it is text."""
+    text = getattr(resource, "text", None)
+    return str(text) if text is not None else f"[resource: {str(resource.uri)[:300]}]"
 
 
 def _cut(text: str) -> str:

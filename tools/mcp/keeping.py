@@ -20,7 +20,8 @@ from nanohost.lib import env
 from tools.errors import Interrupted
 from tools.mcp.errors import NotStarted
 from tools.mcp.frames import packed, unpacked
-from tools.mcp.models import SECRET_NAME, McpServer
+from tools.mcp.models import SECRET_NAME, McpServer, Transport
+from tools.outbound import urls
 from tools.sandbox import modes
 from tools.sandbox.box import BUBBLEWRAP, NONE
 
@@ -163,11 +164,16 @@ def keeper() -> Keeper:
 
 def spec_of(server: McpServer) -> dict[str, Any]:
     """What the keeper starts a server with, its secrets included; raises :class:`NotStarted`."""
-    given = {}
-    for variable, secret in server.environment.items():
-        if not SECRET_NAME.fullmatch(secret) or not (value := env.raw_secret(secret)):
-            raise NotStarted(f"the secret {secret} is not set")
-        given[variable] = value
+    if server.transport != Transport.STDIO:
+        return {
+            "name": server.name,
+            "transport": server.transport,
+            "url": _address(_secret(server.url) if SECRET_NAME.fullmatch(server.url) else server.url),
+            "headers": {name: _header(secret) for name, secret in server.headers.items()},
+            "private": settings.HTTP_ALLOWED_PRIVATE_CIDRS,
+            "ports": settings.HTTP_ALLOWED_PORTS,
+        }
+    given = {variable: _secret(secret) for variable, secret in server.environment.items()}
     environment = {"PATH": _path(), "HOME": "/tmp", "LANG": "C.UTF-8", **given}  # noqa: S108 -- the box's own
     program = [server.command, *server.arguments]
     return {
@@ -176,6 +182,27 @@ def spec_of(server: McpServer) -> dict[str, Any]:
         "environment": environment,
         "cwd": str(settings.BASE_DIR),
     }
+
+
+def _secret(name: str) -> str:
+    """The value of a secret; raises :class:`NotStarted` if it has none."""
+    if not SECRET_NAME.fullmatch(name) or not (value := env.raw_secret(name)):
+        raise NotStarted(f"the secret {name} is not set")
+    return value
+
+
+def _header(name: str) -> str:
+    value = _secret(name)
+    if not (value.isascii() and value.isprintable()):
+        raise NotStarted(f"the secret {name} is no value of a header: it holds more than printable ASCII")
+    return value
+
+
+def _address(url: str) -> str:
+    try:
+        return str(urls.parse(url))
+    except urls.Refusal as refusal:
+        raise NotStarted(f"{refusal.rule}: {refusal}") from None
 
 
 def _in_a_box(program: list[str], *, network: bool) -> list[str]:

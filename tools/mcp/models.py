@@ -10,11 +10,19 @@ from django.db.models import F
 from django.forms.models import model_to_dict
 
 from nanohost.lib.clock import Now
+from tools.outbound import urls
 
 # Of the variables, or the files that `<name>_FILE` names, whose values a server may be given: nothing else of the
 # host's environment, whoever writes it into a server's row.
-SECRET_NAME = re.compile(r"MCP_SECRET_[A-Z0-9_]{1,80}")
+SECRET_NAME = re.compile(r"MCP_SECRET_[A-Z0-9_]{1,120}")
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+# Those of the connection, and of the protocol.
+_OUR_HEADERS = re.compile(
+    r"host|connection|content-.*|transfer-encoding|te|trailer|upgrade|keep-alive|expect|accept.*|user-agent|proxy-.*"
+    r"|cookie|mcp-.*|last-event-id",
+    re.IGNORECASE,
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 # What would have a server's process load other code, or look elsewhere for programs.
 _NOT_GIVEN = re.compile(r"(LD_|DYLD_|PYTHON).*|PATH|HOME")
@@ -24,6 +32,8 @@ class Transport(models.TextChoices):
     """How a server is talked to."""
 
     STDIO = "stdio", "a program of this machine (stdio)"
+    HTTP = "http", "an address (streamable HTTP)"
+    SSE = "sse", "an address (SSE, the older way)"
 
 
 def validate_arguments(arguments: Any) -> None:
@@ -44,6 +54,41 @@ def validate_environment(names: Any) -> None:
                 f"{variable}: name the secret that has its value, MCP_SECRET_ and more of A-Z, 0-9 and _. The value"
                 " itself belongs in the environment, or in the file that MCP_SECRET_…_FILE names."
             )
+
+
+TOOL_OF_A_SERVER = "tool of an MCP server"
+
+# A server that has failed so often in a row keeps failing.
+MANY_FAILURES = 3
+
+
+def validate_url(url: str) -> None:
+    """An address of a server, or the name of a secret that has it."""
+    if SECRET_NAME.fullmatch(url):
+        return
+    try:
+        urls.parse(url)
+    except urls.Refusal as refusal:
+        raise ValidationError(f"{refusal}.") from None
+
+
+def validate_headers(names: Any) -> None:
+    """Secrets by header."""
+    if not isinstance(names, dict) or len(names) > 20:
+        raise ValidationError('Headers are an object, such as {"Authorization": "MCP_SECRET_FILES"}.')
+    for header, secret in names.items():
+        if not _HEADER.fullmatch(header) or _OUR_HEADERS.fullmatch(header):
+            raise ValidationError(f"{header!r} is no header that a server may be given.")
+        if not (isinstance(secret, str) and SECRET_NAME.fullmatch(secret)):
+            raise ValidationError(f"{header}: name the secret that has its value, MCP_SECRET_ and more of A-Z, 0-9, _.")
+
+
+class McpServerQuerySet(models.QuerySet["McpServer"]):
+    """Look-ups that say what they mean."""
+
+    def failing(self) -> "McpServerQuerySet":
+        """Those that are enabled and keep failing."""
+        return self.filter(enabled=True, failures__gte=MANY_FAILURES)
 
 
 class McpServer(models.Model):
@@ -69,6 +114,19 @@ class McpServer(models.Model):
         validators=[validate_environment],
         help_text='Variables, each with the name of the secret that has its value: {"API_KEY": "MCP_SECRET_FILES"}.',
     )
+    url = models.CharField(
+        "address",
+        max_length=1000,
+        blank=True,
+        validators=[validate_url],
+        help_text="Of a server that is reached over HTTP, or the name of the secret that has it: https://example.org/mcp.",
+    )
+    headers = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_headers],
+        help_text='Sent to that address, each with the name of the secret: {"Authorization": "MCP_SECRET_FILES"}.',
+    )
     network = models.BooleanField(default=False, help_text="Whether its program may reach the network.")
     timeout_seconds = models.FloatField(
         "timeout",
@@ -78,8 +136,17 @@ class McpServer(models.Model):
     )
     last_error = models.CharField(max_length=500, blank=True, editable=False, help_text="What went wrong last.")
     last_error_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When.")
+    failures = models.PositiveIntegerField(default=0, editable=False, help_text="How often in a row it has failed.")
+    unfit = models.JSONField(
+        default=dict, editable=False, help_text="Which of its tools cannot be tools here, each with the reason."
+    )
+    check_asked_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When somebody asked to have its tools taken in."
+    )
     listed_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When it last told its tools.")
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = McpServerQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -91,6 +158,8 @@ class McpServer(models.Model):
     def clean(self) -> None:
         if self.transport == Transport.STDIO and not self.command:
             raise ValidationError({"command": "A server of this machine needs a program."})
+        if self.transport != Transport.STDIO and not self.url:
+            raise ValidationError({"url": "A server that is reached over HTTP needs an address."})
 
     def said(self) -> dict[str, Any]:
         """What the audit log is told of it."""
@@ -98,7 +167,14 @@ class McpServer(models.Model):
 
     def note_error(self, error: str) -> None:
         """Keep what went wrong, for people."""
-        type(self).objects.filter(pk=self.pk).update(last_error=error[:500], last_error_at=Now())
+        type(self).objects.filter(pk=self.pk).update(
+            last_error=error[:500], last_error_at=Now(), failures=F("failures") + 1
+        )
+
+    def note_success(self) -> None:
+        """It works: what went wrong before was not in a row with what will."""
+        if self.failures:
+            type(self).objects.filter(pk=self.pk).update(failures=0)
 
 
 class McpToolQuerySet(models.QuerySet["McpTool"]):
@@ -106,7 +182,11 @@ class McpToolQuerySet(models.QuerySet["McpTool"]):
 
     def changed(self) -> "McpToolQuerySet":
         """Those that somebody has seen, and that are described in another way by now."""
-        return self.exclude(seen_hash="").exclude(seen_hash=F("hash"))
+        return self.filter(gone=False).exclude(seen_hash="").exclude(seen_hash=F("hash"))
+
+    def waiting(self) -> "McpToolQuerySet":
+        """Those that nobody has seen as they are, the changed ones among them."""
+        return self.filter(gone=False).exclude(seen_hash=F("hash"))
 
 
 class McpTool(models.Model):
@@ -134,7 +214,7 @@ class McpTool(models.Model):
 
     class Meta:
         ordering = ["full_name"]
-        verbose_name = "tool of an MCP server"
+        verbose_name = TOOL_OF_A_SERVER
         verbose_name_plural = "tools of MCP servers"
         constraints = [models.UniqueConstraint(fields=["server", "name"], name="one_tool_of_a_name_a_server")]
 
@@ -145,3 +225,12 @@ class McpTool(models.Model):
     def is_seen(self) -> bool:
         """Whether somebody has seen it as it is."""
         return bool(self.seen_hash) and self.seen_hash == self.hash
+
+    @property
+    def state(self) -> str:
+        """What people have seen of it, in a few words."""
+        if self.gone:
+            return "gone"
+        if self.is_seen:
+            return "seen"
+        return "changed since it was seen" if self.seen_hash else "new"

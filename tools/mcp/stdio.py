@@ -7,7 +7,7 @@ program writes to its standard error, and knows at once when the program has end
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -33,15 +33,15 @@ class Program:
         self.errors = b""
 
     @asynccontextmanager
-    async def run(self, command: Sequence[str], env: dict[str, str], cwd: str) -> AsyncIterator[Any]:
+    async def run(self, spec: dict[str, Any]) -> AsyncIterator[Any]:
         """Start it; gives the two streams that mcp's client talks over."""
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *spec["command"],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=env,
-            cwd=cwd,
+            env=spec["environment"],
+            cwd=spec["cwd"],
             start_new_session=True,
             limit=MOST_LINE,
         )

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -178,7 +179,7 @@ def test_a_tool_whose_description_changes_is_off_until_the_difference_was_seen(b
 
 def test_a_tool_that_is_gone_is_no_tool_any_more(good):
     allow("mcp_ours_echo")
-    catalogue.take_in(good, {"tools": []})
+    catalogue.take_in(good, {"tools": [], "unfit": {}})
     assert ask("mcp_ours_echo", text="a").rule == "not_registered"
 
 
@@ -204,6 +205,16 @@ def test_schemas_that_no_gate_can_check_make_no_tools():
     unfit = catalogue.refresh(server("unfit"))
     assert unfit.keys() == {"large", "deep", "outside", "endless", "doubling"}
     assert McpTool.objects.get().full_name == "mcp_ours_fit"
+
+
+def test_of_ten_thousand_tools_with_odd_names_some_are_taken_each_under_a_name_of_its_own():
+    catalogue.refresh(server("many"))
+    names = dict(McpTool.objects.values_list("name", "full_name"))
+    assert len(names) < 200
+    assert {"a b", "a/b", "ä", "x" * 200, "read_resource"} <= names.keys()
+    assert not {"y" * 201, "", "a\u202eb"} & names.keys()
+    assert all(re.fullmatch(r"mcp_ours_[A-Za-z0-9_-]{1,55}", each) for each in names.values())
+    assert len(set(names.values())) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""``manage.py mcp list | add NAME [--env A=MCP_SECRET_B] [--network] -- PROGRAM … | check NAME | see TOOL [--reads] |
-enable NAME | disable NAME``."""
+"""``manage.py mcp list | add NAME [--env A=MCP_SECRET_B] [--network] -- PROGRAM … | add NAME --url URL [--sse]
+[--header A=MCP_SECRET_B] | check NAME | see TOOL [--reads] | enable NAME | disable NAME``."""
 
 import difflib
-import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -12,7 +11,7 @@ from nanohost.accounts import audit
 from nanohost.lib.process import user_of_this
 from tools.mcp import catalogue
 from tools.mcp.errors import NotStarted
-from tools.mcp.models import McpServer, McpTool
+from tools.mcp.models import McpServer, McpTool, Transport
 
 
 class Command(BaseCommand):
@@ -23,9 +22,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         actions.add_parser("list", help="List the servers and their tools.")
-        add = actions.add_parser("add", help="Add a server that is a program of this machine. It is off at first.")
+        add = actions.add_parser(
+            "add", help="Add a server: a program of this machine, or an address. It is off at first."
+        )
         add.add_argument("name")
-        add.add_argument("program", nargs="+", help="Behind --: the program and its arguments.")
+        add.add_argument("program", nargs="*", help="Behind --: the program and its arguments.")
+        add.add_argument("--url", default="", help="Its address, instead of a program.")
+        add.add_argument("--sse", action="store_true", help="The address speaks SSE, and not streamable HTTP.")
+        add.add_argument("--header", action="append", default=[], metavar="NAME=MCP_SECRET_NAME")
         add.add_argument("--env", action="append", default=[], metavar="VARIABLE=MCP_SECRET_NAME")
         add.add_argument("--network", action="store_true", help="It may reach the network.")
         for action, help_text in (
@@ -54,12 +58,17 @@ class Command(BaseCommand):
             state = "enabled" if server.enabled else "not enabled"
             self.stdout.write(f"{server.name}\t{state}\t{server.last_error or 'no error'}")
             for tool in server.tools.filter(gone=False):
-                self.stdout.write(f"  {tool.full_name}\t{_state(tool)}")
+                self.stdout.write(f"  {tool.full_name}\t{tool.state}")
 
     def _add(self, action: str, options: dict[str, Any]) -> None:
-        command, *arguments = options["program"]
-        environment = dict(each.partition("=")[::2] for each in options["env"])
+        if bool(options["url"]) == bool(options["program"]):
+            raise CommandError("Give a program behind --, or its address by --url.")
+        command, *arguments = options["program"] or [""]
+        environment, headers = (dict(each.partition("=")[::2] for each in options[name]) for name in ("env", "header"))
         server = McpServer(name=options["name"], command=command, arguments=arguments, environment=environment)
+        server.url, server.headers = options["url"], headers
+        if options["url"]:
+            server.transport = Transport.SSE if options["sse"] else Transport.HTTP
         server.network = options["network"]
         try:
             server.full_clean()
@@ -76,24 +85,21 @@ class Command(BaseCommand):
         except NotStarted as why:
             raise CommandError(f"{server.name}: {why}.") from None
         for tool in server.tools.filter(gone=False):
-            self.stdout.write(f"{tool.full_name}\t{_state(tool)}")
+            self.stdout.write(f"{tool.full_name}\t{tool.state}")
         for name, why_not in sorted(unfit.items()):
             self.stdout.write(f"{name!r} cannot be a tool here: {why_not}.")
 
     def _switch(self, action: str, options: dict[str, Any]) -> None:
         server = _server(options["name"])
-        before = server.said()
-        server.enabled = action == "enable"
-        server.save(update_fields=["enabled", "updated_at"])
-        audit.record("mcp_server.changed", about=server, name=server.name, before=before, after=server.said())
-        self.stdout.write(f"{server.name} is {'enabled' if server.enabled else 'not enabled'}.")
+        catalogue.switch(server, on=action == "enable")
+        self.stdout.write(f"{server.name} is {'enabled' if action == 'enable' else 'not enabled'}.")
 
     def _see(self, action: str, options: dict[str, Any]) -> None:
         tool = McpTool.objects.filter(full_name=options["tool"]).first()
         if tool is None:
             raise CommandError(f"No MCP server has a tool named {options['tool']!r}; see manage.py mcp list.")
-        before = _text(tool.seen_description, tool.seen_schema) if tool.seen_hash else []
-        for line in difflib.unified_diff(before, _text(tool.description, tool.schema), "seen", "now", lineterm=""):
+        before, now = (text.splitlines() for text in catalogue.what_is_told(tool))
+        for line in difflib.unified_diff(before, now, "seen", "now", lineterm=""):
             self.stdout.write("".join(each if each.isprintable() else repr(each)[1:-1] for each in line))
         if not catalogue.see(tool, expected=tool.hash, by=user_of_this(), reads=options["reads"]):
             raise CommandError("It was changed just now; look again.")
@@ -105,13 +111,3 @@ def _server(name: str) -> McpServer:
     if server is None:
         raise CommandError(f"There is no MCP server named {name!r}.")
     return server
-
-
-def _state(tool: McpTool) -> str:
-    if tool.is_seen:
-        return "seen"
-    return "changed since it was seen" if tool.seen_hash else "new"
-
-
-def _text(description: str, schema: dict[str, Any]) -> list[str]:
-    return [*description.splitlines(), *json.dumps(schema, indent=2, sort_keys=True).splitlines()]
