@@ -89,8 +89,13 @@ async def _checked(name: str, model: str) -> tuple[str, bool, str]:
             try:
                 return name, True, f"lists {len(await client.list_models())} models"
             except LlmError as error:
-                if not model or error.code == "llm_auth":
+                if error.code == "llm_auth":
                     raise
+                if not model:
+                    missing = (
+                        "no model of it is known that could be asked: name one as an agent's or in LLM_MODELS"
+                    )
+                    return name, False, f"{error.code}: {error.detail}; {missing}"
             messages = [{"role": "user", "content": "Say yes."}]
             await client.complete(ModelRequest(model=model, messages=messages, max_tokens=CHECK_TOKENS))
             return name, True, f"{model} answers"
