@@ -92,9 +92,7 @@ async def _checked(name: str, model: str) -> tuple[str, bool, str]:
                 if error.code == "llm_auth":
                     raise
                 if not model:
-                    missing = (
-                        "no model of it is known that could be asked: name one as an agent's or in LLM_MODELS"
-                    )
+                    missing = "no model of it is known that could be asked: name one as an agent's or in LLM_MODELS"
                     return name, False, f"{error.code}: {error.detail}; {missing}"
             messages = [{"role": "user", "content": "Say yes."}]
             await client.complete(ModelRequest(model=model, messages=messages, max_tokens=CHECK_TOKENS))
