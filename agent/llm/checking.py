@@ -34,8 +34,11 @@ async def check(name: str, model: str = "", *, asks: bool = False, seconds: floa
             try:
                 return Checked(provider=name, works=True, told=f"lists {len(await client.list_models())} models")
             except LlmError as error:
-                if not model or error.code == "llm_auth":
+                if error.code == "llm_auth":
                     raise
+                if not model:
+                    missing = "no model of it is known that could be asked: name one as an agent's or in LLM_MODELS"
+                    return Checked(provider=name, works=False, told=f"{error.code}: {error.detail}; {missing}")
             return Checked(provider=name, works=True, told=await _answer(client, model))
     except LlmError as error:
         return Checked(provider=name, works=False, told=f"{error.code}: {error.detail}")

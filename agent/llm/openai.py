@@ -114,7 +114,7 @@ class OpenAIClient:
 
     async def _post(self, request: ModelRequest, options: str = "") -> Reply:
         """What a model's server answers, if that is no error; its body is not read yet."""
-        body = _body(request, options, self._bound, self._access.provider)
+        body = body_of(request, options, self._bound, self._access.provider)
         try:
             outline = self._outlines.get(request.model if self._is_azure else "")
             reply = await self._connections.send(outline or await self._outlined(request.model), body)
@@ -207,7 +207,7 @@ def _bound(access: Access, host: str) -> str:
     return "max_completion_tokens" if is_openai else "max_tokens"
 
 
-def _body(request: ModelRequest, options: str, bound: str, provider: Provider) -> bytes:
+def body_of(request: ModelRequest, options: str, bound: str, provider: Provider) -> bytes:
     """The request's JSON, put together of what is kept of its messages and tools."""
     messages = [_with_thoughts(each, provider) if "thoughts" in each else each for each in request.messages]
     messages = [_with_images(each, request.pictures) if "attachments" in each else each for each in messages]

@@ -72,5 +72,13 @@ def test_check_asks_for_an_answer_where_no_models_are_listed(server, settings):
     assert server.requests[-1].body["max_tokens"] == 16
 
 
+def test_check_says_so_where_nothing_is_known_that_could_be_asked(server, settings):
+    settings.LLM_BASE_URLS, settings.OPENAI_CODEX_TOKEN = {"deepseek": server.url}, "token"
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="Not every provider works"):
+        call_command("models", "check", stdout=out)
+    assert "it lists no models; no model of it is known that could be asked: name one" in out.getvalue()
+
+
 def test_check_of_the_scripted_model_asks_nobody():
     assert models("check") == "mock\tworks\tthe scripted model; no provider is asked\n"

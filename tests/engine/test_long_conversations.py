@@ -180,7 +180,7 @@ WANTED = 90
 
 
 def as_sent_to_openai(request: ModelRequest) -> str:
-    body = json.loads(openai._body(request, "", "max_tokens", PROVIDERS["openai"]))
+    body = json.loads(openai.body_of(request, "", "max_tokens", PROVIDERS["openai"]))
     return json.dumps([body.get("tools"), body["messages"]])
 
 

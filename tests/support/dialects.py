@@ -7,7 +7,7 @@ of its API. Each refuses what it does not know, as the real ones do.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tests.support.openai_server import (
@@ -41,6 +41,9 @@ class Dialects(OpenAIServer):
     """A server of every dialect. ``http://…/<provider>/v1`` is the address of a provider that speaks OpenAI's,
     ``/anthropic`` Anthropic's, ``/azure`` Azure's. It answers as it is told; untold, it refuses."""
 
+    # Those of which every request is answered with 503, whatever is told.
+    down: Collection[str] = ()
+
     def url_of(self, provider: str) -> str:
         root = self.url.removesuffix("/v1")
         return f"{root}/{provider}" + ("" if provider in ("anthropic", "azure") else "/v1")
@@ -56,6 +59,8 @@ class Dialects(OpenAIServer):
             return refused(request.path.split("/")[1], 400, str(broken))
         if refusal:
             return refusal
+        if provider in self.down:
+            return refused(provider, 503)
         return self._replies.popleft() if self._replies else refused(provider, 400, "nothing was told")
 
     def _provider_of(self, request: Request) -> str:
