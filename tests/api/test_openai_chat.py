@@ -319,6 +319,9 @@ def test_a_model_that_there_is_not(client):
     with pytest.raises(openai.NotFoundError) as told:
         client.chat.completions.create(model="nobody", messages=user("Hello"))
     refusal(told.value, 404, "model_not_found", "model")
+    with pytest.raises(openai.NotFoundError) as told:
+        client.responses.create(model="nobody", input="Hello")
+    refusal(told.value, 404, "model_not_found", "model")
 
 
 def test_json_that_is_none_is_told_so(host):

@@ -134,6 +134,7 @@ def test_strict_clients_find_all_they_want(client):
 def test_input_is_items_as_well(client):
     given = [
         {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "system", "content": "Be kind."},
         user("One"),
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Three"}]},
@@ -406,6 +407,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "invalid_value", "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "nope"}}, "invalid_value", "tool_choice"),
+        ({"tool_choice": "sometimes"}, "invalid_value", "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "unsupported_parameter", "tool_choice"),
         ({"model": None}, "invalid_value", "model"),
     ],
