@@ -254,6 +254,10 @@ def test_an_answer_that_is_begun_anew_goes_on_where_it_says_the_same(client):
     assert "".join(pieces(client, steps)) == "one two three"
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+TWICE = {"role": "assistant", "tool_calls": [CALL, CALL]}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "param"),
     [
@@ -286,6 +290,11 @@ def test_an_answer_that_is_begun_anew_goes_on_where_it_says_the_same(client):
             {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
             "unsupported_content_type",
             "messages[0].content[0]",
+        ),
+        (
+            {"messages": [*user("x"), TWICE, {"role": "tool", "tool_call_id": "a", "content": "y"}]},
+            "invalid_value",
+            "messages",
         ),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name"),
@@ -413,8 +422,11 @@ def test_a_retry_of_the_package_is_the_same_turn(client, host):
     answer = impatient.chat.completions.create(model=MODEL, messages=user(steps))
     assert answer.choices[0].message.content == "Here I am."
     assert count_turns(host) == before + 1
-    again = client.chat.completions.create(model=MODEL, messages=user(steps))
-    assert again.id != answer.id, "who asks anew, without a retry, has an answer of its own"
+    for count in ("0", "no number"):
+        again = client.chat.completions.create(
+            model=MODEL, messages=user(steps), extra_headers={"x-stainless-retry-count": count}
+        )
+        assert again.id != answer.id, "who asks anew, without a retry, has an answer of its own"
 
 
 def test_another_keys_retry_is_not_mine(client, host):

@@ -21,6 +21,8 @@ from tests.support.scripts import script
 from tests.support.wait import wait_until
 
 MODEL = "default"
+CALL = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "rain"}
 NOWHERE = "resp_00000000000070008000000000000000"
 
 
@@ -376,6 +378,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"input": " "}, "invalid_value", "input.content"),
         ({"input": None}, "invalid_value", "input"),
         ({"input": [user("x"), {"role": "assistant", "content": "y"}]}, "invalid_value", "input"),
+        ({"input": [user("x"), CALL, CALL, OUTPUT, user("y")]}, "invalid_value", "input"),
         ({"input": [{"type": "computer_call"}]}, "unsupported_content_type", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "unknown_call", "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "unsupported_content_type", None),
