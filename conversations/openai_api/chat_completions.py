@@ -142,7 +142,8 @@ def take(request: Request, asked: Asked) -> Taken:
 
 def is_retry(request: Request) -> bool:
     """Whether OpenAI's packages send it once more by themselves, after a time-out, a 5xx or a cut connection."""
-    return request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0")
+    count = request.headers.get("X-Stainless-Retry-Count", "0")
+    return count.isascii() and count.isdigit() and bool(count.strip("0"))
 
 
 def _goes_on(request: Request, asked: Asked) -> Taken | None:

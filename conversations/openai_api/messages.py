@@ -106,7 +106,10 @@ def refuse_disorder(messages: Sequence[ChatMessage], param: str = "messages") ->
             del waiting[call_id]
             continue
         _refuse_unanswered(waiting, param)
-        waiting = {call["id"]: None for call in message.get("tool_calls") or ()}
+        calls = message.get("tool_calls") or ()
+        waiting = {call["id"]: None for call in calls}
+        if len(waiting) < len(calls):
+            raise InvalidValue("Two calls of one answer have the same id.", param=param)
     _refuse_unanswered(waiting, param)
 
 

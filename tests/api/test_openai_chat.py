@@ -254,6 +254,10 @@ def test_an_answer_that_is_begun_anew_goes_on_where_it_says_the_same(client):
     assert "".join(pieces(client, steps)) == "one two three"
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+TWICE = {"role": "assistant", "tool_calls": [CALL, CALL]}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "param"),
     [
@@ -287,6 +291,11 @@ def test_an_answer_that_is_begun_anew_goes_on_where_it_says_the_same(client):
             "unsupported_content_type",
             "messages[0].content[0]",
         ),
+        (
+            {"messages": [*user("x"), TWICE, {"role": "tool", "tool_call_id": "a", "content": "y"}]},
+            "invalid_value",
+            "messages",
+        ),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name"),
         ({"tool_choice": {"type": "function", "function": {"name": "nope"}}}, "invalid_value", "tool_choice"),
@@ -318,6 +327,9 @@ def test_what_changes_nothing_is_taken(client, changes):
 def test_a_model_that_there_is_not(client):
     with pytest.raises(openai.NotFoundError) as told:
         client.chat.completions.create(model="nobody", messages=user("Hello"))
+    refusal(told.value, 404, "model_not_found", "model")
+    with pytest.raises(openai.NotFoundError) as told:
+        client.responses.create(model="nobody", input="Hello")
     refusal(told.value, 404, "model_not_found", "model")
 
 
@@ -410,8 +422,11 @@ def test_a_retry_of_the_package_is_the_same_turn(client, host):
     answer = impatient.chat.completions.create(model=MODEL, messages=user(steps))
     assert answer.choices[0].message.content == "Here I am."
     assert count_turns(host) == before + 1
-    again = client.chat.completions.create(model=MODEL, messages=user(steps))
-    assert again.id != answer.id, "who asks anew, without a retry, has an answer of its own"
+    for count in ("0", "no number"):
+        again = client.chat.completions.create(
+            model=MODEL, messages=user(steps), extra_headers={"x-stainless-retry-count": count}
+        )
+        assert again.id != answer.id, "who asks anew, without a retry, has an answer of its own"
 
 
 def test_another_keys_retry_is_not_mine(client, host):

@@ -171,6 +171,7 @@ def test_a_failure_ends_the_stream_as_failed(client):
     events = streamed(client, script({"fail": "request_refused", "after": 1, "say": "one two", "pace": 0}))
     response = is_consistent(events)
     assert (events[-1].type, response.status) == ("response.failed", "failed")
+    assert response.error.code == "server_error"
     assert "llm_request_refused" in response.error.message
 
 

@@ -157,6 +157,9 @@ def test_a_model_can_be_made_to_call(client, choice):
     answer = ask(client, "Hello", tool_choice=choice, model=f"{MODEL}:plain")
     assert calls(answer)[0].name == "weather"
     assert answer.to_dict()["tool_choice"] == choice
+    for free in ("auto", "none"):
+        answer = ask(client, "Hello", tool_choice=free)
+        assert (calls(answer), answer.tool_choice) == ([], free)
 
 
 def test_a_name_that_the_host_has_as_well_is_refused(client, with_time):

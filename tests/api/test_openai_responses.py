@@ -21,6 +21,8 @@ from tests.support.scripts import script
 from tests.support.wait import wait_until
 
 MODEL = "default"
+CALL = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "rain"}
 NOWHERE = "resp_00000000000070008000000000000000"
 
 
@@ -134,6 +136,7 @@ def test_strict_clients_find_all_they_want(client):
 def test_input_is_items_as_well(client):
     given = [
         {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "system", "content": "Be kind."},
         user("One"),
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Three"}]},
@@ -375,6 +378,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"input": " "}, "invalid_value", "input.content"),
         ({"input": None}, "invalid_value", "input"),
         ({"input": [user("x"), {"role": "assistant", "content": "y"}]}, "invalid_value", "input"),
+        ({"input": [user("x"), CALL, CALL, OUTPUT, user("y")]}, "invalid_value", "input"),
         ({"input": [{"type": "computer_call"}]}, "unsupported_content_type", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "unknown_call", "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "unsupported_content_type", None),
@@ -406,6 +410,7 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "invalid_value", "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "nope"}}, "invalid_value", "tool_choice"),
+        ({"tool_choice": "sometimes"}, "invalid_value", "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "unsupported_parameter", "tool_choice"),
         ({"model": None}, "invalid_value", "model"),
     ],
