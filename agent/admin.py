@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -190,8 +191,6 @@ class AgentAdmin(ModelAdmin):
         "version",
         "model_asked",
         "tools_allowed",
-        "max_tool_rounds",
-        "max_turn_tokens",
     ]
     list_display += ["taint", "updated_at"]
     list_filter = ["taint"]
@@ -252,9 +251,9 @@ class AgentAdmin(ModelAdmin):
             return False  # conversations start with it where none is named
         return super().has_delete_permission(request, obj)
 
-    @admin.display(description="model", empty_value="LLM_MODEL_DEFAULT")
-    def model_asked(self, agent: Agent) -> str | None:
-        return agent.model or None
+    @admin.display(description="model")
+    def model_asked(self, agent: Agent) -> str:
+        return agent.model or f"{settings.LLM_MODEL_DEFAULT} (LLM_MODEL_DEFAULT)"
 
     @admin.display(description="tools")
     def tools_allowed(self, agent: Agent) -> str:

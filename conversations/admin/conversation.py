@@ -377,9 +377,9 @@ class ConversationAdmin(GrowingAdmin):
     def paid(self, conversation: Conversation) -> str:
         return told_money(conversation.cost, settings.CURRENCY)
 
-    @admin.display(description="tainted", boolean=True)
-    def is_tainted(self, conversation: Conversation) -> bool:
-        return conversation.tainted_at_seq is not None
+    @admin.display(description="tainted")
+    def is_tainted(self, conversation: Conversation) -> str:
+        return "tainted" if conversation.tainted_at_seq is not None else "–"
 
     @admin.display(description="related")
     def rows(self, conversation: Conversation) -> str:

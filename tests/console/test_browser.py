@@ -366,12 +366,11 @@ def test_the_simulator_says_which_rule_decides(boss):
 def test_a_turn_that_is_stuck_is_requeued_and_answered(boss, api):
     page = boss.page
     script = scripted({"fail": "rate_limited", "times": 1, "retryAfter": 60, "say": "At last."})
+    page.goto("/admin/queue/")
     sent = api.post(f"/conversations/{start(api)}/turns", json={"message": script})
     turn = sent.json()["turnId"]
-    wait_until(lambda: api.get(f"/turns/{turn}").json()["status"] == "waiting")
-    page.goto("/admin/queue/")
     row = page.locator(f"#turn-{turn}")
-    expect(row).to_contain_text("It failed once (llm_rate_limited")
+    expect(row).to_contain_text("It failed once (llm_rate_limited", timeout=30_000)  # the page reads itself again
     row.get_by_role("checkbox").check()
     page.get_by_role("button", name="Requeue…").click()
     expect(page.get_by_text("No tool call is run twice")).to_be_visible()

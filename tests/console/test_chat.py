@@ -10,10 +10,12 @@ from uuid import UUID
 import pytest
 from playwright.sync_api import expect
 
+from tests.support.api_client import start
 from tests.support.browser import EVERY_GRADE, Visitor, browser, chromium
 from tests.support.files import picture
 from tests.support.hostile_texts import KINDS
 from tests.support.hosts import PREPARED, ROOT, Host
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.skipif(
     not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM"
@@ -492,6 +494,23 @@ def test_it_is_embedded_in_a_page_of_another_origin_that_the_key_allows(visitor,
     guest.page.get_by_role("button", name="Ask us").click()
     expect(answers(frame)).to_contain_text("Hello from outside")  # this tab goes on with it
     assert (guest.complaints, guest.context.cookies()) == ([], [])
+
+    # Its budget ends it: whoever visits is told, and nothing is asked of a model.
+    house.sql(
+        "INSERT INTO agent_budget (name, whose, api_key_id, measure, every, amount, is_on, created_at)"
+        " SELECT 'the shop', 'key', id, 'tokens', 'day', 0, ?, created_at FROM accounts_apikey WHERE prefix = ?",
+        *(True, prefix),
+    )
+    key = re.search(r"nh_[\w-]+", made.stdout)[0]
+    with house.client(key=key) as api:
+        chat = f"/conversations/{start(api)}/chat"
+        # The host looks at its budgets once a second.
+        wait_until(lambda: api.post(chat, json={"message": "Hello?"}).status_code >= 400)
+    before = house.sql("SELECT count(*) AS turns FROM conversations_turn")
+    say(frame, "One more?")
+    expect(frame.locator("body")).to_contain_text("API key's daily budget")
+    assert house.sql("SELECT count(*) AS turns FROM conversations_turn") == before
+    guest.complaints.clear()  # the refusal's own line
     house.sql("UPDATE accounts_apikey SET allowed_origins = ? WHERE prefix = ?", '["https://other.example"]', prefix)
     guest.page.reload()
     with guest.page.expect_console_message(lambda said: "frame-ancestors" in said.text):

@@ -37,6 +37,23 @@ if (attention)
     if (answer?.ok && !answer.redirected) attention.innerHTML = await answer.text();
   }, 15000);
 
+// Parts of a page that are read again while somebody looks: not under a keyboard that is in them, nor with a box ticked.
+const live = [...document.querySelectorAll("[data-live]")];
+const isHeld = (part) => part.contains(document.activeElement) || part.querySelector("input:checked");
+if (live.length)
+  setInterval(async () => {
+    if (document.hidden || live.every(isHeld)) return;
+    const answer = await fetch(location.href).catch(() => null);
+    if (!answer?.ok || answer.redirected) return;
+    // Without its style, whose nonce is another answer's: the policy would complain.
+    const page = (await answer.text()).replace(/<style[^]*?<\/style>/g, "");
+    const read = new DOMParser().parseFromString(page, "text/html");
+    for (const part of live) {
+      const found = read.getElementById(part.id);
+      if (found && !isHeld(part)) part.replaceChildren(...found.childNodes);
+    }
+  }, 5000);
+
 // "2 min ago" stays true while a page is open.
 const ago = (seconds) => {
   const away = Math.abs(seconds);
