@@ -62,6 +62,8 @@ def _both(embedded: float, production: float) -> dict[str, float]:
 CACHED = "prompts that a cache can serve, 60 turns"
 SCOPED = "a turn with a key of scopes to one without"
 BUDGETED = "a turn with a budget to one without"
+FILE_READ = "a call that reads files to one of time"
+FILE_WRITTEN = "a call that writes a file to one of time"
 RECALLED = "a search of 100,000 entries of history"
 
 GOALS = (
@@ -78,6 +80,8 @@ GOALS = (
     Goal(CACHED, "%", {EMBEDDED: 90}, at_least=True),
     Goal(SCOPED, "ratio", _both(1.05, 1.05)),
     Goal(BUDGETED, "ratio", _both(1.05, 1.05)),
+    Goal(FILE_READ, "ratio", _both(1.2, 1.2)),
+    Goal(FILE_WRITTEN, "ratio", _both(1.2, 1.2)),
     Goal(RECALLED, "ms", _both(50, 50)),
 )
 
