@@ -1,5 +1,6 @@
 """Agent profiles: who answers, with which model, within which limits, with which tools."""
 
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -14,6 +15,7 @@ from nanohost.accounts import audit
 from tools.consent import validate_modes
 from tools.gate import AgentTools
 from tools.taint import Policy
+from tools.workspace.store import set_aside
 
 DEFAULT_AGENT = "default"
 
@@ -324,10 +326,12 @@ class Agent(models.Model):
             )
 
     def remove(self) -> None:
-        """Delete it, and tell the audit log what it was."""
+        """Delete it, and tell the audit log what it was. Its files stay, for as long as their owners: no other agent
+        sees them."""
         with transaction.atomic():
             audit.record("agent.deleted", about=self, before=self.profile())
             self.delete()
+            transaction.on_commit(partial(set_aside, self.name))
 
 
 # The fields of an agent that its versions keep.

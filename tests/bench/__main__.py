@@ -6,7 +6,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import cache, control, growth, hosts, openai_api, profile, recall, results, speed
+from tests.bench import cache, control, files, growth, hosts, openai_api, profile, recall, results, speed
 from tests.support.hosts import ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -36,6 +36,9 @@ def main() -> None:
             for shape, host in both.items():
                 took = recall.milliseconds(host.environment, 200 if quick else 100_000)
                 found[speed.RECALLED][shape].append(took)
+                reading, writing = files.ratios(host.environment, 5 if quick else 200)
+                found[speed.FILE_READ][shape].append(reading)
+                found[speed.FILE_WRITTEN][shape].append(writing)
             for name, goal in ((control.SCOPES, speed.SCOPED), (control.BUDGET, speed.BUDGETED)):
                 for shape, host in both.items():
                     key = control.narrow_key(host.environment, name)

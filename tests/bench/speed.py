@@ -64,6 +64,8 @@ SCOPED = "a turn with a key of scopes to one without"
 BUDGETED = "a turn with a budget to one without"
 COMPLETED = "a chat completion of /v1 to the turn by /api/v1"
 COMPLETED_FIRST = "its first piece of text to that one's"
+FILE_READ = "a call that reads files to one of time"
+FILE_WRITTEN = "a call that writes a file to one of time"
 RECALLED = "a search of 100,000 entries of history"
 
 GOALS = (
@@ -82,6 +84,8 @@ GOALS = (
     Goal(BUDGETED, "ratio", _both(1.05, 1.05)),
     Goal(COMPLETED, "ratio", _both(1.1, 1.1)),
     Goal(COMPLETED_FIRST, "ratio", _both(1.1, 1.1)),
+    Goal(FILE_READ, "ratio", _both(1.2, 1.2)),
+    Goal(FILE_WRITTEN, "ratio", _both(1.2, 1.2)),
     Goal(RECALLED, "ms", _both(50, 50)),
 )
 

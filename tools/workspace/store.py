@@ -243,7 +243,8 @@ class Workspace:
 
     def _trust(self, key: str, mark: str) -> None:
         if mark:
-            self._write(mark.encode(), into=(self._rooms["trusted"], key))
+            # One that a crash loses, or leaves empty, fits no content: the file is not trusted then, which is safe.
+            self._write(mark.encode(), into=(self._rooms["trusted"], key), synced=False)
         else:
             with suppress(FileNotFoundError):
                 os.unlink(key, dir_fd=self._rooms["trusted"])
@@ -257,7 +258,8 @@ class Workspace:
         """Keep what a file was, for whoever wants it back within a day."""
         self._sweep()
         key, room = _key(parts), self._rooms["former"]
-        self._write(content or b"", into=(room, f"{key}.{state}"))
+        # Of a file that was not there, the name says all.
+        self._write(content or b"", into=(room, f"{key}.{state}"), synced=content is not None)
         for other in {"absent", "trusted", "untrusted"} - {state}:
             with suppress(FileNotFoundError):
                 os.unlink(f"{key}.{other}", dir_fd=room)
@@ -274,15 +276,17 @@ class Workspace:
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path, dir_fd=self._rooms[room])
 
-    def _write(self, content: bytes, *, into: tuple[int, str]) -> None:
-        """Write a file and put it in its place once it is on the disk: nobody ever sees half of it."""
+    def _write(self, content: bytes, *, into: tuple[int, str], synced: bool = True) -> None:
+        """Write a file and put it in its place once it is on the disk: nobody ever sees half of it. ``synced``: also
+        after a crash of the machine, which costs a wait for the disk."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         parts, name = self._rooms["parts"], secrets.token_hex(16)
         try:
             with open(os.open(name, flags, 0o600, dir_fd=parts), "wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                if synced:
+                    file.flush()
+                    os.fsync(file.fileno())
             # It takes a link's own place, and follows none.
             os.rename(name, into[1], src_dir_fd=parts, dst_dir_fd=into[0])
         except OSError as error:
@@ -316,6 +320,14 @@ def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def set_aside(agent: str) -> None:
+    """Put an agent's workspaces under a name that no agent can have: another of its name begins without them. Who
+    deletes an owner's, finds them there as well."""
+    base = Path(settings.WORKSPACES_DIR)
+    with suppress(FileNotFoundError):
+        os.rename(base / agent, base / f"{agent}.{secrets.token_hex(8)}")
 
 
 def erase(owner_id: int) -> None:

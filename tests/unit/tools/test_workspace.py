@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
+from agent.models import Agent
 from nanohost.lib.clock import from_now
 from nanohost.lib.ids import new_id
 from tests.support.hosts import ROOT
@@ -379,3 +380,18 @@ def test_the_tools_say_what_they_are():
     assert [get(name).effects for name in NAMES] == ["read", "write", "write", "read", "read", "write"]
     assert all(get(name).inline and get(name).requires == ("openat2",) for name in NAMES)
     assert Path(agent_tools.__file__).parent.name == "workspace"
+
+
+def test_another_agent_of_a_deleted_one_s_name_begins_without_its_files(settings, owner):
+    gone = Agent.objects.create(name="clerk")
+    with open_workspace(agent="clerk", owner_id=owner.pk) as workspace:
+        workspace.write("a.md", b"of the first clerk", trusted=True)
+    gone.remove()
+    Agent.objects.create(name="clerk").remove()  # which has none
+    with open_workspace(agent="clerk", owner_id=owner.pk) as workspace:
+        assert workspace.entries() == []
+        assert not workspace.is_trusted("a.md", b"of the first clerk")
+    kept = list(settings.WORKSPACES_DIR.rglob("a.md"))
+    assert [each.read_bytes() for each in kept] == [b"of the first clerk"]
+    store.erase(owner.pk)
+    assert not list(settings.WORKSPACES_DIR.rglob("a.md"))
