@@ -7,7 +7,7 @@ tells; the same import, run again, finds them as they are to be and stores the r
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ from agent.models import Agent
 from nanohost.accounts import audit
 from nanohost.lib import env
 from nanohost.lib.process import user_of_this
-from nanohost.nanobot_config import agents, parts
+from nanohost.nanobot_config import agents, parts, servers
 from nanohost.nanobot_config.errors import Refused
-from nanohost.nanobot_config.models import ConfigPart
+from nanohost.nanobot_config.models import ConfigPart, PartKind
 from nanohost.nanobot_config.parts import BASES, HEADERS, Key, Part, Secret
 from nanohost.nanobot_config.reading import as_text, parse, read_document
 from nanohost.nanobot_config.schema import (
@@ -40,6 +40,7 @@ from nanohost.nanobot_config.schema import (
     variable_of,
 )
 from nanohost.nanobot_config.secret_files import SecretFiles
+from tools.mcp.models import McpServer
 
 # Of a value, so much is shown.
 _SHOWN = 80
@@ -76,7 +77,7 @@ class Report:
 _WORDS: dict[Place, str] = {
     ("channels",): "off: this host has no channels yet",
     ("tools",): "no tool here uses it",
-    ("tools", "mcpServers"): "off: this host starts no MCP servers yet",
+    ("tools", "mcpServers"): "of an MCP server, which is off until somebody enables it",
     ("tools", "allowedPaths"): "not in force: WORKSPACE_READ_FOLDERS says what agents may read besides their workspace",
     (
         "tools",
@@ -129,6 +130,7 @@ class _Import:
         self._headers = headers_in(files.read(HEADERS) or "")
         self._was = deepcopy(self._bases), deepcopy(self._headers)
         self._fields: dict[str, Any] = {}
+        self._servers: list[McpServer] = []
 
     # --- what is to be done ------------------------------------------------------------------------------------
 
@@ -143,6 +145,8 @@ class _Import:
             for place in [each for each in part.leaves if not _is_filled(part, each)]:
                 self._decide_leaf(key, part, place, row)
             self._decide_gone(key, part, row)
+            if key[0] == PartKind.MCP_SERVER:
+                self._decide_server(key, part, row)
         if (self._bases, self._headers) != self._was:
             if self._bases != self._was[0]:
                 self.contents[BASES] = "".join(f"{name}={address}\n" for name, address in sorted(self._bases.items()))
@@ -260,6 +264,28 @@ class _Import:
                 if place not in secret_places and place not in part.leaves and not _covers(part, place):
                     self._say((*parts.place_of(key), *place), Fate.REMOVED, "it is not in the file any more")
 
+    def _decide_server(self, key: Key, part: Part, row: ConfigPart | None) -> None:
+        """A server of this host is made of it, unless it is there as it was, or there by somebody's own hand."""
+        name, place = servers.name_of(key[1]), as_text(parts.place_of(key))
+        server = McpServer.objects.select_for_update().filter(name=name).first()
+        if server and row and row.said() == _said(part):
+            return
+        if server and not row:
+            self.report.warnings.append(f"{place}: an MCP server {name} is there already, and stays as it is.")
+            return
+        server = server or McpServer(name=name)
+        try:
+            servers.put(server, part, self._value_of(part))
+        except servers.NoServer as why:
+            self.report.warnings.append(f"{place}: {why}. It is kept, and no MCP server is made of it.")
+            return
+        self._servers.append(server)
+        self.report.changed = True
+        self.report.hints.append(f"The MCP server {name} is stored, and off. Next: manage.py mcp check {name}")
+
+    def _value_of(self, part: Part) -> Callable[[Secret], Any]:
+        return lambda secret: part.values[secret] if secret in part.values else self.files.read(secret.file)
+
     def _of_providers(self) -> set[str]:
         return {BASES, HEADERS, *(row.key.lower() for row in PROVIDERS.values())}
 
@@ -338,6 +364,11 @@ class _Import:
         self.agent.save_version(by=user_of_this())
         for key, part in self.parts.items():
             self._store_part(key, part)
+        for server in self._servers:
+            before = McpServer.objects.get(pk=server.pk).said() if server.pk else None
+            server.save()
+            action = "mcp_server.changed" if before else "mcp_server.added"
+            audit.record(action, about=server, name=server.name, before=before, after=server.said())
         for name in sorted(self.contents):
             if self.contents[name] != self.files.read(name):
                 audit.record("secret_file.written", kind="file", key=name, name=name)
@@ -354,9 +385,8 @@ class _Import:
         kind, name = key
         row = self.rows.get(key) or ConfigPart(kind=kind, name=name)
         before = row.said() if row.pk else None
-        row.settings = part.settings()
-        row.secrets = sorted((each.as_row() for each in part.secrets), key=json.dumps)
-        row.was_enabled = row.settings.get("enabled") is True
+        said = _said(part)
+        row.settings, row.secrets, row.was_enabled = said["settings"], said["secrets"], said["was_enabled"]
         if before == row.said():
             return
         row.save()
@@ -367,6 +397,13 @@ class _Import:
         told = {secret.file for row in ConfigPart.objects.all() for secret in secrets_of(row)}
         for name in self.files.stored() - told:
             self.files.remove(name)
+
+
+def _said(part: Part) -> dict[str, Any]:
+    """What a row says of a part, as :meth:`ConfigPart.said` has it."""
+    config = part.settings()
+    secrets = sorted((each.as_row() for each in part.secrets), key=json.dumps)
+    return {"settings": config, "secrets": secrets, "was_enabled": config.get("enabled") is True}
 
 
 def _shown(value: Any) -> str:

@@ -30,6 +30,8 @@ from nanohost.nanobot_config.secret_files import SecretFiles
 from tests.support.factories import AgentFactory
 from tests.support.sources import read_settings
 from tests.support.tables import readable_tables
+from tools.mcp import keeping
+from tools.mcp.models import McpServer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 shapeless = pytest.mark.shapeless(reason="pure functions")
@@ -238,6 +240,57 @@ def test_other_clients_servers_are_taken(place):
     assert give(place, "--with-keys")["tools"]["mcpServers"]["files"]["env"] == {"A": SECRET}
     with pytest.raises(CommandError, match=r"tools\.mcpServers has it as well"):
         take(place, {"mcpServers": {"a": {}}, "tools": {"mcpServers": {"a": {}}}})
+
+
+def test_mcp_servers_are_made_servers_of_this_host_and_off(place, settings):
+    out, err = take(place, WHOLE)
+    near, far = McpServer.objects.get(name="files"), McpServer.objects.get(name="far")
+    assert (near.transport, near.command, far.transport, far.timeout_seconds) == ("stdio", "npx", "sse", 30)
+    assert not McpServer.objects.filter(enabled=True).exists()
+    assert "The MCP server far is stored, and off. Next: manage.py mcp check far" in out
+    assert SECRET not in json.dumps([near.said(), far.said()]) + out + err
+    # The worker finds the values in the files.
+    spec = keeping.spec_of(far)
+    assert (spec["url"], spec["headers"]) == (
+        f"https://far.example/{SECRET}-b",
+        {"Authorization": f"Bearer {SECRET}-c"},
+    )
+    settings.TOOL_SANDBOX = "none"
+    spec = keeping.spec_of(near)
+    assert spec["command"][-3:] == ["npx", "-y", f"{SECRET}-9"]
+    assert spec["environment"]["TOKEN"] == f"{SECRET}-a"
+
+    near.enabled = True
+    near.save()
+    take(place, WHOLE)
+    assert McpServer.objects.get(name="files").enabled  # the same file changes nothing
+    changed = {"mcpServers": {"files": {"command": "node", "env": {"TOKEN": f"{SECRET}-x"}}}}
+    take(place, changed)
+    near.refresh_from_db()
+    assert (near.command, near.arguments, near.enabled) == ("node", [], False)
+    assert keeping.spec_of(near)["environment"]["TOKEN"] == f"{SECRET}-x"
+    assert give(place, "--with-keys")["tools"]["mcpServers"]["files"] == changed["mcpServers"]["files"]
+
+
+def test_servers_that_can_be_none_here_or_are_there_already_are_told(place):
+    McpServer.objects.create(name="mine", command="own")
+    servers = {
+        "mine": {"command": "theirs"},
+        "Odd Name!": {"command": "x"},
+        "empty": {"enabledTools": ["a"]},
+        "preload": {"command": "x", "env": {"LD_PRELOAD": "/x"}},
+        "variable": {"command": "x", "env": {"A": "${SECRET_KEY}"}},
+    }
+    take(place, {"mcpServers": servers}, "--dry-run")
+    assert McpServer.objects.count() == 1
+    _, err = take(place, {"mcpServers": servers})
+    assert "tools.mcpServers.mine: an MCP server mine is there already, and stays as it is." in err
+    for name, why in (("empty", "neither a command"), ("preload", "LD_PRELOAD"), ("variable", "refers to a variable")):
+        (line,) = [line for line in err.splitlines() if line.startswith(f"tools.mcpServers.{name}: ")]
+        assert why in line
+    assert McpServer.objects.get(name="mine").command == "own"
+    assert McpServer.objects.exclude(name="mine").get().name.startswith("odd-name-")
+    assert give(place, "--with-keys")["tools"]["mcpServers"] == servers
 
 
 # --- variables ---------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from typing import Any
 from django.conf import settings
 
 from nanohost.lib import env
+from nanohost.lib.redaction import remember
 from tools.errors import Interrupted
 from tools.mcp.errors import NotStarted
 from tools.mcp.frames import packed, unpacked
-from tools.mcp.models import SECRET_NAME, McpServer, Transport
+from tools.mcp.models import IMPORTED, SECRET_NAME, McpServer, Transport
 from tools.outbound import urls
 from tools.sandbox import modes
 from tools.sandbox.box import BUBBLEWRAP, NONE
@@ -175,7 +176,7 @@ def spec_of(server: McpServer) -> dict[str, Any]:
         }
     given = {variable: _secret(secret) for variable, secret in server.environment.items()}
     environment = {"PATH": _path(), "HOME": "/tmp", "LANG": "C.UTF-8", **given}  # noqa: S108 -- the box's own
-    program = [server.command, *server.arguments]
+    program = [server.command, *_arguments(server.arguments)]
     return {
         "name": server.name,
         "command": _in_a_box(program, network=server.network),
@@ -186,9 +187,34 @@ def spec_of(server: McpServer) -> dict[str, Any]:
 
 def _secret(name: str) -> str:
     """The value of a secret; raises :class:`NotStarted` if it has none."""
-    if not SECRET_NAME.fullmatch(name) or not (value := env.raw_secret(name)):
-        raise NotStarted(f"the secret {name} is not set")
+    if not SECRET_NAME.fullmatch(name):
+        raise NotStarted(f"{name[:100]!r} is no secret of an MCP server")
+    if value := env.raw_secret(name) or _of_import(name):
+        return value
+    raise NotStarted(f"the secret {name} is not set")
+
+
+def _of_import(name: str) -> str:
+    """What an import of nanobot's config.json has put into a file for it; empty if there is none."""
+    if not name.startswith(IMPORTED):
+        return ""
+    try:
+        file = settings.DATA_DIR / "secrets" / "nanobot" / name.removeprefix(IMPORTED).lower()
+        value: str = file.read_text().strip()
+    except (OSError, UnicodeError):
+        return ""
+    remember(name, value)
     return value
+
+
+def _arguments(given: list[str]) -> list[str]:
+    """A program's arguments. One that is the name of a secret stands for it; an import keeps all of them in one."""
+    made = []
+    for each in given:
+        value = _secret(each) if SECRET_NAME.fullmatch(each) else each
+        is_list = each.startswith(IMPORTED) and value is not each
+        made += [str(one) for one in json.loads(value)] if is_list else [value]
+    return made
 
 
 def _header(name: str) -> str:

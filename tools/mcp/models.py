@@ -16,6 +16,9 @@ from tools.outbound import urls
 # host's environment, whoever writes it into a server's row.
 SECRET_NAME = re.compile(r"MCP_SECRET_[A-Z0-9_]{1,120}")
 
+# What the names of those begin with that an import of nanobot's config.json has put into files.
+IMPORTED = "MCP_SECRET_NANOBOT_"
+
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 # Those of the connection, and of the protocol.
 _OUR_HEADERS = re.compile(
@@ -106,7 +109,10 @@ class McpServer(models.Model):
     )
     command = models.CharField(max_length=500, blank=True, help_text="The program, such as python3 or /usr/bin/npx.")
     arguments = models.JSONField(
-        default=list, blank=True, validators=[validate_arguments], help_text="A list of texts, without secrets."
+        default=list,
+        blank=True,
+        validators=[validate_arguments],
+        help_text="A list of texts, without secrets.",
     )
     environment = models.JSONField(
         default=dict,
