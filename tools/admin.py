@@ -323,7 +323,7 @@ class RuleFilter(KnownValues):
             *("not_enabled", "withheld", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in GRANTABLE),
-            *("input_size", "arguments", "tainted", "rate:conversation", "rate:owner"),
+            *("input_size", "arguments", "destination", "tainted", "rate:conversation", "rate:owner"),
             *("consent:denied", "consent:expired", "consent:missing", "consent:changed"),
             *("limit:tool_rounds", "limit:time", "limit:tokens"),
             *("raised", "timeout", "crashed", "interrupted", "output", "unavailable", "mcp_changed"),

@@ -30,7 +30,7 @@ _HIDDEN = {"password": "(changed)"}
 _TELL_THEMSELVES = {
     *("auth.user", "auth.group", "django_celery_beat.periodictask", "accounts.apikey", "agent.agent"),
     *("tools.toolsetting", "scheduler.schedule", "agent.modelprice", "agent.budget"),
-    *("conversations.webhookendpoint", "conversations.delivery"),
+    *("conversations.webhookendpoint", "conversations.delivery", "conversations.channel", "conversations.destination"),
     *("accounts.legalhold", "conversations.intakepause"),
 }
 # Tables that say who has what: the columns of the one who has it, and of what that is.

@@ -78,6 +78,11 @@ def shell(settings):
     return {"name": "shell", "raw": '{"command": "id"}'}
 
 
+def to_nobody_it_knows(settings):
+    ToolSetting.objects.update_or_create(name="tell_somebody", defaults={"enabled": True})
+    return {"name": "tell_somebody", "raw": '{"text": "Hello", "to": "boss"}'}
+
+
 RULES = [
     *PROHIBITIONS,
     (lambda settings: {"name": "append_lines"}, "not_registered"),
@@ -85,6 +90,7 @@ RULES = [
     (shell, "permission_ceiling:SHELL"),
     (lambda settings: {"raw": "no json"}, "arguments"),
     (lambda settings: {"raw": '{"path": "x", "line": "one", "more": 1}'}, "arguments"),
+    (to_nobody_it_knows, "destination"),
     (tainted, "tainted"),
     (one_a_minute("conversation"), "rate:conversation"),
     (one_a_minute("owner"), "rate:owner"),
