@@ -1,6 +1,7 @@
 """Agents in the admin: who answers, with which model, within which limits, with which tools."""
 
 import json
+from collections.abc import Collection
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 from uuid import UUID
@@ -43,6 +44,7 @@ from nanohost.lib.admin import Lines, ModelAdmin, ReadOnlyAdmin, diff, link_to, 
 from tools import registry
 from tools.admin import ToolSettingAdmin
 from tools.models import ToolSetting
+from tools.registry import ORIGIN
 
 
 def _document(name: str, help_text: str) -> forms.CharField:
@@ -284,12 +286,16 @@ class AgentsToolAdmin(ToolSettingAdmin):
         if not request.user.has_perms(["tools.view_toolsetting", "agent.view_agent"]):
             raise PermissionDenied
         told = self.admin_site.each_context(request) | {"title": "Simulator", "opts": self.opts}
-        said = simulator.context(request, tainted_by=self.tainted_by)
+        said = simulator.context(request, tainted_by=self.tainted_by, destinations=self.destinations)
         return TemplateResponse(request, "admin/agent/simulator.html", told | said)
 
     def tainted_by(self, conversation_id: UUID) -> str:
         """What has tainted a conversation, if anything has: who knows conversations says so."""
         return ""
+
+    def destinations(self, agent: Agent) -> Collection[str]:
+        """Where an agent may write, by name: who knows channels says so."""
+        return (ORIGIN,)
 
     @admin.display(description="simulator")
     def simulator(self, setting: ToolSetting) -> str:

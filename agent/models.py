@@ -1,5 +1,6 @@
 """Agent profiles: who answers, with which model, within which limits, with which tools."""
 
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from agent.llm.providers import PROVIDERS
 from nanohost.accounts import audit
 from tools.consent import validate_modes
 from tools.gate import AgentTools
+from tools.registry import ORIGIN
 from tools.taint import Policy
 from tools.workspace.store import set_aside
 
@@ -266,12 +268,16 @@ class Agent(models.Model):
         """What people call it."""
         return self.display_name or self.name
 
-    def allowed_tools(self, *, tainted_by: str = "") -> AgentTools:
+    def allowed_tools(
+        self, *, tainted_by: str = "", destinations: Callable[[], Collection[str]] = lambda: (ORIGIN,)
+    ) -> AgentTools:
         """The allow list as the gate takes it. ``tainted_by``: from where untrusted text has entered the conversation
-        that asks, if some has."""
+        that asks, if some has. ``destinations``: where it may write, by name."""
         names = None if self.every_tool else frozenset(self.tools)
         policy: Policy = "off" if self.taint == Taint.OFF else "approve" if self.taint == Taint.APPROVE else "refuse"
-        return AgentTools(names=names, approvals=self.approvals, taint=policy, tainted_by=tainted_by)
+        return AgentTools(
+            names=names, approvals=self.approvals, taint=policy, tainted_by=tainted_by, destinations=destinations
+        )
 
     def own_model(self) -> str:
         """The model that is asked unless a request names another."""

@@ -1,7 +1,7 @@
 """Would this call run, and which rule decides? A page that asks the gate, which runs and stores nothing for it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ QUESTIONS = {
     "input_size": "Are the arguments small enough?",
     "arguments": "Are the arguments what the tool's schema asks for?",
     "denied": "Is the command none that is refused, whoever approves it?",
+    "destination": "Was this agent given the destination that it would write to?",
     "tainted": "Has nothing untrusted entered the conversation, or may it run all the same?",
     "rate:conversation": "Is one of the conversation's calls of this minute left?",
     "rate:owner": "Is one of the owner's calls of this minute left?",
@@ -68,13 +69,16 @@ class SimulatorForm(forms.Form):
             raise forms.ValidationError("There is no user of that name.")
         return int(found)
 
-    def verdict(self, *, tainted_by: str) -> Verdict:
-        """What the gate says where this has tainted the conversation; the form is valid."""
+    def verdict(self, *, tainted_by: str, destinations: Callable[[Agent], Collection[str]]) -> Verdict:
+        """What the gate says where this has tainted the conversation; the form is valid. ``destinations``: where an
+        agent may write, by name."""
         given = self.cleaned_data
         return gate.simulate(
             given["tool"],
             given["arguments"],
-            agent_tools=given["agent"].allowed_tools(tainted_by=tainted_by),
+            agent_tools=given["agent"].allowed_tools(
+                tainted_by=tainted_by, destinations=lambda: destinations(given["agent"])
+            ),
             owner_id=given["owner"],
             conversation_id=given["conversation"],
         )
@@ -84,9 +88,12 @@ class SimulatorForm(forms.Form):
 SUPPOSED = "a page that was fetched"
 
 
-def context(request: HttpRequest, *, tainted_by: Callable[[UUID], str]) -> dict[str, Any]:
+def context(
+    request: HttpRequest, *, tainted_by: Callable[[UUID], str], destinations: Callable[[Agent], Collection[str]]
+) -> dict[str, Any]:
     """What the page shows: the form; and, of one that is filled in, or of a call that is named, what the gate says: as
-    it is, and if the conversation were tainted. ``tainted_by``: what has tainted a conversation, if anything has."""
+    it is, and if the conversation were tainted. ``tainted_by``: what has tainted a conversation, if anything has.
+    ``destinations``: where an agent may write, by name."""
     call = _call(request)
     form = SimulatorForm(request.POST) if request.method == "POST" else SimulatorForm(call or _given(request))
     if request.method != "POST" and not call:
@@ -95,7 +102,9 @@ def context(request: HttpRequest, *, tainted_by: Callable[[UUID], str]) -> dict[
         return {"form": form, "is_call": bool(call)}
     conversation_id = form.cleaned_data["conversation"]
     tainted = tainted_by(conversation_id) if conversation_id else ""
-    verdict, if_tainted = form.verdict(tainted_by=tainted), form.verdict(tainted_by=tainted or SUPPOSED)
+    verdict, if_tainted = (
+        form.verdict(tainted_by=by, destinations=destinations) for by in (tainted, tainted or SUPPOSED)
+    )
     steps = [{"rule": rule, "asks": question(rule), "passed": True, "message": ""} for rule in verdict.passed]
     if refusal := verdict.refusal:
         met = {"rule": refusal.rule, "asks": question(refusal.rule), "passed": False, "message": shown(str(refusal))}

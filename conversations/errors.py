@@ -1,5 +1,6 @@
 """What can go wrong with conversations and turns."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from nanohost.lib.errors import Problem
@@ -38,6 +39,18 @@ class TooManyTurns(Problem):
     """As many turns of the key are open as may be."""
 
     code, status, title = "too_many_turns", 429, "Too many turns of this API key are open; try again after Retry-After."
+
+
+class UnknownDestination(Problem):
+    """An agent would write to somewhere that it was not given."""
+
+    code, status, title = "unknown_destination", 400, "The agent was given no destination of that name."
+
+    @classmethod
+    def named(cls, name: str, known: Iterable[str]) -> "UnknownDestination":
+        """Of this name, where there are these."""
+        there_are = ", ".join(sorted(known)) or "none"
+        return cls(f"There is no destination named {name[:64]!r} for this agent; there are: {there_are}.")
 
 
 class UnknownAgent(Problem):

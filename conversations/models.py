@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from agent.models import Agent
 from conversations import announced
+from conversations.channel_models import MAX_EXTERNAL_ID, Channel, Chat
 from conversations.kinds import TOOLS, TURNS, Kind
 from conversations.statuses import ACTIVE, FINAL, OPEN, TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
@@ -977,12 +978,15 @@ class WebhookEndpoint(models.Model):
 
 
 class DeliveryStatus(models.TextChoices):
-    """Where a delivery stands; the last two are final."""
+    """Where a delivery stands; the last four are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
     DELIVERED = "delivered"
     FAILED = "failed"
+    # It was begun to be sent, and nobody knows whether it is there.
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
 
 
 OPEN_DELIVERY = (DeliveryStatus.QUEUED, DeliveryStatus.RUNNING)
@@ -1001,12 +1005,21 @@ class DeliveryQuerySet(LeaseQuerySet["Delivery"]):
         return self.filter(Q(status=DeliveryStatus.QUEUED) & on_time | Delivery.expired())
 
     def claimable(self) -> Self:
-        """Due ones, to endpoints that are not sent as many at this moment as one may be; the mail server is one."""
+        """Due ones, to endpoints that are not sent as many at this moment as one may be; the mail server is one, and so
+        is each account of a channel. To a chat goes one after the other, and nothing to a platform that has asked for
+        time."""
         held = Delivery.objects.filter(status=DeliveryStatus.RUNNING, lease_until__gt=Now()).order_by("pk")
         full = slice(Delivery.MAX_AT_ONCE - 1, Delivery.MAX_AT_ONCE)
         to_endpoint = held.filter(endpoint=OuterRef("endpoint"))
-        to_mail_server = held.filter(endpoint=None, channel=OuterRef("channel"))
-        return self.due().filter(~Exists(to_endpoint[full]), ~Exists(to_mail_server[full]))
+        to_mail_server = held.filter(endpoint=None, account=None, channel=OuterRef("channel"))
+        to_account = held.filter(account=OuterRef("account"))
+        earlier = Delivery.objects.open().filter(chat=OuterRef("chat"), number__lt=OuterRef("number")).order_by()
+        wants_time = Channel.objects.filter(pk=OuterRef("account"), held_until__gt=Now()).order_by()
+        return self.due().filter(
+            ~Exists(to_endpoint[full]),
+            ~Exists(to_mail_server[full]),
+            Q(account=None) | ~Exists(to_account[full]) & ~Exists(earlier) & ~Exists(wants_time),
+        )
 
 
 class Delivery(Leased):
@@ -1023,6 +1036,8 @@ class Delivery(Leased):
 
         WEBHOOK = "webhook"
         EMAIL = "email"
+        # By an account of a platform, to a chat.
+        CHAT = "chat"
 
     id = models.UUIDField(
         primary_key=True, default=new_id, editable=False, help_text="Receivers know it by this, however often it comes."
@@ -1042,8 +1057,40 @@ class Delivery(Leased):
     recipient = models.CharField(
         max_length=MAX_ADDRESS, blank=True, db_default="", help_text="The address that an e-mail goes to."
     )
-    kind = models.CharField(max_length=32, help_text="The kind of event that it tells of.")
-    data = models.JSONField(help_text="What it tells: ids and facts, no contents.")
+    account = models.ForeignKey(
+        "Channel",  # the model, which the choices above hide
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="deliveries",
+        db_index=False,
+        help_text="The channel that a message to a chat goes by.",
+    )
+    chat = models.ForeignKey(
+        Chat,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="deliveries",
+        db_index=False,
+        help_text="The chat that it goes to.",
+    )
+    number = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The order in which messages go to the chat."
+    )
+    conversation_id = models.UUIDField(null=True, blank=True, help_text="Where a message to a chat was said.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="And in which turn.")
+    in_reply_to = models.CharField(
+        max_length=MAX_EXTERNAL_ID, blank=True, db_default="", help_text="The platform's id of what it answers."
+    )
+    external_id = models.CharField(
+        max_length=MAX_EXTERNAL_ID,
+        blank=True,
+        db_default="",
+        help_text="The platform's own id of it, once it is there.",
+    )
+    kind = models.CharField(max_length=32, help_text="The kind of event that it tells of, or of message that it is.")
+    data = models.JSONField(help_text="What it tells: of an event ids and facts; of a message to a chat what it says.")
     owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose event it is, if it is somebody's.")
     status = models.CharField(max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.QUEUED)
 
@@ -1069,6 +1116,13 @@ class Delivery(Leased):
             # Few have failed; the overview counts the latest.
             models.Index(
                 fields=["-created_at"], condition=models.Q(status=DeliveryStatus.FAILED), name="deliveries_failed"
+            ),
+            models.Index(fields=["account", "-created_at"], name="deliveries_of_a_channel"),
+            models.Index(fields=["chat", "number"], name="deliveries_of_a_chat"),
+            models.Index(
+                fields=["conversation_id"],
+                condition=models.Q(conversation_id__isnull=False),
+                name="deliveries_of_what_was_said",
             ),
         ]
 

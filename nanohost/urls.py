@@ -35,6 +35,7 @@ urlpatterns = [
     path("api/v1/", include("scheduler.api.urls")),
     path("api/schema/openai", OpenAISchema.as_view()),
     path("v1/", include("conversations.openai_api.urls")),
+    path("channels/", include("conversations.api.channels")),
 ]
 
 handler400 = problems.bad_request

@@ -53,7 +53,10 @@ FIRST |= {"test_docs_tools", "test_patterns", "test_chat"}
 # Tests that use these are one process's, so that there is one of each host and not one a process: a start costs seconds
 # of the processor, and an idle host some hundredths. They are the tests of the API, and these.
 SHARED_HOSTS = frozenset({"host", "impatient", "mortal"})
-SHARERS = ("tests/api/", "tests/host/test_logs.py", "tests/host/test_metrics.py")
+SHARERS = (
+    *("tests/api/", "tests/host/test_logs.py", "tests/host/test_metrics.py"),
+    "tests/commands/test_chat_command.py",
+)
 
 
 class ByFile(LoadFileScheduling):

@@ -1,10 +1,10 @@
 """The gate: the only way to a tool.
 
 A call runs only if the tool is registered, inside the settings' ceiling, enabled in the admin, allowed to this agent,
-granted every permission it declares, its input fits the size and the schema, no untrusted text in the conversation
-stands against it, and its rate limits have a place left. The first rule that says no names itself in the outcome. The
-gate decides when a call is asked for and again when it starts, since what was allowed may have been taken back in
-between.
+granted every permission it declares, its input fits the size and the schema, it writes to no destination that the agent
+was not given, no untrusted text in the conversation stands against it, and its rate limits have a place left. The first
+rule that says no names itself in the outcome. The gate decides when a call is asked for and again when it starts, since
+what was allowed may have been taken back in between.
 """
 
 import difflib
@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ from tools.errors import CallLost, Interrupted, UnknownTool
 from tools.limits import Limit
 from tools.models import Approval, CallStatus, ToolCall, ToolSetting
 from tools.permissions import grantable
-from tools.registry import RegisteredTool
+from tools.registry import ORIGIN, RegisteredTool
 from tools.requirements import why_missing
 from tools.runners import KINDS, AdmittedCall
 from tools.taint import Policy
@@ -54,13 +54,15 @@ class AgentTools:
 
     ``approvals``: which of its calls wait for consent, see :mod:`tools.consent`. ``tainted_by``: from where untrusted
     text has entered the conversation that asks; empty: none has. ``taint``: what the agent says of calls with effects
-    or egress once some has.
+    or egress once some has. ``destinations``: where it may write from the conversation that asks, by name; asked only
+    for a tool that writes somewhere.
     """
 
     names: frozenset[str] | None
     approvals: Mapping[str, str] = field(default_factory=dict)
     taint: Policy = "off"
     tainted_by: str = ""
+    destinations: Callable[[], Collection[str]] = lambda: (ORIGIN,)
 
     def include(self, name: str) -> bool:
         return self.names is None or name in self.names
@@ -188,6 +190,26 @@ def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[
     return arguments
 
 
+def check_destination(tool: RegisteredTool, agent_tools: AgentTools, arguments: Mapping[str, Any]) -> None:
+    """Raises :class:`Refused` if a call would write to somewhere that the agent was not given."""
+    _passed(_leading_somewhere(tool, agent_tools, arguments))
+
+
+def _leading_somewhere(
+    tool: RegisteredTool, agent_tools: AgentTools, arguments: Mapping[str, Any]
+) -> Generator[str, None, None]:
+    if not tool.writes_to:
+        return
+    wanted, given = str(arguments.get(tool.writes_to, ORIGIN)), agent_tools.destinations()
+    if wanted not in given:
+        there_are = ", ".join(sorted(given)) or "none"
+        raise Refused(
+            "destination",
+            f"There is no destination named {clip(wanted, 100)!r} for this agent; there are: {there_are}.",
+        )
+    yield "destination"
+
+
 def check_taint(tool: RegisteredTool, agent_tools: AgentTools) -> None:
     """Raises :class:`Refused` if untrusted text in the conversation stands against a call."""
     _passed(_withstanding_taint(tool, agent_tools))
@@ -233,6 +255,7 @@ def simulate(
 def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[str, None, tuple[dict[str, Any], str]]:
     tool, setting = yield from _admitting(call.tool_name, agent_tools)
     arguments = yield from _fitting(tool, setting, raw)
+    yield from _leading_somewhere(tool, agent_tools, arguments)
     yield from _withstanding_taint(tool, agent_tools)
     if exceeded := limits.exceeded_by(call, setting):
         raise _too_many(call, *exceeded)
@@ -293,7 +316,8 @@ def request(
         effects = registry.get(tool_name).effects
         if refused is None:
             tool, setting = admit(tool_name, agent_tools=agent_tools)
-            check_arguments(tool, setting, arguments)
+            given = check_arguments(tool, setting, arguments)
+            check_destination(tool, agent_tools, given)
             check_taint(tool, agent_tools)
             rate_limited, four_eyes = setting.rate_limited, setting.four_eyes
             consent = consent_rule(tool, setting, agent_tools)
@@ -426,6 +450,7 @@ def _decide_and_run(
         allowed = agent_tools(call)
         tool, setting = admit(call.tool_name, agent_tools=allowed)
         arguments = check_arguments(tool, setting, call.whole_arguments)
+        check_destination(tool, allowed, arguments)
         check_taint(tool, allowed)
         if (call.consent or consent_rule(tool, setting, allowed)) and (rule := approvals.standing(call)):
             raise Refused(rule, _WITHOUT_CONSENT[rule].format(call.tool_name))

@@ -69,6 +69,10 @@ class Untrusted(str):
         return made
 
 
+# What an agent calls the place where it was spoken to: it may always write there.
+ORIGIN = "origin"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RegisteredTool:
     """A tool as the gate and the model know it.
@@ -79,7 +83,8 @@ class RegisteredTool:
     its process is given. ``module``: the one that registers it. ``runner``: what runs its calls, for the gate.
     ``untrusted``: what it returns may come from anybody, as a web page does. ``stays_inside``: it changes nothing but
     what the agent keeps for this owner, and marks what it writes in a conversation that is tainted. ``requires``: what
-    its machine must have, by names of :mod:`tools.requirements`. ``withheld``: why nobody may use it now, whoever has
+    its machine must have, by names of :mod:`tools.requirements`. ``writes_to``: the argument that names a destination,
+    of a tool that writes to one; the gate looks at it. ``withheld``: why nobody may use it now, whoever has
     enabled it, or "" if it may be used; None for those that are of this code. ``given_schema``: of a tool that is no
     function of ours.
     """
@@ -95,6 +100,7 @@ class RegisteredTool:
     untrusted: bool = False
     stays_inside: bool = False
     requires: tuple[str, ...] = ()
+    writes_to: str = ""
     withheld: str | None = None
     given_schema: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
@@ -153,6 +159,7 @@ def tool(
     stays_inside: bool = False,
     requires: Sequence[str] = (),
     boxed: bool = False,
+    writes_to: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a typed function as a tool; raises :class:`ToolDefinitionError` for one that cannot be one.
 
@@ -184,6 +191,8 @@ def tool(
             raise ToolDefinitionError(f"{tool_name}: only an inline tool that has effects stays inside.")
         if unknown := set(requires) - set(KNOWN):
             raise ToolDefinitionError(f"{tool_name}: requires is of {', '.join(KNOWN)}; not {', '.join(unknown)}.")
+        if writes_to and writes_to not in inspect.signature(function).parameters:
+            raise ToolDefinitionError(f"{tool_name}: writes_to names one of its arguments, not {writes_to!r}.")
         if inline and (secrets or inspect.iscoroutinefunction(function)):
             raise ToolDefinitionError(f"{tool_name}: a tool with a caller has no secrets, and is no coroutine.")
         if timeout is not None and not 0 < timeout < 86_400:
@@ -211,6 +220,7 @@ def tool(
             untrusted=Permission.NET_HTTP in needed if untrusted is None else untrusted,
             stays_inside=stays_inside,
             requires=tuple(requires),
+            writes_to=writes_to,
         )
         _awaiting_schema[tool_name] = function
         return function

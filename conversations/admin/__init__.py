@@ -3,6 +3,7 @@
 # Each registers its pages.
 from conversations.admin import (
     approval,
+    channels,
     compaction,
     conversation,
     deferred,
@@ -16,6 +17,7 @@ from conversations.admin import (
 
 __all__ = [
     "approval",
+    "channels",
     "compaction",
     "conversation",
     "deferred",

@@ -22,9 +22,10 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from conversations import announced
 from conversations.deliveries import emails, endpoints, outbox, signatures, webhooks
-from conversations.engine import announcements
+from conversations.engine import announcements, outgoing
 from conversations.models import Delivery, DeliveryStatus, WebhookEndpoint
 from nanohost.lib.admin import (
+    CANCEL,
     REQUEUE,
     SHOWN_ONCE,
     TOGGLE,
@@ -165,6 +166,7 @@ class DeliveryAdmin(GrowingAdmin):
         "created_at",
         "kind",
         "endpoint",
+        "account",
         "recipient",
         "status",
         "attempts",
@@ -172,14 +174,15 @@ class DeliveryAdmin(GrowingAdmin):
         "what_failed",
         "run_after",
     ]
-    list_filter = ["created_at", "status", "endpoint"]
-    list_prefetch_related = ["endpoint"]
+    list_filter = ["created_at", "status", "endpoint", "account"]
+    list_prefetch_related = ["endpoint", "account"]
     search_fields = ["id"]
     search_help_text = "An id of a delivery, or its beginning: what stands behind msg_ in webhook-id or Message-ID."
-    actions = ["send_again"]
-    readonly_fields = ["message_id", "its_endpoint", "payload", "each_try", "again"]
+    actions = ["send_again", "cancel"]
+    readonly_fields = ["message_id", "its_endpoint", "its_chat", "said_in", "payload", "each_try", "again"]
     fieldsets = [
         (None, {"fields": ["message_id", "its_endpoint", "recipient", "kind", "status", "again", "payload"]}),
+        ("In a chat", {"fields": ["account", "its_chat", "number", "said_in", "in_reply_to", "external_id"]}),
         ("Attempts", {"fields": ["attempts", "each_try", "last_status", "error", "run_after", "expires_at"]}),
         ("How it is run", {"fields": ["channel", "worker", "fence", "lease_until", "notified_at"]}),
         ("Time", {"fields": ["created_at", "ended_at"]}),
@@ -204,8 +207,21 @@ class DeliveryAdmin(GrowingAdmin):
         endpoint = delivery.endpoint
         return link_to("conversations_webhookendpoint", endpoint.pk, str(endpoint)) if endpoint else None
 
+    @admin.display(description="chat", empty_value="–")
+    def its_chat(self, delivery: Delivery) -> str | None:
+        chat = delivery.chat
+        return link_to("conversations_chat", chat.pk, str(chat)) if chat else None
+
+    @admin.display(description="conversation", empty_value="–")
+    def said_in(self, delivery: Delivery) -> str | None:
+        where = delivery.conversation_id
+        return link_to("conversations_conversation", where, str(where)) if where else None
+
     @admin.display(description="what it says")
     def payload(self, delivery: Delivery) -> str:
+        if delivery.channel == Delivery.Channel.CHAT:
+            said = "\n".join(str(value) for value in delivery.data.values())
+            return format_html('<pre class="code" tabindex="0">{}</pre>', shown(said))
         if delivery.channel == Delivery.Channel.EMAIL:
             return format_html('<pre class="code" tabindex="0">{}</pre>', shown(str(emails.message_of(delivery).body)))
         said = json.dumps(json.loads(webhooks.body_of(delivery)), indent=2, ensure_ascii=False)
@@ -242,6 +258,11 @@ class DeliveryAdmin(GrowingAdmin):
     @admin.action(description="Send the selected deliveries again", permissions=[REQUEUE])
     def send_again(self, request: HttpRequest, chosen: QuerySet[Delivery]) -> None:
         self._send_again(request, list(chosen))
+
+    @admin.action(description="Cancel the selected deliveries", permissions=[CANCEL])
+    def cancel(self, request: HttpRequest, chosen: QuerySet[Delivery]) -> None:
+        cancelled = sum(outgoing.cancel(delivery) for delivery in chosen)
+        messages.success(request, f"{cancelled} of {len(chosen)} are cancelled; the others are on their way, or ended.")
 
     def _send_again(self, request: HttpRequest, chosen: list[Delivery]) -> None:
         sent = sum(announcements.send_again(delivery) for delivery in chosen)

@@ -5,8 +5,8 @@ by a sweep. Whoever dies between sending and storing has it sent again, with the
 """
 
 import random
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -17,6 +17,7 @@ from django.db.models import F
 from django.db.models.functions import Least
 from django.utils import timezone
 
+from conversations.channel_models import Channel, Chat
 from conversations.deliveries import endpoints
 from conversations.models import MAX_REASON, Delivery, DeliveryStatus, WebhookEndpoint
 from nanohost.lib import lease
@@ -25,10 +26,14 @@ from nanohost.lib.lease import RELEASED
 
 # Seconds after an attempt has failed, as the Standard Webhooks suggest; from then on the last, until the time is up.
 WAITS = (5, 300, 1800, 2 * 3600, 5 * 3600, 10 * 3600)
+# And of what is said in a chat, where somebody waits for it and more may wait behind it.
+WAITS_OF_CHATS = (2, 10, 30, 120, 600, 1800)
 # How much longer one may wait: what failed together does not come back together.
 JITTER = 1.2
 # Of what was notified of, a sweep finds what is due only so much later.
 NOTIFIED_FOR = timedelta(seconds=lease.NOTIFIED_FOR)
+# A platform that asks for more time, in seconds, is asked again then.
+MAX_HOLD_SECONDS = 3600.0
 # It is tried for so long.
 TRIED_FOR = timedelta(days=1)
 
@@ -68,6 +73,45 @@ def put_emails(addresses: Iterable[str], kind: str, data: Mapping[str, Any], *, 
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What is to go to a chat. ``data``: as :class:`conversations.channels.base.Operation` has it. ``name``: what
+    whoever says it calls the chat."""
+
+    kind: str
+    data: Mapping[str, Any]
+    conversation_id: UUID | None = None
+    turn_id: UUID | None = None
+    in_reply_to: str = ""
+    name: str = ""
+
+
+def put_in_chat(chat: Chat, said: Sequence[Said]) -> list[Delivery]:
+    """Store what goes to a chat, in its order behind all that was stored before, in the caller's transaction."""
+    if not said:
+        return []
+    # Whoever stores something for the same chat waits for this: the numbers are in the order of the commits.
+    Chat.objects.filter(pk=chat.pk).update(next_number=F("next_number") + len(said))
+    after = Chat.objects.values_list("next_number", flat=True).get(pk=chat.pk)
+    rows = [
+        _new(
+            each.kind,
+            each.data,
+            chat.owner_id,
+            channel=Delivery.Channel.CHAT,
+            account_id=chat.channel_id,
+            chat=chat,
+            number=number,
+            recipient=each.name,
+            conversation_id=each.conversation_id,
+            turn_id=each.turn_id,
+            in_reply_to=each.in_reply_to,
+        )
+        for number, each in enumerate(said, start=after - len(said))
+    ]
+    return Delivery.objects.bulk_create(rows)
+
+
 def _new(kind: str, data: Mapping[str, Any], owner_id: int | None, **to: Any) -> Delivery:
     return Delivery(
         **to,
@@ -82,6 +126,23 @@ def _new(kind: str, data: Mapping[str, Any], owner_id: int | None, **to: Any) ->
 def id_of(delivery: Delivery) -> str:
     """What receivers know it by, whichever attempt it is."""
     return f"msg_{delivery.pk.hex}"
+
+
+def cancel(delivery: Delivery) -> bool:
+    """Have it sent no more; False if it is being sent, or has ended."""
+    waiting = Delivery.objects.filter(pk=delivery.pk, status=DeliveryStatus.QUEUED)
+    cancelled = waiting.update(status=DeliveryStatus.CANCELLED, ended_at=Now(), fence=F("fence") + 1)
+    if cancelled:
+        wake_next(delivery)
+    return bool(cancelled)
+
+
+def wake_next(delivery: Delivery) -> None:
+    """Have the next one to the same chat found at once, if it waited for this one."""
+    if delivery.chat_id:
+        waiting = Delivery.objects.filter(chat=delivery.chat_id, status=DeliveryStatus.QUEUED)
+        first = waiting.order_by("number").values_list("pk", flat=True)[:1]
+        Delivery.objects.filter(pk__in=list(first)).update(notified_at=None)
 
 
 def again(delivery: Delivery) -> bool:
@@ -105,10 +166,11 @@ def again(delivery: Delivery) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """A held delivery."""
+    """A held delivery. ``may_have_arrived``: who held it before has died, nobody knows when; of messages to chats."""
 
     delivery: Delivery
     fence: int
+    may_have_arrived: bool = False
 
     @property
     def id(self) -> UUID:
@@ -120,12 +182,14 @@ def claim(delivery_id: UUID, *, worker: str) -> Hold | None:
     with transaction.atomic():
         taken = Delivery.objects.claimable().filter(pk=delivery_id)
         claimed = Delivery.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS)
+        left = list(Delivery.objects.filter(pk=delivery_id, account__isnull=False).values_list("status", "fence"))
         if taken.update(attempts=F("attempts") + 1, run_after=None, **claimed) != 1:
             # If its endpoint is sent as many as it may be: whoever ends one of these finds this.
             Delivery.objects.due().filter(pk=delivery_id).update(notified_at=None)
             return None
-        row = Delivery.objects.select_related("endpoint").get(pk=delivery_id)
-    return Hold(delivery=row, fence=row.fence)
+        row = Delivery.objects.select_related("endpoint", "account", "chat").get(pk=delivery_id)
+    died = left == [(DeliveryStatus.RUNNING, row.fence - 1)]
+    return Hold(delivery=row, fence=row.fence, may_have_arrived=died)
 
 
 def _held(hold: Hold) -> Any:
@@ -152,7 +216,9 @@ class Outcome:
 
     ``status``: of the answer, if there was one. ``error``: why it was not delivered, for people; empty if it was.
     ``retry_after``: seconds before which the receiver does not want another. ``is_final``: no other attempt would end
-    otherwise. ``disable``: why the endpoint is not to be sent anything any more.
+    otherwise. ``disable``: why the endpoint is not to be sent anything any more. ``in_doubt``: nobody knows whether it
+    was delivered, and another attempt might deliver it twice. ``external_id``: what a platform calls it.
+    ``hold_account``: seconds for which the platform wants nothing else either.
     """
 
     status: int | None = None
@@ -160,24 +226,55 @@ class Outcome:
     retry_after: float = 0.0
     is_final: bool = False
     disable: str = ""
+    in_doubt: bool = False
+    external_id: str = ""
+    hold_account: float = 0.0
     took_ms: int = 0
 
+    def after(self, took_ms: int) -> "Outcome":
+        """The same, once it has taken so long."""
+        return replace(self, took_ms=took_ms)
 
-def settle(hold: Hold, outcome: Outcome) -> None:
-    """Store what an attempt has come to; nothing if somebody else holds the delivery by now."""
+
+def settle(hold: Hold, outcome: Outcome) -> bool:
+    """Store what an attempt has come to; nothing if somebody else holds the delivery by now. True if that was the last
+    of it, and it has not been delivered, as far as anybody knows."""
     told = {"tries": _with(hold, outcome), "last_status": outcome.status, "error": outcome.error[:MAX_REASON]}
+    over = {"lease_until": None, "ended_at": Now()} | told
     with transaction.atomic():
         if not outcome.error:
-            _held(hold).update(status=DeliveryStatus.DELIVERED, lease_until=None, ended_at=Now(), **told)
+            named = {"external_id": outcome.external_id} if outcome.external_id else {}
+            ended = _held(hold).update(status=DeliveryStatus.DELIVERED, **named, **over)
+            is_lost = False
+        elif outcome.in_doubt:
+            ended = is_lost = bool(_held(hold).update(status=DeliveryStatus.UNKNOWN, **over))
         elif outcome.is_final or not _put_off(hold, outcome, told):
-            given_up = {"status": DeliveryStatus.FAILED, "lease_until": None, "ended_at": Now()}
-            if _held(hold).update(**given_up, **told) and outcome.disable and hold.delivery.endpoint:
+            ended = is_lost = bool(_held(hold).update(status=DeliveryStatus.FAILED, **over))
+            if ended and outcome.disable and hold.delivery.endpoint:
                 endpoints.disable(hold.delivery.endpoint, because=outcome.disable)
+        else:
+            ended = is_lost = False
+        if hold.delivery.account_id:
+            _tell_account(hold.delivery.account_id, outcome)
+            if ended:
+                wake_next(hold.delivery)
+    return is_lost
+
+
+def _tell_account(account_id: int, outcome: Outcome) -> None:
+    """What the channel says of itself: that something went out, or what went wrong."""
+    told: dict[str, Any] = {"error": outcome.error[:MAX_REASON]}
+    if not outcome.error:
+        told["last_out_at"] = Now()
+    if outcome.hold_account:
+        told["held_until"] = from_now(min(outcome.hold_account, MAX_HOLD_SECONDS))
+    Channel.objects.filter(pk=account_id).update(**told)
 
 
 def _put_off(hold: Hold, outcome: Outcome, told: Mapping[str, Any]) -> bool:
     """Have it tried again, the last time when its time is up; False if that has been."""
-    step = WAITS[min(hold.delivery.attempts, len(WAITS)) - 1]
+    waits = WAITS_OF_CHATS if hold.delivery.chat_id else WAITS
+    step = waits[min(hold.delivery.attempts, len(waits)) - 1]
     wait = max(outcome.retry_after, step * random.uniform(1, JITTER))  # noqa: S311 -- no secret
     then = Least(from_now(wait), F("expires_at"))
     changed = (
@@ -210,3 +307,12 @@ def forget_old() -> int:
     while found := list(old.values_list("pk", flat=True)[:MANY]):
         gone += Delivery.objects.filter(pk__in=found).delete()[0]
     return gone
+
+
+def forget_said(conversation_id: UUID) -> None:
+    """What has not gone out of a conversation that is deleted goes out no more, and nothing is left of what did; in the
+    transaction that deletes it."""
+    said = Delivery.objects.filter(conversation_id=conversation_id)
+    said.exclude(status=DeliveryStatus.RUNNING).delete()
+    # What is being sent just now is out of our hands; its row says no more than that.
+    said.update(data={}, conversation_id=None)

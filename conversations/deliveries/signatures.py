@@ -14,6 +14,8 @@ from django.conf import settings
 
 # What the text of a secret begins with; base64 of its 32 bytes follows.
 PREFIX = "whsec_"
+# So many signatures of a message that comes in are looked at: one a secret.
+MAX_SIGNATURES = 8
 
 
 class NoWebhookKey(Exception):
@@ -41,12 +43,20 @@ def digest_of(secret: str) -> str:
 def headers_of(*, message_id: str, timestamp: int, body: bytes, secrets_now: Iterable[str]) -> dict[str, str]:
     """The three headers of a signed message. ``timestamp``: seconds since 1970, of this attempt. With several secrets,
     each signs: the receiver may know any of them."""
+    signatures = _signatures(message_id, timestamp, body, secrets_now)
+    return {"webhook-id": message_id, "webhook-timestamp": str(timestamp), "webhook-signature": " ".join(signatures)}
+
+
+def is_signed(given: str, *, message_id: str, timestamp: int, body: bytes, secrets_now: Iterable[str]) -> bool:
+    """Whether one of the signatures in a header's value is of one of these secrets. How long it takes tells nothing."""
+    expected = [each.encode() for each in _signatures(message_id, timestamp, body, secrets_now)]
+    named = [each.encode() for each in given.split()[:MAX_SIGNATURES]]
+    return sum(hmac.compare_digest(each, wanted) for each in named for wanted in expected) > 0
+
+
+def _signatures(message_id: str, timestamp: int, body: bytes, secrets_now: Iterable[str]) -> list[str]:
     signed = b".".join((message_id.encode(), str(timestamp).encode(), body))
-    signatures = (
+    made = (
         hmac.new(base64.b64decode(each.removeprefix(PREFIX)), signed, hashlib.sha256).digest() for each in secrets_now
     )
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(f"v1,{base64.b64encode(each).decode()}" for each in signatures),
-    }
+    return [f"v1,{base64.b64encode(each).decode()}" for each in made]

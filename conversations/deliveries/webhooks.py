@@ -94,14 +94,14 @@ def _judged(answer: Answer, *, took_ms: int) -> Outcome:
     return Outcome(
         status=answer.status,
         error=error,
-        retry_after=_retry_after(answer.headers.get("retry-after", "")) if answer.status in _ASK_FOR_TIME else 0.0,
+        retry_after=retry_after(answer.headers.get("retry-after", "")) if answer.status in _ASK_FOR_TIME else 0.0,
         is_final=is_gone,
         disable="It answered 410: it wants no more events." if is_gone else "",
         took_ms=took_ms,
     )
 
 
-def _retry_after(said: str) -> float:
+def retry_after(said: str) -> float:
     """Seconds, of the number or the date that the header is; 0 for what is neither."""
     if re.fullmatch("[0-9]{1,6}", said.strip()):
         return float(said)

@@ -11,9 +11,10 @@ from uuid import UUID
 
 from django.db import OperationalError
 
+from conversations.channels import sending
 from conversations.deliveries import emails, outbox, webhooks
 from conversations.deliveries.outbox import Hold, Outcome
-from conversations.engine import sweeper
+from conversations.engine import sweeper, undelivered
 from conversations.engine.runner import Runner
 from conversations.kinds import DELIVERIES
 from conversations.models import Delivery
@@ -28,6 +29,7 @@ T = TypeVar("T")
 SENDERS: dict[str, Callable[[Delivery], Outcome]] = {
     Delivery.Channel.WEBHOOK: webhooks.send,
     Delivery.Channel.EMAIL: emails.send,
+    Delivery.Channel.CHAT: sending.send,
 }
 
 # Seconds for which a process that stops waits for answers, and tries to store one while the database is away.
@@ -75,16 +77,21 @@ class Deliverer(Runner):
             if outcome.error:
                 logger.info("delivery %s of %s: %s", hold.id, hold.delivery.kind, outcome.error)
             seconds = STORE_AT_A_STOP if self._stopping else STORE_SECONDS
-            await self.database.store(Tries("a delivery", seconds=seconds), outbox.settle, hold, outcome)
+            await self.database.store(Tries("a delivery", seconds=seconds), undelivered.settle, hold, outcome)
         except asyncio.CancelledError:
             # Its thread may still get through to the receiver, who knows the next one by its id.
-            await self.database.store(Tries("a delivery", seconds=STORE_AT_A_STOP), outbox.hand_back, hold)
+            let_go: Callable[[Hold], object] = outbox.hand_back
+            if hold.delivery.account_id and not sending.may_be_sent_again(hold.delivery):
+                let_go = undelivered.leave_in_doubt
+            await self.database.store(Tries("a delivery", seconds=STORE_AT_A_STOP), let_go, hold)
         finally:
             self._held.pop(hold.id, None)
 
     async def _attempt(self, hold: Hold) -> Outcome:
         if hold.delivery.attempts > outbox.MAX_ATTEMPTS:
             return Outcome(error="Its workers died, again and again.", is_final=True)
+        if hold.may_have_arrived and not sending.may_be_sent_again(hold.delivery):
+            return Outcome(error="Its worker died while it was sent: it may have arrived.", in_doubt=True)
         try:
             return await in_own_thread(lambda: SENDERS[hold.delivery.channel](hold.delivery))
         except Exception as error:

@@ -69,15 +69,15 @@ def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: d
 
 
 def conversation_of(
-    *, owner_id: int, key: str, agent: str | None = None, metadata: dict[str, object]
+    *, owner_id: int, key: str, agent: str | None = None, metadata: dict[str, object], with_agent: Agent | None = None
 ) -> tuple[Conversation, bool]:
     """The owner's conversation of this key, made if there is none, and whether it was made now. One that is there stays
-    as it is: ``metadata`` are a new one's.
+    as it is: ``metadata`` are a new one's, and ``with_agent`` whom it is with if nobody is named.
 
     Raises :class:`UnknownAgent`; :class:`KeyTaken` if it is with another agent than the one that is named; and
     :class:`InvalidRequest` if it would have to be made in a channel of the host's own.
     """
-    profile = _agent(agent or DEFAULT_AGENT)
+    profile = with_agent if with_agent and not agent else _agent(agent or DEFAULT_AGENT)
     rows, fresh = Conversation.objects.select_related("agent"), {"agent": profile, "metadata": metadata, "cost": 0}
     if key.startswith(OWN_CHANNEL) and not rows.filter(owner_id=owner_id, key=key).exists():
         raise InvalidRequest(f"The channel {OWN_CHANNEL}… is the host's own: what is there is found by its key.")

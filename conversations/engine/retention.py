@@ -8,7 +8,7 @@ each are deleted whole.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,10 +28,12 @@ from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
     OPEN_DEFERRED,
+    OPEN_DELIVERY,
     CallerRound,
     Compaction,
     Conversation,
     DeferredMessage,
+    Delivery,
     Message,
     StoredResponse,
     Turn,
@@ -71,6 +73,7 @@ def page(agent_id: int, what: str, *, before: datetime, after: UUID | None) -> l
         others.append(_never_begun(own, before))
         others.append(_done_with(DeferredMessage.objects.filter(conversation=this), before))
         others.append(_given_up(Compaction.objects.filter(conversation=this), before))
+        others.append(_gone_out(Delivery.objects.filter(conversation_id=this), before))
     # Of each conversation by itself: asked whether there is one, PostgreSQL may first look for those of all.
     has = {f"other_{number}": Subquery(rows.order_by().values("pk")[:1]) for number, rows in enumerate(others)}
     rows = Conversation.objects.filter(agent=agent_id).order_by("pk").annotate(first_at=Subquery(first), **has)
@@ -89,6 +92,11 @@ def _never_begun(messages: QuerySet[Message], before: datetime) -> QuerySet[Mess
 
 def _done_with(messages: QuerySet[DeferredMessage], before: datetime) -> QuerySet[DeferredMessage]:
     return messages.filter(created_at__lt=before).exclude(state__in=OPEN_DEFERRED)
+
+
+def _gone_out(deliveries: QuerySet[Delivery], before: datetime) -> QuerySet[Delivery]:
+    """What was said in chats elsewhere, and is on its way no more."""
+    return deliveries.filter(created_at__lt=before).exclude(status__in=OPEN_DELIVERY)
 
 
 def _given_up(compactions: QuerySet[Compaction], before: datetime) -> QuerySet[Compaction]:
@@ -116,6 +124,7 @@ def count_messages(conversation_id: UUID, *, before: datetime) -> Counter[str]:
             + _never_begun(own, before).count(),
             Compaction: behind.count() + _given_up(given_up, before).count(),
             DeferredMessage: _done_with(deferred, before).count(),
+            Delivery: _gone_out(Delivery.objects.filter(conversation_id=conversation_id), before).count(),
         }
     )
 
@@ -133,14 +142,17 @@ def erase_messages(conversation_id: UUID, *, before: datetime | None, rows: int,
     own: QuerySet[Message] = Message.objects.filter(conversation=conversation)
     loose: QuerySet[Message] = own.filter(seq=None)
     compactions: QuerySet[Compaction]
+    deliveries: QuerySet[Delivery]
     if before is None:
         through = MAX_SEQ
         deferred = DeferredMessage.objects.filter(conversation=conversation)
         compactions = Compaction.objects.filter(conversation=conversation)
+        deliveries = Delivery.objects.filter(conversation_id=conversation_id)
     else:
         through, loose = _aged_through(conversation, MESSAGES, before), _never_begun(own, before)
         deferred = _done_with(DeferredMessage.objects.filter(conversation=conversation), before)
         compactions = _given_up(Compaction.objects.filter(conversation=conversation), before)
+        deliveries = _gone_out(Delivery.objects.filter(conversation_id=conversation_id), before)
     left = rows
     numbered = own.filter(seq__gt=conversation.erased_through, seq__lte=through).order_by("seq")[:left]
     gone = _delete(own, list(numbered), erased)
@@ -160,7 +172,7 @@ def erase_messages(conversation_id: UUID, *, before: datetime | None, rows: int,
         _pass_taint_on(conversation_id, conversation.erased_through, gone)
     if left > 0:
         left -= len(_delete(own, list(loose[:left]), erased))
-    for others in (deferred, compactions):
+    for others in (deferred, compactions, deliveries):
         if left > 0:
             left -= len(_delete_rows(list(others[:left]), erased))
     return left <= 0
@@ -196,14 +208,21 @@ def _forget_rounds(turns: QuerySet[Turn]) -> None:
 
 
 def _delete_rows(rows: Sequence[Any], erased: Erased) -> Sequence[Any]:
-    """Of deferred messages and compactions."""
+    """Of deferred messages, compactions and deliveries."""
     for row in rows:
-        said = row.content if isinstance(row, DeferredMessage) else row.made_so_far
-        erased.add(type(row), row.pk, said)
+        erased.add(type(row), row.pk, _SAID[type(row)](row))
         type(row).objects.filter(pk=row.pk).delete()
         if isinstance(row, DeferredMessage) and row.attachments:
             forget([row.pk])
     return rows
+
+
+# Where a row has what it says.
+_SAID: dict[type[Any], Callable[[Any], Any]] = {
+    DeferredMessage: lambda row: row.content,
+    Compaction: lambda row: row.made_so_far,
+    Delivery: lambda row: row.data,
+}
 
 
 def _summaries_of(conversation: Conversation, through: int) -> QuerySet[Compaction]:

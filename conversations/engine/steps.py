@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -37,7 +38,7 @@ from agent.prompt import shorten
 from agent.spending import bills, budgets
 from agent.spending.bills import Bill
 from conversations import announced, events
-from conversations.engine import announcements, compaction, doorbell, transcript
+from conversations.engine import announcements, compaction, doorbell, outgoing, transcript
 from conversations.engine.lease import Claim, held_turn
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
@@ -158,7 +159,9 @@ def store_calls(
             turn_id=claim.turn_id,
             owner_id=claim.owner_id,
             agent=claim.agent.name,
-            agent_tools=claim.agent.allowed_tools(tainted_by=taint.by),
+            agent_tools=claim.agent.allowed_tools(
+                tainted_by=taint.by, destinations=partial(outgoing.names, claim.agent)
+            ),
             request_id=claim.request_id,
             call_id=call["id"],
             position=before + index,
@@ -304,6 +307,7 @@ def finish(
         )
         events.publish_end_after_commit(claim.turn_id, success)
         announcements.turn_ended(claim.turn_id, TurnStatus.SUCCEEDED)
+        outgoing.reply(**_whose(claim), text=reply)
         notify_next(claim.conversation_id)
         if compact_to is not None:
             compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
@@ -453,7 +457,18 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
         close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")
         events.publish_end_after_commit(claim.turn_id)
         announcements.turn_ended(claim.turn_id, status)
+        outgoing.no_reply(**_whose(claim), status=status, code=str(fields.get("error_code", "")))
         notify_next(claim.conversation_id)
+
+
+def _whose(claim: Claim) -> dict[str, Any]:
+    """Where what a turn says belongs."""
+    return {
+        "key": claim.key,
+        "owner_id": claim.owner_id,
+        "conversation_id": claim.conversation_id,
+        "turn_id": claim.turn_id,
+    }
 
 
 # --- the pieces --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from django.db.models import Subquery
 
 from agent.models import Agent
 from conversations import events
-from conversations.engine import doorbell
+from conversations.engine import doorbell, outgoing
 from conversations.engine.runner import Done, Runner
 from conversations.events.kinds import EventKind
 from conversations.kinds import TOOLS, TURNS
@@ -95,4 +96,4 @@ def tools_of_agent(call: ToolCall) -> AgentTools:
     agent = next(iter(_agent(name=call.agent, conversation_id=call.conversation_id)), None)
     if agent is None:
         return AgentTools(names=frozenset())
-    return agent.allowed_tools(tainted_by=agent.tainted_by or "")
+    return agent.allowed_tools(tainted_by=agent.tainted_by or "", destinations=partial(outgoing.names, agent))

@@ -9,7 +9,8 @@ from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
 
 from conversations import events
-from conversations.engine import announcements, doorbell
+from conversations.deliveries import outbox
+from conversations.engine import announcements, doorbell, outgoing
 from conversations.engine.steps import close_round, end_calls, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
@@ -68,6 +69,7 @@ def _end(turn: Turn, if_it_is: Q, outcome: Mapping[str, object], *, rule: str, r
             close_round(turn.conversation_id, turn.pk, rule=rule, reason=reason)
             events.publish_end_after_commit(turn.pk)
             announcements.turn_ended(turn.pk, str(outcome["status"]))
+            outgoing.no_reply_to(turn, str(outcome["status"]), code=str(outcome["error_code"]))
             notify_next(turn.conversation_id)
     return bool(ended)
 
@@ -170,6 +172,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)
             announcements.turn_ended(turn_id, TurnStatus.CANCELLED, error_code="conversation_deleted")
+        outbox.forget_said(conversation_id)
         audit.record(
             "conversation.deleted",
             about=conversation,

@@ -18,7 +18,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from agent.admin import AgentAdmin, AgentsToolAdmin, as_text
 from agent.models import DOCUMENTS, Agent, AgentVersion, Taint
-from conversations.engine import inbox
+from conversations.engine import inbox, outgoing
 from conversations.models import Conversation, Turn
 from memory.models import Memory
 from nanohost.accounts import holds
@@ -76,6 +76,9 @@ class WholeToolAdmin(AgentsToolAdmin):
     def tainted_by(self, conversation_id: UUID) -> str:
         found = Conversation.objects.filter(pk=conversation_id).values_list("tainted_by", flat=True)
         return found.first() or ""
+
+    def destinations(self, agent: Agent) -> list[str]:
+        return outgoing.names(agent)
 
 
 @admin.register(Agent)

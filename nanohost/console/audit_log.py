@@ -51,6 +51,9 @@ ACTIONS = (
     *("user.made", "user.changed", "user.deleted", "user.erased", "user.given", "user.taken"),
     *("role.made", "role.changed", "role.deleted", "role.given", "role.taken"),
     *("webhook.made", "webhook.changed", "webhook.rotated", "webhook.disabled", "webhook.tried", "delivery.sent_again"),
+    *("delivery.cancelled", "channel.made", "channel.changed", "channel.rotated", "channel.tried"),
+    *("channel.pairing_opened", "sender.paired", "sender.allowed", "sender.blocked", "sender.refused"),
+    *("destination.made", "destination.changed", "destination.deleted"),
     *("price.made", "price.changed", "price.deleted"),
     *("budget.made", "budget.changed", "budget.deleted", "budget.warning", "budget.exceeded"),
     *("job.made", "job.changed", "job.deleted", "job.run_by_hand", "signed_in", "signed_out", "sign_in_failed"),
@@ -73,6 +76,7 @@ _KINDS = ("user", "agent", "manage.py")
 OBJECTS = (
     *("tools.toolcall", "tools.toolsetting", "tools.approval", "accounts.apikey", "accounts.auditentry", "agent.agent"),
     *("tools.mcpserver", "tools.mcptool", "conversations.share"),
+    *("conversations.channel", "conversations.sender", "conversations.destination"),
     *("scheduler.schedule", "conversations.conversation", "conversations.webhookendpoint", "conversations.delivery"),
     *(
         "agent.modelprice",

@@ -37,7 +37,7 @@ _TELL_THEMSELVES = {
         "agent.modelprice",
         "agent.budget",
     ),
-    *("conversations.webhookendpoint", "conversations.delivery"),
+    *("conversations.webhookendpoint", "conversations.delivery", "conversations.channel", "conversations.destination"),
     *("accounts.legalhold", "conversations.intakepause"),
 }
 # Tables that say who has what: the columns of the one who has it, and of what that is.

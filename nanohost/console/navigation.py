@@ -66,9 +66,19 @@ _PEOPLE = (
         permissions=first_run.NEEDED,
     ),
 )
+_CHANNELS = (
+    Page(
+        name="conversations.channel",
+        title="Channels",
+        about="How people elsewhere talk to agents, and whether it works.",
+    ),
+    Page(name="conversations.sender", title="Senders", about="Who may write by channels, and who was refused."),
+    Page(name="conversations.chat", title="Chats", about="Where conversations are held elsewhere."),
+    Page(name="conversations.destination", title="Destinations", about="Where agents may write, and by which name."),
+)
 _EVENTS = (
     Page(name="conversations.webhookendpoint", title="Webhooks", about="Who is told of events, and of which."),
-    Page(name="conversations.delivery", title="Deliveries", about="What was sent to webhooks and by e-mail."),
+    Page(name="conversations.delivery", title="Deliveries", about="What was sent to webhooks, by e-mail and to chats."),
 )
 _KEPT = (
     Page(
@@ -164,7 +174,7 @@ DOORS = (
             Page(name="axes.accessattempt", title="Failed sign-ins"),
         ),
     ),
-    Door(title=SETTINGS, icon="settings", pages=(*_PEOPLE, *_EVENTS, *_KEPT)),
+    Door(title=SETTINGS, icon="settings", pages=(*_PEOPLE, *_CHANNELS, *_EVENTS, *_KEPT)),
 )
 
 
@@ -184,7 +194,13 @@ def others() -> list[Page]:
 
 def settings_of(request: HttpRequest) -> list[dict[str, Any]]:
     """What the page of settings shows, part by part, to whoever may see it."""
-    parts = (("People and keys", _PEOPLE), ("Events", _EVENTS), ("What is kept", _KEPT), ("More", tuple(others())))
+    parts = (
+        ("People and keys", _PEOPLE),
+        ("Channels", _CHANNELS),
+        ("Events", _EVENTS),
+        ("What is kept", _KEPT),
+        ("More", tuple(others())),
+    )
     shown = [(title, [page for page in pages if page.may_open(request)]) for title, pages in parts]
     return [{"title": title, "pages": pages} for title, pages in shown if pages]
 

@@ -54,17 +54,21 @@ class StorableJSONParser(JSONParser):
     """JSON as RFC 8259 has it, and only what every database can store: no NaN, NUL, lone surrogate or abyss."""
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
-        raw = stream.read()
-        try:
-            value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
-            _refuse_unstorable(value)
-        except RecursionError:
-            raise errors.InvalidRequest(f"The JSON is nested deeper than {MAX_DEPTH} levels.") from None
-        except UnicodeDecodeError:
-            raise errors.InvalidRequest("The body is not UTF-8.") from None
-        except ValueError as error:
-            raise errors.InvalidRequest(f"The body is not valid JSON: {error}.") from None
-        return value
+        return load_json(stream.read())
+
+
+def load_json(raw: bytes) -> Any:
+    """A body as RFC 8259 has it, and only what every database can store; raises :class:`errors.InvalidRequest`."""
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        _refuse_unstorable(value)
+    except RecursionError:
+        raise errors.InvalidRequest(f"The JSON is nested deeper than {MAX_DEPTH} levels.") from None
+    except UnicodeDecodeError:
+        raise errors.InvalidRequest("The body is not UTF-8.") from None
+    except ValueError as error:
+        raise errors.InvalidRequest(f"The body is not valid JSON: {error}.") from None
+    return value
 
 
 def _refuse_constant(name: str) -> None:

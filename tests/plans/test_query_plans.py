@@ -30,6 +30,8 @@ from agent.spending.models import Budget, BudgetPeriod
 from conversations import announced, search, sharing, taint
 from conversations.api import urls
 from conversations.attachments import store
+from conversations.channel_models import Channel, ChannelEvent, Chat
+from conversations.channels.base import Event
 from conversations.deliveries import endpoints, outbox
 from conversations.engine import (
     announcements,
@@ -39,15 +41,18 @@ from conversations.engine import (
     daily,
     deadlines,
     deferred,
+    from_channels,
     history,
     inbox,
     intake,
     lease,
+    outgoing,
     retention,
     snapshot,
     steps,
     sweeper,
     turn_control,
+    undelivered,
     worker,
 )
 from conversations.engine.incoming import Incoming
@@ -781,6 +786,167 @@ operation("outbox.settle, put off")(with_delivery(lambda hold: outbox.settle(hol
 operation("outbox.settle, given up")(
     with_delivery(lambda hold: outbox.settle(hold, outbox.Outcome(error="words", is_final=True, disable="words")))
 )
+
+
+# --- what is said in chats ---------------------------------------------------------------------------------------
+
+
+def a_chat() -> Chat:
+    return Chat.objects.select_related("channel").get(key="shop:7")
+
+
+def in_a_chat() -> Conversation:
+    """The conversation that is held in one."""
+    chat = a_chat()
+    made, _ = Conversation.objects.get_or_create(
+        owner_id=chat.owner_id, key=chat.key, defaults={"agent": chat.channel.agent, "cost": 0}
+    )
+    return made
+
+
+def spoken() -> Delivery:
+    (row,) = outgoing.say(in_a_chat(), "words")
+    return row
+
+
+def with_message(act: Callable[[outbox.Hold], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        Delivery.objects.filter(chat=a_chat(), status="queued").update(status="delivered")
+        hold = outbox.claim(spoken().pk, worker="worker")
+        assert hold
+        return lambda: act(hold)
+
+    return prepare
+
+
+def said_in_a_chat(kind: str = "message") -> Event:
+    return Event(external_id=str(new_id()), kind=kind, chat_id="7", sender_id="anna", text="words", message_id="m")
+
+
+@operation("outbox.put_in_chat")
+def put_in_chat() -> Callable[[], object]:
+    chat = a_chat()
+    return lambda: outbox.put_in_chat(chat, [outbox.Said(kind="chat", data={"text": "words"})])
+
+
+@operation("outbox.claim, of a chat")
+def claim_in_chat() -> Callable[[], object]:
+    row = spoken()
+    return lambda: outbox.claim(row.pk, worker="worker")
+
+
+@operation("outbox.cancel")
+def cancel_delivery() -> Callable[[], object]:
+    row = spoken()
+    return lambda: outbox.cancel(row)
+
+
+@operation("outbox.wake_next")
+def wake_next() -> Callable[[], object]:
+    row = spoken()
+    return lambda: outbox.wake_next(row)
+
+
+@operation("outbox.forget_said")
+def forget_said() -> Callable[[], object]:
+    conversation_id = Delivery.objects.filter(chat=a_chat()).values_list("conversation_id", flat=True)[0]
+    return lambda: outbox.forget_said(conversation_id)
+
+
+@operation("outgoing.say")
+def say_in_chat() -> Callable[[], object]:
+    conversation = in_a_chat()
+    return lambda: outgoing.say(conversation, "words")
+
+
+@operation("outgoing.names")
+def names_of_destinations() -> Callable[[], object]:
+    agent = in_a_chat().agent
+    return lambda: outgoing.names(agent)
+
+
+@operation("outgoing.destinations")
+def destinations() -> Callable[[], object]:
+    conversation = in_a_chat()
+    return lambda: outgoing.destinations(conversation)
+
+
+def of_a_turn() -> dict[str, Any]:
+    conversation = in_a_chat()
+    return {
+        "key": conversation.key,
+        "owner_id": conversation.owner_id,
+        "conversation_id": conversation.pk,
+        "turn_id": a_turn().pk,
+    }
+
+
+@operation("outgoing.reply")
+def reply_in_chat() -> Callable[[], object]:
+    whose = of_a_turn()
+    return lambda: outgoing.reply(**whose, text="words")
+
+
+@operation("outgoing.no_reply")
+def no_reply_in_chat() -> Callable[[], object]:
+    whose = of_a_turn()
+    return lambda: outgoing.no_reply(**whose, status="failed", code="turn_error")
+
+
+@operation("outgoing.no_reply_to")
+def no_reply_to() -> Callable[[], object]:
+    turn = Turn.objects.get(pk=a_turn().pk)
+    return lambda: outgoing.no_reply_to(turn, "failed", code="turn_error")
+
+
+@operation("outgoing.try_out")
+def try_a_chat_out() -> Callable[[], object]:
+    chat = a_chat()
+    return lambda: outgoing.try_out(chat)
+
+
+@operation("outgoing.cancel")
+def cancel_message() -> Callable[[], object]:
+    row = spoken()
+    return lambda: outgoing.cancel(row)
+
+
+operation("undelivered.settle, delivered")(with_message(lambda hold: undelivered.settle(hold, outbox.Outcome())))
+operation("undelivered.settle, lost")(
+    with_message(lambda hold: undelivered.settle(hold, outbox.Outcome(error="words", is_final=True)))
+)
+operation("undelivered.leave_in_doubt")(with_message(undelivered.leave_in_doubt))
+
+
+@operation("from_channels.active")
+def active_channel() -> Callable[[], object]:
+    return lambda: from_channels.active("shop")
+
+
+@operation("from_channels.take")
+def take_from_channel() -> Callable[[], object]:
+    channel = from_channels.active("shop")
+    return lambda: from_channels.take(channel, [said_in_a_chat()], request_id="request")
+
+
+@operation("from_channels.take, a reaction")
+def take_reaction() -> Callable[[], object]:
+    channel = from_channels.active("shop")
+    return lambda: from_channels.take(channel, [said_in_a_chat("reaction")], request_id="request")
+
+
+@operation("from_channels.take, of nobody who may")
+def take_from_nobody() -> Callable[[], object]:
+    Channel.objects.update(allow_from=[])
+    channel = from_channels.active("shop")
+    return lambda: from_channels.take(channel, [said_in_a_chat()], request_id="request")
+
+
+@operation("from_channels.forget_old")
+def forget_events() -> Callable[[], object]:
+    rows = ChannelEvent.objects.order_by("created_at").values_list("pk", flat=True)[:20]
+    ChannelEvent.objects.filter(pk__in=list(rows)).update(created_at=timezone.now() - timedelta(days=31))
+    return from_channels.forget_old
 
 
 @operation("announcements.anchor")
@@ -1713,6 +1879,9 @@ MODULES = (
     approvals,
     limits,
     outbox,
+    outgoing,
+    undelivered,
+    from_channels,
     streams,
     sweeper,
     retention,
@@ -1729,6 +1898,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         "turn_control.holds_on",
         *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
         "outbox.id_of",
+        "from_channels.take_request",  # a signature, and then from_channels.take
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),

@@ -20,7 +20,7 @@ _TABLES = (
     *(
         "conversations_attachmentuse",
         "conversations_attachment",
-        "conversations_delivery",
+        *("conversations_channelevent", "conversations_delivery"),
         "conversations_webhookendpoint",
         "conversations_latermessage",
         "conversations_compaction",
@@ -176,6 +176,32 @@ INSERT INTO conversations_delivery
            204, '', at, at
     FROM generate_series(1, {TURNS}) n, LATERAL (SELECT now() - ({TURNS} - n) * interval '12 seconds') made (at);
 
+-- What was said in chats: 50 messages in each of 1,000 chats, and 3 that wait in each of 100.
+INSERT INTO conversations_channel
+    (id, name, kind, agent_id, owner_id, settings, is_active, allow_from, unknown, in_doubt, seed, former_seed,
+     pairing_digest, error, made_by, created_at)
+    SELECT 1, 'shop', 'webhook', (SELECT min(id) FROM agent_agent), 1, '{{}}', true, '["*"]', 'strict', 'leave',
+           md5('seed'), '', '', '', '', now();
+SELECT setval(pg_get_serial_sequence('conversations_channel', 'id'), 1);
+INSERT INTO conversations_chat (id, channel_id, owner_id, key, chat_id, thread, next_number, created_at)
+    SELECT n, 1, 1, 'shop:' || n, n, '', 100, now() FROM generate_series(1, 1000) n;
+SELECT setval(pg_get_serial_sequence('conversations_chat', 'id'), 1000);
+INSERT INTO conversations_delivery
+    (id, channel, account_id, chat_id, number, conversation_id, turn_id, kind, data, owner_id, status, fence, worker,
+     rung_at, run_after, expires_at, attempts, tries, error, created_at, ended_at)
+    SELECT pg_temp.id('801', k * 1000 + n, ({TURNS} - 60 + k) * {_STEP}::bigint), 'chat', 1, n, k,
+           pg_temp.conversation(n), pg_temp.turn(n), 'chat', '{{"text": "words"}}', 1,
+           CASE WHEN k <= 50 THEN 'delivered' ELSE 'queued' END, 1, 'host:1:1', at,
+           CASE WHEN k > 50 THEN now() + interval '1 day' END, at + interval '1 day', 1, '[]', '', at,
+           CASE WHEN k <= 50 THEN at END
+    FROM generate_series(1, 53) k, generate_series(1, 1000) n,
+         LATERAL (SELECT now() - (60 - k) * interval '9000 s') made (at)
+    WHERE k <= 50 OR n <= 100;
+INSERT INTO conversations_channelevent (id, channel_id, external_id, message_id, turn_id, created_at)
+    SELECT pg_temp.id('900', n, n::bigint * {_STEP}), 1, 'event ' || n, 'message ' || n, pg_temp.turn(n),
+           now() - ({TURNS} - n) * interval '12 seconds'
+    FROM generate_series(1, {TURNS}) n;
+
 -- Of requests to /v1, one in 9,000 s: a conversation, a turn and two messages each, and of half of them a round.
 INSERT INTO conversations_conversation
     (id, key, owner_id, agent_id, next_seq, next_turn, metadata, is_transient, created_at, updated_at)
@@ -266,7 +292,7 @@ def analyze() -> None:
     """Have PostgreSQL count what there is."""
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
-        cursor.execute(f"VACUUM ANALYZE {', '.join(_TABLES)}, auth_user, agent_agent")
+        cursor.execute(f"VACUUM ANALYZE {', '.join(_TABLES)}, conversations_chat, auth_user, agent_agent")
 
 
 def _drop_indexes(cursor: Any) -> list[str]:

@@ -18,6 +18,7 @@ from django_celery_beat.models import ClockedSchedule, CrontabSchedule, SolarSch
 
 from agent.models import Agent, AgentVersion, ProviderOutage
 from agent.spending.models import Budget, ModelPrice
+from conversations.channel_models import Channel, ChannelEvent, Chat, Destination, Sender
 from conversations.engine import inbox, intake
 from conversations.engine.incoming import Incoming
 from conversations.models import (
@@ -178,6 +179,19 @@ def make_rows(number: int) -> None:
             disabled_because=HOSTILE,
             made_by=HOSTILE,
         )
+        channel = Channel.objects.create(
+            name=HOSTILE[:24] + str(Channel.objects.count()), kind="webhook", agent=agent, owner=owner,
+            settings={HOSTILE: HOSTILE}, error=HOSTILE, made_by=HOSTILE, seed="0" * 64,
+        )  # fmt: skip
+        Sender.objects.create(channel=channel, sender_id=HOSTILE, name=HOSTILE, last_at=timezone.now())
+        chat = Chat.objects.create(channel=channel, owner=owner, key=HOSTILE, chat_id=HOSTILE, thread=HOSTILE)
+        Destination.objects.create(agent=agent, name=HOSTILE[:32], chat=chat, made_by=HOSTILE)
+        ChannelEvent.objects.create(channel=channel, external_id=HOSTILE)
+        Delivery.objects.create(
+            channel="chat", account=channel, chat=chat, number=1, kind=HOSTILE, data={"text": HOSTILE}, error=HOSTILE,
+            recipient=HOSTILE, in_reply_to=HOSTILE, external_id=HOSTILE, expires_at=timezone.now(),
+            conversation_id=conversation.pk, turn_id=turn.pk,
+        )  # fmt: skip
         tries = [{"at": HOSTILE, "status": 500, "error": HOSTILE, "ms": 1}]
         Delivery.objects.create(
             endpoint=hook,

@@ -32,6 +32,17 @@ def append_line(path: str, line: str, before: float = 0, after: float = 0) -> st
     return f"appended {line}"
 
 
+@tool(effects="write", writes_to="to")
+def tell_somebody(text: str, to: str = "origin") -> str:
+    """Say something somewhere, which this tool only claims to.
+
+    Args:
+        text: What is said.
+        to: A destination.
+    """
+    return f"{to} was told {text}"
+
+
 @tool(effects="read", permissions=["FS_WRITE"])
 def look_around(path: str, seconds: float = 0) -> str:
     """Leave a mark in a file each time it starts, wait, and answer: a read whose runs can be counted.

@@ -84,6 +84,11 @@ def command_that_is_denied(settings):
     return {"name": "exec", "raw": '{"command": "reboot"}'}
 
 
+def to_nobody_it_knows(settings):
+    ToolSetting.objects.update_or_create(name="tell_somebody", defaults={"enabled": True})
+    return {"name": "tell_somebody", "raw": '{"text": "Hello", "to": "boss"}'}
+
+
 RULES = [
     *PROHIBITIONS,
     (lambda settings: {"name": "append_lines"}, "not_registered"),
@@ -92,6 +97,7 @@ RULES = [
     (lambda settings: {"raw": "no json"}, "arguments"),
     (lambda settings: {"raw": '{"path": "x", "line": "one", "more": 1}'}, "arguments"),
     (command_that_is_denied, "denied"),
+    (to_nobody_it_knows, "destination"),
     (tainted, "tainted"),
     (one_a_minute("conversation"), "rate:conversation"),
     (one_a_minute("owner"), "rate:owner"),

@@ -1,0 +1,39 @@
+"""The door of channels: ``POST /channels/<name>/webhook``, signed by the platform."""
+
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from conversations.channels.base import Request
+from conversations.channels.registry import NoSuchPlatform
+from conversations.deliveries.signatures import NoWebhookKey
+from conversations.engine import from_channels
+from nanohost.lib.errors import Problem, Unavailable
+from nanohost.lib.ids import request_id
+from nanohost.lib.rest import PROBLEM_TYPE, as_problem, problem
+
+
+@csrf_exempt
+@require_POST
+def webhook(request: HttpRequest, name: str) -> JsonResponse:
+    """Take in what a platform tells, and say so at once; whoever answers it does so by the outbox."""
+    identity = request_id(request.headers.get("X-Request-ID", ""))
+    try:
+        channel = from_channels.active(name)
+        headers = {key.lower(): value for key, value in request.headers.items()}
+        taken = from_channels.take_request(channel, Request(headers=headers, body=request.body), request_id=identity)
+    except (NoWebhookKey, NoSuchPlatform) as error:
+        return _refused(Unavailable(f"{error}."), identity)
+    except Exception as error:
+        return _refused(error if isinstance(error, Problem) else as_problem(error), identity)
+    return JsonResponse({"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=202)
+
+
+def _refused(error: Problem, identity: str) -> JsonResponse:
+    told = JsonResponse(problem(error, identity), status=error.status, headers=error.headers)
+    told["Content-Type"] = PROBLEM_TYPE
+    return told
+
+
+urlpatterns = [path("<str:name>/webhook", webhook, name="channel_webhook")]

@@ -1,0 +1,229 @@
+"""Channels: the accounts by which people elsewhere talk to agents, who they are, and where they are spoken to."""
+
+import re
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models.functions import Now
+
+from agent.models import Agent
+from nanohost.lib.ids import new_id
+
+# Conversations of these are made by other doors.
+RESERVED = frozenset({"api", "openai", "heartbeat", "cli", "cron", "schedule", "origin", "self"})
+
+_NAME = re.compile("[a-z][a-z0-9-]{0,31}")
+
+# Characters of what platforms call a chat, a thread or a sender, and of what they call a message.
+MAX_PLATFORM_ID, MAX_EXTERNAL_ID = 128, 200
+
+
+def validate_name(name: str) -> None:
+    """What a conversation's key can begin with, and no other door uses."""
+    if not _NAME.fullmatch(name):
+        raise ValidationError("A name has a-z, 0-9 and -, begins with a letter, and has 32 characters at most.")
+    if name in RESERVED:
+        raise ValidationError(f"{name} is used by the host itself; choose another name.")
+
+
+class Unknown(models.TextChoices):
+    """What becomes of those who write and are not known."""
+
+    STRICT = "strict", "refuse them"
+    PAIRING = "pairing", "refuse them, unless they send a pairing code"
+    PUBLIC = "public", "take what they say as untrusted text"
+
+
+class WhenInDoubt(models.TextChoices):
+    """What becomes of a message of which nobody knows whether the platform has it."""
+
+    LEAVE = "leave", "leave it, as unknown"
+    AGAIN = "again", "send it again, though it may then be there twice"
+
+
+class Channel(models.Model):
+    """An account at a platform, by which people talk to an agent.
+
+    No secret stands in it: ``settings`` name the variables that have them, and what the host signs with is made of
+    ``seed`` and WEBHOOK_KEY (:mod:`conversations.deliveries.signatures`). A channel is switched off, and not deleted.
+    """
+
+    name = models.CharField(
+        max_length=32,
+        unique=True,
+        validators=[validate_name],
+        help_text="What keys of its conversations begin with, and its address has: a-z, 0-9 and -.",
+    )
+    kind = models.CharField(max_length=32, help_text="Which platform.")
+    agent = models.ForeignKey(
+        Agent, on_delete=models.PROTECT, related_name="channels", help_text="Who answers those who write."
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        related_name="channels",
+        help_text="Who has the conversations of senders that are given to nobody else.",
+    )
+    settings = models.JSONField(
+        default=dict, blank=True, help_text="What its kind needs, without secrets: these are named by their variables."
+    )
+    is_active = models.BooleanField(default=True, help_text="Whether anything comes in or goes out.")
+    allow_from = models.JSONField(
+        default=list, blank=True, help_text='Who may write, by the platform\'s ids of senders; ["*"]: everybody.'
+    )
+    unknown = models.CharField(
+        max_length=8, choices=Unknown.choices, default=Unknown.STRICT, help_text="What becomes of others who write."
+    )
+    in_doubt = models.CharField(
+        max_length=8,
+        choices=WhenInDoubt.choices,
+        default=WhenInDoubt.LEAVE,
+        help_text="What becomes of a message of which nobody knows whether it has arrived. A platform that knows a"
+        " message again is always sent it again.",
+    )
+    seed = models.CharField(max_length=64, editable=False, help_text="What its secret is made of, with WEBHOOK_KEY.")
+    former_seed = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="The one before, which counts for a day as well."
+    )
+    rotated_at = models.DateTimeField(null=True, blank=True, help_text="When its secret was last made anew.")
+    pairing_digest = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="SHA-256 of the pairing code, hexadecimal."
+    )
+    pairing_until = models.DateTimeField(null=True, blank=True, help_text="Until when the pairing code opens.")
+    held_until = models.DateTimeField(
+        null=True, blank=True, help_text="The platform has asked for time: nothing is sent before then."
+    )
+    last_in_at = models.DateTimeField(null=True, blank=True, help_text="When something last came in.")
+    last_out_at = models.DateTimeField(null=True, blank=True, help_text="When something last went out.")
+    error = models.CharField(
+        max_length=500, blank=True, help_text="What went wrong last, if nothing has gone well since."
+    )
+    made_by = models.CharField(max_length=150, blank=True, editable=False, help_text="Who made it.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Who may write is a list of texts."""
+        who: Any = self.allow_from
+        if not isinstance(who, list) or not all(isinstance(each, str) and each.strip() for each in who):
+            raise ValidationError({"allow_from": 'A list of ids, such as ["12345"]; nobody: [].'})
+
+
+class SenderState(models.TextChoices):
+    """What a sender may do."""
+
+    ALLOWED = "allowed"
+    # Nobody has allowed them.
+    REFUSED = "refused"
+    # Somebody has said no, whatever the channel says of others.
+    BLOCKED = "blocked"
+
+
+class Sender(models.Model):
+    """Somebody who has written by a channel. Those who were refused stand here too, with how often."""
+
+    channel = models.ForeignKey(
+        Channel, on_delete=models.CASCADE, related_name="senders", db_index=False, help_text="By which they wrote."
+    )
+    sender_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="What the platform calls them.")
+    name = models.CharField(max_length=100, blank=True, help_text="What they call themselves; anybody can, so.")
+    state = models.CharField(
+        max_length=8, choices=SenderState.choices, default=SenderState.REFUSED, help_text="Whether they may write."
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Who has their conversations; the channel's owner, if this is empty.",
+    )
+    refusals = models.PositiveIntegerField(default=0, help_text="How often they were refused.")
+    first_at = models.DateTimeField(auto_now_add=True, help_text="When they first wrote.")
+    last_at = models.DateTimeField(null=True, blank=True, help_text="When they last wrote.")
+
+    class Meta:
+        ordering = ["-last_at"]
+        constraints = [models.UniqueConstraint(fields=["channel", "sender_id"], name="one_sender_a_channel")]
+
+    def __str__(self) -> str:
+        return f"{self.sender_id} of {self.channel_id}"
+
+
+class Chat(models.Model):
+    """Where a conversation is held at a platform: what is said in it goes there."""
+
+    channel = models.ForeignKey(
+        Channel, on_delete=models.PROTECT, related_name="chats", help_text="By which it is reached."
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_index=False,
+        help_text="Who has its conversation.",
+    )
+    key = models.CharField(max_length=255, help_text="Of its conversation, channel:chat_id[:thread].")
+    chat_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="What the platform calls it.")
+    thread = models.CharField(max_length=MAX_PLATFORM_ID, blank=True, help_text="And the thread in it, if it is one.")
+    next_number = models.PositiveBigIntegerField(default=1, help_text="Of what goes there next: the order it goes in.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["key"]
+        constraints = [models.UniqueConstraint(fields=["owner", "key"], name="one_chat_a_conversation")]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Destination(models.Model):
+    """A chat that an agent may write to, by the name that the agent knows it by."""
+
+    agent = models.ForeignKey(
+        Agent, on_delete=models.CASCADE, related_name="destinations", db_index=False, help_text="Who may write there."
+    )
+    name = models.CharField(
+        max_length=32, validators=[validate_name], help_text="What the agent calls it: a-z, 0-9 and -."
+    )
+    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="destinations", help_text="Where that is.")
+    made_by = models.CharField(max_length=150, blank=True, editable=False, help_text="Who made it.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["agent", "name"]
+        constraints = [models.UniqueConstraint(fields=["agent", "name"], name="one_destination_a_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ChannelEvent(models.Model):
+    """Something that a platform has told of: it is taken in once, however often it is told. No contents stand here."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    channel = models.ForeignKey(
+        Channel, on_delete=models.CASCADE, related_name="events", db_index=False, help_text="Which told of it."
+    )
+    external_id = models.CharField(max_length=MAX_EXTERNAL_ID, help_text="What the platform calls the event.")
+    message_id = models.CharField(max_length=MAX_EXTERNAL_ID, blank=True, help_text="And the message that it brought.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that answers it.")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [models.UniqueConstraint(fields=["channel", "external_id"], name="one_event_of_an_id")]
+        indexes = [
+            models.Index(fields=["turn_id"], condition=models.Q(turn_id__isnull=False), name="events_of_a_turn"),
+            models.Index(fields=["created_at"], name="events_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return self.external_id

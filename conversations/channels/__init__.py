@@ -1,0 +1,1 @@
+"""Channels: what each platform is spoken to like, the accounts, and how a message goes out to a chat."""

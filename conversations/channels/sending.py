@@ -1,0 +1,73 @@
+"""How a delivery to a chat is sent: one operation by its channel's class, without the database."""
+
+import time
+
+from conversations.channel_models import WhenInDoubt
+from conversations.channels import accounts
+from conversations.channels.base import InDoubt, Operation, Permanent, Platform, Retry
+from conversations.channels.registry import NoSuchPlatform
+from conversations.deliveries import outbox
+from conversations.deliveries.outbox import Outcome
+from conversations.deliveries.signatures import NoWebhookKey
+from conversations.models import Delivery
+from nanohost.lib.redaction import redact_head
+from nanohost.lib.text import storable
+
+# Characters of what went wrong that are kept.
+MAX_KEPT = 300
+
+
+def send(delivery: Delivery) -> Outcome:
+    """Send it once; never raises for what comes from outside."""
+    channel, chat = delivery.account, delivery.chat
+    if channel is None or chat is None or not channel.is_active:
+        return Outcome(error="The channel is switched off.", is_final=True)
+    began = time.monotonic()
+    try:
+        platform = accounts.platform(channel)
+        external_id = platform.send(operation_of(delivery), outbox.id_of(delivery))
+    except (NoWebhookKey, NoSuchPlatform) as error:
+        return Outcome(error=f"{error}.")
+    except Retry as error:
+        hold = max(error.after, 1.0) if error.everything else 0.0
+        told = Outcome(status=error.status, error=_words(error), retry_after=error.after, hold_account=hold)
+    except Permanent as error:
+        told = Outcome(status=error.status, error=_words(error), is_final=True)
+    except InDoubt as error:
+        told = Outcome(status=error.status, error=_words(error), in_doubt=not may_be_sent_again(delivery, platform))
+    else:
+        told = Outcome(external_id=external_id, status=None)
+    return told.after(int((time.monotonic() - began) * 1000))
+
+
+def operation_of(delivery: Delivery) -> Operation:
+    """What is to be done."""
+    assert delivery.chat
+    said = delivery.data
+    return Operation(
+        kind=said.get("operation", "message"),
+        chat_id=delivery.chat.chat_id,
+        thread=delivery.chat.thread,
+        text=said.get("text", ""),
+        message_id=said.get("messageId", ""),
+        emoji=said.get("emoji", ""),
+        in_reply_to=delivery.in_reply_to,
+        part=said.get("part", 1),
+        parts=said.get("parts", 1),
+    )
+
+
+def may_be_sent_again(delivery: Delivery, platform: Platform | None = None) -> bool:
+    """Whether one of which nobody knows whether it has arrived is sent once more."""
+    channel = delivery.account
+    assert channel
+    if channel.in_doubt == WhenInDoubt.AGAIN:
+        return True
+    try:
+        return (platform or accounts.platform(channel)).capabilities.tells_duplicates
+    except NoSuchPlatform:
+        return False
+
+
+def _words(error: Exception) -> str:
+    return f"{' '.join(storable(redact_head(str(error), MAX_KEPT)).split()).rstrip('.')}."

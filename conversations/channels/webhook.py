@@ -1,0 +1,200 @@
+"""A channel to a program of one's own: signed messages in and out, as https://www.standardwebhooks.com says."""
+
+import binascii
+import json
+import time
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from conversations.attachments import parts
+from conversations.attachments.parts import SentFile
+from conversations.channel_models import MAX_EXTERNAL_ID, MAX_PLATFORM_ID
+from conversations.channels.base import (
+    Capabilities,
+    Event,
+    InDoubt,
+    NotGenuine,
+    Operation,
+    Permanent,
+    Platform,
+    Request,
+    Retry,
+)
+from conversations.deliveries import signatures
+from conversations.deliveries.webhooks import retry_after
+from conversations.models import validate_url
+from nanohost.lib.errors import InvalidRequest
+from nanohost.lib.rest import load_json
+from tools.outbound.client import Answer, NotFetched, allowed, fetch
+
+# A message may be so old, in seconds, or so much ahead of this machine's clock.
+WINDOW = 300
+# For a whole request outwards; bytes of an answer that are read.
+SECONDS, MAX_READ = 15.0, 16_384
+
+KINDS = ("message", "edit", "reaction")
+
+MAX_TEXT_CHARS, MAX_FILES, MAX_FILE_BYTES = 100_000, 10, 20 * 1024 * 1024
+
+# What never reached the other side.
+_NOT_SENT = ("http:url", "http:scheme", "http:userinfo", "http:host", "http:header", "http:port", "http:address")
+_NOT_YET = ("http:name", "http:connect", "http:tls")
+
+
+class Webhook(Platform):
+    """A program that speaks the host's own form."""
+
+    kind, title = "webhook", "Signed webhook"
+    capabilities = Capabilities(text_limit=16_000, edit=True, react=True, thread=True, file=True, tells_duplicates=True)
+
+    @classmethod
+    def check(cls, settings: Mapping[str, Any]) -> None:
+        others = set(settings) - {"url"}
+        if others or not isinstance(settings.get("url", ""), str):
+            raise ValidationError('A webhook has one setting: {"url": "https://…"}, where it is sent messages.')
+        if settings.get("url"):
+            validate_url(settings["url"])
+
+    def parse(self, request: Request) -> Sequence[Event]:
+        verify(request, self.account.secrets())
+        said = load_json(request.body)
+        return [_event(said, request.headers["webhook-id"])]
+
+    def send(self, operation: Operation, key: str) -> str:
+        url = self.account.settings.get("url", "")
+        if not url:
+            raise Permanent("The channel has no address to send to: enter one in its settings")
+        body = body_of(operation, key)
+        signed = signatures.headers_of(
+            message_id=key, timestamp=int(time.time()), body=body, secrets_now=self.account.secrets()
+        )
+        headers = {"Content-Type": "application/json", **signed}
+        try:
+            answer = fetch(
+                url,
+                policy=allowed(),
+                method="POST",
+                headers=headers,
+                body=body,
+                seconds=SECONDS,
+                most=MAX_READ,
+                cut=True,
+            )
+        except NotFetched as error:
+            raise failure_of(error) from None
+        judge(answer)
+        return _id_in(answer.body)
+
+
+def verify(request: Request, secrets: Sequence[str]) -> None:
+    """Raise :class:`NotGenuine` unless one of the secrets has signed this, lately."""
+    message_id = request.headers.get("webhook-id", "")
+    stamp, given = request.headers.get("webhook-timestamp", ""), request.headers.get("webhook-signature", "")
+    if not (message_id and len(message_id) <= MAX_EXTERNAL_ID and message_id.isprintable()):
+        raise NotGenuine(f"webhook-id: an id of 1 to {MAX_EXTERNAL_ID} printable characters is needed.")
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
+        raise NotGenuine("webhook-timestamp: seconds since 1970 are needed.")
+    if abs(time.time() - int(stamp)) > WINDOW:
+        raise NotGenuine(f"webhook-timestamp: it is more than {WINDOW} s off this host's clock.")
+    if not signatures.is_signed(
+        given, message_id=message_id, timestamp=int(stamp), body=request.body, secrets_now=secrets
+    ):
+        raise NotGenuine("webhook-signature: none of the signatures is of this channel's secret.")
+
+
+def _event(said: Any, event_id: str) -> Event:
+    if not isinstance(said, dict):
+        raise InvalidRequest("An object is needed: type, chatId, sender, text.")
+    kind = said.get("type", "message")
+    if kind not in KINDS:
+        raise InvalidRequest(f"type: one of {', '.join(KINDS)} is needed.")
+    sender = said.get("sender")
+    if not isinstance(sender, dict):
+        raise InvalidRequest('sender: an object is needed, {"id": "…", "name": "…"}.')
+    text = said.get("text", "") if kind != "reaction" else said.get("emoji", "")
+    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS:
+        raise InvalidRequest(f"text: a text of at most {MAX_TEXT_CHARS} characters is needed.")
+    files = _files(said.get("files", []))
+    if not text.strip() and not files:
+        raise InvalidRequest("text: something has to be said.")
+    return Event(
+        external_id=event_id,
+        kind=kind,
+        chat_id=_id(said, "chatId"),
+        thread=_id(said, "threadId", is_needed=False),
+        sender_id=_id(sender, "id", at="sender.id"),
+        sender_name=str(sender.get("name", ""))[:100],
+        message_id=_id(said, "messageId", is_needed=kind != "message", most=MAX_EXTERNAL_ID),
+        text=text,
+        files=files,
+    )
+
+
+def _id(said: dict[str, Any], name: str, *, at: str = "", is_needed: bool = True, most: int = MAX_PLATFORM_ID) -> str:
+    found = said.get(name, "")
+    if not isinstance(found, str) or len(found) > most or not found.isprintable() or (is_needed and not found):
+        raise InvalidRequest(f"{at or name}: a text of {int(is_needed)} to {most} printable characters is needed.")
+    return found
+
+
+def _files(said: Any) -> Sequence[SentFile]:
+    if said == []:
+        return ()
+    if not isinstance(said, list):
+        raise InvalidRequest('files: a list is needed, of {"name": "…", "data": base64} or {"name": "…", "url": "…"}.')
+    told = [each | {"type": "file"} if isinstance(each, dict) else each for each in said]
+    return parts.parse(told, most=MAX_FILES, max_bytes=MAX_FILE_BYTES, at="files").files
+
+
+def body_of(operation: Operation, key: str) -> bytes:
+    """What goes out, the same bytes at each attempt."""
+    told: dict[str, Any] = {"type": operation.kind, "id": key, "chatId": operation.chat_id}
+    optional = {
+        "threadId": operation.thread,
+        "messageId": operation.message_id,
+        "emoji": operation.emoji,
+        "inReplyTo": operation.in_reply_to,
+        "text": operation.text,
+    }
+    told |= {name: value for name, value in optional.items() if value}
+    if operation.parts > 1:
+        told |= {"part": operation.part, "parts": operation.parts}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def failure_of(error: NotFetched) -> Exception:
+    """What it means that there is no answer: it never left, or nobody knows."""
+    if error.rule in _NOT_SENT:
+        return Permanent(str(error).rstrip("."))
+    return Retry(str(error).rstrip(".")) if error.rule in _NOT_YET else InDoubt(str(error).rstrip("."))
+
+
+def judge(answer: Answer) -> None:
+    """Raise what an answer means that is no yes."""
+    said = " ".join(answer.body[:400].decode(errors="replace").split())
+    words = f"It answered {answer.status}{f': {said}' if said else ''}"
+    if 200 <= answer.status < 300:
+        return
+    if answer.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        after = retry_after(answer.headers.get("retry-after", ""))
+        raise Retry(words, after=after, status=answer.status, everything=after > 0)
+    if answer.status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
+        raise InDoubt(words, status=answer.status)
+    if answer.status >= 500 or answer.status == HTTPStatus.REQUEST_TIMEOUT:
+        raise Retry(words, status=answer.status)
+    if 300 <= answer.status < 400:
+        words = f"It answered {answer.status}; redirects are not followed: enter the address that it leads to"
+    raise Permanent(words, status=answer.status)
+
+
+def _id_in(body: bytes) -> str:
+    """The id that an answer calls the message by, if it says one."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError, binascii.Error):
+        return ""
+    found = said.get("messageId", "") if isinstance(said, dict) else ""
+    return found[:MAX_EXTERNAL_ID] if isinstance(found, str) and found.isprintable() else ""

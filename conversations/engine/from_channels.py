@@ -1,0 +1,143 @@
+"""What comes in by channels: taken in once, from those who may write, as messages of a chat's conversation."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from conversations.channel_models import Channel, ChannelEvent, Chat
+from conversations.channels import accounts
+from conversations.channels.base import Event, Request
+from conversations.deliveries import outbox
+from conversations.engine import deferred, inbox
+from conversations.engine.incoming import Incoming
+from conversations.models import DeferredMessage
+from nanohost.lib.clock import from_now
+from nanohost.lib.errors import NotFound
+
+logger = logging.getLogger(__name__)
+
+# So many rows are deleted in one go.
+MANY = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What became of events: how many were taken in, were known already, and were refused."""
+
+    taken: int = 0
+    known: int = 0
+    refused: int = 0
+
+
+def active(name: str) -> Channel:
+    """The channel of this name; raises :class:`NotFound` unless it is switched on."""
+    channel = Channel.objects.select_related("agent").filter(name=name, is_active=True).first()
+    if channel is None:
+        raise NotFound("There is no channel of that name, or it is switched off.")
+    return channel
+
+
+def take_request(channel: Channel, request: Request, *, request_id: str) -> Taken:
+    """Take in what a request of the platform's tells; raises what :meth:`Platform.parse` raises, and what
+    :func:`inbox.receive` does of a message that the host cannot take."""
+    return take(channel, accounts.platform(channel).parse(request), request_id=request_id)
+
+
+def take(channel: Channel, events: Sequence[Event], *, request_id: str) -> Taken:
+    """Take in each of these once, however often it is told."""
+    counts = {"taken": 0, "known": 0, "refused": 0}
+    for event in events:
+        counts[_take(channel, event, request_id)] += 1
+    if counts["taken"]:
+        accounts.went_well(channel.pk, inwards=True)
+    return Taken(**counts)
+
+
+def _take(channel: Channel, event: Event, request_id: str) -> str:
+    known = ChannelEvent.objects.filter(channel=channel, external_id=event.external_id)
+    if known.exists():
+        return "known"
+    if accounts.pair(channel, event):
+        _remember(channel, event)
+        return "taken"
+    may_write, is_stranger, owner_id = accounts.sender_of(channel, event)
+    if not may_write:
+        accounts.refuse(channel, event)
+        _remember(channel, event)
+        return "refused"
+    chat = accounts.chat_of(channel, event, owner_id=owner_id)
+    if event.kind == "message":
+        return "taken" if _receive(channel, chat, event, is_stranger, request_id) else "known"
+    if is_stranger:  # a note has no mark of untrusted text
+        _remember(channel, event)
+    else:
+        _note(channel, chat, event, request_id)
+    return "taken"
+
+
+def _receive(channel: Channel, chat: Chat, event: Event, is_stranger: bool, request_id: str) -> bool:
+    """Store the message with its turn, and that the event is known, in one transaction; False if it was known."""
+    conversation, _ = inbox.conversation_of(
+        owner_id=chat.owner_id, key=chat.key, agent=None, metadata={"channel": channel.name}, with_agent=channel.agent
+    )
+    is_new = False
+
+    def also(turn_id: UUID, _: int) -> None:
+        nonlocal is_new
+        _remember(channel, event, turn_id=turn_id)
+        is_new = True
+
+    incoming = Incoming(event.text, files=event.files, tainted_by=f"the channel {channel.name}" if is_stranger else "")
+    digest = hashlib.sha256(f"{channel.pk} {event.external_id}".encode()).hexdigest()
+    inbox.receive(
+        incoming,
+        conversation=conversation,
+        request_id=request_id,
+        # With a blank, which no client's key has.
+        idempotency_key=f"channel {digest}",
+        body_hash=digest,
+        also=also,
+    )
+    return is_new
+
+
+def _remember(channel: Channel, event: Event, *, turn_id: UUID | None = None) -> None:
+    row: dict[str, Any] = {"message_id": event.message_id or event.external_id, "turn_id": turn_id}
+    if turn_id:  # of two who take it in at once, the database lets one
+        ChannelEvent.objects.create(channel=channel, external_id=event.external_id, **row)
+    else:
+        ChannelEvent.objects.get_or_create(channel=channel, external_id=event.external_id, defaults=row)
+
+
+def _note(channel: Channel, chat: Chat, event: Event, request_id: str) -> None:
+    """An edit or a reaction wakes nobody: the agent's next turn has it."""
+    conversation, _ = inbox.conversation_of(
+        owner_id=chat.owner_id, key=chat.key, agent=None, metadata={"channel": channel.name}, with_agent=channel.agent
+    )
+    did = (
+        f"changed the message {event.message_id} to" if event.kind == "edit" else f"reacted to {event.message_id} with"
+    )
+    digest = hashlib.sha256(f"{channel.pk} {event.external_id}".encode()).hexdigest()
+    with transaction.atomic():
+        deferred.put(
+            conversation,
+            kind=DeferredMessage.Kind.NOTE,
+            content=f"{event.sender_name or event.sender_id} {did}: {event.text}",
+            idempotency_key=f"channel {digest}",
+            request_id=request_id,
+        )
+        _remember(channel, event)
+
+
+def forget_old() -> int:
+    """Delete what is known of events that happened long ago; returns how many. No platform tells of them again."""
+    old = ChannelEvent.objects.filter(created_at__lt=from_now(-outbox.KEPT_FOR.total_seconds()))
+    gone = 0
+    while found := list(old.values_list("pk", flat=True)[:MANY]):
+        gone += ChannelEvent.objects.filter(pk__in=found).delete()[0]
+    return gone
