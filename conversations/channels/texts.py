@@ -76,13 +76,13 @@ def _place_to_cut(text: str, begin: int, most: int) -> int:
         if found > begin:
             return found + len(between)
     for place in range(most, max(begin, most - _LONGEST), -1):
-        if not _belongs_together(text, place):
+        if not _belongs_together(text, begin, place):
             return place
     return most
 
 
-def _belongs_together(text: str, place: int) -> bool:
-    """Whether the code points before and behind a place are of one character."""
+def _belongs_together(text: str, begin: int, place: int) -> bool:
+    """Whether the code points before and behind a place are of one character. ``begin``: where one begins."""
     before, behind = text[place - 1], text[place]
     if behind == _JOINER or before == _JOINER or unicodedata.combining(behind):
         return True
@@ -96,7 +96,7 @@ def _belongs_together(text: str, place: int) -> bool:
         return True
     if _is_flag(before) and _is_flag(behind):  # two letters are one flag: a cut comes behind an even number
         first = place
-        while first > 0 and place - first < _LONGEST and _is_flag(text[first - 1]):
+        while first > begin and _is_flag(text[first - 1]):
             first -= 1
         return (place - first) % 2 == 1
     return False

@@ -36,7 +36,7 @@ class Terminal:
 
     def __init__(self, host: Host, home, *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
-        given = environment(home, XDG_STATE_HOME=str(home), TERM="xterm", COLUMNS="80")
+        given = environment(home, TERM="xterm", COLUMNS="80")
         command = [sys.executable, "manage.py", "chat", "--url", host.address, *arguments]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=given)
         os.close(theirs)
@@ -84,7 +84,7 @@ def test_somebody_talks_in_a_terminal(at_terminal, tmp_path):
     at_terminal.until("/reset")
     at_terminal.enter("exit\r")
     assert at_terminal.close() == 0
-    history = tmp_path / "nanohost" / "chat_history"
+    history = tmp_path / ".local" / "state" / "nanohost" / "chat_history"
     assert "Hello, **you**" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from tests.faults.compacting import main
 
-POINTS = [f"outbox.{place}:{moment}:1" for place in ("claim", "settle") for moment in ("before", "inside", "after")]
+PLACES = ("outbox.claim", "undelivered.settle")
+POINTS = [f"{place}:{moment}:1" for place in PLACES for moment in ("before", "inside", "after")]
 # What has reached the receiver by then.
 SENT = [point for point in POINTS if "settle" in point]
 
@@ -23,6 +24,7 @@ def work(delivery_id: UUID, point: str) -> None:
     from tests.faults import kill
 
     kill.PLACES["conversations.deliveries.outbox"] = "outbox"
+    kill.PLACES["conversations.engine.undelivered"] = "undelivered"
     kill.install(kill.Fault(point))
 
     async def advance() -> None:

@@ -60,9 +60,12 @@ LISTED = {
     "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",
     "conversations.0018_deferred_messages": "it renames a model and its permissions, and leaves its table as it is",
     "conversations.0037_search": "it indexes what was said, by triggers on SQLite, whoever writes it",
+    "conversations.0038_channels": "its constraints and required columns are of tables that are new with it",
     "memory.0001_initial": "it makes an index of a table that is new with it",
     "scheduler.0004_check_ins": "it renames a model and its permissions, and leaves its table as it is",
     "tools.0006_leases": "it renames a field, and leaves its column and index as they are",
+    "tools.0011_mcp_health": "it adds to a table that no release has had",
+    "tools.0012_mcp_addresses": "it adds to a table that no release has had",
 }
 
 # What the release before does not notice: tables and indexes it does not know, and rules it need not keep.

@@ -1,6 +1,5 @@
 """``manage.py chat [--agent A] [--url URL] [--conversation KEY] [-m TEXT]``: talk to an agent in the terminal."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,6 @@ class Command(BaseCommand):
             if not terminal.answer(api, conversation_id, message, on=terminal.screen()):
                 raise CommandError("There is no answer.")
             return
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        state = Path.home() / ".local" / "state"
         ask = terminal.reader(state / "nanohost" / "chat_history")
         terminal.talk(api, conversation_id, ask=ask, on=terminal.screen())
