@@ -46,7 +46,7 @@ def make(*, made_by: str = "", **values: Any) -> tuple[Channel, str]:
     with transaction.atomic():
         made.save()
         audit.record("channel.made", about=made, after=values_of(made))
-        _forget()
+        forget()
     _know(made, secret)
     return made, secret
 
@@ -81,7 +81,7 @@ def change(channel: Channel, **values: Any) -> Channel:
             row = now
             was, became = ({name: every[name] for name in changed} for every in (before, after))
             audit.record("channel.changed", about=row, before=was, after=became)
-            _forget()
+            forget()
     return row
 
 
@@ -255,7 +255,7 @@ def is_of_a_channel(key: str) -> bool:
     return bool(rest) and name not in RESERVED and name in names()
 
 
-def _forget() -> None:
+def forget() -> None:
     """This process has changed a channel: it reads again, also if others have read meanwhile."""
 
     def read_again() -> None:

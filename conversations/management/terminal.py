@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from conversations.events.kinds import EventKind
+
 # Seconds without a byte, of which a stream has some every 15 s; and how often in a row it is gone on with.
 SILENT_SECONDS, MAX_RECONNECTS = 45.0, 20
 
@@ -83,7 +85,7 @@ class Api:
                 for event in events:
                     turn_id, last_id = event.data.get("turnId") or turn_id, event.id
                     yield event
-                    if event.name in ("turn.completed", "turn.failed", "turn.cancelled"):
+                    if event.name in (EventKind.TURN_COMPLETED, EventKind.TURN_FAILED, EventKind.TURN_CANCELLED):
                         return
         raise NoAnswer(f"The connection to {self._host} was lost, again and again. What you have said may be stored.")
 
@@ -236,24 +238,24 @@ def show(events: Iterator[Event], on: Screen, *, began: Callable[[str], None]) -
     pieces: dict[int, str] = {}
     for event in events:
         data = event.data
-        if event.name == "turn.queued":
+        if event.name == EventKind.TURN_QUEUED:
             began(data["turnId"])
-        elif event.name == "turn.reset":
+        elif event.name == EventKind.TURN_RESET:
             pieces.clear()
-        elif event.name == "message.reset":
+        elif event.name == EventKind.MESSAGE_RESET:
             pieces.pop(data["message"], None)
-        elif event.name == "message.delta":
+        elif event.name == EventKind.MESSAGE_DELTA:
             so_far = pieces.get(data["message"], "")
             if len(so_far) >= data["offset"]:  # a piece before it is lost otherwise; the end has all
                 pieces[data["message"]] = so_far[: data["offset"]] + data["text"]
                 on.update("\n\n".join(pieces[number] for number in sorted(pieces)))
-        elif event.name == "tool.started":
+        elif event.name == EventKind.TOOL_STARTED:
             on.tell(f"calls {data['toolName']}")
-        elif event.name == "approval.requested":
+        elif event.name == EventKind.APPROVAL_REQUESTED:
             on.tell(f"{data['toolName']} waits for consent; decide in the console, or in the chat of the browser")
-        elif event.name == "turn.completed":
+        elif event.name == EventKind.TURN_COMPLETED:
             on.finish(data["assistantMessage"])
-        elif event.name in ("turn.failed", "turn.cancelled"):
+        elif event.name in (EventKind.TURN_FAILED, EventKind.TURN_CANCELLED):
             on.finish("\n\n".join(pieces[number] for number in sorted(pieces)))
             raise NoAnswer(str(data.get("detail", "The turn has ended without an answer.")))
 

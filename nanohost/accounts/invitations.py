@@ -24,7 +24,7 @@ class _Tokens(PasswordResetTokenGenerator):
     key_salt = "nanohost.accounts.invitations"
 
 
-_tokens = _Tokens()
+tokens = _Tokens()
 
 
 def days() -> float:
@@ -40,7 +40,7 @@ def invite(user: Any) -> str:
     if not user.is_active:
         raise ValidationError(f"{user} is not active: no link would let them in.")
     audit.record("invitation.made", about=user)
-    return f"{PREFIX}{urlsafe_base64_encode(force_bytes(user.pk))}-{_tokens.make_token(user)}"
+    return f"{PREFIX}{urlsafe_base64_encode(force_bytes(user.pk))}-{tokens.make_token(user)}"
 
 
 def whose(token: str) -> Any:
@@ -53,7 +53,7 @@ def whose(token: str) -> Any:
     except ValueError:
         return None
     user = get_user_model().objects.filter(pk=number, is_active=True).first() if 0 < number < 2**63 else None
-    return user if user and not user.has_usable_password() and _tokens.check_token(user, made) else None
+    return user if user and not user.has_usable_password() and tokens.check_token(user, made) else None
 
 
 def accept(token: str, password: str) -> Any:

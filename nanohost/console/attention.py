@@ -210,7 +210,9 @@ def _sandbox(look: Look) -> Iterator[Need]:
 
 
 def _mcp(look: Look) -> Iterator[Need]:
-    if failing := list(McpServer.objects.failing().order_by("last_error_at")[:MOST]):
+    servers = McpServer.objects.order_by("last_error_at")[:MOST]  # those that people have made: few
+    failing = [each for each in servers if each.enabled and each.failures >= MANY_FAILURES]
+    if failing:
         first = failing[0]
         yield Need(
             name="mcp_server_failing",
@@ -222,8 +224,9 @@ def _mcp(look: Look) -> Iterator[Need]:
             link=list_of("tools_mcpserver", enabled__exact=1, failures__gte=MANY_FAILURES),
             look="Servers",
         )
-    changed = McpTool.objects.changed()
-    told = changed.aggregate(n=Count("pk"), since=Min("changed_at"))
+    if not servers:
+        return
+    told = McpTool.objects.changed().aggregate(n=Count("pk"), since=Min("changed_at"))
     if told["n"]:
         yield Need(
             name="mcp_tools_changed",

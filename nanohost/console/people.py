@@ -23,8 +23,9 @@ from django.db import models, transaction
 
 from conversations import search
 from conversations.attachments import store
+from conversations.channel_models import Channel, Chat
 from conversations.engine import retention, turn_control
-from conversations.models import Attachment, Conversation, DeferredMessage, Message, Turn
+from conversations.models import Attachment, Conversation, DeferredMessage, Delivery, Message, Turn
 from conversations.statuses import FINAL
 from memory import index
 from nanohost.accounts import audit, holds
@@ -146,10 +147,19 @@ def _pieces(user: User) -> Iterator[Callable[[], object]]:
             yield from _until_done(pace, user, partial(_erase_calls, calls.of_conversation(pk)))
     yield from _until_done(pace, user, partial(store.erase, user.pk))
     yield partial(_erase_workspaces, user)
+    for each in _of_channels(user):
+        yield from _until_done(pace, user, partial(_delete_some, each))
     rows = [rows for _, rows in _rows_of(user)]
     for each in (ScheduleRun.objects.filter(schedule__owner=user), *rows, *_by_number(user), *_by_their_name(user)):
         yield from _until_done(pace, user, partial(_delete_some, each))
     yield from _until_done(pace, user, partial(_erase_calls, calls.of_owner(user.pk)))
+
+
+def _of_channels(user: User) -> Iterator[models.QuerySet[Any]]:
+    """The channels that are theirs, after all that is kept of them."""
+    yield Delivery.objects.filter(account__owner=user)
+    yield Chat.objects.filter(channel__owner=user)
+    yield Channel.objects.filter(owner=user)
 
 
 def _erase_workspaces(user: User) -> None:

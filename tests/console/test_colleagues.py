@@ -75,7 +75,7 @@ def test_a_link_is_over_after_its_days_and_for_whoever_is_deactivated_or_has_a_p
     anna = get_user_model().objects.get(username="anna")
     later = timezone.now().replace(tzinfo=None) + timedelta(days=invitations.days(), minutes=1)
     with monkeypatch.context() as patched:
-        patched.setattr(invitations._tokens, "_now", lambda: later)
+        patched.setattr(invitations.tokens, "_now", lambda: later)
         assert Client().get(link).status_code == 404
     again = link_in(admin_client.post(reverse("colleague_invite", args=[anna.pk])))
     get_user_model().objects.filter(pk=anna.pk).update(is_active=False)

@@ -129,7 +129,7 @@ def test_what_fails_while_it_is_stored_is_taken_in_when_it_is_told_again(platfor
         raise OSError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(from_channels, "_remember", break_off)
+        broken.setattr(from_channels, "remember_event", break_off)
         assert platform.tell("Hello").status_code == 500
     assert not Turn.objects.exists()
     assert taken(platform.tell("Hello"))["taken"] == 1
@@ -518,7 +518,7 @@ def test_what_makes_no_sense_makes_no_channel(platform, channel, owner, wrong):
 
 
 def test_a_turn_of_another_door_asks_the_database_nothing_more(platform, channel, conversation):
-    accounts._read = 0.0, frozenset()
+    accounts.forget()
     whose = {"owner_id": 1, "conversation_id": conversation.pk, "turn_id": conversation.pk}
     with CaptureQueriesContext(connection) as asked:
         outgoing.reply(key=conversation.key, text="Hello", **whose)

@@ -1,4 +1,4 @@
-"""Long texts are split for platforms that take short ones: nothing is lost, no character and no block of code is cut."""
+"""Long texts are split for platforms that take short ones: nothing is lost, no character or block of code is cut."""
 
 import re
 

@@ -235,4 +235,4 @@ class McpToolAdmin(ReadOnlyAdmin):
         setting = ToolSetting.objects.filter(name=tool.full_name).first()
         if setting is None:
             return "–"
-        return link_to("tools_toolsetting", setting.pk, "enabled" if setting.enabled else "not enabled")
+        return link_to(setting._meta.db_table, setting.pk, "enabled" if setting.enabled else "not enabled")

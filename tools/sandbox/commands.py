@@ -49,7 +49,7 @@ MAX_OUTPUT = 16 << 20
 _KEPT = 512 << 10
 
 # How often is looked: at its processes; at the disk; whether it is still wanted, which renews the call's lease.
-_LOOK_SECONDS, _DISK_SECONDS, ASK_SECONDS = 0.05, 0.5, 1.0
+_LOOK_SECONDS, _DISK_SECONDS, ASK_SECONDS = 0.05, 0.1, 1.0
 # What has been killed is gone within this; it is in the kernel's hands.
 _END_SECONDS = 10.0
 
@@ -231,6 +231,12 @@ class _Watched:
         # The first of the box's processes: with it all others end, and it is the last that is gone.
         self._first: int | None = None
         os.set_blocking(reading, False)
+        # What is bounded by looking is looked at by a thread that waits for nothing else: neither a disk that is slow
+        # nor a database lets a command grow meanwhile.
+        self._excess: tuple[str, str] | None = None
+        self._is_over = threading.Event()
+        self._guard = threading.Thread(target=self._keep_looking, name="command", daemon=True)
+        self._guard.start()
 
     def watch(self, is_full: Callable[[], str], still_wanted: Callable[[], bool]) -> Ended:
         """Until it ends, or has to."""
@@ -247,14 +253,18 @@ class _Watched:
                 return self._ended("interrupted", "stopped by a shutdown")
             if now >= look_at:
                 look_at = now + _LOOK_SECONDS
+                if self._excess:
+                    return self._ended(*self._excess)
                 if self._process.poll() is not None:
-                    return self._by_itself(is_full)
-                if why := self._too_much():
-                    return self._ended(*why)
+                    self._stop_looking()
+                    return self._ended(*self._excess) if self._excess else self._by_itself(is_full)
+                if self._output.size > MAX_OUTPUT:
+                    return self._ended("output", f"it wrote more than {MAX_OUTPUT} bytes, and was stopped")
             if now >= disk_at:
-                disk_at = now + _DISK_SECONDS
                 if excess := is_full():
                     return self._ended("disk", f"{excess}, and was stopped")
+                # A tenth of the time at most is spent on it, however many files there are.
+                disk_at = time.monotonic() + max(_DISK_SECONDS, 10 * (time.monotonic() - now))
             if now >= ask_at:
                 ask_at = now + ASK_SECONDS
                 if not still_wanted():
@@ -264,9 +274,18 @@ class _Watched:
                 poll.unregister(self._reading)  # closed; it may run on
             self._output.tell_some()
 
+    def _keep_looking(self) -> None:
+        while not self._is_over.wait(_LOOK_SECONDS):
+            if why := self._too_much():
+                self._excess = why
+                self._kill()
+                return
+
+    def _stop_looking(self) -> None:
+        self._is_over.set()
+        self._guard.join()
+
     def _too_much(self) -> tuple[str, str] | None:
-        if self._output.size > MAX_OUTPUT:
-            return "output", f"it wrote more than {MAX_OUTPUT} bytes, and was stopped"
         count, memory = _sum(self._process.pid)
         if self._first is None and (below := children_of(self._process.pid)):
             with suppress(OSError, AttributeError):
@@ -296,11 +315,18 @@ class _Watched:
             if not self._output.take(self._reading):
                 return
 
-    def end(self) -> None:
-        """Kill it and all that it has started; they are gone when this returns."""
+    def _kill(self) -> None:
         # Its group, for where there is no box; in one, all end with the first.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        if self._first is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it and all that it has started; they are gone when this returns."""
+        self._stop_looking()
+        self._kill()
         self._process.wait()
         if self._first is not None:
             select.select([self._first], [], [], _END_SECONDS)

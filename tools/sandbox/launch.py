@@ -8,6 +8,9 @@ import sys
 
 from tools.sandbox.box import Box, limit, limit_a_tool
 
+# What watches a command comes before all that it starts, however many these are.
+_NICE = 15
+
 
 def main(told: str, *program: str) -> None:
     """``told``: the ``box``, bytes of ``memory`` of each process, how many ``processes`` there may be,
@@ -15,6 +18,7 @@ def main(told: str, *program: str) -> None:
     asked = json.loads(told)
     box = Box(**asked["box"])
     os.closerange(3, 1 << 16)
+    os.nice(_NICE)
     box.enter()
     limit(resource.RLIMIT_CORE, 0)
     limit_a_tool(box, memory=asked["memory"], processes=asked["processes"])
