@@ -63,18 +63,18 @@ def _take(channel: Channel, event: Event, request_id: str) -> str:
     if known.exists():
         return "known"
     if accounts.pair(channel, event):
-        remember_event(channel, event)
+        _remember(channel, event)
         return "taken"
     may_write, is_stranger, owner_id = accounts.sender_of(channel, event)
     if not may_write:
         accounts.refuse(channel, event)
-        remember_event(channel, event)
+        _remember(channel, event)
         return "refused"
     chat = accounts.chat_of(channel, event, owner_id=owner_id)
     if event.kind == "message":
         return "taken" if _receive(channel, chat, event, is_stranger, request_id) else "known"
     if is_stranger:  # a note has no mark of untrusted text
-        remember_event(channel, event)
+        _remember(channel, event)
     else:
         _note(channel, chat, event, request_id)
     return "taken"
@@ -89,7 +89,7 @@ def _receive(channel: Channel, chat: Chat, event: Event, is_stranger: bool, requ
 
     def also(turn_id: UUID, _: int) -> None:
         nonlocal is_new
-        remember_event(channel, event, turn_id=turn_id)
+        _remember(channel, event, turn_id=turn_id)
         is_new = True
 
     incoming = Incoming(event.text, files=event.files, tainted_by=f"the channel {channel.name}" if is_stranger else "")
@@ -106,7 +106,7 @@ def _receive(channel: Channel, chat: Chat, event: Event, is_stranger: bool, requ
     return is_new
 
 
-def remember_event(channel: Channel, event: Event, *, turn_id: UUID | None = None) -> None:
+def _remember(channel: Channel, event: Event, *, turn_id: UUID | None = None) -> None:
     row: dict[str, Any] = {"message_id": event.message_id or event.external_id, "turn_id": turn_id}
     if turn_id:  # of two who take it in at once, the database lets one
         ChannelEvent.objects.create(channel=channel, external_id=event.external_id, **row)
@@ -131,7 +131,7 @@ def _note(channel: Channel, chat: Chat, event: Event, request_id: str) -> None:
             idempotency_key=f"channel {digest}",
             request_id=request_id,
         )
-        remember_event(channel, event)
+        _remember(channel, event)
 
 
 def forget_old() -> int:

@@ -15,7 +15,7 @@ from conversations.channel_models import Channel, ChannelEvent, Chat, Destinatio
 from conversations.channels import accounts
 from conversations.channels.base import Capabilities
 from conversations.deliveries import outbox
-from conversations.engine import from_channels, outgoing, retention, steps, turn_control
+from conversations.engine import outgoing, retention, steps, turn_control
 from conversations.engine.turns import claim_and_load
 from conversations.errors import UnknownDestination
 from conversations.models import Conversation, DeferredMessage, Delivery, DeliveryStatus, Message, Turn
@@ -129,7 +129,7 @@ def test_what_fails_while_it_is_stored_is_taken_in_when_it_is_told_again(platfor
         raise OSError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(from_channels, "remember_event", break_off)
+        broken.setattr(ChannelEvent.objects, "create", break_off)
         assert platform.tell("Hello").status_code == 500
     assert not Turn.objects.exists()
     assert taken(platform.tell("Hello"))["taken"] == 1

@@ -87,6 +87,7 @@ from nanohost.lib.admin import GrowingAdmin
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.erasing import MAX_ROWS, Erased
 from nanohost.lib.ids import new_id
+from scheduler.system_jobs import sync_system_jobs
 from tests.support import bulk, servers
 from tests.support.query_plan import Statement, explained
 from tests.support.saying import said
@@ -1736,6 +1737,7 @@ def many_messages(django_db_setup: None, django_db_blocker: Any) -> Iterator[Non
         try:
             sync_settings()
             bulk.fill()
+            sync_system_jobs()
             owner = get_user_model().objects.get(username="owner-1")
             ApiKey.objects.register(KEY, owner=owner, **WIDE | {"scopes": Scope.values})
             boss.force_login(get_user_model().objects.create_superuser("boss"))
