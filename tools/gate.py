@@ -183,8 +183,8 @@ def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[
     except InvalidArguments as invalid:
         raise Refused("arguments", str(invalid)) from None
     yield "arguments"
-    if tool.runner.denies:
-        if reason := tool.runner.denial(arguments):
+    if (reason := tool.runner.denial(arguments)) is not None:
+        if reason:
             raise Refused("denied", reason)
         yield "denied"
     return arguments

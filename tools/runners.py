@@ -37,10 +37,7 @@ class AdmittedCall:
 
 
 class Runner(ABC):
-    """Runs the calls of one tool. Its class gets ready for all tools of its kind, if there is anything to do.
-    ``denies``: whether it has calls that are refused for what they ask for."""
-
-    denies = False
+    """Runs the calls of one tool. Its class gets ready for all tools of its kind, if there is anything to do."""
 
     @property
     @abstractmethod
@@ -55,9 +52,10 @@ class Runner(ABC):
         for one that somebody else has ended or taken over meanwhile.
         """
 
-    def denial(self, arguments: dict[str, Any]) -> str:
-        """Why a call with these arguments is refused, whoever approves it; "" if it is not."""
-        return ""
+    def denial(self, arguments: dict[str, Any]) -> str | None:
+        """Why a call with these arguments is refused, whoever approves it; "" if it is not, and None of tools whose
+        calls are not looked at for it."""
+        return None
 
     @classmethod
     def start(cls, tools: Sequence[RegisteredTool]) -> None:
@@ -138,8 +136,6 @@ class InBox(Runner):
     module: str
     qualname: str
 
-    denies = True
-
     @property
     def defined_in(self) -> str:
         return f"{self.module}.{self.qualname}"
@@ -165,6 +161,12 @@ class InBox(Runner):
         from tools.sandbox.commands import stopping
 
         stopping.begin()
+
+    @classmethod
+    def close(cls) -> None:
+        from tools.sandbox.commands import stopping
+
+        stopping.over()
 
 
 @dataclass(frozen=True, kw_only=True)

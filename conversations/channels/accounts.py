@@ -23,8 +23,8 @@ from nanohost.lib.text import storable
 # What people set.
 FIELDS = ("name", "kind", "agent", "owner", "settings", "allow_from", "unknown", "in_doubt", "is_active")
 
-# A secret that was replaced counts for so long, in seconds, and a pairing code.
-FORMER_SECONDS, PAIRING_SECONDS = 86_400, 15 * 60
+# A pairing code opens for so long.
+PAIRING_SECONDS = 15 * 60
 # What a message begins with that brings a pairing code.
 PAIR = "/pair "
 # So many of those who were refused are kept a channel, the latest.
@@ -126,10 +126,7 @@ def platform(channel: Channel) -> Platform:
 
 
 def _secrets_of(channel: Channel) -> list[str]:
-    now = [signatures.secret_of(channel.seed)]
-    rotated = channel.rotated_at if channel.former_seed else None
-    if rotated and (timezone.now() - rotated).total_seconds() < FORMER_SECONDS:
-        now.append(signatures.secret_of(channel.former_seed))
+    now = signatures.in_force(channel)
     for each in now:
         _know(channel, each)
     return now

@@ -18,11 +18,6 @@ class Capabilities:
     by its key, so that one of which nobody knows whether it has arrived is sent again."""
 
     text_limit: int
-    edit: bool = False
-    react: bool = False
-    thread: bool = False
-    file: bool = False
-    buttons: bool = False
     tells_duplicates: bool = False
 
 
@@ -93,16 +88,13 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
-    """What is to be done in a chat. ``text``: no longer than the limit. ``message_id``: which message is edited or
-    reacted to. ``emoji``: of a reaction. ``in_reply_to``: the platform's id of what it answers."""
+class OutgoingMessage:
+    """A message to a chat. ``text``: no longer than the limit; of a long one, it is one of ``parts``. ``in_reply_to``:
+    the platform's id of what it answers."""
 
-    kind: Literal["message", "edit", "reaction"]
     chat_id: str
+    text: str
     thread: str = ""
-    text: str = ""
-    message_id: str = ""
-    emoji: str = ""
     in_reply_to: str = ""
     part: int = 1
     parts: int = 1
@@ -129,6 +121,6 @@ class Platform(ABC):
         :class:`nanohost.lib.errors.InvalidRequest`."""
 
     @abstractmethod
-    def send(self, operation: Operation, key: str) -> str:
+    def send(self, message: OutgoingMessage, key: str) -> str:
         """Do it, and return the platform's id of the message; empty if it tells none. ``key``: the same at each
         attempt. Raises :class:`Retry`, :class:`Permanent` or :class:`InDoubt`."""

@@ -1,10 +1,10 @@
-"""How a delivery to a chat is sent: one operation by its channel's class, without the database."""
+"""How a delivery to a chat is sent: one message by its channel's class, without the database."""
 
 import time
 
 from conversations.channel_models import WhenInDoubt
 from conversations.channels import accounts
-from conversations.channels.base import InDoubt, Operation, Permanent, Platform, Retry
+from conversations.channels.base import InDoubt, OutgoingMessage, Permanent, Platform, Retry
 from conversations.channels.registry import NoSuchPlatform
 from conversations.deliveries import outbox
 from conversations.deliveries.outbox import Outcome
@@ -25,7 +25,7 @@ def send(delivery: Delivery) -> Outcome:
     began = time.monotonic()
     try:
         platform = accounts.platform(channel)
-        external_id = platform.send(operation_of(delivery), outbox.id_of(delivery))
+        external_id = platform.send(message_of(delivery), outbox.id_of(delivery))
     except (NoWebhookKey, NoSuchPlatform) as error:
         return Outcome(error=f"{error}.")
     except Retry as error:
@@ -40,17 +40,14 @@ def send(delivery: Delivery) -> Outcome:
     return told.after(int((time.monotonic() - began) * 1000))
 
 
-def operation_of(delivery: Delivery) -> Operation:
+def message_of(delivery: Delivery) -> OutgoingMessage:
     """What is to be done."""
     assert delivery.chat
     said = delivery.data
-    return Operation(
-        kind=said.get("operation", "message"),
+    return OutgoingMessage(
         chat_id=delivery.chat.chat_id,
         thread=delivery.chat.thread,
         text=said.get("text", ""),
-        message_id=said.get("messageId", ""),
-        emoji=said.get("emoji", ""),
         in_reply_to=delivery.in_reply_to,
         part=said.get("part", 1),
         parts=said.get("parts", 1),

@@ -1,6 +1,5 @@
 """A channel to a program of one's own: signed messages in and out, as https://www.standardwebhooks.com says."""
 
-import binascii
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from conversations.channels.base import (
     Event,
     InDoubt,
     NotGenuine,
-    Operation,
+    OutgoingMessage,
     Permanent,
     Platform,
     Request,
@@ -48,7 +47,7 @@ class Webhook(Platform):
     """A program that speaks the host's own form."""
 
     kind, title = "webhook", "Signed webhook"
-    capabilities = Capabilities(text_limit=16_000, edit=True, react=True, thread=True, file=True, tells_duplicates=True)
+    capabilities = Capabilities(text_limit=16_000, tells_duplicates=True)
 
     @classmethod
     def check(cls, settings: Mapping[str, Any]) -> None:
@@ -63,11 +62,11 @@ class Webhook(Platform):
         said = load_json(request.body)
         return [_event(said, request.headers["webhook-id"])]
 
-    def send(self, operation: Operation, key: str) -> str:
+    def send(self, message: OutgoingMessage, key: str) -> str:
         url = self.account.settings.get("url", "")
         if not url:
             raise Permanent("The channel has no address to send to: enter one in its settings")
-        body = body_of(operation, key)
+        body = body_of(message, key)
         signed = signatures.headers_of(
             message_id=key, timestamp=int(time.time()), body=body, secrets_now=self.account.secrets()
         )
@@ -149,19 +148,13 @@ def _files(said: Any) -> Sequence[SentFile]:
     return parts.parse(told, most=MAX_FILES, max_bytes=MAX_FILE_BYTES, at="files").files
 
 
-def body_of(operation: Operation, key: str) -> bytes:
+def body_of(message: OutgoingMessage, key: str) -> bytes:
     """What goes out, the same bytes at each attempt."""
-    told: dict[str, Any] = {"type": operation.kind, "id": key, "chatId": operation.chat_id}
-    optional = {
-        "threadId": operation.thread,
-        "messageId": operation.message_id,
-        "emoji": operation.emoji,
-        "inReplyTo": operation.in_reply_to,
-        "text": operation.text,
-    }
+    told: dict[str, Any] = {"type": "message", "id": key, "chatId": message.chat_id}
+    optional = {"threadId": message.thread, "inReplyTo": message.in_reply_to, "text": message.text}
     told |= {name: value for name, value in optional.items() if value}
-    if operation.parts > 1:
-        told |= {"part": operation.part, "parts": operation.parts}
+    if message.parts > 1:
+        told |= {"part": message.part, "parts": message.parts}
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -194,7 +187,7 @@ def _id_in(body: bytes) -> str:
     """The id that an answer calls the message by, if it says one."""
     try:
         said = json.loads(body)
-    except (ValueError, RecursionError, binascii.Error):
+    except (ValueError, RecursionError):
         return ""
     found = said.get("messageId", "") if isinstance(said, dict) else ""
     return found[:MAX_EXTERNAL_ID] if isinstance(found, str) and found.isprintable() else ""

@@ -75,7 +75,7 @@ def put_emails(addresses: Iterable[str], kind: str, data: Mapping[str, Any], *, 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What is to go to a chat. ``data``: as :class:`conversations.channels.base.Operation` has it. ``name``: what
+    """What is to go to a chat. ``data``: as :class:`conversations.channels.base.OutgoingMessage` has it. ``name``: what
     whoever says it calls the chat."""
 
     kind: str

@@ -9,11 +9,16 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
+from datetime import datetime
+from typing import Protocol
 
 from django.conf import settings
+from django.utils import timezone
 
 # What the text of a secret begins with; base64 of its 32 bytes follows.
 PREFIX = "whsec_"
+# A secret that was replaced counts for so long as well.
+FORMER_SECONDS = 86_400
 # So many signatures of a message that comes in are looked at: one a secret.
 MAX_SIGNATURES = 8
 
@@ -33,6 +38,22 @@ def secret_of(seed: str) -> str:
         raise NoWebhookKey("There is no WEBHOOK_KEY here, of which the secrets of webhooks are made")
     made = hmac.new(settings.WEBHOOK_KEY.encode(), f"webhook {seed}".encode(), hashlib.sha256).digest()
     return PREFIX + base64.b64encode(made).decode()
+
+
+class Signing(Protocol):
+    """A row that has secrets."""
+
+    seed: str
+    former_seed: str
+    rotated_at: datetime | None
+
+
+def in_force(row: Signing) -> list[str]:
+    """The secrets that count now, first the one that is current; raises :class:`NoWebhookKey`."""
+    now = [secret_of(row.seed)]
+    if row.former_seed and row.rotated_at and (timezone.now() - row.rotated_at).total_seconds() < FORMER_SECONDS:
+        now.append(secret_of(row.former_seed))
+    return now
 
 
 def digest_of(secret: str) -> str:

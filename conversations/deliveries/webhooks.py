@@ -23,9 +23,6 @@ SECONDS = 15.0
 # Bytes of an answer that are read, and characters of it that are kept if it says no.
 MAX_READ, MAX_KEPT = 2048, 200
 
-# For how long a secret that was replaced signs as well.
-FORMER_SECONDS = 86_400
-
 # Receivers that want to be left alone say for how long.
 _ASK_FOR_TIME = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -71,13 +68,9 @@ def body_of(delivery: Delivery) -> bytes:
 
 def _secrets(endpoint: WebhookEndpoint) -> list[str]:
     """Those that it is signed with; the process takes them out of all that it says, from then on."""
-    secret = signatures.secret_of(endpoint.seed)
-    if signatures.digest_of(secret) != endpoint.digest:
+    now = signatures.in_force(endpoint)
+    if signatures.digest_of(now[0]) != endpoint.digest:
         raise signatures.NoWebhookKey("WEBHOOK_KEY is not the one that the secret was made with: make another secret")
-    now = [secret]
-    rotated = endpoint.rotated_at if endpoint.former_seed else None
-    if rotated and (timezone.now() - rotated).total_seconds() < FORMER_SECONDS:
-        now.append(signatures.secret_of(endpoint.former_seed))
     for each in now:
         remember(f"webhook {endpoint.pk}", each.removeprefix(signatures.PREFIX))
     return now

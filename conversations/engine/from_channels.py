@@ -9,13 +9,13 @@ from uuid import UUID
 
 from django.db import transaction
 
-from conversations.channel_models import Channel, ChannelEvent, Chat
+from conversations.channel_models import Channel, ChannelEvent
 from conversations.channels import accounts
 from conversations.channels.base import Event, Request
 from conversations.deliveries import outbox
 from conversations.engine import deferred, inbox
 from conversations.engine.incoming import Incoming
-from conversations.models import DeferredMessage
+from conversations.models import Conversation, DeferredMessage
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound
 
@@ -62,29 +62,30 @@ def _take(channel: Channel, event: Event, request_id: str) -> str:
     known = ChannelEvent.objects.filter(channel=channel, external_id=event.external_id)
     if known.exists():
         return "known"
-    if accounts.pair(channel, event):
+    may_write, is_stranger, owner_id = accounts.sender_of(channel, event)
+    with transaction.atomic():  # a code opens once: with it, the event is known
+        if accounts.pair(channel, event):
+            _remember(channel, event)
+            return "taken"
+        if not may_write:
+            accounts.refuse(channel, event)
+            _remember(channel, event)
+            return "refused"
+    if event.kind != "message" and is_stranger:  # a note has no mark of untrusted text
         _remember(channel, event)
         return "taken"
-    may_write, is_stranger, owner_id = accounts.sender_of(channel, event)
-    if not may_write:
-        accounts.refuse(channel, event)
-        _remember(channel, event)
-        return "refused"
     chat = accounts.chat_of(channel, event, owner_id=owner_id)
-    if event.kind == "message":
-        return "taken" if _receive(channel, chat, event, is_stranger, request_id) else "known"
-    if is_stranger:  # a note has no mark of untrusted text
-        _remember(channel, event)
-    else:
-        _note(channel, chat, event, request_id)
-    return "taken"
-
-
-def _receive(channel: Channel, chat: Chat, event: Event, is_stranger: bool, request_id: str) -> bool:
-    """Store the message with its turn, and that the event is known, in one transaction; False if it was known."""
     conversation, _ = inbox.conversation_of(
         owner_id=chat.owner_id, key=chat.key, agent=None, metadata={"channel": channel.name}, with_agent=channel.agent
     )
+    if event.kind != "message":
+        _note(channel, conversation, event, request_id)
+        return "taken"
+    return "taken" if _receive(channel, conversation, event, is_stranger, request_id) else "known"
+
+
+def _receive(channel: Channel, conversation: Conversation, event: Event, is_stranger: bool, request_id: str) -> bool:
+    """Store the message with its turn, and that the event is known, in one transaction; False if it was known."""
     is_new = False
 
     def also(turn_id: UUID, _: int) -> None:
@@ -93,17 +94,21 @@ def _receive(channel: Channel, chat: Chat, event: Event, is_stranger: bool, requ
         is_new = True
 
     incoming = Incoming(event.text, files=event.files, tainted_by=f"the channel {channel.name}" if is_stranger else "")
-    digest = hashlib.sha256(f"{channel.pk} {event.external_id}".encode()).hexdigest()
+    digest = _digest(channel, event)
     inbox.receive(
         incoming,
         conversation=conversation,
         request_id=request_id,
-        # With a blank, which no client's key has.
         idempotency_key=f"channel {digest}",
         body_hash=digest,
         also=also,
     )
     return is_new
+
+
+def _digest(channel: Channel, event: Event) -> str:
+    """By which its message is known again. In keys it stands behind a blank, which no client's key has."""
+    return hashlib.sha256(f"{channel.pk} {event.external_id}".encode()).hexdigest()
 
 
 def _remember(channel: Channel, event: Event, *, turn_id: UUID | None = None) -> None:
@@ -114,21 +119,17 @@ def _remember(channel: Channel, event: Event, *, turn_id: UUID | None = None) ->
         ChannelEvent.objects.get_or_create(channel=channel, external_id=event.external_id, defaults=row)
 
 
-def _note(channel: Channel, chat: Chat, event: Event, request_id: str) -> None:
+def _note(channel: Channel, conversation: Conversation, event: Event, request_id: str) -> None:
     """An edit or a reaction wakes nobody: the agent's next turn has it."""
-    conversation, _ = inbox.conversation_of(
-        owner_id=chat.owner_id, key=chat.key, agent=None, metadata={"channel": channel.name}, with_agent=channel.agent
-    )
     did = (
         f"changed the message {event.message_id} to" if event.kind == "edit" else f"reacted to {event.message_id} with"
     )
-    digest = hashlib.sha256(f"{channel.pk} {event.external_id}".encode()).hexdigest()
     with transaction.atomic():
         deferred.put(
             conversation,
             kind=DeferredMessage.Kind.NOTE,
             content=f"{event.sender_name or event.sender_id} {did}: {event.text}",
-            idempotency_key=f"channel {digest}",
+            idempotency_key=f"channel {_digest(channel, event)}",
             request_id=request_id,
         )
         _remember(channel, event)

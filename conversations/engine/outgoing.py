@@ -23,7 +23,7 @@ from conversations.statuses import TurnStatus
 from nanohost.accounts import audit
 from tools.registry import ORIGIN
 
-CHAT, EDIT, REACTION, SYSTEM, TEST = "chat", "edit", "reaction", "system", "test"
+CHAT, SYSTEM, TEST = "chat", "system", "test"
 
 # Of a channel whose kind this process does not know: whoever sends finds out.
 _LIMIT = 2000

@@ -4,18 +4,18 @@
 prints text.
 """
 
-import http.client
 import json
 import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+
+import httpx2
 
 from conversations.events.kinds import EventKind
 
@@ -27,9 +27,6 @@ BYE = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 
 # What a terminal would take for an order.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-# Bytes of a line of a stream, and of an answer.
-MAX_BYTES = 64 * 1024 * 1024
 
 
 class NoAnswer(Exception):
@@ -49,25 +46,24 @@ class Api:
     """The API of a host. ``url``: its address. ``key``: an API key."""
 
     def __init__(self, url: str, key: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            self._url = httpx2.URL(url)
+        except httpx2.InvalidURL:
+            self._url = httpx2.URL("")
+        if self._url.scheme not in ("http", "https") or not self._url.host:
             raise NoAnswer(f"--url: {url} is no address; it is like http://127.0.0.1:8080.")
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port, self._path = (
-            parts.hostname,
-            parts.port or self._kind.default_port,
-            parts.path.rstrip("/"),
+        self._client = httpx2.Client(
+            base_url=self._url, headers={"Authorization": f"Bearer {key}"}, timeout=SILENT_SECONDS, trust_env=False
         )
-        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     def conversation(self, key: str, agent: str | None) -> str:
         """The id of the conversation of this key, made if there is none."""
         asked = {"key": key} | ({"agent": agent} if agent else {})
-        return str(self._json("POST", "/api/v1/conversations", asked)["conversationId"])
+        return str(self._post("/api/v1/conversations", asked)["conversationId"])
 
     def cancel(self, turn_id: str) -> None:
         """Cancel a turn."""
-        self._json("POST", f"/api/v1/turns/{turn_id}/cancel", {})
+        self._post(f"/api/v1/turns/{turn_id}/cancel", {})
 
     def say(self, conversation_id: str, text: str) -> Iterator[Event]:
         """Say something, and the events of its turn until that has ended. It is said once, however often the connection
@@ -77,47 +73,39 @@ class Api:
         turn_id, last_id = "", ""
         for _ in range(MAX_RECONNECTS):
             if turn_id:
-                at = f"/api/v1/turns/{turn_id}/events" + (f"?last_event_id={last_id}" if last_id else "")
-                events = self._events("GET", at, None, {})
+                after = {"last_event_id": last_id} if last_id else {}
+                events = self._events("GET", f"/api/v1/turns/{turn_id}/events", params=after)
             else:
-                events = self._events("POST", path, {"message": text, "stream": True}, once)
-            with suppress(OSError, http.client.HTTPException):
+                events = self._events("POST", path, json={"message": text, "stream": True}, headers=once)
+            with suppress(httpx2.TransportError):
                 for event in events:
                     turn_id, last_id = event.data.get("turnId") or turn_id, event.id
                     yield event
                     if event.name in (EventKind.TURN_COMPLETED, EventKind.TURN_FAILED, EventKind.TURN_CANCELLED):
                         return
-        raise NoAnswer(f"The connection to {self._host} was lost, again and again. What you have said may be stored.")
+        raise NoAnswer(f"The connection to {self._url.host} was lost, again and again. What you said may be stored.")
 
-    def _json(self, method: str, path: str, body: Any) -> Any:
+    def _post(self, path: str, body: Any) -> Any:
         try:
-            with closing(self._kind(self._host, self._port, timeout=SILENT_SECONDS)) as connection:
-                connection.request(method, self._path + path, json.dumps(body), self._headers)
-                answer = connection.getresponse()
-                said = answer.read(MAX_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(
-                f"There is no host at {self._host}:{self._port}: {error}. Start it, or name another: --url."
-            ) from None
-        if answer.status >= 300:
-            raise _told(answer.status, said)
-        return json.loads(said)
+            answer = self._client.post(path, json=body)
+        except httpx2.TransportError as error:
+            raise NoAnswer(f"There is no host at {self._url}: {error}. Start it, or name another: --url.") from None
+        if answer.status_code >= 300:
+            raise _told(answer)
+        return answer.json()
 
-    def _events(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Iterator[Event]:
-        with closing(self._kind(self._host, self._port, timeout=SILENT_SECONDS)) as connection:
-            given = self._headers | {"Accept": "text/event-stream"} | headers
-            connection.request(method, self._path + path, None if body is None else json.dumps(body), given)
-            answer = connection.getresponse()
-            if answer.status >= 300:
-                raise _told(answer.status, answer.read(MAX_BYTES))
-            yield from read_events(lambda: answer.readline(MAX_BYTES))
+    def _events(self, method: str, path: str, **asked: Any) -> Iterator[Event]:
+        with self._client.stream(method, path, **asked) as answer:
+            if answer.status_code >= 300:
+                answer.read()
+                raise _told(answer)
+            yield from read_events(answer.iter_bytes())
 
 
-def read_events(line_of: Callable[[], bytes]) -> Iterator[Event]:
+def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
     """The events of a stream; what its end cuts off is none."""
     fields: dict[str, str] = {}
-    while raw := line_of():
-        line = raw.decode(errors="replace").rstrip("\r\n")
+    for line in _lines(chunks):
         if not line:
             if "data" in fields:
                 yield Event(fields.get("id", ""), fields.get("event", ""), json.loads(fields["data"]))
@@ -127,13 +115,24 @@ def read_events(line_of: Callable[[], bytes]) -> Iterator[Event]:
             fields[name] = value.removeprefix(" ")
 
 
-def _told(status: int, said: bytes) -> NoAnswer:
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Lines of a stream, which end with a line feed and with no other of Unicode's ends of lines."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            yield b"".join([*begun, line]).decode(errors="replace").rstrip("\r")
+            begun = []
+        begun.append(rest)
+
+
+def _told(answer: httpx2.Response) -> NoAnswer:
     try:
-        detail = json.loads(said).get("detail", "")
+        detail = answer.json().get("detail", "")
     except (ValueError, AttributeError):
         detail = ""
-    hint = " Is the key right? It stands in NANOHOST_API_KEY." if status == 401 else ""
-    return NoAnswer(f"The host answered {status}: {detail or 'nothing that can be read'}{hint}")
+    hint = " Is the key right? It stands in NANOHOST_API_KEY." if answer.status_code == 401 else ""
+    return NoAnswer(f"The host answered {answer.status_code}: {detail or 'nothing that can be read'}{hint}")
 
 
 def harmless(text: str) -> str:

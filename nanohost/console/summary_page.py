@@ -50,8 +50,8 @@ def show(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and not is_wrong:
         said = form.cleaned_data
         summaries.change(is_on=said["is_on"], at=said["at"])
-        told = f"on, at {said['at']:%H:%M}" if said["at"] else "on" if said["is_on"] else "off"
-        messages.success(request, f"The daily summary is {told if said['is_on'] else 'off'}.")
+        at = f", at {said['at']:%H:%M}" if said["at"] else ""
+        messages.success(request, f"The daily summary is {f'on{at}' if said['is_on'] else 'off'}.")
         return HttpResponseRedirect(reverse("daily_summary"))
     context = {
         "title": "Daily summary",

@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said_in_a_sentence(run):
     for ran, words in (
         (run("--agent", "nobody"), "There is no agent named 'nobody'"),
         (run(key="nh_wrong_key"), "Is the key right?"),
-        (run(url="http://127.0.0.1:9"), "There is no host at 127.0.0.1:9"),
+        (run(url="http://127.0.0.1:9"), "There is no host at http://127.0.0.1:9"),
         (run(url="nowhere"), "is no address"),
     ):
         assert ran.returncode == 1
@@ -128,8 +128,9 @@ def test_what_a_model_says_moves_no_cursor():
 
 
 def test_a_stream_that_is_cut_is_gone_on_with_where_it_was():
-    lines = [b"id: 1\n", b"event: message.delta\n", b'data: {"message": 0, "offset": 0, "text": "Hel"}\n', b"\n"]
-    cut = [*lines, b"id: 2\n", b"event: message.delta\n"]
-    rest = iter([*cut, b""])
-    (event,) = terminal.read_events(lambda: next(rest))
-    assert (event.id, event.data["text"]) == ("1", "Hel")
+    text = "Hel\u2028 \u0085"
+    whole = f'id: 1\nevent: message.delta\r\ndata: {{"message": 0, "offset": 0, "text": "{text}"}}\n\n'
+    cut = f"{whole}: a comment\n\nid: 2\nevent: message.delta\n".encode()
+    for size in (1, 7, len(cut)):
+        (event,) = terminal.read_events(cut[at : at + size] for at in range(0, len(cut), size))
+        assert (event.id, event.name, event.data["text"]) == ("1", "message.delta", text)

@@ -233,6 +233,19 @@ def test_a_pairing_code_lets_one_sender_in_once(platform, owner):
     assert code not in repr(list(Channel.objects.values()))
 
 
+def test_a_pairing_code_is_not_used_up_by_an_event_that_is_not_stored(platform, owner, monkeypatch):
+    def break_off(*_, **__):
+        raise OSError("the disk is full")
+
+    channel = platform.channel(owner, allow_from=[], unknown="pairing")
+    code = accounts.new_pairing_code(channel)
+    with monkeypatch.context() as broken:
+        broken.setattr(ChannelEvent.objects, "get_or_create", break_off)
+        assert platform.tell(f"/pair {code}").status_code == 500
+    assert not channel.senders.exists()
+    assert taken(platform.tell(f"/pair {code}"))["taken"] == 1
+
+
 # --- out ---------------------------------------------------------------------------------------------------------
 
 

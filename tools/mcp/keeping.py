@@ -249,8 +249,9 @@ def _in_a_box(program: list[str], *, network: bool) -> list[str]:
 def _launching(sandbox: modes.Sandbox, network: bool, memory: int) -> list[str]:
     """What stands before a program. Made once: which files are code is looked up for it, which takes 10 ms."""
     box = modes.box(sandbox, ["NET_HTTP"] if network else [])
-    launch = [sys.executable, "-S", "-m", "tools.mcp.launch", json.dumps(asdict(box))]
-    return box.command([*launch, str(memory << 20), str(_MOST_PROCESSES)], cwd=settings.BASE_DIR)
+    told = {"box": asdict(box), "memory": memory << 20, "processes": _MOST_PROCESSES, "folder": "", "nice": 0}
+    launch = [sys.executable, "-S", "-m", "tools.sandbox.launch", json.dumps(told)]
+    return box.command(launch, cwd=settings.BASE_DIR)
 
 
 def _path() -> str:

@@ -32,7 +32,7 @@ from tools.models import CallStatus
 from tools.permissions import Permission
 from tools.results import binder, cap
 from tools.runners import AdmittedCall, InBox
-from tools.sandbox import modes
+from tools.sandbox import cgroup, modes
 from tools.sandbox.box import BUBBLEWRAP, NONE, Box
 from tools.sandbox.child import children_of
 from tools.workspace.errors import PathRefused
@@ -56,6 +56,9 @@ _END_SECONDS = 10.0
 # Of what is told while it runs: so much in all, so often, and so many bytes at once.
 MAX_TOLD = 64 << 10
 _TELL_SECONDS, _MAX_PIECE = 0.3, 8 << 10
+
+# What watches a command comes before all that it starts, however many these are.
+_NICE = 15
 
 _PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
@@ -168,28 +171,31 @@ def run(
     """Run a program to its end. ``shut``: paths in the workspace that it may not change. ``is_full``: what there is too
     much of in the workspace. ``tell``: is told of the output as it comes, and where in it each piece stands."""
     box = _box(modes.in_force(), network)
-    reading, writing = os.pipe()
-    try:
-        process = subprocess.Popen(  # noqa: S603 -- our own module, which becomes what the tool's function names
-            _command(box, program, workspace=workspace, shut=shut),
-            cwd=settings.BASE_DIR,  # from which it imports; the workspace may hold a module of any name
-            env=_environment(box, workspace),
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-            start_new_session=True,
-        )
-    except OSError as error:
-        os.close(reading)
-        return Ended(output="", rule="crashed", text=f"it could not be started: {error.strerror}")
-    finally:
-        os.close(writing)
-    watched = _Watched(process, reading, _Output(tell), seconds=seconds)
-    try:
-        return watched.watch(is_full, still_wanted)
-    finally:
-        watched.end()
-        os.close(reading)
+    command = _command(box, program, workspace=workspace, shut=shut)
+    # What starts more than it may is found by a look, and ended; this is for what is faster than looks.
+    with cgroup.bounded(2 * MAX_PROCESSES, command) as bounded:
+        reading, writing = os.pipe()
+        try:
+            process = subprocess.Popen(  # noqa: S603 -- our own module, which becomes what the tool's function names
+                bounded,
+                cwd=settings.BASE_DIR,  # from which it imports; the workspace may hold a module of any name
+                env=_environment(box, workspace),
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(reading)
+            return Ended(output="", rule="crashed", text=f"it could not be started: {error.strerror}")
+        finally:
+            os.close(writing)
+        watched = _Watched(process, reading, _Output(tell), seconds=seconds)
+        try:
+            return watched.watch(is_full, still_wanted)
+        finally:
+            watched.end()
+            os.close(reading)
 
 
 @lru_cache
@@ -200,7 +206,8 @@ def _box(sandbox: modes.Sandbox, network: bool) -> Box:
 
 def _command(box: Box, program: Sequence[str], *, workspace: Path, shut: Sequence[str]) -> list[str]:
     folder = WORKSPACE if box.mode == BUBBLEWRAP else str(workspace)
-    told = {"box": asdict(box), "memory": settings.TOOL_MEMORY_MB << 20, "processes": MAX_PROCESSES, "folder": folder}
+    told = {"box": asdict(box), "memory": settings.TOOL_MEMORY_MB << 20, "processes": MAX_PROCESSES}
+    told |= {"folder": folder, "nice": _NICE}
     launch = [sys.executable, "-S", "-m", "tools.sandbox.launch", json.dumps(told), *program]
     if box.mode != BUBBLEWRAP:
         return launch

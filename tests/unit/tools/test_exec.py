@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+import subprocess
 import threading
 import time
 
@@ -18,7 +19,7 @@ from tests.support.wait import wait_until
 from tools import gate
 from tools.gate import AgentTools
 from tools.models import CallStatus, SettingChange, ToolCall, ToolSetting, sync_settings
-from tools.sandbox import bubblewrap, commands
+from tools.sandbox import bubblewrap, cgroup, commands
 from tools.workspace import beneath
 from tools.workspace.store import open_workspace
 
@@ -226,6 +227,23 @@ def test_what_takes_too_much_is_ended_with_all_that_it_started(sh, files, settin
         assert (call.status, call.rule) == (CallStatus.UNKNOWN, rule), call.result[:400]
         assert not _running(token), rule
     assert sum(each.stat().st_size for each in files.iterdir()) < 60_000_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="for other users than root, RLIMIT_NPROC holds")
+def test_the_kernel_bounds_processes_of_root_too():
+    script = ["/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 30 & done; kill 0"]
+    with cgroup.bounded(8, script) as program:
+        if program == script:
+            pytest.skip("NOT TRIED: this machine lets nobody make a control group")
+        ran = subprocess.run(program, capture_output=True, text=True, start_new_session=True, check=False)
+    assert "fork" in ran.stderr.lower()
+
+
+def test_whoever_starts_again_after_a_stop_runs_commands(sh):
+    gate.stop_tools()
+    assert sh("echo one").status == CallStatus.QUEUED, "left to whoever comes next"
+    gate.close_tools()
+    assert sh("echo one").result == "one\n"
 
 
 def test_what_it_leaves_running_ends_with_its_call(sh, files):
