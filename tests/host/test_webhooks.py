@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,11 +31,20 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Host]:
+def own_port() -> Iterator[int]:
+    """A port that nobody else is given, and that a server which reuses addresses can listen on all the same."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, own_port: int) -> Iterator[Host]:
     running = Host(
         tmp_path_factory.mktemp("webhooks"),
         HTTP_ALLOWED_PRIVATE_CIDRS="127.0.0.1/32",
-        HTTP_ALLOWED_PORTS=f"{receiver.port},{receiver.port + 1}",
+        HTTP_ALLOWED_PORTS=f"{receiver.port},{own_port}",
         SWEEP_SECONDS="0.3",
         TURN_LEASE_SECONDS="2",
     ).start()
@@ -68,10 +78,10 @@ def tell(host: Host) -> str:
     return turns[-1]
 
 
-def test_the_receiver_of_the_documentation_prints_what_has_ended_once(started: Host, receiver: Receiver, tmp_path):
+def test_the_receiver_of_the_documentation_prints_what_has_ended_once(started: Host, own_port: int, tmp_path):
     (tmp_path / "receiver.py").write_text(EXAMPLE)
-    secret = make_webhook(started, f"http://127.0.0.1:{receiver.port + 1}/")
-    environment = {"PATH": os.environ["PATH"], "WEBHOOK_SECRET": secret, "PORT": str(receiver.port + 1)}
+    secret = make_webhook(started, f"http://127.0.0.1:{own_port}/")
+    environment = {"PATH": os.environ["PATH"], "WEBHOOK_SECRET": secret, "PORT": str(own_port)}
     command = [sys.executable, str(tmp_path / "receiver.py")]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
