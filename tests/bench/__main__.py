@@ -43,8 +43,6 @@ def main() -> None:
                 for shape, host in both.items():
                     key = control.narrow_key(host.environment, name)
                     found[goal][shape] += [control.ratio(host.address, key, 2 * size.turns) for _ in range(size.rounds)]
-            goals = results.goals(found)
-            _tell(goals)
             for shape, host in both.items():
                 openai_api.make_agents(host.environment)
                 for _ in range(size.rounds):
@@ -52,6 +50,8 @@ def main() -> None:
                     found[speed.COMPLETED][shape].append(ratio)
                     ratio = openai_api.first_ratio(host.address, size.turns)
                     found[speed.COMPLETED_FIRST][shape].append(ratio)
+            goals = results.goals(found)
+            _tell(goals)
             loads = (1,) if quick else profile.LOADS
             profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 8, loads=loads))
             _tell(profiles)
