@@ -12,7 +12,7 @@ from tests.support import warm
 from tests.support.hosts import Host, environment_of
 from tests.support.wait import wait_until
 
-ROWS = 6000
+ROWS = 3000
 
 PLANT = f"""
 from datetime import timedelta

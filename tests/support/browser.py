@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
@@ -22,6 +22,9 @@ WIDTHS = {"desktop": (1280, 800), "phone": (390, 844)}
 # Faults that keep somebody from using a page; those of axe's lesser grades are matters of taste here.
 GRAVE = ("serious", "critical")
 EVERY_GRADE = ("minor", "moderate", *GRAVE)
+
+# What a page is to show comes by then, also where several tests share few processors.
+expect.set_options(timeout=30_000)
 
 
 def chromium() -> str | None:

@@ -32,6 +32,9 @@ KEY = "nh_test1234_0123456789abcdefghij"
 
 # Hosts speak plain HTTP. A client that may also meet TLS reads the machine's certificates first: 20 ms of a processor.
 PLAIN = False
+# A command that has not ended by then hangs; a deletion, which makes way for others, takes a minute where processors
+# are scarce.
+HANGS_SECONDS = 240
 
 CELERY = ("-m", "celery", "-A", "nanohost")
 # As in docker-compose.yml: workers need nothing of one another, and would wait a second for it at each start.
@@ -191,7 +194,7 @@ class Host:
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``manage.py`` beside the host, on its data."""
         self.have_database()
-        return warm.run("manage.py", *arguments, cwd=self.root, env=self._environment, timeout=60)
+        return warm.run("manage.py", *arguments, cwd=self.root, env=self._environment, timeout=HANGS_SECONDS)
 
     def have_database(self) -> None:
         """Make its database, unless there is one."""

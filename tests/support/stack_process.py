@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from tests.support.hosts import KEY, PLAIN, ROOT
+from tests.support.hosts import HANGS_SECONDS, KEY, PLAIN, ROOT
 from tests.support.wait import wait_until
 
 
@@ -49,7 +49,7 @@ class RunningStack:
     def refusal(self) -> str:
         """The one line with which it ends."""
         ended = subprocess.run(
-            self._command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60
+            self._command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=HANGS_SECONDS
         )
         assert ended.returncode == 1
         assert ended.stdout == ""

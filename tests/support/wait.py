@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(holds: Callable[[], object], *, seconds: float = 20) -> None:
+def wait_until(holds: Callable[[], object], *, seconds: float = 60) -> None:
     """Return once ``holds`` does; fails if that takes too long."""
     until = time.monotonic() + seconds
     while not holds():
