@@ -1,5 +1,7 @@
 """What a process that stays does first: it keeps others of the same user out, tools above all."""
 
+import os
+
 from agent.llm.providers import PROVIDERS
 from nanohost.lib import env
 from nanohost.lib.process import close_to_others
@@ -13,10 +15,14 @@ SECRETS = (
     *(provider.key for provider in PROVIDERS.values()),
 )
 
+# What the variables begin with that rows name.
+NAMED = ("CHANNEL_SECRET_", "MCP_SECRET_")
+
 
 def harden() -> None:
     """Let nobody but root read this process's memory and the environment it was started with, and take the secrets out
     of the one that it hands on."""
     close_to_others()
     declared = {name for tool in registry.registered() for name in tool.secrets}
-    env.take_out({*SECRETS, *declared})
+    named = {name for name in os.environ if name.startswith(NAMED) and not name.endswith("_FILE")}
+    env.take_out({*SECRETS, *declared, *named})

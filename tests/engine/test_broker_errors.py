@@ -118,7 +118,8 @@ def test_workers_outlive_whatever_stands_in_their_queues(own: Host, redis: Redis
         conversation = start(client)
         assert answered(client, conversation)
         queues = [
-            f"{servers.database_of(own.data_dir)}:{queue}" for queue in ("turns", "tools", "compaction", "deliveries")
+            f"{servers.database_of(own.data_dir)}:{queue}"
+            for queue in ("turns", "tools", "compaction", "deliveries", "listeners")
         ]
         for queue in queues:
             keys.lpush(queue, *JUNK.values())
