@@ -1,7 +1,5 @@
 """What a process that stays does first: it keeps others of the same user out, tools above all."""
 
-import os
-
 from agent.llm.providers import PROVIDERS
 from nanohost.lib import env
 from nanohost.lib.process import close_to_others
@@ -24,5 +22,4 @@ def harden() -> None:
     of the one that it hands on."""
     close_to_others()
     declared = {name for tool in registry.registered() for name in tool.secrets}
-    named = {name for name in os.environ if name.startswith(NAMED) and not name.endswith("_FILE")}
-    env.take_out({*SECRETS, *declared, *named})
+    env.take_out({*SECRETS, *declared, *env.beginning_with(NAMED)})

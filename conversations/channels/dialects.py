@@ -5,7 +5,7 @@ text, and is escaped as such. Pictures are links to them, since nothing is loade
 """
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,14 +20,12 @@ _SAFE = ("http://", "https://", "mailto:", "tel:")
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How a platform writes each. ``strong`` and the others: what stands before and behind. ``link``: of a text that is
+    """How a platform writes each. ``marks``, ``code``: what stands before and behind, by markdown-it's names. ``link``: of a text that is
     written already, and an address. ``escape``: of plain text."""
 
     escape: Callable[[str], str]
     link: Callable[[str, str], str]
-    strong: tuple[str, str]
-    em: tuple[str, str]
-    s: tuple[str, str]
+    marks: Mapping[str, tuple[str, str]]
     code: tuple[str, str]
     block: Callable[[str, str], str]
     quote: Callable[[str], str]
@@ -105,7 +103,7 @@ class _Writer:
             case "paragraph_open":
                 return self._inline(inner)
             case "heading_open":
-                return _around(self._inline(inner), self._dialect.strong)
+                return _around(self._inline(inner), self._dialect.marks["strong"])
             case "bullet_list_open" | "ordered_list_open":
                 return self._list(token, inner)
             case "blockquote_open":
@@ -161,7 +159,7 @@ class _Writer:
                     stack[-1] = (stack[-1][0], stack[-1][1] + self._link(written, address))
                 case "strong_close" | "em_close" | "s_close":
                     kind, written = stack.pop()
-                    stack[-1] = (stack[-1][0], stack[-1][1] + _around(written, getattr(dialect, kind)))
+                    stack[-1] = (stack[-1][0], stack[-1][1] + _around(written, dialect.marks[kind]))
         return stack[0][1]
 
     def _link(self, written: str, address: str) -> str:
@@ -223,9 +221,7 @@ def _telegram_block(written: str, language: str) -> str:
 _TELEGRAM = Dialect(
     escape=lambda text: html.escape(text, quote=False),
     link=_telegram_link,
-    strong=("<b>", "</b>"),
-    em=("<i>", "</i>"),
-    s=("<s>", "</s>"),
+    marks={"strong": ("<b>", "</b>"), "em": ("<i>", "</i>"), "s": ("<s>", "</s>")},
     code=("<code>", "</code>"),
     block=_telegram_block,
     quote=lambda written: f"<blockquote>{written}</blockquote>",
@@ -233,9 +229,7 @@ _TELEGRAM = Dialect(
 _SLACK = Dialect(
     escape=_escape_for_slack,
     link=_slack_link,
-    strong=("*", "*"),
-    em=("_", "_"),
-    s=("~", "~"),
+    marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")},
     code=("`", "`"),
     block=lambda written, _: f"```\n{written}\n```",
     quote=lambda written: "\n".join(f"> {line}" for line in written.split("\n")),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -75,7 +76,7 @@ def due_again(row: Delivery) -> None:
 def test_in_and_out(peer, channel, owner):
     peer.tells("Hello <you> & all")
     message, chat = Message.objects.get(), Chat.objects.get()
-    assert (message.content, message.tainted_by) == ("Hello <you> & all", "") or peer.kind == "slack"
+    assert (message.content.strip(), message.tainted_by or "") == ("Hello <you> & all", "")
     assert Conversation.objects.get().owner == owner
     (row,) = deliver(*answered())
     assert (row.status, row.error) == (DeliveryStatus.DELIVERED, "")
@@ -200,12 +201,9 @@ def test_a_message_that_the_host_never_takes_is_told_of_in_the_chat(peer, channe
 @only(TelegramServer, SlackServer, MatrixServer)
 def test_a_message_whose_file_is_not_to_be_had_for_now_is_taken_later(peer, channel):
     peer.has_files = False
-    try:
+    with pytest.raises(NotTakenNow) if peer.kind != "slack" else nullcontext():
         peer.tells_a_file("report.txt", b"The figures")
-    except NotTakenNow:
-        assert peer.kind != "slack"
-    else:
-        assert peer.last.status_code == 503
+    assert peer.kind != "slack" or peer.last.status_code == 503
     assert not ChannelEvent.objects.exists()
     peer.has_files = True
     peer.tells_again()
@@ -239,10 +237,11 @@ def test_a_text_that_telegram_cannot_read_goes_out_as_it_is(peer, channel):
     peer.tells("Hello")
     settle(Turn.objects.all())
     Delivery.objects.all().delete()
-    outgoing.say(Conversation.objects.get(), "> a *quote*")
+    outgoing.say(Conversation.objects.get(), "> a\n> > *quote*")
+    peer.answer(Says(400, body=b'{"ok": false, "description": "Bad Request: can\'t parse entities: nested quote"}'))
     (row,) = deliver(*Delivery.objects.all())
     assert row.status == DeliveryStatus.DELIVERED
-    assert [each.text for each in peer.sent] == ["<blockquote>a <i>quote</i></blockquote>", "> a *quote*"]
+    assert [each.text for each in peer.sent][1:] == ["> a\n> > *quote*"]
 
 
 @only(TelegramServer)
@@ -292,7 +291,7 @@ def test_an_email_is_proven_by_the_receiving_server_alone(peer, channel):
     peer.tells("Hello", **{"Authentication-Results": "mx.example.org; dmarc=pass header.from=evil.example"})
     assert {message.tainted_by for message in Message.objects.filter(role="user")} == {"the channel shop"}
     peer.tells("Hello")
-    assert Message.objects.filter(role="user", tainted_by="").count() == 1
+    assert Message.objects.filter(role="user", tainted_by=None).count() == 1
 
 
 @only(MailHouse)

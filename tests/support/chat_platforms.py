@@ -5,6 +5,7 @@ import hmac
 import json
 import time
 from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
 from typing import Any, ClassVar
 
 from django.test import Client
@@ -45,7 +46,7 @@ def make_channel(owner: Any, kind: str, settings: Mapping[str, Any], **values: A
     for name, value in SECRETS.items():
         env.have_redacted([name])
         assert env.secret(name) == value
-    made, _ = accounts.make(**given | {"settings": dict(settings) | values.pop("settings", {})} | values)
+    made, _ = accounts.make(**given | {"settings": dict(settings)} | values)
     return made
 
 
@@ -61,9 +62,8 @@ class TelegramServer(HttpPeer):
         self.own: Channel | None = None
 
     def channel(self, owner: Any, **values: Any) -> Channel:
-        self.own = make_channel(
-            owner, self.kind, {"token": TOKEN, "server": self.url, "username": "agent_bot"}, **values
-        )
+        given = {"token": TOKEN, "server": self.url, "username": "agent_bot"} | values.pop("settings", {})
+        self.own = make_channel(owner, self.kind, given, **values)
         return self.own
 
     def respond(self, asked: Asked) -> Answer:
@@ -80,8 +80,8 @@ class TelegramServer(HttpPeer):
             case "getFile":
                 return 200, {"ok": True, "result": {"file_path": f"documents/{asked.said['file_id']}"}}
             case "sendMessage":
-                if "<" in asked.said["text"].replace("<b>", "").replace("</b>", ""):
-                    return 400, {"ok": False, "error_code": 400, "description": "Bad Request: can't parse entities"}
+                if why := _why_not(asked.said["text"], asked.said.get("parse_mode", "")):
+                    return 400, {"ok": False, "error_code": 400, "description": f"Bad Request: {why}"}
                 return 200, {"ok": True, "result": {"message_id": len(self.sent)}}
         return 404, {"ok": False, "error_code": 404, "description": "Not Found"}
 
@@ -101,9 +101,10 @@ class TelegramServer(HttpPeer):
         self._tell(None, message=self.message_of(text, sender, chat, **more))
 
     def tells_in_a_group(self, text: str, *, called: bool) -> None:
-        name, marks = "@agent_bot ", [{"type": "mention", "offset": 0, "length": 10}]
-        said = {"text": f"{name}{text}", "entities": marks} if called else {"text": text}
-        self.tells(text, **{"chat": {"id": "42", "type": "supergroup", "title": "The shop"}, **said} | {})
+        marks = [{"type": "mention", "offset": 0, "length": 10}]
+        said = {"text": f"@agent_bot {text}", "entities": marks} if called else {"text": text}
+        chat = {"id": "42", "type": "supergroup", "title": "The shop"}
+        self._tell(None, message=self.message_of(text, "anna", "42") | {"chat": chat} | said)
 
     def tells_again(self) -> None:
         assert self.own
@@ -143,6 +144,43 @@ class TelegramServer(HttpPeer):
             )
             for each in told
         ]
+
+
+class _Marked(HTMLParser):
+    """Reads a text as Telegram does, by its few tags."""
+
+    TAGS = ("a", "b", "blockquote", "code", "i", "pre", "s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = self.wrong = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        if tag not in self.TAGS:
+            self.wrong = f"can't parse entities: unsupported start tag {tag}"
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong = f"can't parse entities: unexpected end tag {tag}"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def _why_not(text: str, mode: str) -> str:
+    """Why Telegram refuses a text; empty if it takes it. It counts UTF-16 units."""
+    read = _Marked()
+    if mode == "HTML":
+        read.feed(text)
+        read.close()
+        text = read.text
+    if read.wrong or read.open:
+        return read.wrong or "can't parse entities: a tag is not closed"
+    if not text.strip():
+        return "message text is empty"
+    return "message is too long" if len(text.encode("utf-16-le")) // 2 > 4096 else ""
 
 
 class SlackServer(HttpPeer):
@@ -265,7 +303,7 @@ class MatrixServer(HttpPeer):
                 assert asked.method == "PUT"
                 self.by_transaction.setdefault(transaction, {"room": room, **asked.said})
                 return 200, {"event_id": f"$sent-{list(self.by_transaction).index(transaction)}"}
-            case ("download", "example.org", media):
+            case ("media", "download", "example.org", media):
                 return self.file(media)
         return 404, {"errcode": "M_UNRECOGNIZED", "error": "Unrecognized request"}
 

@@ -64,7 +64,7 @@ class HttpPeer:
         """Whether a request sends a message."""
         raise NotImplementedError
 
-    def _take(self, asked: Asked) -> Says:
+    def take(self, asked: Asked) -> Says:
         with self._lock:
             self.asked.append(asked)
             if self._faults and self.is_sent(asked):
@@ -87,7 +87,7 @@ class HttpPeer:
                     headers={name.lower(): value for name, value in self.headers.items()},
                     said=json.loads(body) if body else None,
                 )
-                says = peer._take(asked)
+                says = peer.take(asked)
                 if says.resets:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.connection.close()
@@ -99,7 +99,11 @@ class HttpPeer:
                 with suppress(OSError):
                     self.wfile.write(says.body)
 
-            do_GET = do_PUT = do_POST
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def do_PUT(self) -> None:
+                self.do_POST()
 
             def log_message(self, *_: Any) -> None:
                 pass

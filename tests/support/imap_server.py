@@ -51,12 +51,12 @@ class ImapServer:
                         self._uid(rest)
                     case "LOGOUT":
                         self._say("* BYE")
-                        self._say(f"{tag} OK")
+                        self._say(f"{tag} OK done")
                         return True
                     case _:
                         self._say(f"{tag} BAD unknown")
                         return False
-                self._say(f"{tag} OK")
+                self._say(f"{tag} OK done")
                 return False
 
             def _uid(self, command: str) -> None:

@@ -20,7 +20,7 @@ class MailServer:
         self.to_recipient = self.to_message = TAKEN
         self.password: bytes | None = None
         self.hangs = False
-        # What it answers to the next messages, one each, before it goes on as ever; "reset" ends the connection instead.
+        # What it answers to the next messages, before it goes on as ever; "reset" ends the connection instead.
         self.answers: list[str] = []
         self.received: list[tuple[str, EmailMessage]] = []
         self._loop = asyncio.new_event_loop()
