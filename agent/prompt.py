@@ -136,6 +136,8 @@ _AS_TEXT = "\\\\"
 
 # Of the tokens that a prompt may have, so many each of these may take at most: the history keeps nearly a third.
 _DOCUMENT_SHARE, _MEMORY_SHARE, _SUMMARY_SHARE, _NOTES_SHARE = 0.06, 0.2, 0.15, 0.05
+# Skills come out of what the history keeps.
+_SKILLS_SHARE, _SKILL_INDEX_SHARE = 0.1, 0.05
 # Of the program that asks: its prompt may be its whole work. It comes out of what the history keeps.
 _INSTRUCTIONS_SHARE = 0.4
 # And pinned messages, of which no more are taken than fit; they come out of what the history keeps.
@@ -155,6 +157,8 @@ def _bounded(background: Background, tokens: int) -> Background:
         memory=fit(background.memory, _MEMORY_SHARE),
         summary=fit(background.summary, _SUMMARY_SHARE),
         notes=fit(background.notes, _NOTES_SHARE),
+        skills=fit(background.skills, _SKILLS_SHARE),
+        skill_index=fit(background.skill_index, _SKILL_INDEX_SHARE),
         pinned=_bounded_pins(background.pinned, int(PINNED_SHARE * tokens)),
         instructions=fit(background.instructions, _INSTRUCTIONS_SHARE),
     )

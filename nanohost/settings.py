@@ -153,6 +153,9 @@ WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, ma
 WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
 WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
 
+# The folder of this host's skills.
+NANOHOST_SKILLS = env.string("NANOHOST_SKILLS")
+
 # The tool exec: its time, folders of programs besides the system's, and texts that no command may hold.
 EXEC_TIMEOUT_SECONDS = env.seconds("EXEC_TIMEOUT_SECONDS", 60)
 EXEC_PATH_APPEND = env.words("EXEC_PATH_APPEND")
@@ -162,6 +165,7 @@ _SEEN = {
     "TOOL_FOLDERS": TOOL_FOLDERS,
     "WORKSPACE_READ_FOLDERS": WORKSPACE_READ_FOLDERS,
     "EXEC_PATH_APPEND": EXEC_PATH_APPEND,
+    "NANOHOST_SKILLS": [NANOHOST_SKILLS] if NANOHOST_SKILLS else [],
 }
 for name, folders in _SEEN.items():
     for folder in map(Path, folders):
@@ -170,6 +174,16 @@ for name, folders in _SEEN.items():
         for reached, kept in {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR}.items():
             if kept.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(kept):
                 raise ImproperlyConfigured(f"{name} makes no sense: with {folder}, tools would reach {reached}.")
+# Models are told to follow what stands there, so no tool may write it.
+if any(
+    Path(NANOHOST_SKILLS).resolve().is_relative_to(Path(folder).resolve())
+    or Path(folder).resolve().is_relative_to(Path(NANOHOST_SKILLS).resolve())
+    for folder in (TOOL_FOLDERS if NANOHOST_SKILLS else [])
+):
+    raise ImproperlyConfigured(
+        f"NANOHOST_SKILLS makes no sense: {NANOHOST_SKILLS} is in one of TOOL_FOLDERS, or holds it, so that"
+        " tools would write skills."
+    )
 if unknown := set(PERMISSIONS_GRANTED) - set(_GRANTABLE):
     raise ImproperlyConfigured(
         f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of {', '.join(_GRANTABLE)}"

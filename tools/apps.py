@@ -19,6 +19,7 @@ class ToolsConfig(AppConfig):
             return  # it imports the modules that it is told of, which are not those of inline tools
         autodiscover_modules("agent_tools")
         import_module("tools.workspace.agent_tools")  # a room of this app, and no app of its own
+        import_module("tools.skills.agent_tools")
         import_module("tools.commands")
         from tools.mcp import catalogue  # of models, which are there by now
 

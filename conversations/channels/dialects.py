@@ -20,8 +20,8 @@ _SAFE = ("http://", "https://", "mailto:", "tel:")
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How a platform writes each. ``marks``, ``code``: what stands before and behind, by markdown-it's names. ``link``: of a text that is
-    written already, and an address. ``escape``: of plain text."""
+    """How a platform writes each. ``marks``, ``code``: what stands before and behind, by markdown-it's names. ``link``:
+    of a text that is written already, and an address. ``escape``: of plain text."""
 
     escape: Callable[[str], str]
     link: Callable[[str, str], str]

@@ -3,7 +3,7 @@
 A prompt is made of what is stored: messages, a summary, a version of the agent and one of the memory. So the record
 only says which of them, and by how much the history was cut. What is built again is held against the record's
 checksums: if they agree, it is what was sent, byte by byte; if not, it is said so. They no longer do when a release
-words its prompts or describes its tools in another way, or when TIME_ZONE is changed.
+words its prompts or describes its tools in another way, or when TIME_ZONE or a skill is changed.
 """
 
 import hashlib
@@ -33,6 +33,7 @@ from memory import log
 from memory.models import MemoryVersion
 from tools import registry
 from tools.errors import UnknownTool
+from tools.skills import shelf as skills
 
 # A history that takes so much of its room is compacted before it has to be cut, to so much of it.
 FULL_SHARE, KEPT_SHARE = 0.75, 0.4
@@ -55,6 +56,7 @@ def background_of(
     """What a model is told before the history. ``profile``: of a version of the agent. ``key``: the conversation's. Of
     one that is there for a request only nothing is told: the next request has another, and prompts are to begin
     alike."""
+    shelf = skills.shelf() if skills.TOOL in tools else skills.Shelf()
     channel, _, chat = ("" if is_transient else key).partition(":")
     return Background(
         system_prompt=profile["system_prompt"],
@@ -63,6 +65,8 @@ def background_of(
         documents={name: profile["documents"][name] for name in PROMPT_DOCUMENTS if name in profile["documents"]},
         memory=memory,
         notes=notes,
+        skills=skills.always_of(shelf),
+        skill_index=skills.index_of(shelf),
         channel=channel,
         chat=chat,
         summary=summary,

@@ -446,6 +446,16 @@ def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, folder):
 
 
 @pytest.mark.parametrize(
+    ("skills", "tools"), [("shelf", "shelf"), ("shelf/skills", "shelf"), ("shelf", "shelf/skills"), ("data", "")]
+)
+def test_skills_that_tools_could_write_are_refused(tmp_path, skills, tools):
+    told = check(tmp_path, NANOHOST_SKILLS=str(tmp_path / skills), TOOL_FOLDERS=tools and str(tmp_path / tools))
+    assert told.returncode != 0
+    assert "NANOHOST_SKILLS makes no sense: " in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(
     ("wanted", "before", "own"),
     [(BUBBLEWRAP, WITHOUT_NAMESPACES, {}), (BUBBLEWRAP, [], {"PATH": "/nonexistent"})],
     ids=["no namespaces", "not installed"],
