@@ -130,7 +130,7 @@ class Host:
         """The process that serves HTTP; None before the first start."""
         return self.processes.get("web" if self._production else "serve")
 
-    def start(self, *, seconds: float = 60) -> "Host":
+    def start(self, *, seconds: float = 180) -> "Host":
         """Start it and wait until it is ready."""
         self.have_database()
         with self.log.open("ab") as log:
