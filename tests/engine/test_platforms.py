@@ -271,9 +271,12 @@ def test_slack_s_signature_is_asked_for_and_is_of_now(peer, channel):
 
 @only(SlackServer)
 def test_slack_s_token_goes_to_slack_alone(peer, channel):
-    file = {"name": "x", "url_private_download": "https://evil.example/slack.com/x"}
-    peer.tells("Read this", subtype="file_share", files=[file])
-    assert "(A file could not be fetched" in Message.objects.get().content
+    peer.files["x"] = b"words"
+    for url in (f"http://localhost:{peer.port}/files/x", f"{peer.url}@localhost/files/x", "http://slack.com.example/x"):
+        file = {"name": "x", "url_private_download": url}
+        peer.tells("Read this", subtype="file_share", files=[file])
+    assert not [each for each in peer.asked if each.path[0] == "files"]
+    assert {"(A file could not be fetched" in message.content for message in Message.objects.all()} == {True}
 
 
 @only(MatrixServer)
