@@ -284,7 +284,7 @@ class Seen:
 @dataclass(frozen=True)
 class Child:
     """Our end of a child's socket, its supervisor's pid, and the fork server: no other may signal it by its pid.
-    ``liveness``: closed when the supervisor has ended; nothing else comes from it. ``seen``: who they are, from here."""
+    ``liveness``: closed when the supervisor has ended; nothing else comes from it. ``seen``: who they are from here."""
 
     server: ForkServer
     supervisor: int
