@@ -400,7 +400,7 @@ def _has_left_something() -> bool:
 def _condition() -> Any:
     """What a call may change of its process that would end or mislead the next one: timers, whose signal kills, limits,
     the directory it is in, the mode of new files, its environment, what is open, how and where it imports from, what
-    signals do, and who looks on. None if it cannot be told. Not what runs at an exit: a child's interpreter has none."""
+    signals do, and who looks on. None if it cannot be told. Not what runs at an exit: a child never gets there."""
     umask = os.umask(0o077)
     os.umask(umask)
     timers = [signal.getitimer(each)[0] > 0 for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
