@@ -4,10 +4,13 @@ import json
 
 from django.utils import timezone
 
+from conversations.engine import outgoing
+from conversations.events import SAYING_TOOL
 from conversations.models import Conversation
 from nanohost.lib import clock
+from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
-from tools.registry import Caller, Untrusted, tool
+from tools.registry import ORIGIN, Caller, Untrusted, tool
 
 MAX_KEYS = 50
 MAX_CHARS = 8000
@@ -47,6 +50,29 @@ def session_state(caller: Caller, key: str = "", value: str | None = None) -> st
         )
     row.update(state=state, state_times=times, state_tainted=tainted)
     return f"Kept as {key}." if value else f"Nothing is kept as {key} any more."
+
+
+@tool(effects="rows", writes_to="destination", name=SAYING_TOOL)
+def message(caller: Caller, content: str, destination: str = ORIGIN) -> str:
+    """Say something to the user at once, while you go on working: that you have begun, how far you are, a first result.
+
+    Your answer at the end reaches the user by itself: do not say it with this tool as well.
+
+    Args:
+        content: What is said.
+        destination: Where: origin is where you were spoken to; others are those that you were given, by their names.
+    """
+    if not content.strip():
+        raise ValueError("Give a content: what is said to the user.")
+    conversation = Conversation.objects.select_related("agent").filter(pk=caller.conversation_id).first()
+    if conversation is None:
+        raise ValueError("The conversation was deleted.")
+    if destination == ORIGIN and ORIGIN not in outgoing.destinations(conversation):
+        # No channel holds it: who reads the conversation, or follows its turn, reads it there.
+        return "Said."
+    # Committed with the call's outcome: a call that is run again has sent nothing before.
+    outgoing.say(conversation, redact(content), destination=destination, turn_id=caller.turn_id)
+    return f"Said; it is being sent to {destination}."
 
 
 def _marked(text: str, tainted: dict[str, str]) -> str:

@@ -1,6 +1,6 @@
-"""The tool by which an agent keeps schedules. It runs inline, for the owner and the agent that call.
+"""The tools by which an agent keeps schedules. They run inline, for the owner and the agent that call.
 
-What it raises undoes what it did: its call's outcome is stored in the same transaction, or nothing is.
+What they raise undoes what they did: a call's outcome is stored in the same transaction, or nothing is.
 """
 
 from typing import Any, Literal
@@ -110,6 +110,47 @@ def schedule(
         return _marked(f"Resumed. {_told(series.resume(kept))}", kept)
     series.cancel(kept)
     return f"Cancelled for good: {kept.pk}."
+
+
+@tool(effects="rows")
+def cron(
+    caller: Caller,
+    action: Literal["add", "list", "remove"],
+    message: str = "",
+    every_seconds: int | None = None,
+    cron_expr: str | None = None,
+    tz: str | None = None,
+    at: str | None = None,
+    job_id: str = "",
+) -> str:
+    """Have a message said to you later, once or again and again: reminders and recurring tasks.
+
+    To add one, give a message and one of at, every_seconds and cron_expr; it is said in this conversation, as if the
+    user said it then.
+
+    Args:
+        action: What to do.
+        message: What is said to you then. It must make sense by itself, such as "Remind the user to call Anna."
+        every_seconds: Again and again, after so many seconds.
+        cron_expr: Five fields: minute, hour, day of the month, month, day of the week, such as "0 8 * * MON-FRI".
+        tz: Whose clock is meant, such as Europe/Berlin. Without one, the clock by which messages here are dated.
+        at: Once: ISO 8601, such as 2030-12-31T09:00, by the clock of tz unless it names an offset.
+        job_id: Which one to remove; list shows the ids.
+    """
+    if action == "list":
+        return schedule(caller, "list")
+    if action == "remove":
+        if not job_id.strip():
+            raise ValueError("Name what to remove by its job_id; the action list shows the ids.")
+        return schedule(caller, "cancel", id=job_id)
+    if not message.strip():
+        raise ValueError("Give a message: what is said to you then.")
+    # Models fill in what they do not mean with empty texts and zeros.
+    times_given = {"at": at or None, "every_seconds": every_seconds or None, "cron": cron_expr or None}
+    if len([each for each in times_given.values() if each is not None]) != 1:
+        raise ValueError("Give exactly one of at, every_seconds and cron_expr.")
+    given: Any = times_given
+    return schedule(caller, "create", prompt=message, zone=tz or None, **given)
 
 
 def _may_go_on(caller: Caller) -> bool:

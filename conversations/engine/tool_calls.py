@@ -67,9 +67,10 @@ def run_call(call_id: UUID, *, worker: str) -> None:
 
 
 def _tell(call: ToolCall) -> None:
-    """Tell those who follow its turn how far the call is."""
-    kind, data = events.tool_events(call)[-1]
-    events.publish(call.turn_id, kind, data)
+    """Tell those who follow its turn how far the call is; of one that has ended, its start was told."""
+    for kind, data in events.tool_events(call):
+        if not (call.ended and kind == EventKind.TOOL_STARTED):
+            events.publish(call.turn_id, kind, data)
 
 
 def _tell_output(call: ToolCall, offset: int, text: str) -> None:

@@ -7,6 +7,7 @@ rows as well, and whoever reads is told the whole answer at the end. Publishing 
 What kinds there are, and their data: :mod:`conversations.events.kinds`.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from django.db import transaction
 from django.utils.module_loading import import_string
 
 from conversations.events.kinds import DELTAS, EventKind
-from tools.models import Approval, ToolCall
+from tools.models import Approval, CallStatus, ToolCall
+from tools.registry import ORIGIN
 
 
 class Success(TypedDict):
@@ -39,6 +41,9 @@ class Success(TypedDict):
     rounds: NotRequired[int]
     is_cut: NotRequired[bool]
 
+
+# The tool by which an agent says something in mid-turn.
+SAYING_TOOL = "message"
 
 # A turn's events that are kept for readers who come late or come back; its rows tell what is older.
 MAX_KEPT = 10_000
@@ -145,7 +150,17 @@ def tool_events(call: ToolCall) -> list[tuple[EventKind, dict[str, Any]]]:
         asked = {}
     if call.ended:
         events.append((EventKind.TOOL_FINISHED, named | asked | {"status": call.status, "result": call.result}))
+    if said := _said_by(call):
+        events.append((EventKind.MESSAGE_SAID, named | said))
     return events
+
+
+def _said_by(call: ToolCall) -> dict[str, str] | None:
+    """What a call has said in mid-turn, and where; its arguments are what is kept of that, for as long as they are."""
+    if call.tool_name != SAYING_TOOL or call.status != CallStatus.SUCCESS or call.erased_at:
+        return None
+    given = json.loads(call.arguments)
+    return {"destination": given.get("destination", ORIGIN), "text": given["content"]}
 
 
 def approval_requested(approval: Approval, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:

@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     TOOL_OUTPUT = "tool.output"
     # {callId, toolName, toolCallId, status, result}; of one that never started, its arguments as well
     TOOL_FINISHED = "tool.finished"
+    # {callId, toolName, toolCallId, destination, text}: what the agent says in mid-turn, with its tool `message`.
+    MESSAGE_SAID = "message.said"
     # {approvalId, callId, toolName, rule, arguments, expiresAt}: a call waits until somebody has approved it.
     APPROVAL_REQUESTED = "approval.requested"
     # {approvalId, callId, toolName, state, reason}

@@ -116,6 +116,15 @@ def test_tools_are_told_of_when_they_start_and_when_they_have_ended(client):
     assert kinds(events)[-1] == "turn.completed"
 
 
+def test_what_an_agent_says_in_mid_turn_is_told_once_live_and_again(client, host):
+    host.manage("tools", "allow", "message")
+    call = {"name": "message", "arguments": {"content": "I have begun."}}
+    live = say(client, start(client), script({"call": [call]}, {"say": "Done."}))
+    for events in (live, events_of(client, live[0].data["turnId"])):
+        said = [event.data for event in events if event.kind == "message.said"]
+        assert [(each["destination"], each["text"]) for each in said] == [("origin", "I have begun.")]
+
+
 @pytest.mark.parametrize(
     ("step", "kind", "code"),
     [({"fail": "auth"}, "turn.failed", "llm_auth"), ({"sleep": 60}, "turn.cancelled", "turn_cancelled")],

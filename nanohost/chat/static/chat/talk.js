@@ -69,7 +69,21 @@ function folded(summary, status, ...texts) {
 }
 
 const foldedCall = (name, status, given, result) =>
+  saidBy(name, status, given) ??
   folded(`Tool: ${name}`, STATUSES[status] ?? "", pretty(given ?? ""), pretty(result ?? ""));
+
+// What the agent has said in mid-turn, where it was spoken to, is no call to people.
+function saidBy(name, status, given) {
+  if (name !== "message" || status !== "SUCCESS") return null;
+  let wanted = {};
+  try {
+    wanted = JSON.parse(given);
+  } catch {
+    return null; // it was deleted
+  }
+  if ((wanted.destination ?? "origin") !== "origin") return null;
+  return make("div", { className: "said", dir: "auto" }, rendered(String(wanted.content)));
+}
 
 function files(attachments, { areSent = true } = {}) {
   const list = make("ul", { className: "files" });
