@@ -651,7 +651,8 @@ def test_who_archives_a_conversation_by_the_keyboard_stands_in_the_list_afterwar
 def test_an_answer_that_was_overtaken_does_not_show_the_list_as_it_was(visitor):
     """The first look at the list is answered last."""
     page = visitor.page
-    expect(page.locator("#conversations li").first).to_be_visible()  # so that the first to be held is the reloaded page's
+    # It has asked for its list by now: the first request to be held is the reloaded page's.
+    expect(page.locator("#conversations li").first).to_be_visible()
     held = []
     page.route("**/conversations?limit=50*", lambda route: held.append(route) if not held else route.continue_())
     page.reload()
