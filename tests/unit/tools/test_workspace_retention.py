@@ -72,10 +72,15 @@ def test_links_and_what_is_no_workspace_are_left_alone(base: Path, tmp_path: Pat
     written_twice(agent="default", owner_id=1, age=FORMER_SECONDS + 60)
     (base / "default/1").rename(tmp_path / "elsewhere")
     (base / "default/1").symlink_to(tmp_path / "elsewhere")
+    (base / "linked").symlink_to(tmp_path / "another")
+    (tmp_path / "another").mkdir()
+    written_twice(agent="default", owner_id=3, age=FORMER_SECONDS + 60)
+    (base / "default/3").rename(tmp_path / "another/3")
     (base / "default/2").mkdir()
     (base / "stray").write_text("x")
     Forgetting().go_on()
-    assert list((tmp_path / "elsewhere/former").iterdir())
+    for kept in ("elsewhere", "another/3"):
+        assert list((tmp_path / kept / "former").iterdir())
     assert not list((base / "default/2").iterdir())
 
 
