@@ -1,5 +1,6 @@
 """What needs attention: each condition comes with its cause, is told everywhere alike, and goes with it."""
 
+import asyncio
 import re
 from datetime import timedelta
 
@@ -14,7 +15,9 @@ from django_celery_beat.models import PeriodicTask
 from agent.llm.breaker import Breaker
 from agent.models import ProviderOutage
 from agent.spending.models import Budget, BudgetPeriod
+from conversations import events
 from conversations.engine import intake
+from conversations.events import redis as redis_events
 from conversations.models import Delivery, DeliveryStatus, Turn, Worker
 from conversations.statuses import TurnStatus
 from nanohost.console import attention, broker, figures
@@ -25,7 +28,9 @@ from nanohost.lib.ids import new_id
 from scheduler.models import Schedule
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.console_client import client_of
+from tests.support.listening import Listener, until
 from tests.support.sources import ROOT
+from tests.support.wait import wait_until
 from tools.mcp.models import McpServer, McpTool
 from tools.models import Approval, ApprovalState, CallStatus, ToolCall
 
@@ -312,11 +317,26 @@ def test_a_database_that_refuses_writes(monkeypatch):
     assert told()["database_refuses_writes"].is_urgent
 
 
-def test_a_web_node_that_hears_nothing(monkeypatch):
-    from conversations import events
+@pytest.mark.production(reason="the embedded bus is the process's own")
+def test_a_web_node_that_hears_nothing_any_more(monkeypatch):
+    """It has heard itself, then its listener ended; Redis answers as ever."""
 
-    monkeypatch.setattr(events.transport(), "is_deaf", lambda: True)
-    assert told()["events_not_heard"].is_urgent
+    async def hear_a_word(transport):
+        await transport.attach(Listener())
+        await until(transport.is_deaf)  # by the limit below: it has heard one
+        await transport.detach()
+
+    events.transport.cache_clear()  # one of this test's own, and none that is deaf for the next
+    try:
+        monkeypatch.setattr(redis_events, "DEAF_AFTER", -1.0)
+        asyncio.run(hear_a_word(events.transport()))
+        monkeypatch.setattr(redis_events, "DEAF_AFTER", 3600.0)
+        assert "events_not_heard" not in told()
+        monkeypatch.setattr(redis_events, "DEAF_AFTER", 0.1)
+        wait_until(lambda: "events_not_heard" in told())
+        assert told()["events_not_heard"].is_urgent
+    finally:
+        events.transport.cache_clear()
 
 
 # --- a provider that people want asked ---------------------------------------------------------------------------
