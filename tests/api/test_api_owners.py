@@ -51,6 +51,7 @@ class Things:
     seq: int = 1
     prefix: str = "none"
     agent: str = "default"
+    path: str = "notes.md"
 
 
 @pytest.fixture(scope="module")

@@ -1329,6 +1329,13 @@ def on_api(name: str, path: Callable[[], str], bound: Bound = HOT, **options: An
     operation(name, bound)(prepare)
 
 
+def a_workspace_file(name: str) -> str:
+    """Where a file is that was put into a workspace."""
+    path = f"agents/default/files/{new_id().hex}-{name}"
+    call_api("PUT", path, body={"content": "words"}, status=201)
+    return path
+
+
 def cursor(**position: object) -> str:
     """As the API makes it: ``p`` is a position, ``r=1`` goes back from it."""
     return quote(b64encode(urlencode(position).encode()))
@@ -1652,6 +1659,10 @@ def put_pin() -> Callable[[], object]:
 
 on_api("GET agents/{}/memory", lambda: "agents/default/memory")
 on_api("PUT agents/{}/memory", lambda: "agents/default/memory", body={"content": "- words", "version": 0})
+on_api("GET agents/{}/files", lambda: "agents/default/files")
+on_api("GET agents/{}/files/{}", lambda: a_workspace_file("taken.md"))
+on_api("PUT agents/{}/files/{}", lambda: a_workspace_file("put.md"), body={"content": "words"})
+on_api("DELETE agents/{}/files/{}", lambda: a_workspace_file("deleted.md"), status=204)
 on_api("GET agents/{}/history", lambda: "agents/default/history")
 
 
