@@ -1,15 +1,18 @@
 """Channels: the accounts by which people elsewhere talk to agents, who they are, and where they are spoken to."""
 
 import re
-from typing import Any
+from typing import Any, Self
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models import Q, functions
 
 from agent.models import Agent
+from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
+from nanohost.lib.lease import Leased, LeaseQuerySet
 
 # Conversations of these are made by other doors.
 RESERVED = frozenset({"api", "openai", "heartbeat", "cli", "cron", "schedule", "origin", "self"})
@@ -173,6 +176,9 @@ class Chat(models.Model):
     key = models.CharField(max_length=255, help_text="Of its conversation, channel:chat_id[:thread].")
     chat_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="What the platform calls it.")
     thread = models.CharField(max_length=MAX_PLATFORM_ID, blank=True, help_text="And the thread in it, if it is one.")
+    title = models.CharField(
+        max_length=200, blank=True, db_default="", help_text="What it is called there, such as an e-mail's subject."
+    )
     next_number = models.PositiveBigIntegerField(default=1, help_text="Of what goes there next: the order it goes in.")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -215,7 +221,7 @@ class ChannelEvent(models.Model):
     external_id = models.CharField(max_length=MAX_EXTERNAL_ID, help_text="What the platform calls the event.")
     message_id = models.CharField(max_length=MAX_EXTERNAL_ID, blank=True, help_text="And the message that it brought.")
     turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that answers it.")
-    created_at = models.DateTimeField(db_default=Now())
+    created_at = models.DateTimeField(db_default=functions.Now())
 
     class Meta:
         ordering = ["-created_at"]
@@ -227,3 +233,62 @@ class ChannelEvent(models.Model):
 
     def __str__(self) -> str:
         return self.external_id
+
+
+class ListenerStatus(models.TextChoices):
+    """Whether a worker asks a platform for what is new."""
+
+    WAITING = "waiting"
+    LISTENING = "listening"
+
+
+class ListenerQuerySet(LeaseQuerySet["Listener"]):
+    """Look-ups that say what they mean."""
+
+    def open(self) -> Self:
+        """All of them: there is one as long as its channel is to be listened to."""
+        return self.all()
+
+    def due(self) -> Self:
+        """Those that nobody listens by, and whose time has come."""
+        on_time = Q(run_after=None) | Q(run_after__lte=Now())
+        return self.filter(Q(status=ListenerStatus.WAITING) & on_time | Listener.expired())
+
+    def overlooked(self, *, seconds: float, limit: int) -> list[UUID]:
+        """Those that nobody came for within so long, though their time had come."""
+        then = from_now(-seconds)
+        late = Q(run_after=None, notified_at=None, created_at__lt=then) | Q(run_after__lt=then)
+        late |= Q(run_after=None, notified_at__lt=then)
+        waits = Q(status=ListenerStatus.WAITING) & late
+        rows = self.filter(waits | Q(status=ListenerStatus.LISTENING, lease_until__lt=then))
+        return list(rows.order_by("notified_at").values_list("pk", flat=True)[:limit])
+
+
+class Listener(Leased):
+    """The one who asks a platform what is new, for a channel that is not told: a worker at a time, by its lease."""
+
+    QUEUED, LEASED = ListenerStatus.WAITING, ListenerStatus.LISTENING
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    channel = models.OneToOneField(
+        Channel, on_delete=models.CASCADE, related_name="listener", help_text="By which it listens."
+    )
+    status = models.CharField(
+        max_length=9, choices=ListenerStatus.choices, default=ListenerStatus.WAITING, help_text="Whether it listens."
+    )
+    cursor = models.JSONField(default=dict, blank=True, help_text="From where the platform is asked next.")
+    failures = models.PositiveIntegerField(default=0, help_text="How often it has failed since it last went well.")
+    error = models.CharField(
+        max_length=500, blank=True, help_text="What went wrong last, if nothing has gone well since."
+    )
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    heard_at = models.DateTimeField(null=True, blank=True, help_text="When the platform last answered.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = ListenerQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["channel"]
+
+    def __str__(self) -> str:
+        return f"listener of {self.channel_id}"

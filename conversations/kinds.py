@@ -90,5 +90,16 @@ DELIVERIES = Kind(
     nouns="deliveries",
     is_waited_for=False,
 )
-KINDS = (TURNS, TOOLS, COMPACTIONS, DELIVERIES)
+# Platforms that are asked for what is new: one worker asks an account, for as long as it lives.
+LISTENERS = Kind(
+    queue="listeners",
+    task="conversations.tasks.listen",
+    model="conversations.Listener",
+    runner="conversations.engine.listener.ListenerRunner",
+    # Each has a thread of its own while its platform is asked.
+    capacity=32,
+    noun="listener",
+    is_waited_for=False,
+)
+KINDS = (TURNS, TOOLS, COMPACTIONS, DELIVERIES, LISTENERS)
 BY_QUEUE = {kind.queue: kind for kind in KINDS}

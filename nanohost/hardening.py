@@ -13,10 +13,13 @@ SECRETS = (
     *(provider.key for provider in PROVIDERS.values()),
 )
 
+# What the variables begin with that rows name.
+NAMED = ("CHANNEL_SECRET_", "MCP_SECRET_")
+
 
 def harden() -> None:
     """Let nobody but root read this process's memory and the environment it was started with, and take the secrets out
     of the one that it hands on."""
     close_to_others()
     declared = {name for tool in registry.registered() for name in tool.secrets}
-    env.take_out({*SECRETS, *declared})
+    env.take_out({*SECRETS, *declared, *env.beginning_with(NAMED)})

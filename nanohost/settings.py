@@ -149,6 +149,8 @@ WORKSPACE_SHARED = env.boolean("WORKSPACE_SHARED", False)
 WORKSPACE_MAX_BYTES = env.integer("WORKSPACE_MAX_BYTES", 100_000_000, maximum=2**40)
 WORKSPACE_MAX_FILES = env.integer("WORKSPACE_MAX_FILES", 2000, maximum=100_000)
 WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, maximum=256 * 1024 * 1024)
+# Of the request that puts one there: base64 takes four thirds.
+MAX_FILE_BODY_BYTES = MAX_BODY_BYTES + WORKSPACE_FILE_MAX_BYTES * 4 // 3
 # What no tool changes there, as patterns; and folders of this machine that may be read besides.
 WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
 WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
@@ -321,7 +323,7 @@ TRUSTED_PROXIES = env.integer("TRUSTED_PROXIES", 1 if HTTPS else 0, minimum=0, m
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 # The gateway bounds the body before Django sees it; this bound is for what does not come through it.
-DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_MESSAGE_BYTES
+DATA_UPLOAD_MAX_MEMORY_SIZE = max(MAX_MESSAGE_BYTES, MAX_FILE_BODY_BYTES)
 
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces

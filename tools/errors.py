@@ -44,3 +44,16 @@ class ArgumentsRefused(Problem):
 
 class ToolExists(ValueError):
     """There is something of that name already; the message says where."""
+
+
+class WorkspaceFull(Problem):
+    """A file is larger than one may be, or the workspace or its disk has no room for it."""
+
+    code, status = "workspace_full", 422
+    title = "The file is too large, or the workspace has no room for it; the detail says which."
+
+
+class FileProtected(Problem):
+    """WORKSPACE_PROTECTED_PATHS names it."""
+
+    code, status, title = "file_protected", 403, "This file can be read, and is not changed."

@@ -16,7 +16,15 @@ from django.utils import timezone
 from django.utils.html import format_html
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from conversations.channel_models import Channel, Chat, Destination, Sender, SenderState
+from conversations.channel_models import (
+    Channel,
+    Chat,
+    Destination,
+    Listener,
+    ListenerStatus,
+    Sender,
+    SenderState,
+)
 from conversations.channels import accounts, registry
 from conversations.deliveries import signatures
 from conversations.engine import outgoing
@@ -39,10 +47,12 @@ class ChannelForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is
         if "kind" in self.fields:
             kinds = sorted((kind, each.title) for kind, each in registry.platforms().items())
             self.fields["kind"].choices = kinds  # type: ignore[attr-defined]  # of a field of choices
+        if "settings" in self.fields:
+            self.fields["settings"].help_text = _settings_of_each()
 
     def clean(self) -> Any:
         """A secret could be made, if this is a new one; and its values make sense."""
-        if not self.instance.pk:
+        if not self.instance.pk and accounts.signs(self.cleaned_data.get("kind", "")):
             try:
                 signatures.secret_of(signatures.new_seed())
             except signatures.NoWebhookKey as error:
@@ -57,6 +67,17 @@ class ChannelForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is
         if "allow_from" in given:
             given["allow_from"] = given["allow_from"] or []
         return super().clean()
+
+
+def _settings_of_each() -> str:
+    """What each kind wants to know, for people."""
+    told = []
+    for _, each in sorted(registry.platforms().items()):
+        named = "; ".join(
+            f"{setting.name}{'' if setting.is_needed else ' (optional)'}: {setting.words}" for setting in each.fields
+        )
+        told.append(f"{each.title}: {named}.")
+    return f"A JSON object. Secrets are named by their variables, CHANNEL_SECRET_…. {' '.join(told)}"
 
 
 @admin.register(Channel)
@@ -84,10 +105,17 @@ class ChannelAdmin(ModelAdmin):
             return "waits, since the platform has asked for time"
         if channel.error:
             return f"the last message did not go out: {excerpt(channel.error, 200)}"
+        if (listener := Listener.objects.filter(channel=channel).first()) and listener.error:
+            return f"nothing comes in: {excerpt(listener.error, 200)}"
         return "works" if channel.last_in_at or channel.last_out_at else "nothing has come in or gone out yet"
 
     @admin.display(description="address for what comes in")
     def address(self, channel: Channel) -> str:
+        """Where its platform tells of events; of those that are asked, who asks."""
+        if listener := Listener.objects.filter(channel=channel).first():
+            who = f", by worker {listener.worker}" if listener.status == ListenerStatus.LISTENING else ""
+            at = f"; it last answered at {listener.heard_at:%Y-%m-%d %H:%M} UTC" if listener.heard_at else ""
+            return f"none: its platform is asked for what is new{who}{at}"
         return f"{settings.PUBLIC_URL}/channels/{channel.name}/webhook"
 
     @admin.display(description="settings")
@@ -131,7 +159,9 @@ class ChannelAdmin(ModelAdmin):
         obj.pk = made.pk
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
-        """The secret itself, which no redirection could carry without leaving it somewhere."""
+        """The secret itself, if it has one, which no redirection could carry without leaving it somewhere."""
+        if not obj.secret:
+            return super().response_add(request, obj, post_url_continue)
         return self._show(
             request, obj, f"The secret of {obj}", "What comes in and goes out is signed with it.", obj.secret
         )
@@ -169,6 +199,9 @@ class ChannelAdmin(ModelAdmin):
     def rotate(self, request: HttpRequest, chosen: QuerySet[Channel]) -> HttpResponse | None:
         channel = self._only_one(request, chosen)
         if channel is None:
+            return None
+        if not accounts.signs(channel.kind):
+            messages.warning(request, f"Nothing was done: {channel} has no secret of this host's.")
             return None
         try:
             secret = accounts.rotate(channel)
@@ -234,10 +267,10 @@ class SenderAdmin(ModelAdmin):
 class ChatAdmin(ReadOnlyAdmin):
     """Where conversations are held elsewhere."""
 
-    list_display = ["key", "channel", "owner", "chat_id", "thread", "created_at"]
+    list_display = ["key", "title", "channel", "owner", "chat_id", "thread", "created_at"]
     list_filter = ["channel"]
     list_select_related = ["channel", "owner"]
-    fields = ["key", "channel", "owner", "chat_id", "thread", "next_number", "created_at"]
+    fields = ["key", "title", "channel", "owner", "chat_id", "thread", "next_number", "created_at"]
 
 
 @admin.register(Destination)

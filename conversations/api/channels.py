@@ -5,7 +5,7 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from conversations.channels.base import Request
+from conversations.channels.base import Permanent, Request, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform
 from conversations.deliveries.signatures import NoWebhookKey
 from conversations.engine import from_channels
@@ -23,10 +23,12 @@ def webhook(request: HttpRequest, name: str) -> JsonResponse:
         channel = from_channels.active(name)
         headers = {key.lower(): value for key, value in request.headers.items()}
         taken = from_channels.take_request(channel, Request(headers=headers, body=request.body), request_id=identity)
-    except (NoWebhookKey, NoSuchPlatform) as error:
+    except (NoWebhookKey, NoSuchPlatform, SecretNotSet, Permanent) as error:
         return _refused(Unavailable(f"{error}."), identity)
     except Exception as error:
         return _refused(error if isinstance(error, Problem) else as_problem(error), identity)
+    if not isinstance(taken, from_channels.Taken):
+        return JsonResponse(dict(taken))
     return JsonResponse({"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=202)
 
 

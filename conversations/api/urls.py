@@ -4,7 +4,7 @@ from django.urls import path
 
 from agent import access
 from agent.models import DEFAULT_AGENT
-from conversations.api import approvals, shares, summaries, views
+from conversations.api import approvals, files, shares, summaries, views
 from conversations.errors import UnknownAgent
 from memory.api.views import AgentHistory, AgentMemory
 from nanohost.accounts.api.views import KeyDetail, KeyList
@@ -45,6 +45,8 @@ urlpatterns = [
     path("shares/<uuid:share_id>", shares.ShareDetail.as_view()),
     path("agents/<str:agent>/memory", AgentMemory.as_view(may_name=may_name)),
     path("agents/<str:agent>/history", AgentHistory.as_view(may_name=may_name)),
+    path("agents/<str:agent>/files", files.FileList.as_view(may_name=may_name)),
+    path("agents/<str:agent>/files/<path:path>", files.FileDetail.as_view(may_name=may_name)),
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),
     path("turns/<uuid:turn_id>/events", views.TurnEvents.as_view()),
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),

@@ -18,7 +18,7 @@ from agent import access
 from conversations import pins, search
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
-from conversations.attachments import serving
+from conversations.attachments import serving, store
 from conversations.engine import branching, deferred, inbox, turn_control
 from conversations.engine.incoming import Incoming
 from conversations.errors import UnknownAgent
@@ -421,11 +421,7 @@ class AttachmentThumbnail(APIView):
 
 def _owned_use(request: Request, attachment_id: UUID) -> AttachmentUse:
     """The caller's file, in the last conversation with an agent that the key may name."""
-    uses = AttachmentUse.objects.filter(
-        attachment=attachment_id, attachment__owner_id=owner_of(request), attachment__is_stored=True
-    )
-    uses = access.admitted(uses.select_related("attachment"), key_of(request), agent="conversation__agent")
-    for use in uses.order_by("-pk")[:1]:
+    if use := store.use_for(key_of(request), owner_of(request), attachment_id):
         return use
     raise NotFound("There is no file of that id, or it is not yours.")
 

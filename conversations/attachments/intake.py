@@ -13,6 +13,7 @@ from agent.loop import ChatMessage
 from conversations.attachments import store
 from conversations.attachments.parts import SentFile
 from conversations.attachments.store import Reference
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.errors import InvalidRequest, Problem
 from tools.documents import reading
 from tools.documents.reading import AttachmentTooLarge
@@ -29,10 +30,10 @@ class AttachmentNotFetched(Problem):
     code, status, title = "attachment_not_fetched", 422, "A file could not be fetched from its address."
 
 
-def with_references(owner_id: int, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def with_references(owner_id: int, messages: Sequence[ChatMessage], key: ApiKey | None) -> list[ChatMessage]:
     """Messages whose ``files`` are taken in, all of them together, and stand as ``attachments`` in their place; raises
     what :func:`take_in` does."""
-    taken = iter(take_in(owner_id, [file for each in messages for file in each.get("files", ())]))
+    taken = iter(take_in(owner_id, [file for each in messages for file in each.get("files", ())], key))
     made = []
     for each in messages:
         if files := each.get("files"):
@@ -50,15 +51,16 @@ def brought_by(attachments: Sequence[Reference]) -> str:
     return f"the file {first['name']}" + (f" and {len(others)} more" if others else "")
 
 
-def take_in(owner_id: int, files: Sequence[SentFile]) -> list[Reference]:
-    """Have files fetched, read and stored. Raises :class:`AttachmentNotFetched`, and what
+def take_in(owner_id: int, files: Sequence[SentFile], key: ApiKey | None) -> list[Reference]:
+    """Have files fetched, read and stored. ``key``: what it is asked with; an id is taken from nobody without, and only
+    for a file that the key may read. Raises :class:`AttachmentNotFetched`, and what
     :func:`tools.documents.reading.read` raises."""
     until, left = time.monotonic() + settings.ATTACHMENT_FETCH_SECONDS, settings.ATTACHMENTS_MAX_BYTES
     taken = []
     for each in files:
         if each.file_id:
-            if (row := store.take_by_id(owner_id, each.file_id)) is None:
-                raise InvalidRequest(f"{each.name}: there is no file of this id, or it is not yours.")
+            if (row := store.take_by_id(owner_id, each.file_id, key)) is None:
+                raise InvalidRequest(f"{each.name}: it is no file of yours that this key may read.")
             left -= row.size
             _refuse_more(left, each)
             taken.append(store.reference(row, each.name))

@@ -1,31 +1,21 @@
 """Handing files out: as a download, which no browser runs, whatever is in it."""
 
 import logging
-from urllib.parse import quote
 
 from django.http import FileResponse, HttpResponse
 
 from conversations.attachments.store import storage, thumbnail_of
 from conversations.models import Attachment
+from nanohost.lib import downloads
 from nanohost.lib.errors import NotFound
 from tools.documents.reading import NotReadNow
 
 logger = logging.getLogger(__name__)
 
-# Not even a document that is opened in a browser's tab runs anything, or reaches anyone.
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "private, no-store",
-}
-
 
 def download(row: Attachment, name: str) -> HttpResponse:
     """The file, as it was sent."""
-    plain = "".join(each if each.isascii() and (each.isalnum() or each in "-_. ") else "_" for each in name) or "file"
-    disposition = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
-    return _answer(row, row.path, row.media_type, disposition)
+    return _answer(row, row.path, row.media_type, downloads.disposition(name))
 
 
 def thumbnail(row: Attachment) -> HttpResponse:
@@ -45,6 +35,6 @@ def _answer(row: Attachment, path: str, media_type: str, disposition: str) -> Ht
         raise NotReadNow("The file cannot be had just now; try again.", headers={"Retry-After": "5"}) from None
     answer = FileResponse(file, content_type=media_type)
     # Afterwards: it makes a Content-Disposition of its own, which has a browser show the file.
-    for header, value in {**_HEADERS, "Content-Disposition": disposition}.items():
+    for header, value in {**downloads.HEADERS, "Content-Disposition": disposition}.items():
         answer[header] = value
     return answer  # type: ignore[return-value]  # it is one

@@ -26,7 +26,9 @@ from django.core.files.storage import storages
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from agent import access
 from conversations.models import Attachment, AttachmentUse
+from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
@@ -58,9 +60,18 @@ def take(owner_id: int, sha256: str) -> Attachment | None:
     return _take(Attachment.objects.filter(owner_id=owner_id, sha256=sha256, is_stored=True))
 
 
-def take_by_id(owner_id: int, file_id: UUID) -> Attachment | None:
-    """The same of the owner's file of that id."""
-    return _take(Attachment.objects.filter(owner_id=owner_id, pk=file_id, is_stored=True))
+def take_by_id(owner_id: int, file_id: UUID, key: ApiKey | None) -> Attachment | None:
+    """The same of the owner's file of that id, if the key that it was asked with may read it where it is."""
+    may_read = key is not None and Scope.READ in key.scopes and use_for(key, owner_id, file_id)
+    return _take(Attachment.objects.filter(owner_id=owner_id, pk=file_id, is_stored=True)) if may_read else None
+
+
+def use_for(key: ApiKey, owner_id: int, file_id: UUID) -> AttachmentUse | None:
+    """The last use of the owner's file of that id in a conversation with an agent that the key may name."""
+    uses = AttachmentUse.objects.filter(
+        attachment=file_id, attachment__owner_id=owner_id, attachment__is_stored=True
+    ).select_related("attachment")
+    return next(iter(access.admitted(uses, key, agent="conversation__agent").order_by("-pk")[:1]), None)
 
 
 def _take(row: QuerySet[Attachment]) -> Attachment | None:

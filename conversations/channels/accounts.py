@@ -6,17 +6,30 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from conversations.channel_models import MAX_PLATFORM_ID, RESERVED, Channel, Chat, Sender, SenderState, Unknown
-from conversations.channels.base import Account, Event, Platform
+from conversations.channel_models import (
+    MAX_PLATFORM_ID,
+    RESERVED,
+    Channel,
+    Chat,
+    Listener,
+    ListenerStatus,
+    Sender,
+    SenderState,
+    Unknown,
+)
+from conversations.channels.base import Account, Event, Platform, SecretNotSet
+from conversations.channels.fields import SECRET_NAME
 from conversations.channels.registry import NoSuchPlatform, platform_of
 from conversations.deliveries import signatures
 from nanohost.accounts import audit
+from nanohost.lib import env
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.lease import RELEASED
 from nanohost.lib.redaction import remember
 from nanohost.lib.text import storable
 
@@ -37,18 +50,38 @@ READ_AGAIN_AFTER = 1.0
 
 
 def make(*, made_by: str = "", **values: Any) -> tuple[Channel, str]:
-    """A channel, and its secret, which is shown once. Raises ``ValidationError`` for values that make no sense, and
-    :class:`signatures.NoWebhookKey`."""
-    seed = signatures.new_seed()
-    secret = signatures.secret_of(seed)
-    made = Channel(made_by=made_by, seed=seed, **values)
+    """A channel, and its secret, which is shown once; empty if its kind has none. Raises ``ValidationError`` for values
+    that make no sense, and :class:`signatures.NoWebhookKey`."""
+    made = Channel(made_by=made_by, seed=signatures.new_seed(), **values)
     check(made)
+    secret = signatures.secret_of(made.seed) if signs(made.kind) else ""
     with transaction.atomic():
         made.save()
         audit.record("channel.made", about=made, after=values_of(made))
+        _have_listener(made)
         forget()
-    _know(made, secret)
+    if secret:
+        _know(made, secret)
     return made, secret
+
+
+def signs(kind: str) -> bool:
+    """Whether channels of this kind have a secret of the host's."""
+    try:
+        return platform_of(kind).capabilities.signs
+    except NoSuchPlatform:
+        return False
+
+
+def _have_listener(channel: Channel) -> None:
+    """Have a worker ask the platform for what is new, if it is to be asked. Whoever did so by other settings stops."""
+    if channel.is_active and platform_of(channel.kind).has_to_be_asked(channel.settings):
+        Listener.objects.get_or_create(channel=channel)
+        Listener.objects.filter(channel=channel).update(
+            status=ListenerStatus.WAITING, fence=F("fence") + 1, failures=0, error="", run_after=None, **RELEASED
+        )
+    else:
+        Listener.objects.filter(channel=channel).delete()
 
 
 def check(channel: Channel) -> None:
@@ -81,13 +114,14 @@ def change(channel: Channel, **values: Any) -> Channel:
             row = now
             was, became = ({name: every[name] for name in changed} for every in (before, after))
             audit.record("channel.changed", about=row, before=was, after=became)
+            _have_listener(row)
             forget()
     return row
 
 
 def rotate(channel: Channel) -> str:
-    """Give a channel another secret, which is shown once; the one before counts for a day as well. Raises
-    :class:`signatures.NoWebhookKey`."""
+    """Give a channel whose kind :func:`signs` another secret, which is shown once; the one before counts for a day as
+    well. Raises :class:`signatures.NoWebhookKey`."""
     seed = signatures.new_seed()
     secret = signatures.secret_of(seed)
     with transaction.atomic():
@@ -119,10 +153,29 @@ def _set_in(channel: Channel) -> dict[str, Any]:
 
 def platform(channel: Channel) -> Platform:
     """What speaks to its platform; raises :class:`NoSuchPlatform`."""
-    found = platform_of(channel.kind)
-    return found(
-        Account(id=channel.pk, name=channel.name, settings=channel.settings, secrets=lambda: list(_secrets_of(channel)))
+    return platform_of(channel.kind)(
+        Account(
+            id=channel.pk,
+            name=channel.name,
+            settings=channel.settings,
+            secrets=lambda: list(_secrets_of(channel)),
+            secret=_named,
+            allow_from=channel.allow_from,
+        )
     )
+
+
+def _named(variable: str) -> str:
+    """The secret in a variable of this process; raises :class:`SecretNotSet`."""
+    if not SECRET_NAME.fullmatch(variable):
+        raise SecretNotSet(f"{variable[:50]!r} is no variable of a channel's secret")
+    try:
+        value = env.secret(variable)
+    except ImproperlyConfigured as error:
+        raise SecretNotSet(str(error).rstrip(".")) from None
+    if not value:
+        raise SecretNotSet(f"{variable} is not set here: web nodes and workers of channels need it")
+    return value
 
 
 def _secrets_of(channel: Channel) -> list[str]:
@@ -141,15 +194,15 @@ def _know(channel: Channel, secret: str) -> None:
 
 
 def sender_of(channel: Channel, event: Event) -> tuple[bool, bool, int]:
-    """Whether an event's sender may write; whether it is somebody that nobody has allowed, whose words are untrusted;
-    and who has the conversation. Whoever may not is written down, with how often."""
+    """Whether an event's sender may write; whether it is somebody that nobody has allowed, or may not be who they say,
+    so that their words are untrusted; and who has the conversation."""
     row = Sender.objects.filter(channel=channel, sender_id=event.sender_id).first()
     owner_id = row.owner_id if row and row.owner_id else channel.owner_id
     if row and row.state == SenderState.BLOCKED:
         return False, False, owner_id
     listed = EVERYBODY in channel.allow_from or event.sender_id in channel.allow_from
     if listed or (row and row.state == SenderState.ALLOWED):
-        return True, False, owner_id
+        return True, not event.is_proven, owner_id
     is_open = channel.unknown == Unknown.PUBLIC
     return is_open, is_open, owner_id
 
@@ -223,8 +276,11 @@ def chat_of(channel: Channel, event: Event, *, owner_id: int) -> Chat:
     """The chat that an event happened in, made if there is none."""
     assert len(event.chat_id) <= MAX_PLATFORM_ID
     key = key_of(channel.name, event.chat_id, event.thread)
-    made = {"channel": channel, "chat_id": event.chat_id, "thread": event.thread}
-    row, _ = Chat.objects.get_or_create(owner_id=owner_id, key=key, defaults=made)
+    title = storable(event.title)[:200]
+    made = {"channel": channel, "chat_id": event.chat_id, "thread": event.thread, "title": title}
+    row, is_new = Chat.objects.get_or_create(owner_id=owner_id, key=key, defaults=made)
+    if title and not is_new and not row.title:
+        Chat.objects.filter(pk=row.pk).update(title=title)
     return row
 
 

@@ -9,22 +9,40 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from conversations.attachments.parts import SentFile
+from conversations.channels.fields import Setting, check_settings
 from nanohost.lib.errors import Problem
+
+# Seconds within which a platform that is asked for news has to answer.
+ASK_SECONDS = 40.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """What a platform can do. ``text_limit``: characters of one message. ``tells_duplicates``: it knows a message again
-    by its key, so that one of which nobody knows whether it has arrived is sent again."""
+    by its key, so that one of which nobody knows whether it has arrived is sent again. ``signs``: the host's own secret
+    signs what comes in and goes out. ``reads_answers``: who sends a request reads in its answer why a message was not
+    taken in; others are told in the chat."""
 
     text_limit: int
     tells_duplicates: bool = False
+    signs: bool = False
+    reads_answers: bool = False
 
 
 class NotGenuine(Problem):
     """What came in was not sent by the platform, or is older than it may be."""
 
     code, status, title = "not_genuine", 401, "The signature is wrong, or the message is too old."
+
+
+class NotTakenNow(Problem):
+    """The platform tells of something that it does not give for now, such as a file."""
+
+    code, status, title = (
+        "not_taken_now",
+        503,
+        "A file of the message cannot be had for now; send it again later.",
+    )
 
 
 class Retry(Exception):
@@ -52,15 +70,22 @@ class InDoubt(Exception):
         self.status = status
 
 
+class SecretNotSet(Exception):
+    """The settings name a variable that this process has not."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A channel as its class sees it. ``settings``: what people have entered. ``secrets``: what it signs with, first
-    the one that is current; raises what makes them impossible."""
+    """A channel as its class sees it. ``settings``: what people have entered. ``secrets``: what the host signs with,
+    first the one that is current; raises what makes them impossible. ``secret``: the value of the variable that a
+    setting names; raises :class:`SecretNotSet`. ``allow_from``: who may write, by the platform's ids."""
 
     id: int
     name: str
     settings: Mapping[str, Any]
     secrets: Callable[[], Sequence[str]] = field(repr=False)
+    secret: Callable[[str], str] = field(repr=False)
+    allow_from: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +99,10 @@ class Request:
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happened in a chat. ``external_id``: the platform's, unique for its account; the same event has
-    the same one whenever it is told. ``message_id``: of the message that was sent, edited or reacted to."""
+    the same one whenever it is told. ``message_id``: of the message that was sent, edited or reacted to. ``title``:
+    what the chat is called, where it is called something. ``fetch``: gets its files, once it is known that its sender
+    may write; raises :class:`Retry`, or :class:`Permanent` if they are not to be had. ``is_proven``: whether the
+    platform vouches for who has sent it."""
 
     external_id: str
     chat_id: str
@@ -84,43 +112,87 @@ class Event:
     thread: str = ""
     sender_name: str = ""
     message_id: str = ""
+    title: str = ""
     files: Sequence[SentFile] = ()
+    fetch: Callable[[], Sequence[SentFile]] | None = field(default=None, repr=False, compare=False)
+    is_proven: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What a platform answers when it is asked for news. ``cursor``: from where it is asked next. ``pause``: seconds
+    before that."""
+
+    events: Sequence[Event]
+    cursor: Mapping[str, Any]
+    pause: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutgoingMessage:
-    """A message to a chat. ``text``: no longer than the limit; of a long one, it is one of ``parts``. ``in_reply_to``:
-    the platform's id of what it answers."""
+    """A message to a chat. ``text``: Markdown, no longer than the limit; of a long one, it is one of ``parts``.
+    ``in_reply_to``: the platform's id of what it answers. ``title``: what the chat is called."""
 
     chat_id: str
     text: str
     thread: str = ""
     in_reply_to: str = ""
+    title: str = ""
     part: int = 1
     parts: int = 1
 
 
 class Platform(ABC):
-    """How a platform is spoken to, by one account. It knows no database: both methods are given all they need."""
+    """How a platform is spoken to, by one account. It knows no database: its methods are given all they need. One that
+    sends requests has :meth:`parse`, one that has to be asked has :meth:`ask`."""
 
     kind: ClassVar[str]
     title: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    fields: ClassVar[Sequence[Setting]] = ()
 
     def __init__(self, account: Account) -> None:
         self.account = account
 
     @classmethod
-    @abstractmethod
     def check(cls, settings: Mapping[str, Any]) -> None:
         """Raise ``ValidationError``, in words for people, if these settings make no sense."""
+        check_settings(settings, cls.fields, title=cls.title)
 
-    @abstractmethod
+    @classmethod
+    def has_to_be_asked(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether a worker asks the platform for what is new, by :meth:`ask`, rather than being told."""
+        return False
+
     def parse(self, request: Request) -> Sequence[Event]:
         """What the platform tells; empty if none of it is of interest. Raises :class:`NotGenuine`, and
         :class:`nanohost.lib.errors.InvalidRequest`."""
+        raise NotGenuine("This channel is asked for what is new; it takes no requests.")
+
+    def answer(self, request: Request) -> Mapping[str, Any] | None:
+        """What a request is answered with that tells nothing but wants to know whether somebody is there; None for all
+        others. Raises as :meth:`parse` does."""
+        return None
+
+    def ask(self, cursor: Mapping[str, Any]) -> Heard:
+        """What has happened since, within :data:`ASK_SECONDS`; the platform may wait so long for something to happen.
+        ``cursor``: as the last answer has it, empty at first: what was there before then is old. Runs in a thread.
+        Raises :class:`Retry`, and :class:`Permanent` if nothing will come until somebody changes something."""
+        raise NotImplementedError
 
     @abstractmethod
     def send(self, message: OutgoingMessage, key: str) -> str:
         """Do it, and return the platform's id of the message; empty if it tells none. ``key``: the same at each
         attempt. Raises :class:`Retry`, :class:`Permanent` or :class:`InDoubt`."""
+
+    def setting(self, name: str) -> Any:
+        """What people have entered, or what counts if they have entered nothing."""
+        (known,) = (each for each in self.fields if each.name == name)
+        value = self.account.settings.get(name, known.default)
+        return known.default if value in (None, "") else value
+
+    def secret(self, name: str) -> str:
+        """The secret that a setting names; raises :class:`Permanent` if none is named, :class:`SecretNotSet`."""
+        if not (variable := self.setting(name)):
+            raise Permanent(f"The channel has no {name}: name the variable that has it in its settings")
+        return self.account.secret(variable)

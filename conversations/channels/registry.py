@@ -5,11 +5,15 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from conversations.channels.base import Platform
+from conversations.channels.mail import Mail
+from conversations.channels.matrix import Matrix
+from conversations.channels.slack import Slack
+from conversations.channels.telegram import Telegram
 from conversations.channels.webhook import Webhook
 
 GROUP = "nanohost.channels"
 
-OWN: tuple[type[Platform], ...] = (Webhook,)
+OWN: tuple[type[Platform], ...] = (Webhook, Telegram, Slack, Matrix, Mail)
 
 
 class NoSuchPlatform(Exception):

@@ -4,7 +4,7 @@ import time
 
 from conversations.channel_models import WhenInDoubt
 from conversations.channels import accounts
-from conversations.channels.base import InDoubt, OutgoingMessage, Permanent, Platform, Retry
+from conversations.channels.base import InDoubt, OutgoingMessage, Permanent, Platform, Retry, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform
 from conversations.deliveries import outbox
 from conversations.deliveries.outbox import Outcome
@@ -26,7 +26,7 @@ def send(delivery: Delivery) -> Outcome:
     try:
         platform = accounts.platform(channel)
         external_id = platform.send(message_of(delivery), outbox.id_of(delivery))
-    except (NoWebhookKey, NoSuchPlatform) as error:
+    except (NoWebhookKey, NoSuchPlatform, SecretNotSet) as error:
         return Outcome(error=f"{error}.")
     except Retry as error:
         hold = max(error.after, 1.0) if error.everything else 0.0
@@ -47,6 +47,7 @@ def message_of(delivery: Delivery) -> OutgoingMessage:
     return OutgoingMessage(
         chat_id=delivery.chat.chat_id,
         thread=delivery.chat.thread,
+        title=delivery.chat.title,
         text=said.get("text", ""),
         in_reply_to=delivery.in_reply_to,
         part=said.get("part", 1),

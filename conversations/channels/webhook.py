@@ -2,60 +2,33 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from http import HTTPStatus
+from collections.abc import Sequence
 from typing import Any
-
-from django.core.exceptions import ValidationError
 
 from conversations.attachments import parts
 from conversations.attachments.parts import SentFile
 from conversations.channel_models import MAX_EXTERNAL_ID, MAX_PLATFORM_ID
-from conversations.channels.base import (
-    Capabilities,
-    Event,
-    InDoubt,
-    NotGenuine,
-    OutgoingMessage,
-    Permanent,
-    Platform,
-    Request,
-    Retry,
-)
+from conversations.channels import calls, fields
+from conversations.channels.base import Capabilities, Event, NotGenuine, OutgoingMessage, Permanent, Platform, Request
+from conversations.channels.fields import Setting
 from conversations.deliveries import signatures
-from conversations.deliveries.webhooks import retry_after
-from conversations.models import validate_url
 from nanohost.lib.errors import InvalidRequest
 from nanohost.lib.rest import load_json
-from tools.outbound.client import Answer, NotFetched, allowed, fetch
 
 # A message may be so old, in seconds, or so much ahead of this machine's clock.
 WINDOW = 300
-# For a whole request outwards; bytes of an answer that are read.
-SECONDS, MAX_READ = 15.0, 16_384
 
 KINDS = ("message", "edit", "reaction")
 
-MAX_TEXT_CHARS, MAX_FILES, MAX_FILE_BYTES = 100_000, 10, 20 * 1024 * 1024
-
-# What never reached the other side.
-_NOT_SENT = ("http:url", "http:scheme", "http:userinfo", "http:host", "http:header", "http:port", "http:address")
-_NOT_YET = ("http:name", "http:connect", "http:tls")
+MAX_TEXT_CHARS = 100_000
 
 
 class Webhook(Platform):
     """A program that speaks the host's own form."""
 
     kind, title = "webhook", "Signed webhook"
-    capabilities = Capabilities(text_limit=16_000, tells_duplicates=True)
-
-    @classmethod
-    def check(cls, settings: Mapping[str, Any]) -> None:
-        others = set(settings) - {"url"}
-        if others or not isinstance(settings.get("url", ""), str):
-            raise ValidationError('A webhook has one setting: {"url": "https://…"}, where it is sent messages.')
-        if settings.get("url"):
-            validate_url(settings["url"])
+    capabilities = Capabilities(text_limit=16_000, tells_duplicates=True, signs=True, reads_answers=True)
+    fields = (Setting(name="url", words="the address that messages are sent to", check=fields.url),)
 
     def parse(self, request: Request) -> Sequence[Event]:
         verify(request, self.account.secrets())
@@ -63,28 +36,15 @@ class Webhook(Platform):
         return [_event(said, request.headers["webhook-id"])]
 
     def send(self, message: OutgoingMessage, key: str) -> str:
-        url = self.account.settings.get("url", "")
+        url = self.setting("url")
         if not url:
             raise Permanent("The channel has no address to send to: enter one in its settings")
         body = body_of(message, key)
         signed = signatures.headers_of(
             message_id=key, timestamp=int(time.time()), body=body, secrets_now=self.account.secrets()
         )
-        headers = {"Content-Type": "application/json", **signed}
-        try:
-            answer = fetch(
-                url,
-                policy=allowed(),
-                method="POST",
-                headers=headers,
-                body=body,
-                seconds=SECONDS,
-                most=MAX_READ,
-                cut=True,
-            )
-        except NotFetched as error:
-            raise failure_of(error) from None
-        judge(answer)
+        answer = calls.send(url, body=body, headers={"Content-Type": "application/json", **signed})
+        calls.judge(answer)
         return _id_in(answer.body)
 
 
@@ -145,7 +105,7 @@ def _files(said: Any) -> Sequence[SentFile]:
     if not isinstance(said, list):
         raise InvalidRequest('files: a list is needed, of {"name": "…", "data": base64} or {"name": "…", "url": "…"}.')
     told = [each | {"type": "file"} if isinstance(each, dict) else each for each in said]
-    return parts.parse(told, most=MAX_FILES, max_bytes=MAX_FILE_BYTES, at="files").files
+    return parts.parse(told, most=calls.MAX_FILES, max_bytes=calls.MAX_FILE_BYTES, at="files").files
 
 
 def body_of(message: OutgoingMessage, key: str) -> bytes:
@@ -156,31 +116,6 @@ def body_of(message: OutgoingMessage, key: str) -> bytes:
     if message.parts > 1:
         told |= {"part": message.part, "parts": message.parts}
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def failure_of(error: NotFetched) -> Exception:
-    """What it means that there is no answer: it never left, or nobody knows."""
-    if error.rule in _NOT_SENT:
-        return Permanent(str(error).rstrip("."))
-    return Retry(str(error).rstrip(".")) if error.rule in _NOT_YET else InDoubt(str(error).rstrip("."))
-
-
-def judge(answer: Answer) -> None:
-    """Raise what an answer means that is no yes."""
-    said = " ".join(answer.body[:400].decode(errors="replace").split())
-    words = f"It answered {answer.status}{f': {said}' if said else ''}"
-    if 200 <= answer.status < 300:
-        return
-    if answer.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        after = retry_after(answer.headers.get("retry-after", ""))
-        raise Retry(words, after=after, status=answer.status, everything=after > 0)
-    if answer.status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
-        raise InDoubt(words, status=answer.status)
-    if answer.status >= 500 or answer.status == HTTPStatus.REQUEST_TIMEOUT:
-        raise Retry(words, status=answer.status)
-    if 300 <= answer.status < 400:
-        words = f"It answered {answer.status}; redirects are not followed: enter the address that it leads to"
-    raise Permanent(words, status=answer.status)
 
 
 def _id_in(body: bytes) -> str:

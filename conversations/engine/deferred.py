@@ -59,7 +59,7 @@ def put(
     if earlier := _earlier(conversation, idempotency_key, asked):
         return earlier
     inbox.refuse_other_models(conversation.agent, model, key)
-    incoming = incoming.with_files_stored(conversation.owner_id)
+    incoming = incoming.with_files_stored(conversation.owner_id, key)
     with transaction.atomic():
         aside = 0 if kind == Kind.WAKE else 1
         # Under the conversation's lock, so that two with one key come one after the other.

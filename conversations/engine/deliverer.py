@@ -1,12 +1,8 @@
 """The deliveries that a worker process sends, on its event loop; see :mod:`conversations.deliveries.outbox`."""
 
 import asyncio
-import contextvars
 import logging
-import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from typing import TypeVar
 from uuid import UUID
 
 from django.db import OperationalError
@@ -15,6 +11,7 @@ from conversations.channels import sending
 from conversations.deliveries import emails, outbox, webhooks
 from conversations.deliveries.outbox import Hold, Outcome
 from conversations.engine import sweeper, undelivered
+from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
 from conversations.kinds import DELIVERIES
 from conversations.models import Delivery
@@ -22,8 +19,6 @@ from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 # How each channel sends: without the database, in a thread.
 SENDERS: dict[str, Callable[[Delivery], Outcome]] = {
@@ -110,30 +105,3 @@ class Deliverer(Runner):
             task.cancel()
         while self._working:
             await asyncio.wait(set(self._working))
-
-
-async def in_own_thread(call: Callable[[], T]) -> T:
-    """What a function returns that runs in a thread of its own, which nobody waits for when the process ends: a
-    receiver that hangs keeps no host from stopping."""
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if outcome.done():  # whoever waited was cancelled
-            return
-        if error is None:
-            outcome.set_result(result)  # type: ignore[arg-type]  # what the call has returned
-        else:
-            outcome.set_exception(error)
-
-    def work() -> None:
-        result, failed = None, None
-        try:
-            result = context.run(call)
-        except BaseException as error:
-            failed = error
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(settle, result, failed)
-
-    threading.Thread(target=work, name="delivery", daemon=True).start()
-    return await outcome

@@ -18,6 +18,7 @@ from conversations.errors import TurnUnderWay
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import ACTIVE
 from nanohost.accounts import audit, holds
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.errors import NotFound
 
 
@@ -34,10 +35,10 @@ def _at_rest(conversation: Conversation) -> Iterator[Conversation]:
         yield row
 
 
-def append(conversation: Conversation, messages: Sequence[ChatMessage]) -> list[Message]:
-    """Append messages in the chat format, with the ``files`` that were sent with them; raises what :func:`_at_rest`
-    does, and what :func:`conversations.attachments.intake.take_in` does."""
-    messages = intake.with_references(conversation.owner_id, messages)
+def append(conversation: Conversation, messages: Sequence[ChatMessage], key: ApiKey) -> list[Message]:
+    """Append messages in the chat format, with the ``files`` that were sent with them by this key; raises what
+    :func:`_at_rest` does, and what :func:`conversations.attachments.intake.take_in` does."""
+    messages = intake.with_references(conversation.owner_id, messages, key)
     with _at_rest(conversation):
         rows = [message_of(each, conversation, seq=None) for each in messages]
         store.hold([file for row in rows for file in row.attachments or ()])

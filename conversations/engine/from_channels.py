@@ -2,27 +2,32 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 
-from conversations.channel_models import Channel, ChannelEvent
+from conversations.channel_models import Channel, ChannelEvent, Chat
 from conversations.channels import accounts
-from conversations.channels.base import Event, Request
+from conversations.channels.base import Event, NotTakenNow, Permanent, Request, Retry
+from conversations.channels.registry import platform_of
 from conversations.deliveries import outbox
-from conversations.engine import deferred, inbox
+from conversations.engine import deferred, inbox, outgoing
 from conversations.engine.incoming import Incoming
 from conversations.models import Conversation, DeferredMessage
 from nanohost.lib.clock import from_now
-from nanohost.lib.errors import NotFound
+from nanohost.lib.errors import NotFound, Problem
+from nanohost.lib.redaction import redact_head
 
 logger = logging.getLogger(__name__)
 
 # So many rows are deleted in one go.
 MANY = 500
+
+TOO_MANY = HTTPStatus.TOO_MANY_REQUESTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +47,19 @@ def active(name: str) -> Channel:
     return channel
 
 
-def take_request(channel: Channel, request: Request, *, request_id: str) -> Taken:
-    """Take in what a request of the platform's tells; raises what :meth:`Platform.parse` raises, and what
-    :func:`inbox.receive` does of a message that the host cannot take."""
-    return take(channel, accounts.platform(channel).parse(request), request_id=request_id)
+def take_request(channel: Channel, request: Request, *, request_id: str) -> Taken | Mapping[str, Any]:
+    """Take in what a request of the platform's tells, or what it is to be answered if it only asks whether somebody is
+    there; raises what :meth:`Platform.parse` raises, and what :func:`inbox.receive` does of a message that the host
+    cannot take."""
+    platform = accounts.platform(channel)
+    if (answer := platform.answer(request)) is not None:
+        return answer
+    return take(channel, platform.parse(request), request_id=request_id)
 
 
 def take(channel: Channel, events: Sequence[Event], *, request_id: str) -> Taken:
-    """Take in each of these once, however often it is told."""
+    """Take in each of these once, however often it is told. Raises what the host cannot do for now; a message that it
+    never takes is a problem for whoever reads the answer, and is told of in the chat where nobody does."""
     counts = {"taken": 0, "known": 0, "refused": 0}
     for event in events:
         counts[_take(channel, event, request_id)] += 1
@@ -81,7 +91,40 @@ def _take(channel: Channel, event: Event, request_id: str) -> str:
     if event.kind != "message":
         _note(channel, conversation, event, request_id)
         return "taken"
-    return "taken" if _receive(channel, conversation, event, is_stranger, request_id) else "known"
+    try:
+        is_new = _receive(channel, conversation, _with_files(event), is_stranger, request_id)
+    except Problem as error:
+        if error.status >= 500 or error.status == TOO_MANY or _reads_answers(channel):
+            raise
+        _refuse_in_chat(channel, chat, event, conversation, error)
+        return "refused"
+    return "taken" if is_new else "known"
+
+
+def _with_files(event: Event) -> Event:
+    """The event with the files that lie at the platform; raises :class:`NotTakenNow` if they are not to be had for
+    now. Of one that is never to be had, the message says so."""
+    if event.fetch is None:
+        return event
+    if not connection.in_atomic_block:
+        connection.close()  # nobody holds one while a platform is slow
+    try:
+        return replace(event, files=event.fetch(), fetch=None)
+    except Permanent as error:
+        words = f"(A file could not be fetched: {redact_head(str(error), 200)}.)"
+        return replace(event, text=f"{event.text}\n\n{words}".strip(), fetch=None)
+    except Retry as error:
+        raise NotTakenNow(headers={"Retry-After": str(max(1, round(error.after)))}) from error
+
+
+def _reads_answers(channel: Channel) -> bool:
+    return platform_of(channel.kind).capabilities.reads_answers
+
+
+def _refuse_in_chat(channel: Channel, chat: Chat, event: Event, conversation: Conversation, error: Problem) -> None:
+    with transaction.atomic():
+        _remember(channel, event)
+        outgoing.not_taken(chat, error.code, conversation_id=conversation.pk, in_reply_to=event.message_id)
 
 
 def _receive(channel: Channel, conversation: Conversation, event: Event, is_stranger: bool, request_id: str) -> bool:

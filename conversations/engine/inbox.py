@@ -180,7 +180,7 @@ def receive(
         on_busy = "interrupt"
     if while_paused == "refuse" and not command:
         _refuse_unpaid(conversation, key)
-    incoming = incoming.with_files_stored(conversation.owner_id)
+    incoming = incoming.with_files_stored(conversation.owner_id, key)
     began = time.monotonic()
     try:
         with doorbell.place(TURNS) as place, transaction.atomic():

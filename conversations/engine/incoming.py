@@ -13,6 +13,7 @@ from conversations.attachments.store import Reference
 from conversations.engine.commands import command_in
 from conversations.models import Conversation, Message
 from conversations.options import Options
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.errors import InvalidRequest
 from nanohost.lib.statements import Insert
 
@@ -79,15 +80,15 @@ class Incoming:
         """A hash over its files as they were sent; empty if there are none."""
         return Said(text=self.content, files=self.files).digest()
 
-    def with_files_stored(self, owner_id: int) -> "Incoming":
-        """The same, once its files are fetched, read and stored. Outside of any transaction; raises what
-        :func:`conversations.attachments.intake.take_in` raises."""
+    def with_files_stored(self, owner_id: int, key: ApiKey | None) -> "Incoming":
+        """The same, once its files are fetched, read and stored. ``key``: what it was asked with. Outside of any
+        transaction; raises what :func:`conversations.attachments.intake.take_in` raises."""
         if self.files and self.command:
             raise InvalidRequest("A command to the host takes no files.")
         if not self.files and not any("files" in each for each in self.others):
             return self
         own: ChatMessage = {"files": self.files, "attachments": self.attachments}
-        own, *others = intake.with_references(owner_id, [own, *self.others])
+        own, *others = intake.with_references(owner_id, [own, *self.others], key)
         first, second = len(self.history), len(self.history) + len(self.precedes)
         return replace(
             self,

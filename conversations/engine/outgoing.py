@@ -56,6 +56,12 @@ def no_reply_to(turn: Turn, status: str, *, code: str) -> None:
         no_reply(turn.pk, status, **whose, conversation_id=conversation.pk, code=code)
 
 
+def not_taken(chat: Chat, code: str, *, conversation_id: UUID, in_reply_to: str = "") -> None:
+    """Say in a chat that a message was not taken in; in the transaction that remembers it."""
+    words = f"This message was not taken in ({code})."
+    _put(chat, SYSTEM, words, conversation_id=conversation_id, in_reply_to=in_reply_to)
+
+
 def _chat(owner_id: int, key: str) -> Chat | None:
     active = Chat.objects.select_related("channel").filter(owner_id=owner_id, key=key, channel__is_active=True)
     return active.first()

@@ -89,7 +89,7 @@ class ConversationCreate(KeyView):
         agent = first_agent(key_of(request))
         conversation = inbox.start_conversation(owner_id=owner_of(request), agent=agent.name, metadata={**metadata})
         if messages:
-            editing.append(conversation, messages)
+            editing.append(conversation, messages, key_of(request))
         return Response(shown(conversation))
 
 
@@ -146,7 +146,7 @@ class ConversationItems(KeyView):
         """Append items, of which no turn is made."""
         conversation = conversation_of(request, conversation_id)
         messages = _added(as_object(request.data, None).get("items"), least=1)
-        rows = editing.append(conversation, messages) if messages else []
+        rows = editing.append(conversation, messages, key_of(request)) if messages else []
         return Response(as_list(items_of(rows)))
 
 

@@ -19,6 +19,7 @@ from conversations.openai_api.responses import transcript_of
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.views import KeyView
 from memory import documents
+from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
 from nanohost.lib.api import owner_of
 from tools import gate
@@ -66,6 +67,6 @@ class InputTokens(KeyView):
         asked = read(request)
         told = transcript_of(request, asked)
         # They are counted as they would be sent; nobody refers to them, and they are deleted in a while.
-        messages = intake.with_references(owner_of(request), told.messages)
+        messages = intake.with_references(owner_of(request), told.messages, key_of(request))
         count = estimated(asked, messages, instructions=told.instructions, owner_id=owner_of(request))
         return Response({"object": "response.input_tokens", "input_tokens": count})

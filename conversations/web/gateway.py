@@ -438,12 +438,19 @@ _MAY_HAVE_FILES = re.compile(
     r"/api/v1/conversations/[0-9a-fA-F-]{32,36}/(?:chat|turns|messages)"
     r"|/v1/(?:chat/completions|responses(?:/(?:input_tokens|compact))?|conversations(?:/[^/]{1,64}/items)?)"
 )
+_IS_A_FILE = re.compile(r"/api/v1/agents/[^/]{1,64}/files/.+")
+
+
+def _most_bytes(path: str) -> int:
+    if _MAY_HAVE_FILES.fullmatch(path):
+        return int(settings.MAX_MESSAGE_BYTES)
+    return int(settings.MAX_FILE_BODY_BYTES if _IS_A_FILE.fullmatch(path) else settings.MAX_BODY_BYTES)
 
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body, bounded; None if the client went away."""
     headers = dict(scope["headers"])
-    most = settings.MAX_MESSAGE_BYTES if _MAY_HAVE_FILES.fullmatch(scope["path"]) else settings.MAX_BODY_BYTES
+    most = _most_bytes(scope["path"])
     too_large = BodyTooLarge(f"The body may have {most} bytes.")
     announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced[:18]) > most:

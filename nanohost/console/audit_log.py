@@ -47,7 +47,16 @@ ACTIONS = (
         "usage.exported",
         "audit.exported",
     ),
-    *("memory.trusted", "memory.restored", "memory.dismissed", "intake.paused", "intake.resumed"),
+    *(
+        "file.put",
+        "file.deleted",
+        "file.undone",
+        "memory.trusted",
+        "memory.restored",
+        "memory.dismissed",
+        "intake.paused",
+        "intake.resumed",
+    ),
     *("user.made", "user.changed", "user.deleted", "user.erased", "user.given", "user.taken"),
     *("role.made", "role.changed", "role.deleted", "role.given", "role.taken"),
     *("webhook.made", "webhook.changed", "webhook.rotated", "webhook.disabled", "webhook.tried", "delivery.sent_again"),
@@ -90,6 +99,7 @@ OBJECTS = (
     "accounts.legalhold",
     "nanobot_config.configpart",
     "file",
+    "workspace",
     "django_celery_beat.periodictask",
 )
 

@@ -78,6 +78,7 @@ def overview(window: Window) -> dict[str, Any]:
     every = figures.total_of(turns.values())
     ended = sum(every.get(status, 0) for status in FINAL)
     waiting = queue.look()
+    heard_after = clock.read() - timedelta(seconds=Worker.SILENT_SECONDS)
     return {
         "window": window,
         "windows": WINDOWS,
@@ -123,7 +124,8 @@ def overview(window: Window) -> dict[str, Any]:
             if count or state != HELD
         ],
         "workers": [
-            {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue)} for kind in KINDS
+            {"queue": kind.queue, "count": waiting.workers[kind.queue], "link": _workers(kind.queue, heard_after)}
+            for kind in KINDS
         ],
         "sandboxes": Worker.objects.sandboxes(),
         "charts": _charts(hours, begin, window),
@@ -145,8 +147,7 @@ def _calls(begin: datetime, **filters: object) -> str:
     return list_of("tools_toolcall", created_at__gte=begin.isoformat(), **filters)
 
 
-def _workers(queue_name: str) -> str:
-    heard_after = clock.read() - timedelta(seconds=Worker.SILENT_SECONDS)
+def _workers(queue_name: str, heard_after: datetime) -> str:
     alive = {"ended_at__isnull": True, "heartbeat_at__gt": heard_after.isoformat()}
     return list_of("conversations_worker", queues__contains=queue_name, **alive)
 

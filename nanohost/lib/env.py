@@ -152,6 +152,11 @@ def take_out(names: Iterable[str]) -> None:
             _taken[name] = value
 
 
+def beginning_with(prefixes: tuple[str, ...]) -> set[str]:
+    """The variables whose names begin so, without those that name a file."""
+    return {name for name in os.environ if name.startswith(prefixes) and not name.endswith("_FILE")}
+
+
 def inherited(names: Iterable[str]) -> dict[str, str]:
     """Those variables that are set, as they are, to be passed on to a process; those that were taken out as well."""
     known = _taken | os.environ

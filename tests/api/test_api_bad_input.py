@@ -79,7 +79,12 @@ def routes(host: Host, api: httpx2.Client) -> dict[str, tuple[str, str]]:
     schedule = api.post("/schedules", json={"prompt": "Hello", "cron": "0 9 24 12 *"}).json()
     rows = {"conversation_id": conversation_id, "turn_id": turn_id, "message_id": message["id"], "seq": 1}
     note = api.post(f"/conversations/{conversation_id}/messages", json={"message": "Hello", "onWake": True}).json()
-    rows |= {"agent": "default", "schedule_id": schedule["scheduleId"], "deferred_id": note["messageId"]}
+    rows |= {
+        "agent": "default",
+        "path": "notes/a.txt",
+        "schedule_id": schedule["scheduleId"],
+        "deferred_id": note["messageId"],
+    }
     rows["share_id"] = api.post(f"/conversations/{conversation_id}/shares", json={}).json()["shareId"]
     rows["approval_id"] = approval_of(host, "of bad input")
     rows["prefix"] = api.post("/keys", json={}).json()["prefix"]
@@ -284,7 +289,7 @@ def test_a_body_that_is_too_large_is_refused(api, routes, chunked, nothing_store
     """3 MB, and where files are taken, more than they may have."""
     for route in ROUTES:
         method, address = routes[route]
-        size = 9 * THREE_MB if address.endswith(("/chat", "/turns", "/messages")) else THREE_MB
+        size = 9 * THREE_MB if address.endswith(("/chat", "/turns", "/messages", "/a.txt")) else THREE_MB
         content = (b" " * 30_000 for _ in range(size // 30_000)) if chunked else b" " * size
         answer = api.request(method, address, content=content)
         assert answer.status_code == 413, route

@@ -23,7 +23,7 @@ OPERATIONS = {
     for path, operations in SchemaGenerator().get_schema(request=None, public=True)["paths"].items()
     for method, operation in operations.items()
 }
-# Of an agent everybody sees what is their own; tests/api/test_api_memory.py tells owners apart there.
+# Of an agent everybody sees what is their own; test_api_memory.py and test_api_files.py tell owners apart.
 OF_AGENTS = {name for name in OPERATIONS if "/agents/" in name}
 # Keys are everybody's to who has the scope for them; tests/api/test_key_limits.py tells who has not.
 OF_KEYS = {name for name in OPERATIONS if "/keys" in name}
@@ -130,7 +130,9 @@ def test_what_is_another_owners_is_not_found(owners, operation):
 def test_routes_without_an_id_are_known():
     assert set(OPERATIONS) - set(WITH_IDS) - OF_AGENTS - OF_KEYS == WITHOUT_IDS
     assert len(OF_KEYS) == 5
-    assert {"GET /agents/{agent}/history", "GET /agents/{agent}/memory", "PUT /agents/{agent}/memory"} == OF_AGENTS
+    of_files = {f"{method} /agents/{{agent}}/files/{{path}}" for method in ("GET", "PUT", "DELETE")}
+    of_memory = {"GET /agents/{agent}/history", "GET /agents/{agent}/memory", "PUT /agents/{agent}/memory"}
+    assert {*of_memory, *of_files, "GET /agents/{agent}/files"} == OF_AGENTS
 
 
 def test_approvals_are_listed_to_their_owner_only(owners):

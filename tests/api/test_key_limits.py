@@ -48,6 +48,10 @@ SCOPES = {
     "GET /agents/{agent}/memory": MEMORY,
     "PUT /agents/{agent}/memory": MEMORY,
     "GET /agents/{agent}/history": MEMORY,
+    "GET /agents/{agent}/files": READ,
+    "GET /agents/{agent}/files/{path}": READ,
+    "PUT /agents/{agent}/files/{path}": CHAT,
+    "DELETE /agents/{agent}/files/{path}": CHAT,
     "GET /turns/{turn_id}": READ | CHAT,
     "GET /turns/{turn_id}/events": READ | CHAT,
     "POST /turns/{turn_id}/cancel": CHAT,
@@ -133,9 +137,9 @@ def test_a_key_with_one_scope_opens_what_that_is_for_and_nothing_else(owner: Any
             "share_id",
         ):
             path = path.replace(f"{{{parameter}}}", str(uuid4()))
-        answer = call(
-            client, method, path.replace("{seq}", "1").replace("{agent}", "default").replace("{prefix}", "none")
-        )
+        for parameter, value in {"seq": "1", "agent": "default", "prefix": "none", "path": "none.txt"}.items():
+            path = path.replace(f"{{{parameter}}}", value)
+        answer = call(client, method, path)
         refused = answer.status_code == 403
         assert refused == (scope not in enough), (name, answer.status_code, answer.content)
         if refused:
@@ -180,7 +184,12 @@ def test_a_key_names_its_agents_and_opens_their_conversations(
         for path in (
             *(f"/conversations/{talks[name].pk}", f"/conversations/{talks[name].pk}/messages"),
             *(f"/conversations/{talks[name].pk}/turns", f"/turns/{turns[name].pk}", f"/deferred/{later.pk}"),
-            *(f"/agents/{name}/memory", f"/agents/{name}/history", f"/conversations/{talks[name].pk}/summaries"),
+            *(
+                f"/agents/{name}/memory",
+                f"/agents/{name}/history",
+                f"/agents/{name}/files",
+                f"/conversations/{talks[name].pk}/summaries",
+            ),
         ):
             assert call(client, "GET", path).status_code == status, path
         made = call(client, "POST", "/conversations", {"agent": name})
@@ -210,6 +219,10 @@ def test_an_agent_that_may_not_be_named_cannot_be_told_from_none(owner: Any, age
             call(client, "POST", "/schedules", {"prompt": "Hello", "cron": "0 9 * * *", "agent": name}),
             call(client, "GET", f"/tools?agent={name}"),
             call(client, "GET", f"/agents/{name}/memory"),
+            call(client, "GET", f"/agents/{name}/files"),
+            call(client, "GET", f"/agents/{name}/files/a.txt"),
+            call(client, "DELETE", f"/agents/{name}/files/a.txt"),
+            call(client, "PUT", f"/agents/{name}/files/a.txt", {"content": "x"}),
         ]
         return [answer.content.decode().replace(name, "…") for answer in answers]
 

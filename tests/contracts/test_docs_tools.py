@@ -76,7 +76,7 @@ def run_its_tests(folder: Path, *paths: str) -> subprocess.CompletedProcess[str]
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
 
 

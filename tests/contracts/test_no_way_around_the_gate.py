@@ -199,6 +199,7 @@ ALLOWED = {
     ("nanohost.lib.process", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.apps", "'agent_tools'"): "Autodiscovery imports every app's tools, so that they register; it keeps none.",
     ("tools.apps", "'tools.workspace.agent_tools'"): "The same, of a room that is no app.",
+    ("conversations.channels.dialects", "children"): "The pieces of a line, as markdown-it calls them.",
     ("tools.apps", "'tools.skills.agent_tools'"): "The same.",
     ("tools.workspace.beneath", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.scaffold", "'agent_tools'"): "Names the file that it writes a new tool to; it imports nothing.",

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 from django.db import close_old_connections, connection, transaction
 from django.db.models import F
+from django.test import Client
 from django.urls import reverse
 
 from agent import images, tokens
 from agent.llm.capabilities import can_see
 from agent.llm.providers import SCRIPTED
+from agent.models import Agent
 from conversations.attachments import intake, parts, store
 from conversations.attachments.parts import SentFile
 from conversations.engine import inbox, model_request, retention, turn_control
 from conversations.engine.compaction import line_of
 from conversations.models import Attachment, AttachmentUse, Conversation, Message
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.erasing import Erased
 from nanohost.lib.errors import InvalidRequest
 from tests.support import files
@@ -51,6 +54,53 @@ def sent(data: bytes, name: str = "a file") -> SentFile:
 
 def user_message() -> Message:
     return Message.objects.filter(role="user").order_by("pk").last()
+
+
+# --- by its id ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("may", "is_taken"),
+    [
+        ({"scopes": ["chat", "read"], "agent_names": ["*"]}, True),
+        ({"scopes": ["chat", "read"], "agent_names": ["default", "other"]}, True),
+        ({"scopes": ["chat", "read"], "agent_names": ["other"]}, False),
+        ({"scopes": ["chat", "read"], "agent_names": []}, False),  # those that are public
+        ({"scopes": ["chat"], "agent_names": ["*"]}, False),
+        (None, False),
+    ],
+)
+def test_a_file_is_taken_by_its_id_for_a_key_that_may_read_it_where_it_is(say, owner, may, is_taken):
+    settle([say("Read", files=[sent(b"the sum is 42", "sum.txt")])])
+    Agent.objects.filter(name="default").update(is_public=False)
+    key = ApiKey.objects.issue(owner=owner, **may)[0] if may else None
+    again = SentFile(name="again", file_id=AttachmentUse.objects.get().attachment_id)
+    if is_taken:
+        assert intake.take_in(owner.pk, [again], key)[0]["name"] == "again"
+    else:
+        with pytest.raises(InvalidRequest, match="this key may read"):
+            intake.take_in(owner.pk, [again], key)
+
+
+@pytest.mark.parametrize("way", ["chat", "deferred", "items", "input_tokens"])
+def test_no_way_takes_a_file_of_an_agent_that_its_key_may_not_name(say, owner, way):
+    settle([say("Read", files=[sent(b"the sum is 42", "sum.txt")])])
+    named = parts.file_id_of(AttachmentUse.objects.get().attachment_id)
+    other = Agent.objects.create(name="other", is_public=False)
+    talk = inbox.start_conversation(owner_id=owner.pk, agent=other.name, metadata={})
+    _, key = ApiKey.objects.issue(owner=owner, agent_names=["other"])
+    client = Client(headers={"Authorization": f"Bearer {key}"})
+    item = {"role": "user", "content": [{"type": "input_file", "file_id": named}]}
+    said = [{"type": "input_file", "file_id": named}]
+    path, body = {
+        "chat": (f"/api/v1/conversations/{talk.pk}/chat", {"content": said}),
+        "deferred": (f"/api/v1/conversations/{talk.pk}/messages", {"content": said, "trigger": False}),
+        "items": (f"/v1/conversations/conv_{talk.pk.hex}/items", {"items": [{"type": "message", **item}]}),
+        "input_tokens": ("/v1/responses/input_tokens", {"model": "other", "input": [item]}),
+    }[way]
+    answer = client.post(path, body, content_type="application/json", secure=True)
+    assert answer.status_code == 400, answer.content
+    assert "this key may read" in str(answer.content)
 
 
 # --- to the model ------------------------------------------------------------------------------------------------

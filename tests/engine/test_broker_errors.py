@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
+from conversations.kinds import KINDS
 from tests.faults.servers import Redis, free_port, missing_binaries
 from tests.support import servers
 from tests.support.api_client import chat, start
@@ -117,9 +118,7 @@ def test_workers_outlive_whatever_stands_in_their_queues(own: Host, redis: Redis
     with own.client() as client, redis.connect() as keys:
         conversation = start(client)
         assert answered(client, conversation)
-        queues = [
-            f"{servers.database_of(own.data_dir)}:{queue}" for queue in ("turns", "tools", "compaction", "deliveries")
-        ]
+        queues = [f"{servers.database_of(own.data_dir)}:{kind.queue}" for kind in KINDS]
         for queue in queues:
             keys.lpush(queue, *JUNK.values())
         wait_until(lambda: not keys.exists(*queues))

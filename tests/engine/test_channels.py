@@ -27,7 +27,7 @@ from tests.support.files import file_part
 from tests.support.openai_server import completion
 from tests.support.platforms import PLATFORMS
 from tests.support.receiver import Says
-from tests.support.tables import readable_tables
+from tests.support.tables import rows_of_all_tables
 from tests.support.threads import in_threads
 from tests.support.working import advance, run_call, settle
 from tools.models import CallStatus, ToolCall
@@ -496,12 +496,9 @@ def test_a_secret_stands_in_no_row(platform, channel):
     platform.answer(Says(500, body=f"you have signed with {other}".encode()))
     platform.tell("Hello", secret=other)
     deliver(*answered())
-    with connection.cursor() as cursor:
-        for table in readable_tables():
-            cursor.execute(f'SELECT * FROM "{table}"')
-            rows = repr(cursor.fetchall())
-            assert platform.secret[6:] not in rows, table
-            assert other[6:] not in rows, table
+    for table, rows in rows_of_all_tables():
+        assert platform.secret[6:] not in rows, table
+        assert other[6:] not in rows, table
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ JUNK = (
 def put_junk(cluster: Cluster) -> None:
     """Somebody else writes to the queues."""
     with cluster.redis.connect() as client:
-        for queue in ("turns", "tools", "compaction", "deliveries"):
+        for queue in ("turns", "tools", "compaction", "deliveries", "listeners"):
             client.lpush(queue, *JUNK)
 
 

@@ -18,7 +18,7 @@ def purge() -> None:
 
 def _purge() -> None:
     with current_app.connection_for_write() as broker:
-        for queue in ("turns", "tools", "compaction", "deliveries"):
+        for queue in ("turns", "tools", "compaction", "deliveries", "listeners"):
             with broker.SimpleQueue(queue) as rings:
                 rings.clear()
 

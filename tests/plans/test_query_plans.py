@@ -24,14 +24,16 @@ from django.utils import timezone
 
 import tools.approvals
 from agent.llm.base import Completion, Usage, tool_call
+from agent.models import Agent
 from agent.spending import bills, book, budgets
 from agent.spending.bills import Bill
 from agent.spending.models import Budget, BudgetPeriod
 from conversations import announced, search, sharing, taint
 from conversations.api import urls
 from conversations.attachments import store
-from conversations.channel_models import Channel, ChannelEvent, Chat
-from conversations.channels.base import Event
+from conversations.channel_models import Channel, ChannelEvent, Chat, Listener
+from conversations.channels import accounts
+from conversations.channels.base import Event, Heard
 from conversations.deliveries import endpoints, outbox
 from conversations.engine import (
     announcements,
@@ -46,6 +48,7 @@ from conversations.engine import (
     inbox,
     intake,
     lease,
+    listener,
     outgoing,
     retention,
     snapshot,
@@ -790,6 +793,38 @@ operation("outbox.settle, given up")(
 )
 
 
+# --- platforms that are asked ------------------------------------------------------------------------------------
+
+
+def to_be_asked() -> Listener:
+    values = {"kind": "telegram", "settings": {"token": "CHANNEL_SECRET_TOKEN"}}
+    agent, owner = Agent.objects.order_by("pk")[:1].get(), get_user_model().objects.order_by("pk")[:1].get()
+    made, _ = accounts.make(name=f"bot-{new_id().hex[-20:]}", agent=agent, owner=owner, **values)
+    return Listener.objects.get(channel=made)
+
+
+def with_listener(act: Callable[[listener.Hold], object]) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        hold = listener.claim(to_be_asked().pk, worker="worker")
+        assert hold
+        return lambda: act(hold)
+
+    return prepare
+
+
+@operation("listener.claim")
+def claim_listener() -> Callable[[], object]:
+    row = to_be_asked()
+    return lambda: listener.claim(row.pk, worker="worker")
+
+
+operation("listener.renew")(with_listener(lambda hold: listener.renew([hold.id], worker="worker")))
+operation("listener.still_held")(with_listener(lambda hold: listener.still_held([hold])))
+operation("listener.take")(with_listener(lambda hold: listener.take(hold, Heard(events=(), cursor={}))))
+operation("listener.put_off")(with_listener(lambda hold: listener.put_off(hold, "words", seconds=1)))
+operation("listener.hand_back")(with_listener(listener.hand_back))
+
+
 # --- what is said in chats ---------------------------------------------------------------------------------------
 
 
@@ -853,6 +888,12 @@ def wake_next() -> Callable[[], object]:
 def forget_said() -> Callable[[], object]:
     conversation_id = Delivery.objects.filter(chat=a_chat()).values_list("conversation_id", flat=True)[0]
     return lambda: outbox.forget_said(conversation_id)
+
+
+@operation("outgoing.not_taken")
+def say_that_it_was_not_taken() -> Callable[[], object]:
+    conversation = in_a_chat()
+    return lambda: outgoing.not_taken(a_chat(), "words", conversation_id=conversation.pk)
 
 
 @operation("outgoing.say")
@@ -1918,6 +1959,7 @@ MODULES = (
     outgoing,
     undelivered,
     from_channels,
+    listener,
     streams,
     sweeper,
     retention,

@@ -41,7 +41,7 @@ CELERY = ("-m", "celery", "-A", "nanohost")
 ALONE = ("--without-mingle", "--without-gossip")
 PROCESSES = {
     "web": ("manage.py", "web"),
-    "worker": (*CELERY, "worker", "--queues", "turns,compaction,deliveries", *ALONE),
+    "worker": (*CELERY, "worker", "--queues", "turns,compaction,deliveries,listeners", *ALONE),
     "toolbox": (*CELERY, "worker", "--queues", "tools", *ALONE),
 }
 BEAT = {"beat": (*CELERY, "beat")}
@@ -130,7 +130,7 @@ class Host:
         """The process that serves HTTP; None before the first start."""
         return self.processes.get("web" if self._production else "serve")
 
-    def start(self, *, seconds: float = 60) -> "Host":
+    def start(self, *, seconds: float = 180) -> "Host":
         """Start it and wait until it is ready."""
         self.have_database()
         with self.log.open("ab") as log:

@@ -20,6 +20,8 @@ class MailServer:
         self.to_recipient = self.to_message = TAKEN
         self.password: bytes | None = None
         self.hangs = False
+        # What it answers to the next messages, before it goes on as ever; "reset" ends the connection instead.
+        self.answers: list[str] = []
         self.received: list[tuple[str, EmailMessage]] = []
         self._loop = asyncio.new_event_loop()
         made = self._loop.create_server(self._connection, "127.0.0.1", 0)
@@ -58,6 +60,12 @@ class MailServer:
         assert isinstance(envelope.content, bytes)
         while self.hangs:
             await asyncio.sleep(0.01)
+        if self.answers:
+            answer = self.answers.pop(0)
+            if answer == "reset":
+                server.transport.abort()
+            if not answer.startswith("250"):
+                return answer
         if self.to_message == TAKEN:
             (recipient,) = envelope.rcpt_tos
             message = email.message_from_bytes(envelope.content, _class=EmailMessage, policy=email.policy.default)

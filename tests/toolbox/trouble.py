@@ -126,6 +126,51 @@ def leave_a_thread() -> None:
     threading.Thread(target=time.sleep, args=(PATIENCE,), daemon=True).start()
 
 
+def _hide_what_is_left() -> None:
+    """From the child's own look at itself."""
+    child = sys.modules["__main__"]
+    child._has_left_something = lambda: False  # type: ignore[attr-defined]
+    child._condition = _LikeAny  # type: ignore[attr-defined]
+    child._is_changed = lambda code: False  # type: ignore[attr-defined]
+
+
+class _LikeAny:
+    """As it was, whatever it was."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def hide_a_thread() -> None:
+    _hide_what_is_left()
+    leave_a_thread()
+
+
+def hide_a_process() -> None:
+    _hide_what_is_left()
+    if os.fork() == 0:
+        loop()
+
+
+def hide_a_daemon() -> None:
+    """Which is no longer below the process itself."""
+    _hide_what_is_left()
+    daemonise()
+
+
+def leave_a_process_later() -> None:
+    """Once the call is answered: a timer's signal starts it, while the process waits for the next call."""
+    _hide_what_is_left()
+    signal.signal(signal.SIGALRM, _start_a_daemon)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+
+def _start_a_daemon(number: int, frame: object) -> None:
+    daemonise()
+
+
 def leave_a_timer() -> None:
     """Its signal ends the process, in the middle of another call."""
     signal.setitimer(signal.ITIMER_REAL, 0.2)
@@ -141,6 +186,30 @@ def leave_its_directory() -> None:
 
 def leave_another_mode_of_files() -> None:
     os.umask(0o777)
+
+
+def leave_a_finder_of_modules() -> None:
+    sys.meta_path.append(Finder)
+
+
+class Finder:
+    """Finds nothing."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        return None
+
+
+def leave_a_hook_of_threads() -> None:
+    threading.settrace(lambda *told: None)
+
+
+def leave_a_hook_of_errors() -> None:
+    threading.excepthook = lambda told: None
+
+
+def leave_a_file_open() -> None:
+    os.open(os.devnull, os.O_RDONLY)
 
 
 def come_back_twice() -> str:

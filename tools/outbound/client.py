@@ -161,6 +161,20 @@ def fetch(
         raise NotFetched(rule=refusal.rule, hop=hop, url=urls.shown(asked), reason=str(refusal)) from refusal
 
 
+def connect(host: str, port: int, *, policy: Policy, seconds: float) -> socket.socket:
+    """A connection for another protocol, by the same rules: to an address that is public or allowed, at a port that the
+    policy has. Its timeout is what is left of ``seconds``. Raises :class:`NotFetched`."""
+    clock = _Clock(seconds)
+    try:
+        target = urls.parse(f"https://{f'[{host}]' if ':' in host else host}:{port}/")
+        addresses = _checked_addresses(target, policy, clock)
+        connection = _CheckedAddresses(addresses, clock).connect(target.host, port)
+        connection.settimeout(clock.left())
+    except Refusal as refusal:
+        raise NotFetched(rule=refusal.rule, hop=0, url=f"{host}:{port}", reason=str(refusal)) from refusal
+    return connection
+
+
 def allowed() -> Policy:
     """What the settings allow: the one place where they are read for outbound requests."""
     from django.conf import settings
@@ -283,13 +297,7 @@ def _connected(
     target: Target, policy: Policy, clock: _Clock, proxy: Proxy | None
 ) -> Iterator[httpcore2.HTTPConnection]:
     """A connection to a target that has passed all checks; raises Refusal for one that does not."""
-    if target.port not in policy.ports:
-        allowed = ", ".join(str(port) for port in sorted(policy.ports))
-        raise Refusal("http:port", f"port {target.port} is not allowed; those that are: {allowed}")
-    addresses = _resolve(target, clock)
-    for address in addresses:
-        if why := denial_reason(address, private=policy.private):
-            raise Refusal("http:address", f"{_named(target, address)} {why}, so it is not fetched")
+    addresses = _checked_addresses(target, policy, clock)
     connection = httpcore2.HTTPConnection(
         _address_of(target).origin,
         ssl_context=_trust() if target.scheme == "https" else None,
@@ -297,6 +305,18 @@ def _connected(
     )
     with closing(connection):
         yield connection
+
+
+def _checked_addresses(target: Target, policy: Policy, clock: _Clock) -> list[Address]:
+    """All addresses of a target; raises Refusal if one of them, or its port, is not allowed."""
+    if target.port not in policy.ports:
+        allowed = ", ".join(str(port) for port in sorted(policy.ports))
+        raise Refusal("http:port", f"port {target.port} is not allowed; those that are: {allowed}")
+    addresses = _resolve(target, clock)
+    for address in addresses:
+        if why := denial_reason(address, private=policy.private):
+            raise Refusal("http:address", f"{_named(target, address)} {why}, so it is not fetched")
+    return addresses
 
 
 def _named(target: Target, address: Address) -> str:
@@ -354,6 +374,10 @@ class _CheckedAddresses(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
+        return _TimedStream(self.connect(host, port), self._clock)
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """A connection to the first address that answers; raises Refusal with http:connect, http:proxy or http:time."""
         reason = ""
         for number, address in enumerate(self._addresses, 1):
             left = self._clock.left()
@@ -361,8 +385,8 @@ class _CheckedAddresses(httpcore2.NetworkBackend):
             patience = left if number == len(self._addresses) else left / 3
             try:
                 if self._proxy:
-                    return _TimedStream(_tunnelled(self._proxy, address, port, patience, self._clock), self._clock)
-                return _TimedStream(_connect(address, port, patience), self._clock)
+                    return _tunnelled(self._proxy, address, port, patience, self._clock)
+                return _connect(address, port, patience)
             except OSError as error:
                 reason = error.strerror or "it does not answer"
         self._clock.left()

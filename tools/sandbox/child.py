@@ -24,7 +24,8 @@ one above or below ends the rest:
 
 Where the kernel can (Landlock's ABI 6), a tool can signal none of those above it. What it does to its own interpreter,
 it can also do to the code of ours that runs there; :func:`_condition` sees accidents, and no attacks. So the bounds are
-between processes: what an interpreter has run is only trusted with calls of the same app, and never with a secret.
+between processes: what an interpreter has run is only trusted with calls of the same app, and never with a secret; and
+before one is used again the host looks itself, from outside, whether a call has left processes or threads.
 
 Elsewhere than on Linux a child is ended with its process group, and those who leave it are not found.
 
@@ -398,18 +399,32 @@ def _has_left_something() -> bool:
 
 def _condition() -> Any:
     """What a call may change of its process that would end or mislead the next one: timers, whose signal kills, limits,
-    the directory it is in, the mode of new files, its environment, where it imports from, what signals do, and who
-    looks on. None if it cannot be told."""
+    the directory it is in, the mode of new files, its environment, what is open, how and where it imports from, what
+    signals do, and who looks on. None if it cannot be told. Not what runs at an exit: a child never gets there."""
     umask = os.umask(0o077)
     os.umask(umask)
     timers = [signal.getitimer(each)[0] > 0 for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
     limits = [resource.getrlimit(each) for each in _LIMITS]
     handlers = [signal.getsignal(each) for each in _HANDLED]
     watched_by = sys.gettrace(), sys.getprofile(), sys.getrecursionlimit(), socket.getdefaulttimeout()
+    threads_begin_with = threading.gettrace(), threading.getprofile(), threading.stack_size()
+    errors_go_to = sys.excepthook, sys.unraisablehook, threading.excepthook, sys.stdout, sys.stderr
+    imports = list(sys.path), list(sys.meta_path), list(sys.path_hooks)
+    hooks = watched_by, threads_begin_with, errors_go_to, imports
     try:
-        return timers, limits, handlers, watched_by, os.getcwd(), umask, dict(os.environ), list(sys.path)
+        return timers, limits, handlers, hooks, os.getcwd(), umask, dict(os.environ), _open_files()
     except OSError:
         return None
+
+
+def _open_files() -> dict[str, str]:
+    """What is open, by its descriptor; empty elsewhere than on Linux."""
+    found = {}
+    if sys.platform == "linux":
+        for fd in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # the one that the list was read with
+                found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
 
 
 def _code() -> dict[str, dict[str, Any]]:

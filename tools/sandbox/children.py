@@ -13,7 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -165,6 +165,9 @@ class ChildPool:
         except BaseException:
             self._end(child)
             raise
+        if answer.rule not in _ENDED_BY and not (answer.lost or answer.left) and child.has_left_something():
+            logger.warning("tool %s:%s left processes or threads behind and hid them", task.module, task.qualname)
+            answer = replace(answer, left=True)
         # A process that was given a secret serves nothing else.
         if answer.lost or answer.left or answer.rule in _ENDED_BY or task.secrets or task.alone:
             starved = self._end(child)

@@ -76,14 +76,17 @@ class ForkServer:
     def fork(self) -> "Child":
         """A child that is ready; raises BlockingIOError if there can be none."""
         ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         liveness, their_end = socket.socketpair()
         try:
             with theirs, their_end:
                 pid = self._ask(b"fork", theirs.fileno(), their_end.fileno())
             if pid:
                 ours.settimeout(ANSWER_SECONDS)
-                if ours.recv(LENGTH.size) == LENGTH.pack(0):
-                    return Child(self, pid, ours, liveness)
+                ready, sender = _received(ours, LENGTH.size)
+                if ready == LENGTH.pack(0):
+                    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                    return Child(self, pid, ours, liveness, seen=Seen.of(sender))
                 self.reap(pid)
             raise BlockingIOError("there can be no more processes for tools")
         except BaseException:
@@ -124,11 +127,10 @@ class ForkServer:
             socket.send_fds(self._control, [order], fds)
             line = b""
             while not line.endswith(b"\n"):
-                part, credentials, _, _ = self._control.recvmsg(64, socket.CMSG_SPACE(12))
+                part, sender = _received(self._control, 64)
                 if not part:
                     raise ConnectionError("the fork server of tools has ended")
-                if not self.pid and credentials:
-                    self.pid = int.from_bytes(credentials[0][2][:4], sys.byteorder)
+                self.pid = self.pid or sender
                 line += part
             self._control.settimeout(ANSWER_SECONDS)  # it has started
             return int(line)
@@ -244,22 +246,63 @@ def _is_crowded(pid: int, *, most: int) -> bool:
     return found > most
 
 
+def _received(connection: socket.socket, size: int) -> tuple[bytes, int]:
+    """At most ``size`` bytes, and the pid of who sent them, as it is known here: the kernel tells it, whatever
+    namespace of processes the sender is in, and the sender cannot say another's. 0 if the kernel does not tell."""
+    data, told, _, _ = connection.recvmsg(size, socket.CMSG_SPACE(12))
+    return data, int.from_bytes(told[0][2][:4], sys.byteorder) if told else 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A child's and its supervisor's pid, as they are known here, outside of their box; the fork server, inside, knows
+    them by others. They hold while the supervisor lives. 0, 0: nothing is known, as where there is no ``/proc``."""
+
+    child: int
+    supervisor: int
+
+    @classmethod
+    def of(cls, child: int) -> "Seen":
+        """A child that has run nothing yet."""
+        try:
+            stat = Path(f"/proc/{child}/stat").read_bytes()
+        except OSError:
+            return cls(0, 0)
+        return cls(child, int(stat.rpartition(b")")[2].split()[1]))
+
+    def has_company(self) -> bool:
+        """Whether the child has another thread, or there is another process below it or below its supervisor, where all
+        go that leave it. Also if it is gone, or there is nothing to be seen."""
+        try:
+            if len(os.listdir(f"/proc/{self.child}/task")) != 1:
+                return True
+        except OSError:
+            return sys.platform == "linux"
+        return bool(children_of(self.child)) or children_of(self.supervisor) != {self.child}
+
+
 @dataclass(frozen=True)
 class Child:
     """Our end of a child's socket, its supervisor's pid, and the fork server: no other may signal it by its pid.
-    ``liveness``: closed when the supervisor has ended; nothing else comes from it."""
+    ``liveness``: closed when the supervisor has ended; nothing else comes from it. ``seen``: who they are from here."""
 
     server: ForkServer
     supervisor: int
     connection: socket.socket
     liveness: socket.socket
+    seen: Seen
 
     def is_fit(self) -> bool:
-        """Whether an idle child still waits for a request: it has nothing to say, unless that it has ended."""
+        """Whether an idle child still waits for a request, alone: it has nothing to say, unless that it has ended."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         poll.register(self.liveness, select.POLLIN)
-        return not poll.poll(0)
+        return not poll.poll(0) and not self.has_left_something()
+
+    def has_left_something(self) -> bool:
+        """Whether its calls have left processes or threads behind. The child says so as well, but what it has run may
+        have changed what it says; this is what the kernel shows us."""
+        return self.seen.has_company()
 
     def has_ended(self, *, within: float) -> bool:
         """Whether the supervisor ends within so many seconds; it is the last of all that a call has started."""

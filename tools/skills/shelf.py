@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from django.conf import settings
 
+from nanohost.lib import env
 from tools.skills.frontmatter import BadSkill, Skill, parsed
 from tools.workspace import beneath
 from tools.workspace.store import read_file
@@ -70,9 +71,9 @@ def shelf() -> Shelf:
 
 def missing(skill: Skill) -> list[str]:
     """What the skill needs and this machine has not, such as "the program gh"."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *settings.EXEC_PATH_APPEND])
+    path = os.pathsep.join([env.of_environment().get("PATH", os.defpath), *settings.EXEC_PATH_APPEND])
     programs = [f"the program {name}" for name in skill.bins if not shutil.which(name, path=path)]
-    return programs + [f"the variable {name}" for name in skill.variables if not os.environ.get(name)]
+    return programs + [f"the variable {name}" for name in skill.variables if not env.is_set(name)]
 
 
 def always_of(shelf: Shelf) -> str:

@@ -328,6 +328,15 @@ def test_a_daemon_ends_with_its_call_whoever_it_has_killed(mode, pool, marks):
     assert do(pool, "echo", value=1).ok
 
 
+@pytest.mark.parametrize("way", ["hide_a_thread", "hide_a_process", "hide_a_daemon"])
+def test_what_a_call_left_behind_and_hid_is_seen_from_outside_of_its_box(pool, marks, way):
+    """The tool has replaced the child's own look at itself."""
+    mark = marks / "mark"
+    answer = do(pool, "misbehave", way=way, path=str(mark))
+    assert (answer.ok, answer.left) == (True, True)
+    wait_until(lambda: not held(mark))
+
+
 def end_who_holds(path):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         for fd in Path(f"/proc/{pid}/fd").iterdir() if Path(f"/proc/{pid}/fd").exists() else ():

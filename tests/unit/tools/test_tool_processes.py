@@ -167,9 +167,10 @@ def test_a_tool_that_misbehaves_is_ended_with_all_it_started(warm_pool, marks, r
 
 
 LEAVES = ["daemonise", "leave_a_program", "leave_a_stopped_process", "leave_a_zombie", "leave_a_thread"]
+HIDES = ["hide_a_thread", "hide_a_process", "hide_a_daemon"]
 
 
-@pytest.mark.parametrize("way", LEAVES)
+@pytest.mark.parametrize("way", [*LEAVES, *HIDES])
 def test_what_a_call_that_ended_well_left_behind_is_ended(warm_pool, marks, way):
     mark = marks / "mark"
     with neighbours(warm_pool, marks):
@@ -179,6 +180,15 @@ def test_what_a_call_that_ended_well_left_behind_is_ended(warm_pool, marks, way)
         assert not held(mark)
         assert not alive(runs_in["pid"])
         assert whereabouts(warm_pool)["server"] == runs_in["server"]
+
+
+def test_a_child_that_starts_something_while_it_waits_is_not_used_again(warm_pool, marks):
+    runs_in = whereabouts(warm_pool)
+    assert do(warm_pool, "misbehave", way="leave_a_process_later", path=str(marks / "mark")).ok
+    wait_until(lambda: len(descendants_of(runs_in["supervisor"])) > 1)
+    below = descendants_of(runs_in["supervisor"])
+    assert whereabouts(warm_pool)["pid"] != runs_in["pid"]
+    assert not any(alive(pid) for pid in below)
 
 
 def test_a_fork_that_comes_back_with_a_call_answers_nothing(warm_pool, marks):
@@ -578,7 +588,11 @@ def test_an_unused_pool_starts_nothing():
 
 
 @pytest.mark.parametrize(
-    "way", ["leave_a_timer", "leave_less_room", "leave_its_directory", "leave_another_mode_of_files"]
+    "way",
+    [
+        *("leave_a_timer", "leave_less_room", "leave_its_directory", "leave_another_mode_of_files"),
+        *("leave_a_finder_of_modules", "leave_a_hook_of_threads", "leave_a_hook_of_errors", "leave_a_file_open"),
+    ],
 )
 def test_what_a_call_changed_of_its_process_is_not_the_next_call_s(warm_pool, marks, way):
     runs_in = whereabouts(warm_pool)

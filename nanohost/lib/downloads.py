@@ -1,0 +1,27 @@
+"""What a file is handed out with, so that no browser runs or shows it, whatever is in it."""
+
+from urllib.parse import quote
+
+from django.http import HttpResponse
+
+# Not even a document that is opened in a browser's tab runs anything, or reaches anyone.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-store",
+}
+
+# What no browser has a way to show.
+BYTES = "application/octet-stream"
+
+
+def disposition(name: str) -> str:
+    """A Content-Disposition that has a file saved under a name, whatever characters that has."""
+    plain = "".join(each if each.isascii() and (each.isalnum() or each in "-_. ") else "_" for each in name) or "file"
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+
+
+def download(content: bytes, name: str) -> HttpResponse:
+    """These bytes, to be saved under a name."""
+    return HttpResponse(content, content_type=BYTES, headers={**HEADERS, "Content-Disposition": disposition(name)})

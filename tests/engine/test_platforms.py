@@ -1,0 +1,489 @@
+"""Platforms of chats, each as its protocol has it: what comes in and goes out by them, and what goes wrong."""
+
+import asyncio
+import os
+import threading
+from contextlib import nullcontext
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from conversations.channel_models import Channel, ChannelEvent, Chat, Listener, ListenerStatus, Sender
+from conversations.channels import accounts
+from conversations.channels.base import NotTakenNow
+from conversations.engine import listener, outgoing, sweeper
+from conversations.engine.listener import ListenerRunner
+from conversations.kinds import LISTENERS
+from conversations.models import Conversation, DeferredMessage, Delivery, DeliveryStatus, Message, Turn
+from nanohost.hardening import harden
+from nanohost.lib import env
+from nanohost.lib.database_threads import DatabaseThreads
+from tests.support.chat_platforms import (
+    PEERS,
+    SECRETS,
+    MailHouse,
+    MatrixServer,
+    SlackServer,
+    TelegramServer,
+    hear,
+    make_channel,
+)
+from tests.support.delivering import deliver
+from tests.support.receiver import Says
+from tests.support.tables import rows_of_all_tables
+from tests.support.wait import wait_until
+from tests.support.working import settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=PEERS, ids=lambda each: each.kind)
+def peer(request, settings, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    running = request.param(settings)
+    yield running
+    running.close()
+
+
+def only(*kinds):
+    """Of these platforms alone."""
+    return pytest.mark.parametrize("peer", kinds, indirect=True, ids=lambda each: each.kind)
+
+
+@pytest.fixture
+def channel(peer, owner):
+    return peer.channel(owner)
+
+
+def answered() -> list[Delivery]:
+    """The turns are worked off; what they say, in its order."""
+    settle(Turn.objects.all())
+    return list(Delivery.objects.order_by("number"))
+
+
+def due_again(row: Delivery) -> None:
+    past = timezone.now() - timedelta(minutes=1)
+    Delivery.objects.filter(pk=row.pk).update(run_after=None, lease_until=past)
+    Channel.objects.update(held_until=None)
+
+
+# --- the table of cases ------------------------------------------------------------------------------------------
+
+
+def test_in_and_out(peer, channel, owner):
+    peer.tells("Hello <you> & all")
+    message, chat = Message.objects.get(), Chat.objects.get()
+    assert (message.content.strip(), message.tainted_by or "") == ("Hello <you> & all", "")
+    assert Conversation.objects.get().owner == owner
+    (row,) = deliver(*answered())
+    assert (row.status, row.error) == (DeliveryStatus.DELIVERED, "")
+    assert row.external_id or peer.kind == "telegram"
+    (sent,) = peer.sent
+    assert sent.chat_id == chat.chat_id
+    channel.refresh_from_db()
+    assert channel.last_in_at
+    assert channel.last_out_at
+
+
+def test_an_edit_and_a_reaction_are_notes(peer, channel):
+    if peer.kind == "email":
+        pytest.skip("an e-mail is neither edited nor reacted to")
+    peer.tells("Hello")
+    settle(Turn.objects.all())
+    edited, reacted = peer.edits("Hello there"), peer.reacts("👍")
+    assert Turn.objects.count() == 1
+    notes = list(DeferredMessage.objects.order_by("pk").values_list("content", flat=True))
+    assert len(notes) == 2
+    assert notes[0].endswith(f"changed the message {edited} to: Hello there")
+    assert f"reacted to {reacted} with: " in notes[1]
+
+
+def test_a_file_comes_with_its_message(peer, channel):
+    peer.tells_a_file("report.txt", b"The figures")
+    message = Message.objects.get()
+    assert message.content == "Read this"
+    assert [file["name"] for file in message.attachments] == ["report.txt"]
+
+
+def test_a_thread_is_a_conversation_of_its_own_and_is_answered_in_it(peer, channel):
+    thread = peer.tells_in_a_thread("Hello")
+    chat = Chat.objects.get()
+    assert chat.thread == thread
+    (row,) = deliver(*answered())
+    assert row.status == DeliveryStatus.DELIVERED
+    assert [each.thread for each in peer.sent] == [thread]
+
+
+def test_a_platform_that_asks_for_time_is_left_alone(peer, channel):
+    peer.tells("Hello")
+    (row,) = answered()
+    peer.answer(Says(429, headers=(("Retry-After", "90"),)))
+    (row,) = deliver(row)
+    assert (row.status, row.attempts) == (DeliveryStatus.QUEUED, 1)
+    if peer.kind != "email":  # its servers name no time
+        assert 80 < (row.run_after - timezone.now()).total_seconds() <= 91
+        assert Channel.objects.get().held_until
+    due_again(row)
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+
+
+def test_a_fault_of_the_platform_is_tried_again(peer, channel):
+    peer.tells("Hello")
+    (row,) = answered()
+    peer.answer(Says(500))
+    (row,) = deliver(row)
+    assert row.status == DeliveryStatus.QUEUED
+    due_again(row)
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+
+
+def test_a_refusal_is_final_and_noted(peer, channel):
+    peer.tells("Hello")
+    (row,) = answered()
+    peer.answer(Says(400, body=b"{}"))
+    (row,) = deliver(row)
+    assert row.status == DeliveryStatus.FAILED
+    assert DeferredMessage.objects.get().content.startswith("A message to origin could not be delivered")
+
+
+def test_a_connection_that_breaks_in_the_middle(peer, channel):
+    peer.tells("Hello")
+    (row,) = answered()
+    peer.answer(Says(resets=True))
+    (row,) = deliver(row)
+    assert row.status == (DeliveryStatus.QUEUED if peer.tells_duplicates else DeliveryStatus.UNKNOWN)
+    if peer.tells_duplicates:
+        due_again(row)
+        assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+        assert len({each.key for each in peer.sent}) == 1
+
+
+def test_what_is_told_twice_is_taken_in_once(peer, channel):
+    peer.tells("Hello")
+    for _ in range(2):
+        peer.tells_again()
+    assert Turn.objects.count() == Message.objects.count() == ChannelEvent.objects.count() == 1
+
+
+def test_who_is_not_known_is_refused_and_listed(peer, owner):
+    peer.channel(owner, allow_from=[])
+    peer.tells("Hello")
+    assert not Turn.objects.exists()
+    assert Sender.objects.get().refusals == 1
+
+
+def test_a_group_wakes_the_agent_by_a_mention_alone(peer, owner):
+    if peer.kind == "email":
+        pytest.skip("an e-mail is to whom it is to")
+    channel = peer.channel(owner)
+    peer.tells_in_a_group("among us", called=False)
+    assert not Turn.objects.exists()
+    peer.tells_in_a_group("the agent", called=True)
+    assert "the agent" in Message.objects.get().content
+    accounts.change(channel, settings=channel.settings | {"groups": "all"})
+    settle(Turn.objects.all())
+    peer.tells_in_a_group("among us all", called=False)
+    assert Turn.objects.count() == 2
+
+
+def test_a_message_that_the_host_never_takes_is_told_of_in_the_chat(peer, channel):
+    peer.tells("/compact " + "x" * 100_000 if peer.kind != "email" else "x" * 99_000)
+    if peer.kind == "email":
+        assert Turn.objects.count() == 1  # it is cut to what is taken
+        return
+    assert Turn.objects.count() + Delivery.objects.filter(kind="system").count() == 1
+    assert ChannelEvent.objects.count() == 1
+
+
+@only(TelegramServer, SlackServer, MatrixServer)
+def test_a_message_whose_file_is_not_to_be_had_for_now_is_taken_later(peer, channel):
+    peer.has_files = False
+    with pytest.raises(NotTakenNow) if peer.kind != "slack" else nullcontext():
+        peer.tells_a_file("report.txt", b"The figures")
+    assert peer.kind != "slack" or peer.last.status_code == 503
+    assert not ChannelEvent.objects.exists()
+    peer.has_files = True
+    peer.tells_again()
+    assert [file["name"] for file in Message.objects.get().attachments] == ["report.txt"]
+
+
+def test_a_secret_stands_in_no_row(peer, channel):
+    peer.tells("Hello")
+    peer.answer(Says(500, body=f"you said {SECRETS['CHANNEL_SECRET_TOKEN']}".encode()))
+    deliver(*answered())
+    for table, rows in rows_of_all_tables():
+        for secret in SECRETS.values():
+            assert secret not in rows, table
+
+
+def test_long_marked_up_answers_go_out_in_parts_that_are_whole(peer, channel):
+    peer.tells("Hello")
+    settle(Turn.objects.all())
+    text = "\n\n".join(f"**{number}** is <{number}> & `a < b` 👩‍👩‍👧" for number in range(1000))
+    outgoing.say(Conversation.objects.get(), text)
+    rows = deliver(*Delivery.objects.order_by("number"))
+    assert {row.status for row in rows} == {DeliveryStatus.DELIVERED}
+    assert len(peer.sent) > (1 if peer.kind == "email" else 5)
+
+
+# --- what is of one platform ---------------------------------------------------------------------------------------
+
+
+@only(TelegramServer)
+def test_a_text_that_telegram_cannot_read_goes_out_as_it_is(peer, channel):
+    peer.tells("Hello")
+    settle(Turn.objects.all())
+    Delivery.objects.all().delete()
+    outgoing.say(Conversation.objects.get(), "> a\n> > *quote*")
+    peer.answer(Says(400, body=b'{"ok": false, "description": "Bad Request: can\'t parse entities: nested quote"}'))
+    (row,) = deliver(*Delivery.objects.all())
+    assert row.status == DeliveryStatus.DELIVERED
+    assert [each.text for each in peer.sent][1:] == ["> a\n> > *quote*"]
+
+
+@only(TelegramServer)
+def test_telegram_tells_by_its_webhook_where_a_secret_is_set(peer, owner, client):
+    own = peer.channel(owner, settings={"webhook_secret": "CHANNEL_SECRET_SIGNING"})
+    assert not Listener.objects.exists()
+    update = {"update_id": 1, "message": peer.message_of("Hello", "anna", "42")}
+    for secret, status in (("wrong", 401), ("", 401), (SECRETS["CHANNEL_SECRET_SIGNING"], 202)):
+        headers = {"X-Telegram-Bot-Api-Secret-Token": secret}
+        told = client.post("/channels/shop/webhook", update, content_type="application/json", headers=headers)
+        assert told.status_code == status
+    assert Turn.objects.count() == 1
+    accounts.change(own, settings={name: value for name, value in own.settings.items() if name != "webhook_secret"})
+    assert Listener.objects.count() == 1
+
+
+@only(SlackServer)
+def test_slack_s_signature_is_asked_for_and_is_of_now(peer, channel):
+    for wrong in ({"secret": "another"}, {"at": -310}, {"at": 900}):
+        peer.last = peer.post({"type": "event_callback", "event_id": "Ev9", "event": {}}, **wrong)
+        assert peer.last.status_code == 401
+    challenge = {"type": "url_verification", "challenge": "c-1"}
+    assert peer.post(challenge, secret="another").status_code == 401
+    assert peer.post(challenge).json() == {"challenge": "c-1"}
+    assert not ChannelEvent.objects.exists()
+
+
+@only(SlackServer)
+def test_slack_s_token_goes_to_slack_alone(peer, channel):
+    file = {"name": "x", "url_private_download": "https://evil.example/slack.com/x"}
+    peer.tells("Read this", subtype="file_share", files=[file])
+    assert "(A file could not be fetched" in Message.objects.get().content
+
+
+@only(MatrixServer)
+def test_an_invitation_is_followed_if_it_is_of_somebody_who_may_write(peer, channel):
+    peer.invited = {"!good": "anna", "!bad": "otto"}
+    hear(channel)
+    assert peer.joined == ["!good"]
+
+
+@only(MailHouse)
+def test_an_email_is_proven_by_the_receiving_server_alone(peer, channel):
+    forged = "evil.example.org; dmarc=pass header.from=example.com"
+    for told in ("", forged, "mx.example.org; dmarc=fail header.from=example.com"):
+        peer.tells("Hello", **{"Authentication-Results": told})
+    peer.tells("Hello", **{"Authentication-Results": "mx.example.org; dmarc=pass header.from=evil.example"})
+    assert {message.tainted_by for message in Message.objects.filter(role="user")} == {"the channel shop"}
+    peer.tells("Hello")
+    assert Message.objects.filter(role="user", tainted_by=None).count() == 1
+
+
+@only(MailHouse)
+def test_programs_are_not_answered(peer, channel):
+    for headers in ({"Auto-Submitted": "auto-replied"}, {"Precedence": "bulk"}, {"List-Id": "<a.b>"}, {"From": "x"}):
+        peer.mail("I am away", **headers)
+    peer.mail("I am you", From="agent@example.org")
+    assert not ChannelEvent.objects.exists()
+
+
+@only(MailHouse)
+def test_an_answer_has_the_subject_and_says_that_it_is_a_program_s(peer, channel):
+    peer.mail("<p>Hello <b>all</b></p>", Subject="The =?utf-8?q?caf=C3=A9?=", **{"Content-Type": "text/html"})
+    assert Message.objects.get().content == "Hello all"
+    deliver(*answered())
+    ((_, message),) = peer.post.received
+    assert (message["Subject"], message["Auto-Submitted"]) == ("Re: The café", "auto-replied")
+
+
+# --- listening -----------------------------------------------------------------------------------------------------
+
+
+@only(TelegramServer, MatrixServer, MailHouse)
+def test_a_listener_is_there_as_long_as_its_channel_is_on(peer, channel):
+    row = Listener.objects.get()
+    assert sweeper.find(LISTENERS) == [row.pk]
+    accounts.change(channel, is_active=False)
+    assert not Listener.objects.exists()
+    accounts.change(channel, is_active=True)
+    assert Listener.objects.count() == 1
+
+
+@only(TelegramServer)
+def test_one_worker_listens_and_a_dead_one_is_replaced(peer, channel):
+    row = Listener.objects.get()
+    first = listener.claim(row.pk, worker="one")
+    assert listener.claim(row.pk, worker="two") is None
+    Listener.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    assert sweeper.find(LISTENERS) == [row.pk]
+    second = listener.claim(row.pk, worker="two")
+    # What the first one hears now, it does not store.
+    heard = first.platform.ask(first.cursor)
+    assert listener.take(first, heard) is None
+    assert listener.still_held([first]) == set()
+    assert listener.still_held([second]) == {row.pk}
+    listener.hand_back(first)
+    assert Listener.objects.get().status == ListenerStatus.LISTENING
+
+
+@only(TelegramServer)
+def test_whoever_listens_stops_once_its_channel_is_changed(peer, channel):
+    row = Listener.objects.get()
+    with listening(row) as runner:
+        peer.updates.append({"update_id": 1, "message": peer.message_of("Hello", "anna", "42")})
+        wait_until(lambda: Turn.objects.exists())
+        assert runner.held == [row.pk]
+        fence = Listener.objects.get().fence
+        accounts.change(channel, settings=channel.settings | {"groups": "all"})
+        wait_until(lambda: Listener.objects.get().fence > fence and not runner.held)
+    assert Listener.objects.get().status == ListenerStatus.WAITING
+
+
+class listening:  # noqa: N801 -- a context manager, used as a function is
+    """A worker's runner that listens by a row, on a loop of its own."""
+
+    def __init__(self, row: Listener) -> None:
+        self._row, self._loop = row, asyncio.new_event_loop()
+        self._threads = DatabaseThreads(2)
+        self.runner = ListenerRunner(worker="worker-1", database=self._threads)
+
+    def __enter__(self) -> ListenerRunner:
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        wait_until(lambda: self.runner.held)
+        return self.runner
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.create_task(self.runner.advance(self._row.pk))
+        self._watching = self._loop.create_task(self._watch())
+        self._loop.run_forever()
+
+    async def _watch(self) -> None:
+        while True:
+            await self.runner.watch()
+            await asyncio.sleep(0.05)
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._threads.close()
+
+    async def _end(self) -> None:
+        self._watching.cancel()
+        await self.runner.stop()
+
+
+@only(TelegramServer)
+def test_a_worker_that_stops_hands_its_listener_back(peer, channel):
+    row = Listener.objects.get()
+    with listening(row) as runner:
+        assert list(runner.held) == [row.pk]
+    row.refresh_from_db()
+    assert (row.status, row.lease_until) == (ListenerStatus.WAITING, None)
+
+
+@only(TelegramServer)
+def test_a_platform_that_fails_is_asked_again_later_and_the_channel_says_why(peer, channel, monkeypatch):
+    monkeypatch.setenv("CHANNEL_SECRET_TOKEN", "another")
+    row = Listener.objects.get()
+    with listening_once(row):
+        pass
+    row.refresh_from_db()
+    assert (row.status, row.failures) == (ListenerStatus.WAITING, 1)
+    assert "Unauthorized" in row.error
+    assert row.run_after > timezone.now() + timedelta(minutes=4)
+    monkeypatch.delenv("CHANNEL_SECRET_TOKEN")
+    Listener.objects.update(run_after=None)
+    with listening_once(row):
+        pass
+    row.refresh_from_db()
+    assert row.error.startswith("CHANNEL_SECRET_TOKEN is not set here")
+
+
+class listening_once(listening):  # noqa: N801 -- as above
+    """The same, until it lets go by itself."""
+
+    def __enter__(self) -> ListenerRunner:
+        fence = Listener.objects.get().fence
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        wait_until(lambda: Listener.objects.filter(fence__gt=fence, status=ListenerStatus.WAITING).exists())
+        return self.runner
+
+
+@only(TelegramServer)
+def test_an_event_over_which_the_host_stumbles_is_passed_over_in_the_end(peer, channel, monkeypatch):
+    def stumble(*_, **__):
+        raise KeyError("a fault of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("conversations.engine.from_channels.take", stumble)
+        with pytest.raises(KeyError):
+            peer.tells("Hello")
+        Listener.objects.update(failures=listener.MAX_FAILURES)
+        hear(channel)
+    assert Listener.objects.get().cursor == {"offset": 2}
+    peer.tells("And more")
+    assert Message.objects.get().content == "And more"
+
+
+# --- settings and secrets ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token": "4711:the-token-itself"},
+        {"token": ""},
+        {"token": "PATH"},
+        {"server": "ftp://example.org/"},
+        {"groups": "some"},
+        {"colour": "red"},
+    ],
+    ids=str,
+)
+@only(TelegramServer)
+def test_settings_that_make_no_sense_make_no_channel(peer, channel, owner, wrong):
+    with pytest.raises(ValidationError) as refused:
+        make_channel(owner, "telegram", {"token": "CHANNEL_SECRET_TOKEN"} | wrong, name="other")
+    assert "the-token-itself" not in str(refused.value)
+    assert Channel.objects.count() == 1
+
+
+@only(TelegramServer)
+def test_no_other_variable_is_ever_read(peer, channel):
+    Channel.objects.update(settings=channel.settings | {"token": "PATH"})
+    channel.refresh_from_db()
+    with pytest.raises(accounts.SecretNotSet):
+        accounts.platform(channel).ask({})
+
+
+def test_secrets_of_channels_leave_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHANNEL_SECRET_LEFT", "a-secret-that-leaves")
+    monkeypatch.setenv("MCP_SECRET_LEFT", "another-one-that-leaves")
+    monkeypatch.setenv("CHANNEL_SECRET_KEPT_FILE", str(tmp_path / "secret"))
+    monkeypatch.setattr("nanohost.hardening.close_to_others", lambda: None)
+    (tmp_path / "secret").write_text("of-a-file-4711")
+    harden()
+    assert "CHANNEL_SECRET_LEFT" not in os.environ
+    assert "MCP_SECRET_LEFT" not in os.environ
+    assert env.secret("CHANNEL_SECRET_LEFT") == "a-secret-that-leaves"
+    assert env.secret("CHANNEL_SECRET_KEPT") == "of-a-file-4711"
