@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("agent", "0017_display_name"),
-        ("conversations", "0038_channels"),
+        ("conversations", "0039_listeners"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
