@@ -36,8 +36,10 @@ def report(
     if not key.startswith(CHANNEL) or status == TurnStatus.CANCELLED:
         return
     turn = Turn.objects.select_related("conversation").filter(pk=turn_id, number=1).first()
-    call = ToolCall.objects.filter(pk=turn.conversation.spawned_by, owner_id=owner_id).first() if turn else None
-    if turn is None or call is None:  # of what people have said there since
+    if turn is None or turn.conversation.spawned_by is None:  # what people have said there since is answered there
+        return
+    call = ToolCall.objects.filter(pk=turn.conversation.spawned_by, owner_id=owner_id).first()
+    if call is None:
         return
     if Turn.objects.filter(pk=call.turn_id, status=TurnStatus.CANCELLED).exists():
         return

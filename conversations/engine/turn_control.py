@@ -95,7 +95,7 @@ def _end(turn: Turn, if_it_is: Q, outcome: Mapping[str, object], *, rule: str, r
 
 def _report(turn: Turn, status: str, *, code: str) -> None:
     if status != TurnStatus.CANCELLED:
-        whose = {"owner_id": turn.owner_id, "conversation_id": turn.conversation_id, "turn_id": turn.pk}
+        whose: dict[str, Any] = {"owner_id": turn.owner_id, "conversation_id": turn.conversation_id, "turn_id": turn.pk}
         spawned.report(key=turn.conversation.key, **whose, status=status, code=code)
 
 

@@ -1196,7 +1196,7 @@ def cancel_spawned() -> Callable[[], object]:
 @operation("spawned.report")
 def report_of_a_sub_agent() -> Callable[[], object]:
     turn = Turn.objects.select_related("conversation").get(conversation=a_sub_agent())
-    whose = {"owner_id": turn.owner_id, "conversation_id": turn.conversation_id, "turn_id": turn.pk}
+    whose: dict[str, Any] = {"owner_id": turn.owner_id, "conversation_id": turn.conversation_id, "turn_id": turn.pk}
     return lambda: spawned.report(key=turn.conversation.key, **whose, status="succeeded", text="words")
 
 
