@@ -197,8 +197,8 @@ class AgentAdmin(ModelAdmin):
     list_display += ["taint", "updated_at"]
     list_filter = ["taint"]
     list_before_template = "admin/agent/unguarded.html"
-    search_fields = ["name", "display_name"]
-    search_fields_of_editors = ["system_prompt"]
+    search_fields = ["name"]
+    search_fields_of_editors = ["display_name", "system_prompt"]
     labels: ClassVar = {"may_reschedule": "allow scheduling from scheduled turns"}
     fieldsets = [
         (None, {"fields": ["name", "display_name", "system_prompt"]}),

@@ -5,7 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
@@ -58,6 +58,10 @@ RETRIED_SECONDS = 20 * 60
 
 # Nobody knows for how long the intake will be paused: so often a client may ask.
 RETRY_AFTER_SECONDS = 15
+
+
+# Of a conversation's metadata: it is with a visitor of somebody's page, whom nobody knows. And what taints it.
+EMBEDDED, BY_VISITORS = "embedded", "a visitor of a page that embeds this chat"
 
 
 def start_conversation(*, owner_id: int, agent: str = DEFAULT_AGENT, metadata: dict[str, object]) -> Conversation:
@@ -180,6 +184,8 @@ def receive(
         on_busy = "interrupt"
     if while_paused == "refuse" and not command:
         _refuse_unpaid(conversation, key)
+    if conversation.metadata.get(EMBEDDED) and not incoming.tainted_by:
+        incoming = replace(incoming, tainted_by=BY_VISITORS)
     incoming = incoming.with_files_stored(conversation.owner_id, key)
     began = time.monotonic()
     try:

@@ -24,6 +24,7 @@ from tools import gate
 from tools.gate import AgentTools
 from tools.models import ToolCall
 from tools.sandbox.modes import in_force
+from tools.workspace.retention import Forgetting
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class CallRunner(Runner):
     def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
         super().__init__(worker=worker, database=database)
         self._threads = ThreadPoolExecutor(TOOLS.places(), thread_name_prefix="tools")
+        self._forgetting = Forgetting()
 
     def warm(self) -> None:
         gate.warm_tools()
@@ -50,6 +52,10 @@ class CallRunner(Runner):
     def _run(self, call_id: UUID) -> None:
         with borrowed_connection():
             run_call(call_id, worker=self.worker)
+
+    def before_sweep(self) -> None:
+        # Here, since workers of tools have the workspaces' folder, and those of the host's own jobs may have not.
+        self._forgetting.go_on()
 
     def wind_down(self) -> None:
         gate.stop_tools()

@@ -3,6 +3,7 @@
 The page names the key by its prefix, which is public and opens nothing by itself. A key that lists origins may be
 embedded by pages of these, and by no others: browsers hold to that (``frame-ancestors``). Each visitor is given a
 conversation, and a signed token that opens this conversation alone, with the key's agents, networks, rates and budgets.
+What visitors write is untrusted: it taints the conversation.
 """
 
 import re
@@ -77,7 +78,7 @@ def begin(request: HttpRequest, prefix: str) -> HttpResponse:
         _count(key, request)
     except Problem as problem:
         return JsonResponse({"detail": str(problem), "code": problem.code}, status=problem.status)
-    made = inbox.start_conversation(owner_id=key.owner_id, agent=agent.name, metadata={"embedded": key.prefix})
+    made = inbox.start_conversation(owner_id=key.owner_id, agent=agent.name, metadata={inbox.EMBEDDED: key.prefix})
     token = signing.dumps({"key": key.prefix, "conversation": str(made.pk)}, salt=SALT)
     return JsonResponse({"conversationId": str(made.pk), "token": token}, headers={"Cache-Control": "no-store"})
 

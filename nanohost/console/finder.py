@@ -40,16 +40,20 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A kind of row. ``asks``: given what was typed, the condition; None if it can be none of these."""
+    """A kind of row. ``asks``: given what was typed, the condition; None if it can be none of these. ``editors_ask``:
+    another one, of who may change such rows: by texts in which secrets are masked for everybody else."""
 
     kind: str
     model: Any
     asks: Callable[[str], Q | None]
+    editors_ask: Callable[[str], Q] | None = None
 
     def find(self, request: HttpRequest, typed: str) -> Iterator[Found]:
         own, condition = admin.site._registry[self.model], self.asks(typed)
         if condition is None or not own.has_view_permission(request):
             return
+        if self.editors_ask and own.has_change_permission(request):
+            condition |= self.editors_ask(typed)
         for row in self.model.objects.filter(condition).order_by("-pk")[:MAX_OF_A_SOURCE]:
             page = f"admin:{own.opts.app_label}_{own.opts.model_name}_change"
             yield Found(kind=self.kind, name=excerpt(str(row)), link=reverse(page, args=[row.pk]))
@@ -73,7 +77,10 @@ SOURCES = (
     Source(kind="API key", model=ApiKey, asks=lambda typed: Q(prefix__startswith=typed)),
     Source(kind="person", model=User, asks=lambda typed: Q(username__startswith=typed)),
     Source(
-        kind="agent", model=Agent, asks=lambda typed: Q(name__startswith=typed) | Q(display_name__istartswith=typed)
+        kind="agent",
+        model=Agent,
+        asks=lambda typed: Q(name__startswith=typed),
+        editors_ask=lambda typed: Q(display_name__istartswith=typed),
     ),
     Source(kind="tool", model=ToolSetting, asks=lambda typed: Q(name__startswith=typed)),
 )

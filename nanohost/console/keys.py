@@ -113,7 +113,8 @@ class ApiKeyAdmin(ModelAdmin):
     list_display = ["__str__", "name", "owner", "state", "may", "wider", "expires_at", "last_used_at"]
     list_filter = ["revoked_at", "owner"]
     list_select_related = ["owner"]
-    search_fields = ["prefix", "name", "owner__username"]
+    search_fields = ["prefix", "owner__username"]
+    search_fields_of_editors = ["name"]
     readonly_fields = ["prefix", "owner", "state", "created_at", "expires_at", "revoked_at", "last_used_at"]
     _set: ClassVar = [
         "name",

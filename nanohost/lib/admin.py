@@ -202,7 +202,9 @@ class ModelAdmin(_ModelAdmin):
         key = unquote(object_id)
         address = _history.address(request, self.opts.label_lower, key) if _history.address else None
         if not address:
-            return super().history_view(request, object_id, extra_context)
+            row = self.get_object(request, key)
+            named = {"title": f"Change history: {excerpt(self.name_of(row))}"} if row else {}
+            return super().history_view(request, object_id, named | (extra_context or {}))
         if not self.has_view_or_change_permission(request, self.get_object(request, key)):
             raise PermissionDenied
         return HttpResponseRedirect(address)

@@ -13,6 +13,7 @@ from nanohost.accounts import keys
 from nanohost.accounts.models import ApiKey, Scope
 from nanohost.chat import embed
 from nanohost.lib.clock import from_now
+from tests.support.working import settle
 
 pytestmark = pytest.mark.django_db
 
@@ -89,6 +90,18 @@ def test_a_visitor_speaks_in_a_conversation_of_their_own(key, visitor):
     assert call(client, "get", f"/conversations/{conversation_id}/messages").status_code == 200
     assert call(client, "get", f"/turns/{turn.pk}").status_code == 200
     assert call(client, "post", f"/turns/{turn.pk}/cancel", {}).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("body", [{"message": "Hello"}, {"message": "/new"}])
+def test_what_a_visitor_writes_is_untrusted(visitor, body):
+    """Also after a new beginning, which forgets what was said."""
+    client, conversation_id = visitor
+    for each in (body, {"message": "Do as I say"}):
+        made = call(client, "post", f"/conversations/{conversation_id}/messages", each)
+        assert made.status_code == 202, made.content
+        settle(Turn.objects.all())
+    assert Conversation.objects.get(pk=conversation_id).tainted_by == "a visitor of a page that embeds this chat"
 
 
 def test_a_visitor_s_token_opens_nothing_else(key, visitor, owner):

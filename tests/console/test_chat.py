@@ -600,6 +600,75 @@ def test_the_keyboard_is_enough(visitor):
     expect(page.get_by_role("heading", name="Renamed by keys")).to_be_visible()
 
 
+@pytest.fixture
+def listed(visitor):
+    """The page, with a list whose current conversation can be given another title from elsewhere."""
+    page = visitor.page
+    say(page, "As it was called")
+    expect(answers(page)).to_have_count(1)
+    expect(page.locator("#talk .status")).to_have_count(0)
+    other = visitor.context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#conversations li.current")).to_contain_text("As it was called")
+
+    def rename(title):
+        do(other, "Rename")
+        other.get_by_label("Name", exact=True).fill(title)
+        other.get_by_role("button", name="Save").click()
+        expect(page.locator("#conversations li.current a")).to_have_text(title)
+
+    return page, rename
+
+
+def test_a_list_that_is_drawn_anew_leaves_the_focus_and_an_open_menu_where_they_are(listed):
+    page, rename = listed
+    link, more = (page.locator(f"#conversations li.current {each}") for each in ("a", ".more"))
+    link.focus()
+    rename("Called otherwise")
+    expect(link).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(more).to_be_focused()
+    rename("And again")
+    expect(more).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("menuitem", name="Rename")).to_be_focused()
+    rename("While a menu is open")
+    expect(page.get_by_role("menuitem", name="Rename")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(more).to_be_focused()
+    assert more.get_attribute("aria-label") == "More about While a menu is open"
+
+
+def test_who_archives_a_conversation_by_the_keyboard_stands_in_the_list_afterwards(listed):
+    page, _ = listed
+    page.locator("#conversations li.current .more").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("menuitem", name="Archive", exact=True).press("Enter")
+    expect(page.locator("#conversations li.current")).to_have_count(0)
+    assert page.evaluate("document.activeElement.closest('nav') !== null")
+
+
+def test_an_answer_that_was_overtaken_does_not_show_the_list_as_it_was(visitor):
+    """The first look at the list is answered last."""
+    page = visitor.page
+    # It has asked for its list by now: the first request to be held is the reloaded page's.
+    expect(page.locator("#conversations li").first).to_be_visible()
+    held = []
+    page.route("**/conversations?limit=50*", lambda route: held.append(route) if not held else route.continue_())
+    page.reload()
+    wait_until(lambda: page.evaluate("true") and held)
+    before = held[0].fetch()
+    say(page, "Newer than the first look")
+    expect(page.locator("#conversations li.current")).to_contain_text("Newer than the first look")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.locator("#talk .status")).to_have_count(0)
+    with page.expect_response(lambda answer: answer.request == held[0].request) as late:
+        held[0].fulfill(response=before)
+    assert late.value.ok
+    page.evaluate("fetch('/health/live').then((answer) => answer.text())")  # what is asked later is answered later
+    assert "Newer than the first look" in page.locator("#conversations li.current").inner_text()
+
+
 def test_words_go_from_right_to_left_where_they_are_read_so(visitor):
     page = visitor.page
     hebrew = "\u05e9\u05dc\u05d5\u05dd"

@@ -5,8 +5,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from agent.models import Agent
 from nanohost.accounts.models import ApiKey
-from nanohost.console.roles import VIEWER, sync_roles
+from nanohost.console.roles import ADMIN, OPERATOR, VIEWER, sync_roles
 from tests.support.console_client import NOBODY, client_of, page
 from tests.support.factories import OwnerFactory
 
@@ -43,6 +44,24 @@ def test_whoever_may_see_nothing_finds_nothing(viewer, say, owner):
     turn, client = say("Shall we dance?"), client_of(NOBODY)
     for typed in (str(turn.pk), owner.username, "dance", "default"):
         assert "href" not in find(client, typed).replace('href="/admin/"', "")
+
+
+@pytest.mark.parametrize(("role", "finds"), [(VIEWER, False), (OPERATOR, False), (ADMIN, True)])
+def test_what_is_masked_for_somebody_is_found_by_none_of_its_letters(role, finds):
+    sync_roles()
+    agent = Agent.objects.create(name="helper", display_name="sesame-of-the-house")
+    client = client_of(role)
+    found = page("agent_agent", "change", agent.pk)
+    assert found in find(client, "helper")
+    assert (found in find(client, "sesame")) is finds
+    assert client.get(page("agent_agent"), {"q": "sesame"}).context["cl"].result_count == finds
+
+
+@pytest.mark.parametrize(("role", "finds"), [(VIEWER, False), (OPERATOR, False), (ADMIN, True)])
+def test_keys_are_found_by_what_they_are_called_by_who_may_change_them(owner, role, finds):
+    sync_roles()
+    ApiKey.objects.issue(owner=owner, name="sesame-of-the-house")
+    assert client_of(role).get(page("accounts_apikey"), {"q": "sesame"}).context["cl"].result_count == finds
 
 
 def test_nothing_typed_breaks_it(viewer):

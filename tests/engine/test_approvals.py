@@ -13,7 +13,7 @@ from django.utils import timezone
 from agent.models import Agent
 from conversations.deliveries import endpoints
 from conversations.engine import approvals, lease, turn_control
-from conversations.models import Delivery, Message, Turn
+from conversations.models import Conversation, Delivery, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.accounts.models import AuditEntry
 from tests.support.scripts import script
@@ -131,6 +131,29 @@ def test_changed_arguments_pass_the_gate(asked, arguments):
     asked("one")
     with pytest.raises(ArgumentsRefused):
         approvals.decide(the_approval().pk, by=ANNA, decision="approve", arguments=arguments)
+    assert the_approval().state == ApprovalState.PENDING
+
+
+def test_changed_arguments_lead_nowhere_that_the_agent_was_not_given(say, tool_settings):
+    tool_settings("tell_somebody")
+    ToolSetting.objects.filter(name="tell_somebody").update(approval="always")
+    call = {"name": "tell_somebody", "arguments": {"text": "Hello"}}
+    turn = advance(say(script({"call": [call]}, {"say": "Done."})))
+    assert turn.waiting_for == WaitingFor.APPROVAL
+    other = json.dumps({"text": "Hello", "to": "boss"})
+    with pytest.raises(ArgumentsRefused, match="no destination named 'boss'"):
+        approvals.decide(the_approval().pk, by=ANNA, decision="approve", arguments=other)
+    assert the_approval().state == ApprovalState.PENDING
+    assert ToolCall.objects.get().status == CallStatus.WAITING
+
+
+def test_changed_arguments_are_refused_where_untrusted_text_stands_against_the_call(asked, conversation, effects):
+    asked("one")
+    Agent.objects.update(taint="refuse")
+    Conversation.objects.update(tainted_at_seq=1, tainted_by="the page example.org")
+    other = json.dumps({"path": str(effects), "line": "two"})
+    with pytest.raises(ArgumentsRefused, match="Untrusted text has entered this conversation, from the page"):
+        approvals.decide(the_approval().pk, by=ANNA, decision="approve", arguments=other)
     assert the_approval().state == ApprovalState.PENDING
 
 

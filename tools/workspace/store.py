@@ -150,12 +150,23 @@ class Workspace:
             self._keep(parts, now, state)
         return content is not None
 
+    def forget_former(self) -> bool:
+        """Drop what is older than undo reaches back; False if somebody changes the workspace at this moment."""
+        try:
+            # A version that is kept just now may take the name of an old one.
+            with self._locked(waits=False):
+                self._sweep()
+        except BlockingIOError:
+            return False
+        return True
+
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone among those who change this workspace."""
+    def _locked(self, *, waits: bool = True) -> Iterator[None]:
+        """Alone among those who change this workspace. Raises :class:`BlockingIOError` if that has to be waited for and
+        is not to be."""
         lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
             os.close(lock)
@@ -317,6 +328,24 @@ def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
             rooms[name] = _made(folder, name)
             opened.append(rooms[name])
         yield Workspace(rooms, folder, base / agent / owner)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def forget_former(place: Path) -> bool:
+    """Drop what the files of the workspace in this folder were more than a day ago; makes none. False if it was not
+    looked at: it is no workspace, or is being changed, and whoever changes it drops these as well."""
+    opened: list[int] = []
+    try:
+        opened.append(os.open(place, _OPEN_FOLDER))
+        opened += [os.open(name, _OPEN_FOLDER, dir_fd=opened[0]) for name in _ROOMS]
+        workspace = Workspace(dict(zip(_ROOMS, opened[1:], strict=True)), opened[0], place)
+        return workspace.forget_former()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
     finally:
         for descriptor in opened:
             os.close(descriptor)

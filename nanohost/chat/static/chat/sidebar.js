@@ -10,46 +10,63 @@ const list = at("conversations");
 let current = null;
 let older = null;
 let isArchive = false;
+let rows = [];
+let asked = 0;
+let answered = 0;
 
 const words = () => at("find").value.trim();
 
 export async function load() {
   const wanted = `${isArchive}${words()}`;
+  const number = ++asked;
   const search = words() ? `&search=${encodeURIComponent(words())}` : "";
   const rest = `/conversations?limit=50&archived=${isArchive}${search}`;
   const [pinned, page] = await Promise.all([
     search || isArchive ? null : ask("GET", "/conversations?limit=200&archived=false&pinned=true"),
     ask("GET", search || isArchive ? rest : `${rest}&pinned=false`),
   ]);
-  if (wanted !== `${isArchive}${words()}`) return;
-  const found = [...(pinned?.results ?? []), ...page.results];
-  const focused = focusedIn(list);
-  list.replaceChildren();
-  put(found);
-  focused?.();
+  // An answer that was overtaken by a later one would show the list as it was.
+  if (wanted !== `${isArchive}${words()}` || number < answered) return;
+  answered = number;
+  draw([...(pinned?.results ?? []), ...page.results]);
   const none = search ? "Nothing is called that or says that." : isArchive ? "Nothing is archived." : "No conversations yet.";
-  if (!found.length) list.append(make("li", { className: "empty", text: none }));
+  if (!rows.length) list.append(make("li", { className: "empty", text: none }));
   older = path(page.next);
   at("older").hidden = !older;
   at("archive").setAttribute("aria-pressed", isArchive);
   mark();
 }
 
-// What puts the focus back where it is, once the rows are others; null if it is elsewhere.
-function focusedIn(rows) {
-  const control = document.activeElement?.closest("a, .more");
-  const id = rows.contains(control) ? control.closest("li").dataset.id : null;
-  const name = control?.matches(".more") ? ".more" : "a";
-  return id && (() => rows.querySelector(`li[data-id="${id}"] > ${name}`)?.focus());
+// Shows these rows. Who stands in one by the keyboard, or has its menu open, stays there: a row that was shown before is
+// the same element, and only what is no longer listed is taken out.
+function draw(found) {
+  rows = found;
+  const focused = list.contains(document.activeElement) ? document.activeElement : null;
+  const place = [...list.children].indexOf(focused?.closest("li"));
+  const shown = new Map([...list.children].map((node) => [node.dataset.id, node]));
+  const wanted = [];
+  let heading = null;
+  for (const row of found) {
+    const day = row.pinned && !isArchive && !words() ? "Pinned" : dayOf(row.createdAt);
+    if (day !== heading) wanted.push(make("li", { className: "day", text: day }));
+    heading = day;
+    wanted.push(filled(shown.get(row.conversationId) ?? entry(), row));
+  }
+  const stays = new Set(wanted);
+  for (const node of [...list.children]) if (!stays.has(node)) node.remove();
+  let next = list.firstChild;
+  for (const node of wanted) {
+    if (node === next) next = next.nextSibling;
+    else list.insertBefore(node, next);
+  }
+  if (focused && focused !== document.activeElement) refocus(focused, place);
 }
 
-function put(rows) {
-  for (const row of rows) {
-    const day = row.pinned && !isArchive && !words() ? "Pinned" : dayOf(row.createdAt);
-    const last = [...list.querySelectorAll(".day")].at(-1);
-    if (last?.textContent !== day) list.append(make("li", { className: "day", text: day }));
-    list.append(entry(row));
-  }
+// A row that was moved keeps the focus; of one that is gone, the row that stands in its place has it.
+function refocus(focused, place) {
+  const links = [...list.children].slice(Math.max(0, place)).concat([...list.children].reverse());
+  const instead = links.find((node) => node.dataset.id)?.firstChild ?? at("new");
+  (focused.isConnected ? focused : instead).focus({ preventScroll: true });
 }
 
 function dayOf(iso) {
@@ -61,35 +78,47 @@ function dayOf(iso) {
   return new Date(iso).toLocaleDateString([], { month: "long", year: "numeric" });
 }
 
-function entry(row) {
-  const { conversationId, title, agent, createdAt, pinned, archived, branchOf } = row;
-  const name = title?.trim() || "No messages yet";
-  const link = make("a", { href: `/chat/${conversationId}/`, title: `${name}\n${agent}, ${local(createdAt)}`, dir: "auto" });
-  if (branchOf) link.append(make("span", { className: "branch", text: "↳ ", title: "A branch" }));
-  link.append(name);
+// A row to be filled. What its menu does, it does to the row as it is by then.
+function entry() {
+  const link = make("a", { dir: "auto" });
   link.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    around.go(conversationId);
+    around.go(node.row.conversationId);
   });
-  const more = button(
-    "⋯",
-    () =>
-      menu(more, [
-        ["Rename", () => rename(row, name)],
-        [pinned ? "Unpin" : "Pin", () => change(row, { pinned: !pinned })],
-        [archived ? "Take out of the archive" : "Archive", () => change(row, { archived: !archived })],
-        ["Share", () => sharing.open(conversationId, name).catch(around.tell)],
-        ["Export as Markdown", () => exported(row, name, asMarkdown, "md", "text/markdown").catch(around.tell)],
-        ["Export as JSON", () => exported(row, name, asJson, "json", "application/json").catch(around.tell)],
-        ["Delete", () => remove(row, name)],
-      ]),
-    { ariaLabel: `More about ${name}`, ariaHasPopup: "menu", className: "more" },
-  );
+  const more = button("⋯", () => menu(more, choices(node.row)), { ariaHasPopup: "menu", className: "more" });
   more.setAttribute("aria-expanded", "false");
-  const node = make("li", { data: { id: conversationId } }, link, more);
+  const node = make("li", {}, link, more);
+  return node;
+}
+
+const nameOf = ({ title }) => title?.trim() || "No messages yet";
+
+function filled(node, row) {
+  const { conversationId, agent, createdAt, branchOf } = row;
+  const name = nameOf(row);
+  const [link, more] = node.children;
+  Object.assign(link, { href: `/chat/${conversationId}/`, title: `${name}\n${agent}, ${local(createdAt)}` });
+  const sign = branchOf ? [make("span", { className: "branch", text: "↳ ", title: "A branch" })] : [];
+  link.replaceChildren(...sign, name);
+  more.ariaLabel = `More about ${name}`;
+  node.dataset.id = conversationId;
   node.row = row;
   return node;
+}
+
+function choices(row) {
+  const { conversationId, pinned, archived } = row;
+  const name = nameOf(row);
+  return [
+    ["Rename", () => rename(row, name)],
+    [pinned ? "Unpin" : "Pin", () => change(row, { pinned: !pinned })],
+    [archived ? "Take out of the archive" : "Archive", () => change(row, { archived: !archived })],
+    ["Share", () => sharing.open(conversationId, name).catch(around.tell)],
+    ["Export as Markdown", () => exported(row, name, asMarkdown, "md", "text/markdown").catch(around.tell)],
+    ["Export as JSON", () => exported(row, name, asJson, "json", "application/json").catch(around.tell)],
+    ["Delete", () => remove(row, name)],
+  ];
 }
 
 async function change({ conversationId }, changes) {
@@ -180,7 +209,7 @@ at("find").addEventListener("input", () => {
 at("older").addEventListener("click", async () => {
   const page = await ask("GET", older).catch(around.tell);
   if (!page) return;
-  put(page.results);
+  draw([...rows, ...page.results]);
   older = path(page.next);
   at("older").hidden = !older;
   mark();
