@@ -101,7 +101,7 @@ def spawn(caller: Caller, task: str, label: str = "") -> str:
     turn = Turn.objects.filter(pk=caller.turn_id).first()
     if parent is None or turn is None:
         raise ValueError("The conversation was deleted.")
-    _check_bounds(caller, parent)
+    _check_bounds(turn, parent)
     child_id, called = new_id(), storable(redact(" ".join((label.strip() or task).split())))
     child = Conversation.objects.create(
         id=child_id,
@@ -123,11 +123,11 @@ def spawn(caller: Caller, task: str, label: str = "") -> str:
     return f"Started the sub-agent {child.pk}. Its result will come as a message to this conversation."
 
 
-def _check_bounds(caller: Caller, parent: Conversation) -> None:
+def _check_bounds(turn: Turn, parent: Conversation) -> None:
     """Raises a ValueError if a sub-agent may not be started here, or is one too many."""
     if parent.is_transient:
         raise ValueError("This conversation is kept for one request only: no result could come back to it.")
-    if spawned.is_report(conversation_id=parent.pk, turn_id=caller.turn_id):
+    if spawned.is_report(turn):
         raise ValueError(
             "This turn was begun by a sub-agent's result, and may start no further ones, or agents would go on without"
             " end. Do the rest yourself, or tell the user what there is to do."
@@ -135,8 +135,8 @@ def _check_bounds(caller: Caller, parent: Conversation) -> None:
     if _depth(parent) >= settings.SPAWN_MAX_DEPTH:
         raise ValueError("Sub-agents are nested as deep as they may be here. Do the task yourself.")
     # Calls of one round run side by side: they are counted one after the other.
-    get_user_model().objects.select_for_update(no_key=True).get(pk=caller.owner_id)
-    theirs = Conversation.objects.filter(owner_id=caller.owner_id, spawned_by__isnull=False)
+    get_user_model().objects.select_for_update(no_key=True).get(pk=parent.owner_id)
+    theirs = Conversation.objects.filter(owner_id=parent.owner_id, spawned_by__isnull=False)
     if Turn.objects.open().filter(conversation__in=theirs.values("pk")).count() >= settings.SPAWN_MAX_OPEN:
         raise ValueError(
             f"{settings.SPAWN_MAX_OPEN} sub-agents are at work, which is as many as may be. Start this one when the"

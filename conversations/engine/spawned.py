@@ -61,7 +61,16 @@ def report(
     )
 
 
-def is_report(*, conversation_id: UUID, turn_id: UUID) -> bool:
+def is_report(turn: Turn) -> bool:
     """Whether a turn was begun by a sub-agent's result."""
-    woken = DeferredMessage.objects.filter(conversation_id=conversation_id, turn_id=turn_id)
-    return woken.filter(idempotency_key__startswith=_RESULT_OF).exists()
+    made_of = deferred_in(turn.idempotency_key or "")
+    woken = (
+        DeferredMessage.objects.filter(pk=made_of, conversation_id=turn.conversation_id).first() if made_of else None
+    )
+    return woken is not None and (woken.idempotency_key or "").startswith(_RESULT_OF)
+
+
+def deferred_in(idempotency_key: str) -> UUID | None:
+    """The deferred message that a turn was made of, by the turn's key, "later <id> <tries>"."""
+    kind, _, rest = idempotency_key.partition(" ")
+    return UUID(rest.partition(" ")[0]) if kind == "later" and rest else None

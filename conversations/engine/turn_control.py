@@ -50,10 +50,12 @@ def cancel_spawned(*, owner_id: int, conversation_id: UUID) -> None:
 def _cancel_spawned(owner_id: int, **made_by: UUID) -> None:
     """``made_by``: the turn, or the conversation, that has started them. What is missed, since this process ends now,
     brings no result to a turn that was cancelled."""
-    calls = ToolCall.objects.filter(tool_name=spawned.TOOL, **made_by).values("pk")
-    children = Conversation.objects.filter(owner_id=owner_id, spawned_by__in=calls)
-    for turn in Turn.objects.open().filter(conversation__in=children.values("pk")):
-        cancel_turn(turn)
+    working = Turn.objects.open().filter(conversation__owner_id=owner_id, conversation__spawned_by__isnull=False)
+    by_call = {turn.conversation.spawned_by: turn for turn in working.select_related("conversation")}
+    for call_id in ToolCall.objects.filter(pk__in=[each for each in by_call if each], **made_by).values_list(
+        "pk", flat=True
+    ):
+        cancel_turn(by_call[call_id])
 
 
 def _cancel_at_rest(turn: Turn, whose: Mapping[str, UUID]) -> bool:

@@ -1202,8 +1202,9 @@ def report_of_a_sub_agent() -> Callable[[], object]:
 
 @operation("spawned.is_report")
 def is_a_report() -> Callable[[], object]:
-    turn = a_turn()
-    return lambda: spawned.is_report(conversation_id=turn.conversation_id, turn_id=turn.pk)
+    turn, made_of = a_turn(), a_deferred_one()
+    turn.idempotency_key = f"later {made_of.pk} 1"
+    return lambda: spawned.is_report(turn)
 
 
 @operation("turn_control.delete_conversation")
@@ -1981,6 +1982,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
         *("caller.is_open", "caller.is_repeated"),
+        "spawned.deferred_in",
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {
