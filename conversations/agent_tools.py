@@ -2,14 +2,21 @@
 
 import json
 
+from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.utils import timezone
 
-from conversations.engine import outgoing
+from conversations.engine import inbox, outgoing, spawned
+from conversations.engine.incoming import Incoming
 from conversations.events import SAYING_TOOL
-from conversations.models import Conversation
+from conversations.models import Conversation, Turn
+from memory import documents
+from nanohost.accounts.models import ApiKey
 from nanohost.lib import clock
+from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
+from tools.models import ToolCall
 from tools.registry import ORIGIN, Caller, Untrusted, tool
 
 MAX_KEYS = 50
@@ -73,6 +80,81 @@ def message(caller: Caller, content: str, destination: str = ORIGIN) -> str:
     # Committed with the call's outcome: a call that is run again has sent nothing before.
     outgoing.say(conversation, redact(content), destination=destination, turn_id=caller.turn_id)
     return f"Said; it is being sent to {destination}."
+
+
+@tool(effects="rows", name=spawned.TOOL)
+def spawn(caller: Caller, task: str, label: str = "") -> str:
+    """Start a sub-agent for a task of its own: it works by itself, in a conversation of its own, while you go on.
+
+    Its result comes to this conversation as a message, when it is there. Do not wait for it: tell the user that it has
+    been started, and end your turn.
+
+    Args:
+        task: What it is to do, and all that it has to know for that: it sees nothing of this conversation.
+        label: What it is for, in a few words for people.
+    """
+    if not task.strip():
+        raise ValueError("Give a task: what the sub-agent is to do.")
+    if Incoming(task).command:
+        raise ValueError("The task is a command to the host, which only people give. Say what is to be done instead.")
+    parent = Conversation.objects.select_related("agent").filter(pk=caller.conversation_id).first()
+    turn = Turn.objects.filter(pk=caller.turn_id).first()
+    if parent is None or turn is None:
+        raise ValueError("The conversation was deleted.")
+    _check_bounds(turn, parent)
+    child_id, called = new_id(), storable(redact(" ".join((label.strip() or task).split())))
+    child = Conversation.objects.create(
+        id=child_id,
+        key=f"{spawned.CHANNEL}{child_id}",
+        owner_id=caller.owner_id,
+        agent=parent.agent,
+        name=called[: Conversation.TITLE_CHARS],
+        spawned_by=caller.call_id,
+        metadata={"spawnedIn": str(parent.pk)},
+        cost=0,
+    )
+    source = documents.learnt_in(parent.pk, caller.tainted_by)
+    inbox.receive(
+        Incoming(task, tainted_by=source),
+        conversation=child,
+        request_id=caller.request_id,
+        key=ApiKey.objects.filter(pk=turn.api_key_id).first() if turn.api_key_id else None,
+    )
+    return f"Started the sub-agent {child.pk}. Its result will come as a message to this conversation."
+
+
+def _check_bounds(turn: Turn, parent: Conversation) -> None:
+    """Raises a ValueError if a sub-agent may not be started here, or is one too many."""
+    if parent.is_transient:
+        raise ValueError("This conversation is kept for one request only: no result could come back to it.")
+    if spawned.is_report(turn):
+        raise ValueError(
+            "This turn was begun by a sub-agent's result, and may start no further ones, or agents would go on without"
+            " end. Do the rest yourself, or tell the user what there is to do."
+        )
+    if _depth(parent) >= settings.SPAWN_MAX_DEPTH:
+        raise ValueError("Sub-agents are nested as deep as they may be here. Do the task yourself.")
+    # Calls of one round run side by side: they are counted one after the other.
+    get_user_model().objects.select_for_update(no_key=True).get(pk=parent.owner_id)
+    theirs = Conversation.objects.filter(owner_id=parent.owner_id, spawned_by__isnull=False)
+    if Turn.objects.open().filter(conversation__in=theirs.values("pk")).count() >= settings.SPAWN_MAX_OPEN:
+        raise ValueError(
+            f"{settings.SPAWN_MAX_OPEN} sub-agents are at work, which is as many as may be. Start this one when the"
+            " result of another has come, or do the task yourself."
+        )
+
+
+def _depth(conversation: Conversation) -> int:
+    """How many conversations it was started through; none, where a person began it."""
+    depth, here = 0, conversation
+    while here.spawned_by:
+        depth += 1
+        call = ToolCall.objects.filter(pk=here.spawned_by).first()
+        above = Conversation.objects.filter(pk=call.conversation_id).first() if call else None
+        if above is None:
+            break
+        here = above
+    return depth
 
 
 def _marked(text: str, tainted: dict[str, str]) -> str:

@@ -153,6 +153,10 @@ class Conversation(models.Model):
     branch_of = models.UUIDField(
         null=True, blank=True, editable=False, help_text="The conversation that it is a branch of."
     )
+    # A plain id, as an audit row outlives what it audits.
+    spawned_by = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="The call of the tool spawn that it was made by, for a task."
+    )
     is_transient = models.BooleanField(
         verbose_name="transient",
         default=False,
@@ -194,6 +198,9 @@ class Conversation(models.Model):
             # Few are, of each owner's.
             models.Index(fields=["owner", "-created_at"], condition=Q(is_pinned=True), name="pinned_conversations"),
             models.Index(fields=["owner", "-created_at"], condition=Q(is_archived=True), name="archived_conversations"),
+            models.Index(
+                fields=["owner", "spawned_by"], condition=Q(spawned_by__isnull=False), name="spawned_conversations"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -735,6 +742,9 @@ class DeferredMessage(models.Model):
     content = models.TextField(blank=True)
     attachments = models.JSONField(
         null=True, blank=True, help_text="The files that came with it, as a message has them; they stay while it does."
+    )
+    tainted_by = models.CharField(
+        max_length=255, null=True, blank=True, help_text="From where untrusted text in it came, if there is any."
     )
     files_hash = models.CharField(
         max_length=64,

@@ -234,6 +234,9 @@ SCHEDULE_MAX_FAILURES = env.integer("SCHEDULE_MAX_FAILURES", 3)
 # What agents may make by the tool; people may make more, and more frequent ones.
 SCHEDULE_TOOL_MOST = env.integer("SCHEDULE_TOOL_MOST", 20)
 SCHEDULE_TOOL_LEAST_SECONDS = env.seconds("SCHEDULE_TOOL_LEAST_SECONDS", 600)
+# Of sub-agents, which agents start by the tool spawn.
+SPAWN_MAX_OPEN = env.integer("SPAWN_MAX_OPEN", 5)
+SPAWN_MAX_DEPTH = env.integer("SPAWN_MAX_DEPTH", 2, maximum=10)
 HEARTBEAT_MINUTES = env.integer("HEARTBEAT_MINUTES", 30, maximum=1440)
 HEARTBEAT_TOKENS_A_DAY = env.integer("HEARTBEAT_TOKENS_A_DAY", 100_000)
 # Of the first start: from then on, what stands in the admin counts.

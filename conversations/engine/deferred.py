@@ -151,7 +151,12 @@ def cancel(message: DeferredMessage) -> bool:
 
 def _receive(message: DeferredMessage) -> Turn:
     return inbox.receive(
-        Incoming(message.content, attachments=message.attachments or (), model=message.model),
+        Incoming(
+            message.content,
+            attachments=message.attachments or (),
+            tainted_by=message.tainted_by or "",
+            model=message.model,
+        ),
         conversation=message.conversation,
         # With blanks, which no client's key has.
         idempotency_key=f"later {message.pk} {message.tries}",

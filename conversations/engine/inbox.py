@@ -21,7 +21,7 @@ from agent.spending import book, budgets
 from agent.spending.budgets import Payer
 from conversations import taint
 from conversations.attachments import store
-from conversations.engine import doorbell, step_context, transcript, turn_control
+from conversations.engine import doorbell, spawned, step_context, transcript, turn_control
 from conversations.engine.commands import STOP
 from conversations.engine.incoming import Incoming, message_of, refer_all
 from conversations.engine.lease import POINTERS, Claim, TurnState
@@ -50,8 +50,8 @@ from nanohost.lib.statements import Given, Insert, Rows, Update
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 WhilePaused = Literal["hold", "refuse"]
 
-# Where check-ins speak. Nobody else begins there, or it would be with another agent.
-OWN_CHANNEL = "heartbeat:"
+# Where check-ins speak, and sub-agents. Nobody else begins there, or it would be with another agent.
+OWN_CHANNELS = ("heartbeat:", spawned.CHANNEL)
 
 # A client that has waited for its own time-out, of ten minutes by default, tries again then.
 RETRIED_SECONDS = 20 * 60
@@ -83,8 +83,9 @@ def conversation_of(
     """
     profile = with_agent if with_agent and not agent else _agent(agent or DEFAULT_AGENT)
     rows, fresh = Conversation.objects.select_related("agent"), {"agent": profile, "metadata": metadata, "cost": 0}
-    if key.startswith(OWN_CHANNEL) and not rows.filter(owner_id=owner_id, key=key).exists():
-        raise InvalidRequest(f"The channel {OWN_CHANNEL}… is the host's own: what is there is found by its key.")
+    if key.startswith(OWN_CHANNELS) and not rows.filter(owner_id=owner_id, key=key).exists():
+        channel = key.partition(":")[0]
+        raise InvalidRequest(f"The channel {channel}:… is the host's own: what is there is found by its key.")
     # Of two who make it at once, the database lets one; the other finds what that one has made.
     conversation, is_new = rows.get_or_create(owner_id=owner_id, key=key, defaults=fresh)
     if agent and conversation.agent_id != profile.pk:
@@ -195,6 +196,8 @@ def receive(
             turn_id = turn_id or new_id()
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy, turn_id)
+            if command == STOP:
+                turn_control.cancel_spawned(owner_id=conversation.owner_id, conversation_id=conversation.pk)
             if key and key.turns_at_once and while_paused == "refuse" and command != STOP:
                 _refuse_too_many(key, key.turns_at_once)
             stored: dict[str, Any] = {

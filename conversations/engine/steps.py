@@ -38,7 +38,7 @@ from agent.prompt import shorten
 from agent.spending import bills, budgets
 from agent.spending.bills import Bill
 from conversations import announced, events
-from conversations.engine import announcements, compaction, doorbell, outgoing, transcript
+from conversations.engine import announcements, compaction, doorbell, outgoing, spawned, transcript
 from conversations.engine.lease import Claim, held_turn
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
@@ -308,6 +308,7 @@ def finish(
         events.publish_end_after_commit(claim.turn_id, success)
         announcements.turn_ended(claim.turn_id, TurnStatus.SUCCEEDED)
         outgoing.reply(**_whose(claim), text=reply)
+        spawned.report(**_whose(claim), status=TurnStatus.SUCCEEDED, text=reply)
         notify_next(claim.conversation_id)
         if compact_to is not None:
             compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
@@ -457,7 +458,9 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
         close_round(claim.conversation_id, claim.turn_id, rule="turn_ended", reason="the turn was ended")
         events.publish_end_after_commit(claim.turn_id)
         announcements.turn_ended(claim.turn_id, status)
-        outgoing.no_reply(**_whose(claim), status=status, code=str(fields.get("error_code", "")))
+        code = str(fields.get("error_code", ""))
+        outgoing.no_reply(**_whose(claim), status=status, code=code)
+        spawned.report(**_whose(claim), status=status, code=code)
         notify_next(claim.conversation_id)
 
 

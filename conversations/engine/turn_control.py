@@ -1,6 +1,7 @@
 """Taking away what somebody else holds: cancelling, failing and requeueing turns, deleting conversations."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from django.db.models import Case, F, Q, Value, When
 
 from conversations import events
 from conversations.deliveries import outbox
-from conversations.engine import announcements, doorbell, outgoing
+from conversations.engine import announcements, doorbell, outgoing, spawned
 from conversations.engine.steps import close_round, end_calls, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
 from conversations.kinds import TOOLS, TURNS
@@ -35,7 +36,26 @@ def cancel_turn(turn: Turn, *, by: UUID | None = None) -> bool:
         # Neither at rest nor running: it has ended, or it has just changed from one to the other.
         if not Turn.objects.open().filter(pk=turn.pk).exists():
             return False
+    # Later, where no lock of its conversation is held: whoever ends a sub-agent's turn takes the two in another order.
+    transaction.on_commit(partial(_cancel_spawned, turn.owner_id, turn_id=turn.pk))
     return True
+
+
+def cancel_spawned(*, owner_id: int, conversation_id: UUID) -> None:
+    """Cancel what the sub-agents of a conversation do, and those of theirs, once the current transaction has
+    committed."""
+    transaction.on_commit(partial(_cancel_spawned, owner_id, conversation_id=conversation_id))
+
+
+def _cancel_spawned(owner_id: int, **made_by: UUID) -> None:
+    """``made_by``: the turn, or the conversation, that has started them. What is missed, since this process ends now,
+    brings no result to a turn that was cancelled."""
+    working = Turn.objects.open().filter(conversation__owner_id=owner_id, conversation__spawned_by__isnull=False)
+    by_call = {turn.conversation.spawned_by: turn for turn in working.select_related("conversation")}
+    for call_id in ToolCall.objects.filter(pk__in=[each for each in by_call if each], **made_by).values_list(
+        "pk", flat=True
+    ):
+        cancel_turn(by_call[call_id])
 
 
 def _cancel_at_rest(turn: Turn, whose: Mapping[str, UUID]) -> bool:
@@ -70,8 +90,15 @@ def _end(turn: Turn, if_it_is: Q, outcome: Mapping[str, object], *, rule: str, r
             events.publish_end_after_commit(turn.pk)
             announcements.turn_ended(turn.pk, str(outcome["status"]))
             outgoing.no_reply_to(turn, str(outcome["status"]), code=str(outcome["error_code"]))
+            _report(turn, str(outcome["status"]), code=str(outcome["error_code"]))
             notify_next(turn.conversation_id)
     return bool(ended)
+
+
+def _report(turn: Turn, status: str, *, code: str) -> None:
+    if status != TurnStatus.CANCELLED:
+        whose: dict[str, Any] = {"owner_id": turn.owner_id, "conversation_id": turn.conversation_id, "turn_id": turn.pk}
+        spawned.report(key=turn.conversation.key, **whose, status=status, code=code)
 
 
 def requeue_turn(turn: Turn) -> bool:
@@ -172,6 +199,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)
             announcements.turn_ended(turn_id, TurnStatus.CANCELLED, error_code="conversation_deleted")
+        cancel_spawned(owner_id=conversation.owner_id, conversation_id=conversation_id)
         outbox.forget_said(conversation_id)
         audit.record(
             "conversation.deleted",

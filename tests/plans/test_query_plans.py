@@ -52,6 +52,7 @@ from conversations.engine import (
     outgoing,
     retention,
     snapshot,
+    spawned,
     steps,
     sweeper,
     turn_control,
@@ -1173,6 +1174,39 @@ def end_restored() -> Callable[[], object]:
     return turn_control.end_restored
 
 
+def a_sub_agent() -> Conversation:
+    """Of a call in the long conversation; its turn is open."""
+    turn = a_turn()
+    call = ToolCall.objects.filter(turn_id=turn.pk).order_by("position")[0]
+    ToolCall.objects.filter(pk=call.pk).update(tool_name=spawned.TOOL, owner_id=turn.owner_id)
+    made_for = new_id()
+    key = f"{spawned.CHANNEL}{made_for}"
+    whose: dict[str, Any] = {"owner_id": turn.owner_id, "agent": turn.conversation.agent, "spawned_by": call.pk}
+    made = Conversation.objects.create(id=made_for, key=key, name="words", cost=0, **whose)
+    said("words", conversation=made, request_id="r")
+    return made
+
+
+@operation("turn_control.cancel_spawned")
+def cancel_spawned() -> Callable[[], object]:
+    turn = Turn.objects.get(conversation=a_sub_agent())
+    return lambda: turn_control.cancel_spawned(owner_id=turn.owner_id, conversation_id=a_turn().conversation_id)
+
+
+@operation("spawned.report")
+def report_of_a_sub_agent() -> Callable[[], object]:
+    turn = Turn.objects.select_related("conversation").get(conversation=a_sub_agent())
+    whose: dict[str, Any] = {"owner_id": turn.owner_id, "conversation_id": turn.conversation_id, "turn_id": turn.pk}
+    return lambda: spawned.report(key=turn.conversation.key, **whose, status="succeeded", text="words")
+
+
+@operation("spawned.is_report")
+def is_a_report() -> Callable[[], object]:
+    turn, made_of = a_turn(), a_deferred_one()
+    turn.idempotency_key = f"later {made_of.pk} 1"
+    return lambda: spawned.is_report(turn)
+
+
 @operation("turn_control.delete_conversation")
 def delete_conversation() -> Callable[[], object]:
     conversation = a_usual_one()
@@ -1927,6 +1961,7 @@ MODULES = (
     daily,
     deadlines,
     turn_control,
+    spawned,
     inbox,
     intake,
     deferred,
@@ -1958,6 +1993,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
         *("caller.is_open", "caller.is_repeated"),
+        "spawned.deferred_in",
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {

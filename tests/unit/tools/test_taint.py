@@ -13,12 +13,29 @@ from tools.registry import Untrusted, tool
 
 pytestmark = pytest.mark.shapeless(reason="it is decided on values alone")
 
-OURS = {"time", "http_get", "remember", "recall_history", "daily_note", "session_state", "schedule", "cron", "message"}
+OURS = {
+    "time",
+    "http_get",
+    "remember",
+    "recall_history",
+    "daily_note",
+    "session_state",
+    "schedule",
+    "cron",
+    "message",
+    "spawn",
+}
 
 
 def test_of_our_own_tools_these_are_held_back_and_that_is_untrusted():
     ours = [registry.get(name) for name in OURS]
-    assert {each.name for each in ours if taint.reaches_out(each)} == {"http_get", "schedule", "cron", "message"}
+    assert {each.name for each in ours if taint.reaches_out(each)} == {
+        "http_get",
+        "schedule",
+        "cron",
+        "message",
+        "spawn",
+    }
     assert {each.name for each in ours if each.untrusted} == {"http_get"}
     assert {each.name for each in ours if each.stays_inside} == {"remember", "daily_note", "session_state"}
 

@@ -1,0 +1,235 @@
+"""The tool ``spawn``: a sub-agent's turn in a conversation of its own, its result once, its bounds, and its end."""
+
+import json
+import re
+
+import pytest
+
+from agent.llm.base import Completion
+from conversations.engine import deferred, inbox, steps, turn_control
+from conversations.engine.turns import claim_and_load
+from conversations.errors import BY_OPERATOR, FenceLost
+from conversations.models import Conversation, DeferredMessage, Message, Turn
+from conversations.statuses import TurnStatus
+from nanohost.lib.errors import InvalidRequest
+from tests.support import tool_calls
+from tests.support.hosts import ROOT
+from tests.support.scripts import script
+from tests.support.working import settle
+from tools import registry, taint
+from tools.models import CallStatus, ToolCall
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def enabled(tool_settings):
+    tool_settings("spawn")
+
+
+@pytest.fixture
+def spawn(say, owner):
+    """``spawn(task="…")``: the call, as it ended, of a turn that goes on meanwhile."""
+
+    def ask_and_run(turn=None, tainted_by="", **arguments):
+        turn = turn or say("Hello")
+        asked = tool_calls.ask("spawn", owner_id=owner.pk, conversation_id=turn.conversation_id, **arguments)
+        ToolCall.objects.filter(pk=asked.pk).update(turn_id=turn.pk)
+        tools = tool_calls.AgentTools(names=None, tainted_by=tainted_by)
+        return tool_calls.run_in_thread(ToolCall.objects.get(pk=asked.pk), agent_tools=tools)
+
+    return ask_and_run
+
+
+def spawning(*steps_of_the_task):
+    """What has the scripted model start a sub-agent, and then answer."""
+    arguments = {"task": script(*steps_of_the_task), "label": "trains"}
+    return script({"call": [{"name": "spawn", "arguments": arguments}]}, {"say": "Started."})
+
+
+def turn_of_the_child(parent: Turn) -> Turn:
+    return Turn.objects.exclude(conversation=parent.conversation_id).get(number=1)
+
+
+def results() -> list[str]:
+    return list(DeferredMessage.objects.order_by("created_at").values_list("content", flat=True))
+
+
+# --- a task, and its result --------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_permission_and_declares_what_it_does(owner):
+    registered = registry.get("spawn")
+    assert (registered.inline, registered.effects) == (True, "rows")
+    assert taint.reaches_out(registered)
+
+
+def test_the_pages_example_is_what_happens(spawn):
+    page = (ROOT / "docs" / "tools.md").read_text().split("\n## Sub-agents\n")[1].split("\n## ")[0]
+    ((arguments, result),) = re.findall(r"^\| `spawn (\{.*\})` \| `(.*)` \|$", page, re.MULTILINE)
+    call = spawn(**json.loads(arguments))
+    child = Conversation.objects.get(spawned_by=call.pk)
+    assert (call.status, call.result) == (CallStatus.SUCCESS, result.replace("…", str(child.pk)))
+
+
+def test_a_task_is_worked_on_elsewhere_and_its_result_begins_a_turn(say, conversation):
+    (parent,) = settle([say(spawning({"say": "There are three."}))])
+    assert parent.messages.last().content == "Started."
+    child = turn_of_the_child(parent).conversation
+    assert (child.owner, child.agent, child.name) == (conversation.owner, conversation.agent, "trains")
+    assert child.metadata == {"spawnedIn": str(conversation.pk)}
+    settle([turn_of_the_child(parent)])
+    for _ in range(2):
+        deferred.fire_due()
+    (woken,) = settle(Turn.objects.filter(conversation=conversation).exclude(pk=parent.pk))
+    said = Message.objects.get(turn=woken, role="user").content
+    assert said == f"[sub-agent “trains”, {child.pk}] It has answered:\n\nThere are three."
+
+
+def test_a_failure_is_told_with_its_code(say):
+    (parent,) = settle([say(spawning({"fail": "auth"}))])
+    settle([turn_of_the_child(parent)])
+    (told,) = results()
+    assert told.endswith("It has failed (llm_auth).")
+
+
+def test_one_that_an_operator_ends_is_told_as_failed(say):
+    (parent,) = settle([say(spawning({"say": "x"}))])
+    assert turn_control.fail_turn(turn_of_the_child(parent), reason="It takes too long.")
+    (told,) = results()
+    assert told.endswith(f"It has failed ({BY_OPERATOR}).")
+
+
+def test_a_worker_that_has_lost_the_turn_brings_no_result(say):
+    (parent,) = settle([say(spawning({"say": "x"}))])
+    child = turn_of_the_child(parent)
+    claim, _ = claim_and_load(child.pk, worker="worker-1")
+    assert turn_control.requeue_turn(child)
+    with pytest.raises(FenceLost):
+        steps.finish(claim, Completion(content="late"), reply="late")
+    assert results() == []
+    settle([child])
+    assert len(results()) == 1
+
+
+def test_what_people_say_there_later_is_answered_there(say):
+    (parent,) = settle([say(spawning({"say": "x"}))])
+    child = turn_of_the_child(parent)
+    settle([child])
+    settle([say("And now?", conversation=child.conversation)])
+    assert len(results()) == 1
+
+
+# --- bounds ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "why"), [(" ", "Give a task"), ("/new", "a command to the host")])
+def test_what_makes_no_sense_is_told_and_starts_nothing(spawn, task, why):
+    call = spawn(task=task)
+    assert (call.status, why in call.result) == (CallStatus.FAILED, True), call.result
+    assert not Conversation.objects.filter(spawned_by__isnull=False).exists()
+
+
+def test_so_many_work_at_once_and_no_more(spawn, settings):
+    settings.SPAWN_MAX_OPEN = 1
+    assert spawn(task="one").status == CallStatus.SUCCESS
+    refused = spawn(task="two")
+    assert (refused.status, "1 sub-agents are at work" in refused.result) == (CallStatus.FAILED, True)
+    settle(Turn.objects.filter(conversation__spawned_by__isnull=False))
+    assert spawn(task="two").status == CallStatus.SUCCESS
+
+
+def test_they_are_nested_so_deep_and_no_deeper(spawn, settings):
+    settings.SPAWN_MAX_DEPTH = 2
+    first = spawn(task="one")
+    second = spawn(turn=Turn.objects.get(conversation__spawned_by=first.pk), task="two")
+    assert second.status == CallStatus.SUCCESS
+    third = spawn(turn=Turn.objects.get(conversation__spawned_by=second.pk), task="three")
+    assert (third.status, "as deep as they may be" in third.result) == (CallStatus.FAILED, True)
+
+
+def test_a_turn_that_a_result_has_begun_starts_no_further_ones(say, spawn, conversation):
+    (parent,) = settle([say(spawning({"say": "x"}))])
+    settle([turn_of_the_child(parent)])
+    deferred.fire_due()
+    woken = Turn.objects.filter(conversation=conversation).exclude(pk=parent.pk).get()
+    refused = spawn(turn=woken, task="more")
+    assert (refused.status, "begun by a sub-agent's result" in refused.result) == (CallStatus.FAILED, True)
+    assert Conversation.objects.filter(spawned_by__isnull=False).count() == 1
+
+
+def test_nothing_is_started_where_no_result_could_come_back(spawn, conversation):
+    Conversation.objects.filter(pk=conversation.pk).update(is_transient=True)
+    assert "for one request only" in spawn(task="one").result
+
+
+def test_no_client_makes_such_a_conversation(owner):
+    with pytest.raises(InvalidRequest, match="the host's own"):
+        inbox.conversation_of(owner_id=owner.pk, key="spawn:mine", metadata={})
+
+
+# --- its end -----------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_goes_down_to_the_last(spawn):
+    first = spawn(task="one")
+    parent = Turn.objects.get(pk=first.turn_id)
+    child = Turn.objects.get(conversation__spawned_by=first.pk)
+    second = spawn(turn=child, task="two")
+    assert turn_control.cancel_turn(parent)
+    below = Turn.objects.filter(conversation__spawned_by__in=[first.pk, second.pk])
+    assert [turn.status for turn in below] == [TurnStatus.CANCELLED] * 2
+    assert results() == []
+
+
+def test_one_that_runs_is_told_to_stop(spawn):
+    call = spawn(task="one")
+    child = Turn.objects.get(conversation__spawned_by=call.pk)
+    assert claim_and_load(child.pk, worker="worker-1")
+    turn_control.cancel_turn(Turn.objects.get(pk=call.turn_id))
+    child.refresh_from_db()
+    assert (child.status, child.cancel_requested) == (TurnStatus.RUNNING, True)
+
+
+@pytest.mark.parametrize("how", ["stop", "delete"])
+def test_so_do_a_stop_and_deleting_the_conversation(say, conversation, how):
+    (parent,) = settle([say(spawning({"say": "x"}))])
+    child = turn_of_the_child(parent)
+    if how == "stop":
+        say("/stop")
+    else:
+        turn_control.delete_conversation(conversation.pk)
+    child.refresh_from_db()
+    assert child.status == TurnStatus.CANCELLED
+    assert results() == []
+
+
+def test_a_caller_that_was_cancelled_is_brought_nothing(say):
+    (parent,) = settle([say(spawning({"say": "x"}))])
+    # As if the process that cancels had died before it came to the sub-agents.
+    Turn.objects.filter(pk=parent.pk).update(status=TurnStatus.CANCELLED)
+    settle([turn_of_the_child(parent)])
+    assert results() == []
+
+
+# --- taint -------------------------------------------------------------------------------------------------------
+
+
+def test_taint_goes_down_and_up_again(spawn, conversation):
+    call = spawn(task="one", tainted_by="the tool web_fetch")
+    child = Conversation.objects.get(spawned_by=call.pk)
+    settle([*Turn.objects.filter(conversation=conversation), Turn.objects.get(conversation=child)])
+    child.refresh_from_db()
+    assert child.tainted_by == f"conversation {conversation.pk}"
+    deferred.fire_due()
+    settle(Turn.objects.filter(conversation=conversation))
+    conversation.refresh_from_db()
+    assert conversation.tainted_by == f"a sub-agent, conversation {child.pk}"
+
+
+def test_what_is_trusted_stays_so(spawn, conversation):
+    call = spawn(task="one")
+    settle([*Turn.objects.filter(conversation=conversation), Turn.objects.get(conversation__spawned_by=call.pk)])
+    deferred.fire_due()
+    settle(Turn.objects.filter(conversation=conversation))
+    assert not Conversation.objects.filter(tainted_at_seq__isnull=False).exists()
