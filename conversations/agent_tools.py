@@ -16,7 +16,6 @@ from nanohost.lib import clock
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
-from tools.models import ToolCall
 from tools.registry import ORIGIN, Caller, Untrusted, tool
 
 MAX_KEYS = 50
@@ -110,6 +109,7 @@ def spawn(caller: Caller, task: str, label: str = "") -> str:
         agent=parent.agent,
         name=called[: Conversation.TITLE_CHARS],
         spawned_by=caller.call_id,
+        spawned_in=parent.pk,
         metadata={"spawnedIn": str(parent.pk)},
         cost=0,
     )
@@ -147,10 +147,9 @@ def _check_bounds(turn: Turn, parent: Conversation) -> None:
 def _depth(conversation: Conversation) -> int:
     """How many conversations it was started through; none, where a person began it."""
     depth, here = 0, conversation
-    while here.spawned_by:
+    while here.spawned_in:
         depth += 1
-        call = ToolCall.objects.filter(pk=here.spawned_by).first()
-        above = Conversation.objects.filter(pk=call.conversation_id).first() if call else None
+        above = Conversation.objects.filter(pk=here.spawned_in).first()
         if above is None:
             break
         here = above

@@ -157,6 +157,9 @@ class Conversation(models.Model):
     spawned_by = models.UUIDField(
         null=True, blank=True, editable=False, help_text="The call of the tool spawn that it was made by, for a task."
     )
+    spawned_in = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="The conversation that this call was made in."
+    )
     is_transient = models.BooleanField(
         verbose_name="transient",
         default=False,
@@ -200,6 +203,9 @@ class Conversation(models.Model):
             models.Index(fields=["owner", "-created_at"], condition=Q(is_archived=True), name="archived_conversations"),
             models.Index(
                 fields=["owner", "spawned_by"], condition=Q(spawned_by__isnull=False), name="spawned_conversations"
+            ),
+            models.Index(
+                fields=["spawned_in"], condition=Q(spawned_in__isnull=False), name="spawned_in_a_conversation"
             ),
         ]
 

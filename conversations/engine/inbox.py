@@ -197,7 +197,7 @@ def receive(
             if on_busy != "enqueue":
                 _make_way(conversation.pk, on_busy, turn_id)
             if command == STOP:
-                turn_control.cancel_spawned(owner_id=conversation.owner_id, conversation_id=conversation.pk)
+                turn_control.cancel_spawned(conversation.pk)
             if key and key.turns_at_once and while_paused == "refuse" and command != STOP:
                 _refuse_too_many(key, key.turns_at_once)
             stored: dict[str, Any] = {

@@ -37,25 +37,26 @@ def cancel_turn(turn: Turn, *, by: UUID | None = None) -> bool:
         if not Turn.objects.open().filter(pk=turn.pk).exists():
             return False
     # Later, where no lock of its conversation is held: whoever ends a sub-agent's turn takes the two in another order.
-    transaction.on_commit(partial(_cancel_spawned, turn.owner_id, turn_id=turn.pk))
+    transaction.on_commit(partial(_cancel_spawned_by, turn.owner_id, turn.pk))
     return True
 
 
-def cancel_spawned(*, owner_id: int, conversation_id: UUID) -> None:
+def cancel_spawned(conversation_id: UUID) -> None:
     """Cancel what the sub-agents of a conversation do, and those of theirs, once the current transaction has
-    committed."""
-    transaction.on_commit(partial(_cancel_spawned, owner_id, conversation_id=conversation_id))
+    committed. What is missed, since this process ends before, brings no result to a turn that was cancelled."""
+
+    def cancel() -> None:
+        for turn in Turn.objects.open().filter(conversation__spawned_in=conversation_id):
+            cancel_turn(turn)
+
+    transaction.on_commit(cancel)
 
 
-def _cancel_spawned(owner_id: int, **made_by: UUID) -> None:
-    """``made_by``: the turn, or the conversation, that has started them. What is missed, since this process ends now,
-    brings no result to a turn that was cancelled."""
-    working = Turn.objects.open().filter(conversation__owner_id=owner_id, conversation__spawned_by__isnull=False)
-    by_call = {turn.conversation.spawned_by: turn for turn in working.select_related("conversation")}
-    for call_id in ToolCall.objects.filter(pk__in=[each for each in by_call if each], **made_by).values_list(
-        "pk", flat=True
-    ):
-        cancel_turn(by_call[call_id])
+def _cancel_spawned_by(owner_id: int, turn_id: UUID) -> None:
+    calls = list(ToolCall.objects.filter(turn_id=turn_id, tool_name=spawned.TOOL).values_list("pk", flat=True))
+    started = {"conversation__owner_id": owner_id, "conversation__spawned_by__in": calls}
+    for turn in Turn.objects.open().filter(**started) if calls else ():
+        cancel_turn(turn)
 
 
 def _cancel_at_rest(turn: Turn, whose: Mapping[str, UUID]) -> bool:
@@ -199,7 +200,7 @@ def delete_conversation(conversation_id: UUID) -> None:
         for turn_id in ended:
             events.publish_end_after_commit(turn_id)
             announcements.turn_ended(turn_id, TurnStatus.CANCELLED, error_code="conversation_deleted")
-        cancel_spawned(owner_id=conversation.owner_id, conversation_id=conversation_id)
+        cancel_spawned(conversation_id)
         outbox.forget_said(conversation_id)
         audit.record(
             "conversation.deleted",

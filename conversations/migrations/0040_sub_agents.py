@@ -23,6 +23,16 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddField(
+            model_name="conversation",
+            name="spawned_in",
+            field=models.UUIDField(
+                blank=True,
+                editable=False,
+                help_text="The conversation that this call was made in.",
+                null=True,
+            ),
+        ),
+        migrations.AddField(
             model_name="deferredmessage",
             name="tainted_by",
             field=models.CharField(
@@ -38,6 +48,14 @@ class Migration(migrations.Migration):
                 condition=models.Q(("spawned_by__isnull", False)),
                 fields=["owner", "spawned_by"],
                 name="spawned_conversations",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="conversation",
+            index=models.Index(
+                condition=models.Q(("spawned_in__isnull", False)),
+                fields=["spawned_in"],
+                name="spawned_in_a_conversation",
             ),
         ),
     ]

@@ -41,6 +41,8 @@ ON_A_SERVER = [["partition_messages"]]
 STARTS = {"serve", "web", "stack"}
 # It asks a host that runs, and opens none.
 ASKS_A_HOST = {"chat"}
+# It reads a folder, and no database.
+READS_A_FOLDER = {"skills"}
 OURS = ("accounts", "tools", "memory", "agent", "conversations", "scheduler", "nanohost", "nanobot_config")
 
 # All of them in one process: a start takes a second.
@@ -73,7 +75,7 @@ def run(folder: Path, commands: list[list[str]] = COMMANDS, **environment: str) 
 
 def test_every_command_of_ours_is_tried():
     ours = {name for name, app in get_commands().items() if str(app).removeprefix("nanohost.") in OURS}
-    assert ours == {command[0] for command in (*COMMANDS[:17], *ON_A_SERVER)} | STARTS | ASKS_A_HOST
+    assert ours == {command[0] for command in (*COMMANDS[:17], *ON_A_SERVER)} | STARTS | ASKS_A_HOST | READS_A_FOLDER
 
 
 def test_a_missing_data_folder_is_named(tmp_path):

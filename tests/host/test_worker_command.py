@@ -100,7 +100,10 @@ def catches(pid: int, number: signal.Signals) -> bool:
         (["--queues", "tools,turns"], "Tools run in workers of their own"),
         pytest.param([], "Tools run in workers of their own", marks=pytest.mark.faults),
         (["--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
-        (["--queues", "turn"], "--queues names no queue: turn; there are: turns, tools, compaction, deliveries."),
+        (
+            ["--queues", "turn"],
+            "--queues names no queue: turn; there are: turns, tools, compaction, deliveries, listeners.",
+        ),
     ],
     ids=["tools and turns", "no queues", "another pool", "no such queue"],
 )

@@ -1182,6 +1182,7 @@ def a_sub_agent() -> Conversation:
     made_for = new_id()
     key = f"{spawned.CHANNEL}{made_for}"
     whose: dict[str, Any] = {"owner_id": turn.owner_id, "agent": turn.conversation.agent, "spawned_by": call.pk}
+    whose["spawned_in"] = turn.conversation_id
     made = Conversation.objects.create(id=made_for, key=key, name="words", cost=0, **whose)
     said("words", conversation=made, request_id="r")
     return made
@@ -1189,8 +1190,8 @@ def a_sub_agent() -> Conversation:
 
 @operation("turn_control.cancel_spawned")
 def cancel_spawned() -> Callable[[], object]:
-    turn = Turn.objects.get(conversation=a_sub_agent())
-    return lambda: turn_control.cancel_spawned(owner_id=turn.owner_id, conversation_id=a_turn().conversation_id)
+    above = a_sub_agent().spawned_in
+    return lambda: turn_control.cancel_spawned(above)
 
 
 @operation("spawned.report")
