@@ -45,6 +45,8 @@ TLS, STARTTLS, PLAIN = "tls", "starttls", "none"
 _PORTS = {("imap", TLS): 993, ("imap", STARTTLS): 143, ("imap", PLAIN): 143}
 _PORTS |= {("smtp", TLS): 465, ("smtp", STARTTLS): 587, ("smtp", PLAIN): 25}
 
+_VALIDITY, _FOLLOWING = re.compile(rb"UIDVALIDITY (\d{1,12})"), re.compile(rb"UIDNEXT (\d{1,12})")
+_SIZE = re.compile(rb"RFC822\.SIZE (\d{1,12})")
 _MESSAGE_ID = re.compile(r"<[^<>\s]{1,900}>")
 
 
@@ -105,8 +107,7 @@ class Mail(Platform):
         if answer != "OK":
             raise Permanent(f"The folder {self.setting('mailbox')} cannot be opened")
         _, told = box.status(f'"{mailbox}"', "(UIDVALIDITY UIDNEXT)")
-        numbers = {name: re.search(rb"%s (\d{1,12})" % name, told[0] or b"") for name in (b"UIDVALIDITY", b"UIDNEXT")}
-        validity, following = numbers[b"UIDVALIDITY"], numbers[b"UIDNEXT"]
+        validity, following = (each.search(told[0] or b"") for each in (_VALIDITY, _FOLLOWING))
         if not (validity and following):
             raise Retry("The mail server does not say how it numbers messages")
         return validity[1].decode(), int(following[1])
@@ -114,7 +115,7 @@ class Mail(Platform):
     def _message(self, box: imaplib.IMAP4, uid: int, validity: str) -> Iterator[Event]:
         """The event that a message is, unless a program has sent it."""
         _, sized = box.uid("FETCH", str(uid), "(RFC822.SIZE)")
-        size = re.search(rb"RFC822\.SIZE (\d{1,12})", b" ".join(each for each in sized if isinstance(each, bytes)))
+        size = _SIZE.search(b" ".join(each for each in sized if isinstance(each, bytes)))
         part = "(BODY.PEEK[])" if size and int(size[1]) <= MAX_BYTES else "(BODY.PEEK[]<0.200000>)"
         _, got = box.uid("FETCH", str(uid), part)
         raw = next((each[1] for each in got if isinstance(each, tuple)), None)
