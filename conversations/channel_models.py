@@ -2,7 +2,6 @@
 
 import re
 from typing import Any, Self
-from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -10,7 +9,7 @@ from django.db import models
 from django.db.models import Q, functions
 
 from agent.models import Agent
-from nanohost.lib.clock import Now, from_now
+from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
 
@@ -253,15 +252,6 @@ class ListenerQuerySet(LeaseQuerySet["Listener"]):
         """Those that nobody listens by, and whose time has come."""
         on_time = Q(run_after=None) | Q(run_after__lte=Now())
         return self.filter(Q(status=ListenerStatus.WAITING) & on_time | Listener.expired())
-
-    def overlooked(self, *, seconds: float, limit: int) -> list[UUID]:
-        """Those that nobody came for within so long, though their time had come."""
-        then = from_now(-seconds)
-        late = Q(run_after=None, notified_at=None, created_at__lt=then) | Q(run_after__lt=then)
-        late |= Q(run_after=None, notified_at__lt=then)
-        waits = Q(status=ListenerStatus.WAITING) & late
-        rows = self.filter(waits | Q(status=ListenerStatus.LISTENING, lease_until__lt=then))
-        return list(rows.order_by("notified_at").values_list("pk", flat=True)[:limit])
 
 
 class Listener(Leased):

@@ -80,6 +80,14 @@ def _settings_of_each() -> str:
     return f"A JSON object. Secrets are named by their variables, CHANNEL_SECRET_…. {' '.join(told)}"
 
 
+def _listener(channel: Channel) -> Listener | None:
+    """Who asks its platform for what is new, if it is one that is asked."""
+    try:
+        return channel.listener
+    except Listener.DoesNotExist:
+        return None
+
+
 @admin.register(Channel)
 class ChannelAdmin(ModelAdmin):
     """How people elsewhere talk to agents. Rows stay when a channel is switched off."""
@@ -88,7 +96,7 @@ class ChannelAdmin(ModelAdmin):
     list_per_page = 50
     list_display = ["name", "kind", "agent", "state", "last_in_at", "last_out_at", "failures"]
     list_filter = ["is_active", "kind"]
-    list_select_related = ["agent"]
+    list_select_related = ["agent", "listener"]
     search_fields_of_editors = ["name"]
     readonly_fields = [
         *("state", "address", "shown_settings", "people", "sent", "last_in_at", "last_out_at", "held_until"),
@@ -105,14 +113,14 @@ class ChannelAdmin(ModelAdmin):
             return "waits, since the platform has asked for time"
         if channel.error:
             return f"the last message did not go out: {excerpt(channel.error, 200)}"
-        if (listener := Listener.objects.filter(channel=channel).first()) and listener.error:
+        if (listener := _listener(channel)) and listener.error:
             return f"nothing comes in: {excerpt(listener.error, 200)}"
         return "works" if channel.last_in_at or channel.last_out_at else "nothing has come in or gone out yet"
 
     @admin.display(description="address for what comes in")
     def address(self, channel: Channel) -> str:
         """Where its platform tells of events; of those that are asked, who asks."""
-        if listener := Listener.objects.filter(channel=channel).first():
+        if listener := _listener(channel):
             who = f", by worker {listener.worker}" if listener.status == ListenerStatus.LISTENING else ""
             at = f"; it last answered at {listener.heard_at:%Y-%m-%d %H:%M} UTC" if listener.heard_at else ""
             return f"none: its platform is asked for what is new{who}{at}"

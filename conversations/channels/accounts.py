@@ -22,7 +22,7 @@ from conversations.channel_models import (
     SenderState,
     Unknown,
 )
-from conversations.channels.base import Account, Event, Platform, SecretNotSet
+from conversations.channels.base import EVERYBODY, Account, Event, Platform, SecretNotSet
 from conversations.channels.fields import SECRET_NAME
 from conversations.channels.registry import NoSuchPlatform, platform_of
 from conversations.deliveries import signatures
@@ -42,8 +42,6 @@ PAIRING_SECONDS = 15 * 60
 PAIR = "/pair "
 # So many of those who were refused are kept a channel, the latest.
 MAX_REFUSED = 1000
-
-EVERYBODY = "*"
 
 # Seconds for which a process takes what it has read for what there is.
 READ_AGAIN_AFTER = 1.0

@@ -12,6 +12,9 @@ from conversations.attachments.parts import SentFile
 from conversations.channels.fields import Setting, check_settings
 from nanohost.lib.errors import Problem
 
+# In the list of who may write.
+EVERYBODY = "*"
+
 # Seconds within which a platform that is asked for news has to answer.
 ASK_SECONDS = 40.0
 

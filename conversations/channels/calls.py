@@ -49,12 +49,14 @@ def ask(
     """Ask for something, which may be asked again; returns the answer, whatever its status. Raises :class:`Retry` if
     there is none, :class:`Permanent` where none can be."""
     asked = f"{url}?{urlencode(query)}" if query else url
-    given = dict(headers or {}) | ({"Content-Type": "application/json; charset=utf-8"} if body is not None else {})
-    told = {} if body is None else {"method": "POST", "body": _as_json(body)}
+    given, told = dict(headers or {}), b""
+    if body is not None:
+        given, told = {"Content-Type": "application/json; charset=utf-8"} | given, _as_json(body)
+    method = "GET" if body is None else "POST"
     try:
-        return fetch(asked, policy=allowed(), headers=given, seconds=seconds, most=MAX_NEWS, **told)  # type: ignore[arg-type]
+        return fetch(asked, policy=allowed(), method=method, headers=given, body=told, seconds=seconds, most=MAX_NEWS)
     except NotFetched as error:
-        raise _once_more(failure_of(error)) from None
+        raise once_more(failure_of(error)) from None
 
 
 def file(url: str, *, name: str, headers: Mapping[str, str] | None = None) -> SentFile:
@@ -64,7 +66,7 @@ def file(url: str, *, name: str, headers: Mapping[str, str] | None = None) -> Se
     except NotFetched as error:
         if error.rule == "http:size":
             raise Permanent(f"A file is larger than {MAX_FILE_BYTES} bytes") from None
-        raise _once_more(failure_of(error)) from None
+        raise once_more(failure_of(error)) from None
     try:
         judge(answer)
     except InDoubt as error:
@@ -124,7 +126,8 @@ def wait_in(value: Any, *, unit: float = 1.0) -> float:
     return min(max(value * unit, 0.0), MAX_WAIT)
 
 
-def _once_more(error: Exception) -> Exception:
+def once_more(error: Exception) -> Exception:
+    """What a failure means for something that may be done again, whatever has become of it."""
     return Retry(str(error)) if isinstance(error, InDoubt) else error
 
 

@@ -15,6 +15,7 @@ from markdown_it.token import Token
 # A text that takes long to parse goes out as it is.
 MAX_CHARS = 20_000
 
+# Of links.
 _SAFE = ("http://", "https://", "mailto:", "tel:")
 
 
@@ -66,8 +67,15 @@ def _picture(renderer: object, tokens: Sequence[Token], index: int, options: obj
     )
 
 
+class _Markdown(MarkdownIt):
+    """CommonMark, of whose links only those count that name a scheme which is safe to follow; others are text."""
+
+    def validateLink(self, url: str) -> bool:  # noqa: N802 -- markdown-it's name
+        return url.lower().startswith(_SAFE)
+
+
 def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    return _Markdown("commonmark", {"html": False}).enable(["table", "strikethrough"])
 
 
 @cache
@@ -149,21 +157,18 @@ class _Writer:
                     stack[-1] = (stack[-1][0], stack[-1][1] + _around(dialect.escape(token.content), dialect.code))
                 case "image":
                     words = dialect.escape(token.content or "picture")
-                    stack[-1] = (stack[-1][0], stack[-1][1] + self._link(words, str(token.attrGet("src") or "")))
+                    stack[-1] = (stack[-1][0], stack[-1][1] + dialect.link(words, str(token.attrGet("src") or "")))
                 case "link_open":
                     stack.append((str(token.attrGet("href") or ""), ""))
                 case "strong_open" | "em_open" | "s_open":
                     stack.append((token.type.removesuffix("_open"), ""))
                 case "link_close":
                     address, written = stack.pop()
-                    stack[-1] = (stack[-1][0], stack[-1][1] + self._link(written, address))
+                    stack[-1] = (stack[-1][0], stack[-1][1] + dialect.link(written, address))
                 case "strong_close" | "em_close" | "s_close":
                     kind, written = stack.pop()
                     stack[-1] = (stack[-1][0], stack[-1][1] + _around(written, dialect.marks[kind]))
         return stack[0][1]
-
-    def _link(self, written: str, address: str) -> str:
-        return self._dialect.link(written, address) if address.startswith(_SAFE) else written
 
 
 def _end_of(tokens: Sequence[Token], at: int) -> int:

@@ -96,6 +96,12 @@ def one_of(*choices: str) -> Callable[[Any], None]:
     return check
 
 
+def groups(what: str) -> Setting:
+    """The setting that says which messages of groups, as the platform calls them, wake the agent."""
+    words = f"which messages of {what} wake the agent"
+    return Setting(name="groups", words=words, check=one_of("mention", "all"), default="mention")
+
+
 def seconds(least: int, most: int) -> Callable[[Any], None]:
     """A whole number of seconds."""
 

@@ -180,7 +180,7 @@ class Mail(Platform):
                 with suppress(OSError, imaplib.IMAP4.error):
                     box.shutdown()
         except NotFetched as error:
-            raise _once_more(calls.failure_of(error)) from None
+            raise calls.once_more(calls.failure_of(error)) from None
         except imaplib.IMAP4.abort as error:
             raise Retry(f"The mail server broke off: {_words(error)}") from None
         except imaplib.IMAP4.error as error:
@@ -207,25 +207,26 @@ class Mail(Platform):
         return message_id
 
     def _hand_over(self, message: EmailMessage, recipient: str) -> None:
-        security, is_said = self.setting("security"), False
+        security, is_said, is_taken = self.setting("security"), False, False
         try:
-            server = _Smtp(*self._server("smtp"), security)
-            with server:
+            with _Smtp(*self._server("smtp"), security) as server:
                 if security == STARTTLS:
                     server.starttls(context=ssl.create_default_context())
                 server.ehlo()
                 if server.has_extn("auth"):
                     server.login(self.setting("user") or self.setting("address"), self.secret("password"))
-                server.mail(self.setting("address"))
+                _judge(*server.mail(self.setting("address")))
                 _judge(*server.rcpt(recipient))
                 is_said = True
                 _judge(*server.data(message.as_bytes()))
-                is_said = False  # a connection that breaks now breaks behind the server's yes
+                is_taken = True
         except NotFetched as error:
-            raise _once_more(calls.failure_of(error)) from None
-        except smtplib.SMTPResponseException as error:
-            raise _failure(error.smtp_code, error.smtp_error) from None
+            raise calls.once_more(calls.failure_of(error)) from None
         except (OSError, smtplib.SMTPException) as error:
+            if is_taken:  # whatever goes wrong behind the server's yes
+                return
+            if isinstance(error, smtplib.SMTPResponseException):
+                raise _failure(error.smtp_code, error.smtp_error) from None
             told = f"The mail server broke off: {_words(error)}"
             raise (InDoubt if is_said else Retry)(told) from None
 
@@ -279,10 +280,6 @@ def _failure(code: int, answer: bytes | str) -> Exception:
     words = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
     told = f"The mail server answered {code}: {words[:300]}"
     return Permanent(told, status=code) if code >= 500 else Retry(told, status=code)
-
-
-def _once_more(error: Exception) -> Exception:
-    return Retry(str(error)) if isinstance(error, InDoubt) else error
 
 
 def _words(error: BaseException) -> str:

@@ -10,14 +10,13 @@ from urllib.parse import quote
 from conversations.attachments.parts import SentFile
 from conversations.channel_models import MAX_PLATFORM_ID
 from conversations.channels import calls, dialects, fields
-from conversations.channels.base import Capabilities, Event, Heard, OutgoingMessage, Permanent, Platform
+from conversations.channels.base import EVERYBODY, Capabilities, Event, Heard, OutgoingMessage, Permanent, Platform
 from conversations.channels.calls import at, list_at, text_at
 from conversations.channels.fields import Setting
 from tools.outbound.client import Answer
 
 # Seconds for which the server waits for something to happen.
 WAITS = 25
-EVERYBODY = "*"
 MEDIA = ("m.image", "m.file", "m.audio", "m.video")
 
 # What a sync is to tell: messages and reactions, and of rooms no more than their invitations.
@@ -37,12 +36,7 @@ class Matrix(Platform):
         Setting(name="server", words="the homeserver's address", check=fields.url, is_needed=True),
         Setting(name="user", words="the agent's user, such as @agent:example.org", check=fields.text, is_needed=True),
         Setting(name="token", words="the variable that has its access token", check=fields.secret, is_needed=True),
-        Setting(
-            name="groups",
-            words="which messages of rooms with more than two people wake the agent",
-            check=fields.one_of("mention", "all"),
-            default="mention",
-        ),
+        fields.groups("rooms with more than two people"),
     )
 
     @classmethod

@@ -47,12 +47,7 @@ class Slack(Platform):
             check=fields.secret,
             is_needed=True,
         ),
-        Setting(
-            name="groups",
-            words="which messages of channels wake the agent",
-            check=fields.one_of("mention", "all"),
-            default="mention",
-        ),
+        fields.groups("channels"),
         Setting(name="server", words="the Web API's address", check=fields.url, default=SERVER),
     )
 

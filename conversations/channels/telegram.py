@@ -50,12 +50,7 @@ class Telegram(Platform):
             check=fields.secret,
         ),
         Setting(name="username", words="the bot's, without @, by which groups mention it", check=fields.text),
-        Setting(
-            name="groups",
-            words="which messages of groups wake the agent",
-            check=fields.one_of("mention", "all"),
-            default="mention",
-        ),
+        fields.groups("groups"),
         Setting(name="server", words="the Bot API's address", check=fields.url, default=SERVER),
     )
 

@@ -26,7 +26,7 @@ from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import RELEASED, backoff
+from nanohost.lib.lease import NOTIFIED_FOR, RELEASED, backoff
 from nanohost.lib.redaction import redact_head
 from nanohost.lib.text import storable
 
@@ -100,13 +100,15 @@ def take(hold: Hold, heard: Heard) -> Hold | None:
 
 
 def put_off(hold: Hold, error: str, *, seconds: float) -> None:
-    """Let go of it for a while; it is found by a sweep then."""
+    """Let go of it for a while; a sweep finds it as soon as that is over."""
     Listener.objects.held(hold.id, hold.fence).update(
         status=ListenerStatus.WAITING,
         failures=hold.failures + 1,
         error=_words(error),
+        lease_until=None,
         run_after=from_now(seconds),
-        **RELEASED,
+        # A sweep leaves alone for a while what somebody was notified of.
+        notified_at=from_now(seconds - NOTIFIED_FOR),
     )
 
 

@@ -14,7 +14,6 @@ from agent.models import DEFAULT_AGENT, Agent
 from conversations.channel_models import Channel, Listener
 from conversations.channels import accounts
 from conversations.engine import listener
-from nanohost.lib import env
 from tests.support.http_peer import Answer, Asked, HttpPeer
 from tests.support.imap_server import ImapServer
 from tests.support.mail_server import MailServer
@@ -43,9 +42,6 @@ def make_channel(owner: Any, kind: str, settings: Mapping[str, Any], **values: A
     """An account of a platform, by which anna may write."""
     agent = Agent.objects.get(name=DEFAULT_AGENT)
     given: dict[str, Any] = {"name": "shop", "kind": kind, "agent": agent, "owner": owner, "allow_from": ["anna"]}
-    for name, value in SECRETS.items():
-        env.have_redacted([name])
-        assert env.secret(name) == value
     made, _ = accounts.make(**given | {"settings": dict(settings)} | values)
     return made
 
@@ -115,9 +111,9 @@ class TelegramServer(HttpPeer):
         self.tells(text, message_thread_id=9, is_topic_message=True)
         return "9"
 
-    def tells_a_file(self, name: str, data: bytes) -> None:
+    def tells_a_file(self, name: str, data: bytes, text: str = "Read this") -> None:
         self.files["file-1"] = data
-        said = {"caption": "Read this", "document": {"file_id": "file-1", "file_name": name}}
+        said = {"caption": text, "document": {"file_id": "file-1", "file_name": name}}
         message = self.message_of("", "anna", "42") | said
         del message["text"]
         self._tell(None, message=message)
@@ -241,10 +237,10 @@ class SlackServer(HttpPeer):
         self.tells(text, thread_ts="1500000000.000001")
         return "1500000000.000001"
 
-    def tells_a_file(self, name: str, data: bytes) -> None:
+    def tells_a_file(self, name: str, data: bytes, text: str = "Read this") -> None:
         self.files[name] = data
         file = {"name": name, "url_private_download": f"{self.url}/files/{name}"}
-        self.tells("Read this", subtype="file_share", files=[file])
+        self.tells(text, subtype="file_share", files=[file])
 
     def edits(self, text: str) -> str:
         now = {"user": "anna", "text": text, "ts": "1600000000.000000"}
@@ -354,10 +350,10 @@ class MatrixServer(HttpPeer):
         self.tells(text, **{"m.relates_to": {"rel_type": "m.thread", "event_id": "$root"}})
         return "$root"
 
-    def tells_a_file(self, name: str, data: bytes) -> None:
+    def tells_a_file(self, name: str, data: bytes, text: str = "Read this") -> None:
         self.files["media-1"] = data
         address = "mxc://example.org/media-1"
-        self._tell("42", "anna", {"msgtype": "m.file", "body": "Read this", "filename": name, "url": address})
+        self._tell("42", "anna", {"msgtype": "m.file", "body": text, "filename": name, "url": address})
 
     def edits(self, text: str) -> str:
         relation = {"rel_type": "m.replace", "event_id": "$event-0"}
@@ -447,8 +443,8 @@ class MailHouse:
         self.mail(text, References="<root@example.com> <between@example.com>", In_Reply_To="<between@example.com>")
         return "<root@example.com>"
 
-    def tells_a_file(self, name: str, data: bytes) -> None:
-        parts = "--b\r\nContent-Type: text/plain\r\n\r\nRead this\r\n"
+    def tells_a_file(self, name: str, data: bytes, text: str = "Read this") -> None:
+        parts = f"--b\r\nContent-Type: text/plain\r\n\r\n{text}\r\n"
         parts += f'--b\r\nContent-Type: text/plain\r\nContent-Disposition: attachment; filename="{name}"\r\n\r\n'
         self.mail(
             f"{parts}{data.decode()}\r\n--b--", **{"MIME-Version": "1.0", "Content-Type": "multipart/mixed; boundary=b"}

@@ -13,11 +13,13 @@ TAKEN = "250 Message accepted for delivery"
 
 
 class MailServer:
-    """Takes each message unless it is told otherwise. ``to_recipient``, ``to_message``: what it answers to each.
-    ``password``: what it takes from whoever signs in, if anybody must; ``hangs``: it never answers a message."""
+    """Takes each message unless it is told otherwise. ``to_recipient``, ``to_message``, ``to_goodbye``: what it answers
+    to each. ``password``: what it takes from whoever signs in, if anybody must; ``hangs``: it never answers a
+    message."""
 
     def __init__(self) -> None:
         self.to_recipient = self.to_message = TAKEN
+        self.to_goodbye = "221 Bye"
         self.password: bytes | None = None
         self.hangs = False
         # What it answers to the next messages, before it goes on as ever; "reset" ends the connection instead.
@@ -53,6 +55,11 @@ class MailServer:
         if self.to_recipient == TAKEN:
             envelope.rcpt_tos.append(address)
         return self.to_recipient
+
+    async def handle_QUIT(  # noqa: N802 -- aiosmtpd's name
+        self, server: SMTP, session: Session, envelope: Envelope
+    ) -> str:
+        return self.to_goodbye
 
     async def handle_DATA(  # noqa: N802 -- aiosmtpd's name
         self, server: SMTP, session: Session, envelope: Envelope

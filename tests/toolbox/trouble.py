@@ -129,15 +129,15 @@ def leave_a_thread() -> None:
 def _hide_what_is_left() -> None:
     """From the child's own look at itself."""
     child = sys.modules["__main__"]
-    child._has_left_something = lambda: False  # type: ignore[attr-defined]
-    child._condition = _LikeAny  # type: ignore[attr-defined]
-    child._is_changed = lambda code: False  # type: ignore[attr-defined]
+    child._has_left_something = lambda: False  # type: ignore[attr-defined]  # a module has any name
+    child._condition = _LikeAny  # type: ignore[attr-defined]  # the same
+    child._is_changed = lambda code: False  # type: ignore[attr-defined]  # the same
 
 
 class _LikeAny:
     """As it was, whatever it was."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python has it where there is __eq__ alone
 
     def __eq__(self, other: object) -> bool:
         return True

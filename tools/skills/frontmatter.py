@@ -16,7 +16,9 @@ import yaml
 MAX_BYTES = 64 * 1024
 MAX_FRONTMATTER_CHARS = 8 * 1024
 # The bounds of the Agent Skills specification.
-MAX_NAME_CHARS, MAX_DESCRIPTION_CHARS, MAX_COMPATIBILITY_CHARS = 64, 1024, 500
+MAX_NAME_CHARS, MAX_DESCRIPTION_CHARS = 64, 1024
+# What else may stand there, for people, with its bound.
+_CHECKED = {"license": 1024, "compatibility": 500, "allowed-tools": 1024}
 
 _NAME = re.compile(r"[a-z0-9-]{1,64}")
 # Under which of the metadata nanobot's own entries stand.
@@ -38,9 +40,6 @@ class Skill:
     always: bool = False
     bins: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    license: str = ""
-    compatibility: str = ""
-    allowed_tools: str = ""
 
 
 class _Loader(yaml.BaseLoader):
@@ -101,6 +100,8 @@ def _skill(folder: str, values: Mapping[str, Any], body: str) -> Skill:
     description = " ".join(_text(values, "description", MAX_DESCRIPTION_CHARS).split())
     if not description:
         raise BadSkill("description is missing: it says what the skill does, and when to use it.")
+    for key, most in _CHECKED.items():
+        _text(values, key, most)
     own = _of_nanobot(values.get("metadata"))
     requires = own.get("requires")
     requires = requires if isinstance(requires, dict) else {}
@@ -111,9 +112,6 @@ def _skill(folder: str, values: Mapping[str, Any], body: str) -> Skill:
         always="true" in (str(values.get("always")).lower(), str(own.get("always")).lower()),
         bins=_names(requires, "bins"),
         variables=_names(requires, "env"),
-        license=_text(values, "license", MAX_DESCRIPTION_CHARS),
-        compatibility=_text(values, "compatibility", MAX_COMPATIBILITY_CHARS),
-        allowed_tools=_text(values, "allowed-tools", MAX_DESCRIPTION_CHARS),
     )
 
 
