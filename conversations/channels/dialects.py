@@ -60,11 +60,7 @@ def _html() -> MarkdownIt:
 def _picture(renderer: object, tokens: Sequence[Token], index: int, options: object, env: object) -> str:
     token = tokens[index]
     address, words = str(token.attrGet("src") or ""), token.content or "picture"
-    return (
-        f'<a href="{html.escape(address)}">{html.escape(words)}</a>'
-        if address.startswith(_SAFE)
-        else html.escape(words)
-    )
+    return f'<a href="{html.escape(address)}">{html.escape(words)}</a>'
 
 
 class _Markdown(MarkdownIt):
