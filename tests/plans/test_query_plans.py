@@ -19,7 +19,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
-from django.test import Client
+from django.test import Client, TestCase
 from django.utils import timezone
 
 import tools.approvals
@@ -1194,6 +1194,13 @@ def cancel_spawned() -> Callable[[], object]:
     return lambda: turn_control.cancel_spawned(above)
 
 
+@operation("turn_control.cancel_turn of one with sub-agents")
+def cancel_turn_with_sub_agents() -> Callable[[], object]:
+    above = Turn.objects.get(pk=ToolCall.objects.get(pk=a_sub_agent().spawned_by).turn_id)
+    Turn.objects.filter(pk=above.pk).update(status=TurnStatus.QUEUED, ended_at=None)
+    return lambda: turn_control.cancel_turn(above)
+
+
 @operation("spawned.report")
 def report_of_a_sub_agent() -> Callable[[], object]:
     turn = Turn.objects.select_related("conversation").get(conversation=a_sub_agent())
@@ -1878,7 +1885,7 @@ def look_twice(prepare: Callable[[], Callable[[], object]], bound: Bound) -> lis
 def run(prepare: Callable[[], Callable[[], object]]) -> list[Statement]:
     with transaction.atomic():
         act = prepare()
-        with explained() as statements:
+        with explained() as statements, TestCase.captureOnCommitCallbacks(execute=True):
             act()
         transaction.set_rollback(True)
     return statements

@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
 from agent.spending import book
+from conversations.channels import accounts
 from conversations.deliveries import endpoints
 from conversations.engine import steps
 from conversations.engine.turns import claim_and_load
@@ -42,6 +43,7 @@ def chat(owner, conversation, tool_settings, monkeypatch) -> Callable[[], Turn]:
 def statements(do: Callable[[], object]) -> list[str]:
     """What is asked of the database, without what begins and ends transactions, or is asked once a second."""
     endpoints.wanted()
+    accounts.names()
     with CaptureQueriesContext(connection) as asked:
         do()
     every = [query["sql"] for query in asked.captured_queries]
