@@ -23,7 +23,7 @@ from unfold.widgets import (
     UnfoldAdminTextareaWidget,
 )
 
-from agent import simulator
+from agent import files, simulator
 from agent.llm.providers import PROVIDERS
 from agent.models import (
     DEFAULT_AGENT,
@@ -219,8 +219,12 @@ class AgentAdmin(ModelAdmin):
             {"fields": ["max_tool_rounds", "max_turn_tokens", "memory_window", "context_window", "output_reserve"]},
         ),
         ("Retention", {"fields": [_days_of(name) for name in RETAINED]}),
+        ("Files", {"fields": ["workspaces"]}),
         ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
     ]
+
+    def get_urls(self) -> list[Any]:
+        return [*files.urls(), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         unguarded = list(Agent.objects.filter(taint=Taint.OFF).values("pk", "name"))
@@ -228,7 +232,7 @@ class AgentAdmin(ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         # Clients and the audit of tool calls know an agent by its name.
-        return ["version", "versions", "created_at", "updated_at", *(["name"] if obj else [])]
+        return ["version", "versions", "workspaces", "created_at", "updated_at", *(["name"] if obj else [])]
 
     def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
         obj.save_version(by=request.user.get_username())
@@ -252,6 +256,11 @@ class AgentAdmin(ModelAdmin):
         if obj and obj.name == DEFAULT_AGENT:
             return False  # conversations start with it where none is named
         return super().has_delete_permission(request, obj)
+
+    @admin.display(description="its owners' files")
+    def workspaces(self, agent: Agent) -> str:
+        address = reverse("admin:agent_agent_files", args=[agent.pk]) if agent.pk else ""
+        return format_html('<a href="{}">View files</a>', address) if address else "–"
 
     @admin.display(description="model")
     def model_asked(self, agent: Agent) -> str:

@@ -324,6 +324,8 @@ SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 # The gateway bounds the body before Django sees it; this bound is for what does not come through it.
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(MAX_MESSAGE_BYTES, MAX_FILE_BODY_BYTES)
+# The body is in memory already; there may be no disk to put a file of a form on.
+FILE_UPLOAD_MAX_MEMORY_SIZE = DATA_UPLOAD_MAX_MEMORY_SIZE
 
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces

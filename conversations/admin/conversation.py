@@ -20,6 +20,7 @@ from django.utils.html import format_html
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST
 
+from agent import files
 from agent.spending.money import told_money
 from conversations import pins, search, summaries
 from conversations.access import READERS
@@ -189,6 +190,8 @@ class ConversationAdmin(GrowingAdmin):
         told |= {"may_delete": self.has_delete_permission(request)}
         told |= {"owner": shown(conversation.owner.get_username()), "title": name_of(conversation), "opts": self.opts}
         told |= {"cost": told_money(conversation.cost, settings.CURRENCY)}
+        if request.user.has_perms(files.READERS):
+            told["files"] = files.address_of(agent_id=conversation.agent_id, owner_id=conversation.owner_id)
         context = self.admin_site.each_context(request) | told
         return TemplateResponse(request, "admin/conversations/transcript.html", context)
 

@@ -438,7 +438,7 @@ _MAY_HAVE_FILES = re.compile(
     r"/api/v1/conversations/[0-9a-fA-F-]{32,36}/(?:chat|turns|messages)"
     r"|/v1/(?:chat/completions|responses(?:/(?:input_tokens|compact))?|conversations(?:/[^/]{1,64}/items)?)"
 )
-_IS_A_FILE = re.compile(r"/api/v1/agents/[^/]{1,64}/files/.+")
+_IS_A_FILE = re.compile(r"/api/v1/agents/[^/]{1,64}/files/.+|/admin/agent/agent/[0-9]{1,18}/files/[0-9]{1,18}/put/")
 
 
 def _most_bytes(path: str) -> int:

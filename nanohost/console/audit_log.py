@@ -51,6 +51,7 @@ ACTIONS = (
         "file.put",
         "file.deleted",
         "file.undone",
+        "file.taken",
         "memory.trusted",
         "memory.restored",
         "memory.dismissed",

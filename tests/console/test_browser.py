@@ -212,6 +212,8 @@ def side(visitor):
 # What is one click from a row, or asks before it acts.
 MORE = {
     "agent-all-about-it": "/admin/agent/agent/1/whole/",
+    "agent-files": "/admin/agent/agent/1/files/",
+    "agent-files-of-an-owner": "/admin/agent/agent/1/files/1/",
     "simulator": "/admin/tools/toolsetting/simulate/",
     "queue-pause": "/admin/queue/intake/",
     "user-delete": "/admin/auth/user/1/delete/",
@@ -345,6 +347,24 @@ def test_what_a_model_was_sent_is_shown_byte_by_byte(boss, console):
     expect(page.locator("#sent details").last).to_contain_text("<untrusted>")
     page.get_by_role("link", name="Call 1").click()
     expect(page.get_by_role("heading", name="Model call 1 of 2")).to_be_visible()
+
+
+def test_files_are_put_taken_removed_and_undone_where_they_are_seen(boss, tmp_path):
+    page, content = boss.page, b"<script>document.title = 'taken'</script>" + bytes(3_000_000)
+    (tmp_path / "plan.html").write_bytes(content)
+    page.goto("/admin/agent/agent/1/files/1/")
+    page.get_by_label("File", exact=True).set_input_files(tmp_path / "plan.html")
+    page.get_by_role("button", name="Put it there").click()
+    expect(page.get_by_text("plan.html was put there.")).to_be_visible()
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="plan.html").click()
+    assert Path(waiting.value.path()).read_bytes() == content
+    page.get_by_role("button", name="Remove plan.html").click()
+    expect(page.get_by_text("plan.html was removed.")).to_be_visible()
+    expect(page.get_by_role("link", name="plan.html")).to_have_count(0)
+    page.get_by_label("A file that was removed or changed within a day").fill("plan.html")
+    page.get_by_role("button", name="Undo its last change").click()
+    expect(page.get_by_role("link", name="plan.html")).to_be_visible()
 
 
 @of_the_page

@@ -1793,6 +1793,8 @@ def console_paths() -> Iterator[tuple[str, str]]:
             yield f"{figure['link']} of {window}", figure["link"]
     yield from audit_paths()
     yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
+    yield "owners with files", f"/admin/agent/agent/{turn.conversation.agent_id}/files/"
+    yield "files of an owner", f"/admin/agent/agent/{turn.conversation.agent_id}/files/{turn.owner_id}/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
     for state in ("all", "running", "waiting", "queued", "held"):
         yield f"queue, {state}", f"/admin/queue/?state={state}"

@@ -57,7 +57,7 @@ HOSTILE = "<script>alert('1')</script>"
 READ = {
     "admin:conversations_conversation": ["transcript", "json", "jsonl"],
     "admin:conversations_turn": ["sent"],
-    "admin:agent_agent": ["whole"],
+    "admin:agent_agent": ["whole", "files"],
 }
 # And those of a model.
 READ_OF_MODEL = {

@@ -3,8 +3,12 @@ each change. What they put there is untrusted, as all that the agent has not wri
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings
 
 from nanohost.accounts import audit, holds
 from nanohost.lib.errors import InvalidRequest, NotFound
@@ -27,6 +31,20 @@ def read(*, agent: str, owner_id: int, path: str) -> bytes:
     """A file's content, with as many bytes as a file may have at most."""
     with _opened(agent, owner_id, path) as workspace:
         return workspace.read(path)
+
+
+def take(*, agent: str, owner_id: int, path: str) -> bytes:
+    """The same for somebody else than the owner: that they have it is in the log."""
+    content = read(agent=agent, owner_id=owner_id, path=path)
+    _record("file.taken", agent, owner_id, path, bytes=len(content), sha256=_hash(content))
+    return content
+
+
+def owners(agent: str) -> list[int]:
+    """Those that the agent has a workspace for, by id; nobody where all share one."""
+    folder = Path(settings.WORKSPACES_DIR) / agent
+    names = os.listdir(folder) if folder.is_dir() else ()
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 19)
 
 
 def put(*, agent: str, owner_id: int, path: str, content: bytes) -> bool:
