@@ -4,7 +4,7 @@ Nothing of what they are given is run. What keeps them in the folder is the kern
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +13,9 @@ from django.conf import settings
 from pydantic import Field
 
 from tools.registry import Caller, Untrusted, tool
-from tools.workspace import beneath, text
+from tools.workspace import beneath, documents, text
 from tools.workspace.errors import PathRefused
-from tools.workspace.globs import matches
+from tools.workspace.globs import is_within, matches
 from tools.workspace.store import Entry, Workspace, entries_of, open_workspace, walk
 from tools.workspace.store import read_file as read_content
 
@@ -89,6 +89,11 @@ def read_file(
         offset: The first line, counted from 1.
         limit: How many lines at most.
     """
+    with _named(path):
+        document = documents.read(caller, path)
+    if document:
+        result = text.shown(document.text, offset=offset, limit=limit)
+        return _learnt(result, document.tainted_by) if document.tainted_by else result
     with _place(caller, path) as place:
         content = read_content(place.folder, place.parts)
         result = text.shown(text.decoded(content), offset=offset, limit=limit)
@@ -103,8 +108,10 @@ def write_file(caller: Caller, path: str, content: str) -> str:
         path: The file, such as notes/today.md.
         content: All of its text.
     """
+    written = _encoded(content)
+    if told := _changed(caller, path, lambda before: content):
+        return told
     with _workspace(caller, path) as workspace:
-        written = _encoded(content)
         was_there = workspace.write(path, written, trusted=not caller.tainted_by)
     if not was_there:
         return f"Written: a new file of {len(written)} bytes."
@@ -122,22 +129,35 @@ def edit_file(caller: Caller, path: str, old_text: str, new_text: str) -> str:
     """
     if not old_text:
         raise ValueError("old_text is empty: there is nothing to replace. write_file writes a whole file.")
+    old, new = _encoded(old_text), _encoded(new_text)
+    if told := _changed(caller, path, lambda before: _edited(before.encode(), old, new).decode()):
+        return told
     with _workspace(caller, path) as workspace:
         before = workspace.read(path)
         text.decoded(before)  # which says what is no text
-        old, new = _encoded(old_text), _encoded(new_text)
-        # Overlapping ones count: which of two is meant is not known.
-        first = before.find(old)
-        if first < 0:
-            raise ValueError("old_text does not stand in the file; nothing was changed. Read the file again.")
-        if before.find(old, first + 1) >= 0:
-            raise ValueError("old_text stands in the file more than once; nothing was changed. Name more of it.")
-        after = before[:first] + new + before[first + len(old) :]
+        after = _edited(before, old, new)
         if after == before:
             return "The file has this text already."
         trusted = not caller.tainted_by and workspace.is_trusted(path, before)
         workspace.write(path, after, trusted=trusted, expected=before)
     return "Edited. undo_file gives back what was there, for a day."
+
+
+def _edited(before: bytes, old: bytes, new: bytes) -> bytes:
+    # Overlapping ones count: which of two is meant is not known.
+    first = before.find(old)
+    if first < 0:
+        raise ValueError("old_text does not stand in the file; nothing was changed. Read the file again.")
+    if before.find(old, first + 1) >= 0:
+        raise ValueError("old_text stands in the file more than once; nothing was changed. Name more of it.")
+    return before[:first] + new + before[first + len(old) :]
+
+
+def _changed(caller: Caller, path: str, made_of: Callable[[str], str]) -> str | None:
+    """What is told of a document that was changed; None if the path is no document's."""
+    if not path.startswith("/") and is_within(beneath.parts_of(path), settings.WORKSPACE_PROTECTED_PATHS):
+        return None  # who would write the file says so
+    return documents.change(caller, path, made_of)
 
 
 @tool(permissions=["FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"])
@@ -162,11 +182,20 @@ def list_dir(caller: Caller, path: str = "") -> str:
     Args:
         path: The folder; empty for the whole workspace's own.
     """
-    with _place(caller, path) as place, beneath.open_folder(place.folder, place.parts) as folder:
-        entries = entries_of(folder, place.parts)
-        lines = [_line(entry) for entry in entries[:MAX_LISTED]]
-        if len(entries) > MAX_LISTED:
-            lines.append(f"[{MAX_LISTED} of {len(entries)}]")
+    with _place(caller, path) as place:
+        kept = documents.in_folder(caller, path)
+        try:
+            with beneath.open_folder(place.folder, place.parts) as folder:
+                entries = entries_of(folder, place.parts)
+        except FileNotFoundError:
+            if not kept:
+                raise
+            entries = []
+        found = {_name(entry): _line(entry) for entry in entries}
+        found |= {name: f"{name}/" if size is None else f"{name}\t{size}" for name, size in kept.items()}
+        lines = [found[name] for name in sorted(found)[:MAX_LISTED]]
+        if len(found) > MAX_LISTED:
+            lines.append(f"[{MAX_LISTED} of {len(found)}]")
         result = "\n".join(lines) or "[the folder is empty]"
         return result if all(map(place.knows, entries)) else _of_file(result, path or "the workspace")
 
@@ -204,8 +233,12 @@ def search_files(caller: Caller, query: str = "", path: str = "", pattern: str =
         return shown if trusted else _of_file(shown, path or "the workspace")
 
 
+def _name(entry: Entry) -> str:
+    return entry.path.rpartition("/")[2]
+
+
 def _line(entry: Entry) -> str:
-    name = entry.path.rpartition("/")[2]
+    name = _name(entry)
     if entry.kind == "folder":
         return f"{name}/"
     return f"{name}\t{entry.size}" if entry.kind == "file" else f"{name}\t[a link or no regular file]"
@@ -216,6 +249,10 @@ def _encoded(content: str) -> bytes:
         return content.encode()
     except UnicodeEncodeError:
         raise ValueError("The text has half of a character (a lone surrogate).") from None
+
+
+def _learnt(result: str, tainted_by: str) -> Untrusted:
+    return Untrusted(result, by=f"memory, learnt in {tainted_by[:100]}")
 
 
 def _of_file(result: str, path: str) -> Untrusted:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from tools.workspace import beneath
+from tools.workspace import beneath, documents
 from tools.workspace.errors import Full, PathRefused, Protected
 from tools.workspace.globs import is_within
 
@@ -430,6 +430,7 @@ def _may_be_changed(path: str) -> Parts:
         raise PathRefused("The path names no file.")
     if is_within(parts, settings.WORKSPACE_PROTECTED_PATHS):
         raise Protected(f"{'/'.join(parts)} is protected: it can be read, and is not changed.")
+    documents.refuse(parts)
     return parts
 
 
