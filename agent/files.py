@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
@@ -55,7 +54,7 @@ def urls() -> list[Any]:
 def _owners(request: HttpRequest, pk: int) -> HttpResponse:
     """Whom the agent has a workspace for."""
     agent = _agent(request, pk)
-    if settings.WORKSPACE_SHARED:
+    if people.is_shared():
         return redirect("admin:agent_agent_folder", pk, SHARED)
     ids = people.owners(agent.name)
     users: Any = get_user_model()._default_manager
@@ -70,7 +69,7 @@ def _folder(request: HttpRequest, pk: int, owner_id: int) -> HttpResponse:
     agent, place = _agent(request, pk), request.GET.get("path", "")
     told: dict[str, Any] = {"agent": agent, "owner_id": owner_id, "owner": _owner(owner_id)}
     told |= {"place": place, "above": _above(place), "may_change": request.user.has_perm(CHANGE)}
-    told |= {"title": f"Files of {excerpt(agent.called)}", "most_bytes": settings.WORKSPACE_FILE_MAX_BYTES}
+    told |= {"title": f"Files of {excerpt(agent.called)}", "most_bytes": people.max_file_bytes()}
     try:
         entries = people.list_folder(agent=agent.name, owner_id=owner_id, path=place)
     except Problem as problem:
@@ -148,7 +147,7 @@ def _agent(request: HttpRequest, pk: int, *, to: str = "") -> Agent:
 
 def _owner(owner_id: int) -> str:
     """What an owner is called. Of those that are none, no workspace is made."""
-    if settings.WORKSPACE_SHARED:
+    if people.is_shared():
         if owner_id == SHARED:
             return "all owners"
         raise Http404("All owners share one workspace of this agent.")
@@ -182,7 +181,7 @@ def _row(entry: Entry, pk: int, owner_id: int) -> dict[str, Any]:
 
 def address_of(*, agent_id: int, owner_id: int) -> str:
     """Where an owner's files with an agent are seen."""
-    return _address("folder", agent_id, SHARED if settings.WORKSPACE_SHARED else owner_id, "")
+    return _address("folder", agent_id, SHARED if people.is_shared() else owner_id, "")
 
 
 def _above(place: str) -> str:

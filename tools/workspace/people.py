@@ -47,6 +47,16 @@ def owners(agent: str) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 19)
 
 
+def is_shared() -> bool:
+    """Whether all owners have one workspace of an agent."""
+    return bool(settings.WORKSPACE_SHARED)
+
+
+def max_file_bytes() -> int:
+    """How many bytes a file may have."""
+    return int(settings.WORKSPACE_FILE_MAX_BYTES)
+
+
 def put(*, agent: str, owner_id: int, path: str, content: bytes) -> bool:
     """Make this a file's content; returns whether there was one before, which is kept for a day."""
     with _opened(agent, owner_id, path) as workspace:
