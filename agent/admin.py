@@ -142,6 +142,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "may_reschedule",
             "check_in_owner",
             "check_in_minutes",
+            "check_in_deliver_to",
         ]
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -212,7 +213,7 @@ class AgentAdmin(ModelAdmin):
             },
         ),
         ("Prompt documents", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
-        ("Check-ins", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes"]}),
+        ("Check-ins", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes", "check_in_deliver_to"]}),
         ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),
         (
             "Limits",

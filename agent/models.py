@@ -243,6 +243,14 @@ class Agent(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
         help_text="How often it is looked at, in minutes. Empty: HEARTBEAT_MINUTES.",
     )
+    check_in_deliver_to = models.CharField(
+        verbose_name="check-in deliver to",
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Where what it tells goes as well: a destination of the agent's, by its name. Empty: nowhere.",
+    )
     retention = models.JSONField(
         default=dict,
         db_default=models.Value({}, models.JSONField()),
@@ -349,6 +357,7 @@ PROFILE = (
     "approvals",
     "taint",
     "check_in_minutes",
+    "check_in_deliver_to",
     "retention",
 )
 # What versions call those that had another name when the first of them were stored.

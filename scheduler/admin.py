@@ -72,6 +72,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own i
         error_messages={"invalid_choice": "There is no zone named %(value)s."},
         help_text="Whose clock is meant.",
     )
+    deliver_to = forms.CharField(
+        required=False,
+        max_length=32,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Where its answers go as well: a destination of the agent's, by its name. Empty: nowhere.",
+    )
 
     class Meta:
         model = Schedule
@@ -86,12 +92,14 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own i
             if (former := self.instance.zone) and (former, former) not in _zones():
                 zone.choices = [*_zones(), (former, f"{former} (there is no such zone any more)")]
             self.initial["zone"] = former
+        self.initial["deliver_to"] = self.instance.destination
         for name, moment in (("at", self.instance.at), ("ends_at", self.instance.ends_at)):
             if moment:
                 self.initial[name] = _in_zone(moment, self.instance).replace(tzinfo=None).isoformat()
 
     def clean_deliver_to(self) -> Any:
-        return self.cleaned_data["deliver_to"] or {}
+        name = self.cleaned_data["deliver_to"]
+        return {"destination": name} if name else {}
 
     def clean(self) -> Any:
         """What series refuses is told here: it is done once, and undone."""

@@ -24,7 +24,7 @@ TIMES_SHOWN, MAX_LISTED = 3, 50
 _UNKNOWN = "There is no schedule of that id, or it is not yours. The action list shows those there are."
 
 
-@tool(effects="rows")
+@tool(effects="rows", writes_to="deliver_to")
 def schedule(
     caller: Caller,
     action: Literal["create", "list", "update", "pause", "resume", "cancel"],
@@ -38,6 +38,7 @@ def schedule(
     ends_at: str | None = None,
     max_runs: int | None = None,
     new_conversation: bool = False,
+    deliver_to: str | None = None,
 ) -> str:
     """Have a prompt said to you later, once or again and again: reminders, and whatever the user wants done at a time.
 
@@ -56,6 +57,7 @@ def schedule(
         ends_at: It does not run after that; written as at. An empty text: without an end.
         max_runs: It ends when it has run so often. 0: without an end.
         new_conversation: Say it in a new conversation each time, and not in this one.
+        deliver_to: Where your answer goes as well: a destination you were given, by its name. origin: nowhere else.
     """
     if is_scheduled(caller.turn_id) and not _may_go_on(caller):
         raise ValueError(
@@ -72,6 +74,8 @@ def schedule(
         "max_runs": max_runs,
     }
     wishes: Any = {name: value for name, value in given.items() if value is not None}
+    if deliver_to:
+        wishes["deliver_to"] = {"destination": deliver_to}
     if max_runs == 0:
         wishes["max_runs"] = None
     if action == "list":
@@ -93,7 +97,7 @@ def schedule(
     kept = _named(caller, id)
     if action == "update":
         if not wishes:
-            raise ValueError("Say what is to change: prompt, description, at, every_seconds, cron, zone, …")
+            raise ValueError("Say what is to change: prompt, description, at, every_seconds, cron, zone, deliver_to, …")
         where = documents.learnt_in(caller.conversation_id, caller.tainted_by)
         changed = series.update(kept, tainted_by=where, **wishes)
         goes_on_again = kept.state == "ended" and changed.state != "ended"
@@ -222,4 +226,5 @@ def _told(schedule: Schedule) -> str:
     when = f"{', '.join(shown[:TIMES_SHOWN])}{more} ({schedule.zone})" if shown else "never again"
     if schedule.state == "paused":
         return f"{schedule.pk}: {schedule}; paused: {schedule.paused_because} If resumed, it runs {when}."
-    return f"{schedule.pk}: {schedule}; it runs {when}."
+    where = f"; its answers go to {schedule.destination} as well" if schedule.destination else ""
+    return f"{schedule.pk}: {schedule}; it runs {when}{where}."

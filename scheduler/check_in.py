@@ -20,9 +20,10 @@ from django.utils import timezone
 from agent.answer_schemas import PLAIN_TEXT
 from agent.check_in import has_nothing_to_tell, has_something_to_do, question
 from agent.models import HEARTBEAT, Agent
-from conversations.engine import inbox
+from conversations.engine import inbox, outgoing, transcript
 from conversations.engine.incoming import Incoming
-from conversations.models import Conversation, Message, Turn
+from conversations.errors import UnknownDestination
+from conversations.models import Conversation, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.ids import new_id
 from scheduler.models import CheckIn, CheckInState
@@ -133,7 +134,7 @@ def settle(*, now: datetime) -> None:
 
 
 def _settle(row: CheckIn, turn: Turn | None, *, now: datetime) -> None:
-    answer = _answer_of(turn) if turn and turn.status == TurnStatus.SUCCEEDED else None
+    answer = transcript.answer_of(turn) if turn and turn.status == TurnStatus.SUCCEEDED else None
     if answer is None:
         row.state = CheckInState.FAILED
         row.error = turn.error_code if turn else "The conversation was deleted."
@@ -144,11 +145,17 @@ def _settle(row: CheckIn, turn: Turn | None, *, now: datetime) -> None:
         changed = {"state": row.state, "error": row.error, "tokens": row.tokens, "ended_at": now}
         if CheckIn.objects.filter(pk=row.pk, ended_at=None).update(**changed) != 1:
             return  # somebody else was first
-        told = row.state != CheckInState.TOLD or inbox.note(
-            conversation_id=_told_in(row).pk, content=answer or "", by_agent=True, tainted_by=_taint_of(row)
-        )
-        if not told:  # somebody speaks there just now; at the next ring
-            transaction.set_rollback(True)
+        if row.state == CheckInState.TOLD and not _tell(row, answer or ""):
+            transaction.set_rollback(True)  # somebody speaks there just now; at the next ring
+
+
+def _tell(row: CheckIn, answer: str) -> bool:
+    told_in = _told_in(row)
+    if not inbox.note(conversation_id=told_in.pk, content=answer, by_agent=True, tainted_by=_taint_of(row)):
+        return False
+    if problem := _send_on(row, told_in, answer):
+        CheckIn.objects.filter(pk=row.pk).update(error=problem)
+    return True
 
 
 def _taint_of(row: CheckIn) -> str:
@@ -158,6 +165,12 @@ def _taint_of(row: CheckIn) -> str:
     return f"a check-in, asked in conversation {row.conversation_id}" if asked.exists() else ""
 
 
-def _answer_of(turn: Turn) -> str:
-    said = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False)
-    return said.order_by("-seq").values_list("content", flat=True).first() or ""
+def _send_on(row: CheckIn, told_in: Conversation, answer: str) -> str:
+    """Have what is told sent to where its agent says as well; returns why not, if that is no destination of its."""
+    if not (destination := row.agent.check_in_deliver_to):
+        return ""
+    try:
+        outgoing.pass_on(told_in, answer, destination=destination, turn_id=row.turn_id)
+    except UnknownDestination as error:
+        return f"What it told was not sent on. {error.detail}"
+    return ""

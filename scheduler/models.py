@@ -75,7 +75,11 @@ class Schedule(models.Model):
         editable=False,
         help_text="Where the prompt was written, if an agent wrote it and untrusted text had entered there.",
     )
-    deliver_to = models.JSONField(default=dict, blank=True, help_text="For channels to come; kept, not read.")
+    deliver_to = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Where its answers go as well: a destination of the agent's, by its name. Empty: nowhere.",
+    )
 
     kind = models.CharField(max_length=5, choices=Kind.choices, help_text="Which of the next three counts.")
     at = models.DateTimeField(null=True, blank=True, help_text="Once, at this time.")
@@ -147,6 +151,11 @@ class Schedule(models.Model):
         return f"every {self.every_seconds} s" if self.kind == Kind.EVERY else f"{self.expression} ({self.zone})"
 
     @property
+    def destination(self) -> str:
+        """Where its answers go as well, by the name that its agent knows it by; empty: nowhere."""
+        return str(self.deliver_to.get("destination", ""))
+
+    @property
     def state(self) -> str:
         """``active``, ``paused``, ``ended``, or ``cancelled``."""
         if self.cancelled_at:
@@ -173,7 +182,7 @@ class RunState(models.TextChoices):
     FIRED = "fired", "fired: its turn was made"
     SKIPPED = "skipped", "skipped: there was a reason not to run"
     MISSED = "missed", "missed: nobody looked in time"
-    FAILED = "failed", "failed: its turn did, as often as it was tried"
+    FAILED = "failed", "failed: its turn did, as often as it was tried, or its answer could not be sent on"
 
 
 class ScheduleRun(models.Model):

@@ -15,10 +15,10 @@ from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 
 from conversations.announced import SCHEDULE_FAILED
-from conversations.engine import inbox
+from conversations.engine import inbox, outgoing, transcript
 from conversations.engine.announcements import announce
 from conversations.engine.incoming import Incoming
-from conversations.errors import RESTORED
+from conversations.errors import RESTORED, UnknownDestination
 from conversations.models import Conversation, Turn
 from conversations.statuses import FINAL, TurnStatus
 from nanohost.accounts import holds
@@ -152,8 +152,8 @@ def settle(*, now: datetime) -> int:
     well: list[Any] = []
     others: list[Any] = []
     for run in ended:
-        # A schedule that has failed before is written as well.
-        plain = run.outcome == TurnStatus.SUCCEEDED and not run.schedule.failures
+        # A schedule that has failed before is written as well, and an answer is sent on.
+        plain = run.outcome == TurnStatus.SUCCEEDED and not run.schedule.failures and not run.schedule.destination
         (well if plain else others).append(run)
     if well:
         with transaction.atomic():
@@ -181,6 +181,8 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
         seen = run.attempts
         if outcome == TurnStatus.SUCCEEDED:
             run.ended_at = now
+            if problem := _send_on(run, schedule):
+                _has_failed(run, error=problem, now=now)
         elif outcome != TurnStatus.FAILED:
             run.ended_at, run.error = now, error or "The conversation was deleted."
         elif error != RESTORED and run.attempts <= len(RETRY_AFTER) and _may_be_tried_again(run, schedule):
@@ -188,12 +190,27 @@ def _settle(run: ScheduleRun, *, outcome: str | None, error: str, now: datetime)
         else:
             _has_failed(run, error=error, now=now)
         if not _store(run, was=RunState.FIRED, attempts=seen):
+            transaction.set_rollback(True)
             return
-        if outcome == TurnStatus.SUCCEEDED:
-            Schedule.objects.filter(pk=schedule.pk).update(failures=0)
-        elif run.state == RunState.FAILED:
+        if run.state == RunState.FAILED:
             _tell_failure(run, schedule)
             _count_failure(run, schedule, now=now)
+        elif outcome == TurnStatus.SUCCEEDED:
+            Schedule.objects.filter(pk=schedule.pk).update(failures=0)
+
+
+def _send_on(run: ScheduleRun, schedule: Schedule) -> str:
+    """Have a run's answer sent to where its schedule says, in the transaction that sees how it has ended; returns why
+    not, if its agent is no longer given that destination."""
+    if run.turn_id is None or not schedule.destination:
+        return ""
+    turn = Turn.objects.select_related("conversation__agent").get(pk=run.turn_id)
+    answer = transcript.answer_of(turn)
+    try:
+        outgoing.pass_on(turn.conversation, answer, destination=schedule.destination, turn_id=turn.pk)
+    except UnknownDestination as error:
+        return f"Its answer was not sent on. {error.detail}"
+    return ""
 
 
 def _tell_failure(run: ScheduleRun, schedule: Schedule) -> None:

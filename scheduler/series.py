@@ -13,6 +13,8 @@ from django.db import transaction
 from django.forms.models import model_to_dict
 
 from agent.models import DEFAULT_AGENT, Agent
+from conversations.engine import outgoing
+from conversations.errors import UnknownDestination
 from conversations.models import Conversation
 from nanohost.accounts import audit
 from nanohost.lib import clock
@@ -21,13 +23,15 @@ from nanohost.lib.text import UNSTORABLE
 from scheduler import runs, times
 from scheduler.errors import BadSchedule, ScheduleEnded
 from scheduler.models import Kind, Missed, RunState, Schedule, ScheduleRun
+from tools.registry import ORIGIN
 
 MAX_MADE_UP_FOR, MAX_RUNS = 100, 1_000_000
 
 
 class ScheduleInput(TypedDict, total=False):
     """What can be wished of a schedule, as people and models write it. Exactly one of ``at``, ``every_seconds`` and
-    ``cron`` makes its times; ``at`` and ``ends_at`` are ISO 8601, in ``zone`` unless they name an offset."""
+    ``cron`` makes its times; ``at`` and ``ends_at`` are ISO 8601, in ``zone`` unless they name an offset.
+    ``deliver_to``: ``{"destination": name}``, one of the agent's; ``{}`` or its origin: only where it speaks."""
 
     description: str
     prompt: str
@@ -82,10 +86,18 @@ def create(
     schedule.agent = _agent(owner_id, agent, conversation_id)
     if not schedule.prompt.strip():
         raise BadSchedule("A schedule needs a prompt: what is said to the agent.")
+    _check_destination(schedule)
     with transaction.atomic():
         schedule.save(force_insert=True)
         _note("schedule.made", schedule, before={})
     return schedule
+
+
+def _check_destination(schedule: Schedule) -> None:
+    """Raises :class:`BadSchedule` if its agent was not given where its answers are to go."""
+    given = outgoing.names(schedule.agent) if schedule.destination else []
+    if schedule.destination and schedule.destination not in given:
+        raise BadSchedule(UnknownDestination.named(schedule.destination, given).detail)
 
 
 def _agent(owner_id: int, name: str, conversation_id: UUID | None) -> Agent:
@@ -123,6 +135,8 @@ def update(
         else:
             _apply_texts(row, wishes)
         is_other = row.prompt != texts_before[0] and row.description != (texts_before[1] or None)
+        if "deliver_to" in wishes:
+            _check_destination(row)
         row.tainted_by = tainted_by or ("" if is_other else row.tainted_by)
         _save(row)
         _note("schedule.changed", row, before=before)
@@ -248,7 +262,9 @@ def _apply(schedule: Schedule, wishes: ScheduleInput, *, now: datetime) -> None:
 def _apply_texts(schedule: Schedule, wishes: ScheduleInput) -> None:
     schedule.description = wishes.get("description", schedule.description)
     schedule.prompt = wishes.get("prompt", schedule.prompt)
-    schedule.deliver_to = wishes.get("deliver_to", schedule.deliver_to)
+    if "deliver_to" in wishes:
+        name = wishes["deliver_to"].get("destination", "").strip()
+        schedule.deliver_to = {"destination": name} if name not in ("", ORIGIN) else {}
     schedule.missed = wishes.get("missed", schedule.missed)
     schedule.missed_most = wishes.get("missed_most", schedule.missed_most)
     if UNSTORABLE.search(schedule.prompt + schedule.description):

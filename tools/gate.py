@@ -200,7 +200,7 @@ def _leading_somewhere(
 ) -> Generator[str, None, None]:
     if not tool.writes_to:
         return
-    wanted, given = str(arguments.get(tool.writes_to, ORIGIN)), agent_tools.destinations()
+    wanted, given = str(arguments.get(tool.writes_to) or ORIGIN), agent_tools.destinations()
     if wanted not in given:
         there_are = ", ".join(sorted(given)) or "none"
         raise Refused(

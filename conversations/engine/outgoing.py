@@ -93,6 +93,15 @@ def say(
         return _put(found[destination], CHAT, text, conversation_id=conversation.pk, turn_id=turn_id, name=destination)
 
 
+def pass_on(conversation: Conversation, text: str, *, destination: str, turn_id: UUID | None = None) -> list[Delivery]:
+    """The same of an answer that somebody has asked to be sent elsewhere as well; not to where it was given, and has
+    gone to anyway."""
+    chat = destinations(conversation).get(destination)
+    if not text.strip() or (chat and (chat.owner_id, chat.key) == (conversation.owner_id, conversation.key)):
+        return []
+    return say(conversation, text, destination=destination, turn_id=turn_id)
+
+
 def _put(chat: Chat, kind: str, text: str, *, name: str = ORIGIN, **whose: Any) -> list[Delivery]:
     parts = texts.split(text, _limit(chat.channel.kind))
     numbered = [

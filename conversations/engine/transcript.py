@@ -12,7 +12,7 @@ from agent.llm.providers import PROVIDERS
 from agent.loop import ChatMessage
 from agent.prompt import shorten
 from conversations.errors import FenceLost
-from conversations.models import Conversation, Message
+from conversations.models import Conversation, Message, Turn
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.statements import Given, Insert, Update
@@ -111,3 +111,9 @@ def append(
             sent=sent,
             usage=usage,
         )
+
+
+def answer_of(turn: Turn) -> str:
+    """What a turn has answered; empty if it has said nothing."""
+    said = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False)
+    return said.order_by("-seq").values_list("content", flat=True).first() or ""

@@ -61,6 +61,14 @@ class TimesIn(Strict):
     )
 
 
+class DeliverTo(Strict):
+    """Where answers go as well."""
+
+    destination = Text(
+        required=False, allow_blank=True, max_length=32, help_text="One of the agent's, by its name; empty: nowhere."
+    )
+
+
 class ScheduleChanges(TimesIn):
     """Body of PATCH /schedules/{id}: what is not named stays."""
 
@@ -80,9 +88,7 @@ class ScheduleChanges(TimesIn):
         source="missed_most",
         help_text="How many of them are made up for, with all.",
     )
-    deliverTo = serializers.DictField(
-        required=False, source="deliver_to", help_text="For channels to come; kept, not read."
-    )
+    deliverTo = DeliverTo(required=False, source="deliver_to", help_text="Where its answers go as well; {}: nowhere.")
 
 
 class NewSchedule(ScheduleChanges):

@@ -22,7 +22,7 @@ def runs_of(api, schedule):
 
 def test_a_schedule_is_made_shown_and_listed(api, conversation_id):
     wishes = {"conversationId": conversation_id, "description": "Eve", "missed": "all", "missedMost": 3, "maxRuns": 5}
-    answer = api.post("/schedules", json=YEARLY | wishes | {"deliverTo": {"mail": "a@example.org"}})
+    answer = api.post("/schedules", json=YEARLY | wishes | {"deliverTo": {"destination": "origin"}})
     made = answer.json()
     assert answer.headers["location"] == f"/api/v1/schedules/{made['scheduleId']}"
     assert made == api.get(f"/schedules/{made['scheduleId']}").json() == api.get("/schedules").json()["results"][0]
@@ -30,6 +30,7 @@ def test_a_schedule_is_made_shown_and_listed(api, conversation_id):
     eve = datetime(datetime.now(UTC).year, 12, 24, 8, tzinfo=UTC)
     eve = eve if eve > datetime.now(UTC) else eve.replace(year=eve.year + 1)
     cron = {"kind": "cron", "at": None, "everySeconds": None, "nextAt": f"{eve:%Y-%m-%dT%H:%M:%SZ}"}
+    assert made["deliverTo"] == {}  # its origin is where it speaks anyway
     assert shown == wishes | cron | {"state": "active", "runs": 0, "endsAt": None}
 
 
@@ -49,6 +50,8 @@ def test_a_schedule_is_made_shown_and_listed(api, conversation_id):
         ({"missed": "sometimes"}, "invalid_request", "missed"),
         ({"crno": "0 9 * * *"}, "invalid_request", "There is no such field"),
         ({"deliverTo": "me"}, "invalid_request", "deliverTo"),
+        ({"deliverTo": {"mail": "a@example.org"}}, "invalid_request", "deliverTo"),
+        ({"deliverTo": {"destination": "boss"}}, "invalid_schedule", "There is no destination named 'boss'"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_its_reason(api, wishes, code, detail):

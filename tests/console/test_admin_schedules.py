@@ -28,7 +28,7 @@ def page_of(schedule):
 
 
 def form(**values):
-    blank = {"description": "", "prompt": "Hello", "conversation_id": "", "deliver_to": "{}", "expression": ""}
+    blank = {"description": "", "prompt": "Hello", "conversation_id": "", "deliver_to": "", "expression": ""}
     return blank | {"every_seconds": "", "at": "", "zone": "", "missed": "once", "missed_most": 10, **values}
 
 
