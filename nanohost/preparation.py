@@ -23,6 +23,7 @@ from django.db import (
     transaction,
 )
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from psycopg_pool import PoolTimeout
 
 from nanohost.accounts import audit, keys
@@ -236,6 +237,7 @@ def configure_key() -> list[str]:
             f" manage.py keys revoke {key.prefix}"
             for key in ApiKey.objects.active().filter(is_configured=True).order_by("pk")
         ]
+    perhaps = [] if ApiKey.objects.recognise(wanted) else _perhaps_configured()
     try:
         with transaction.atomic():
             former = keys.configure(wanted, owner=admin)
@@ -245,4 +247,16 @@ def configure_key() -> list[str]:
         raise CommandError(
             "NANOHOST_API_KEY has the prefix of a key that was revoked, has expired or is another; choose a new one."
         ) from None
-    return [f"NANOHOST_API_KEY has changed: the former key {key} is revoked." for key in former]
+    told = [f"NANOHOST_API_KEY has changed: the former key {key} is revoked." for key in former]
+    if perhaps:
+        told.append(
+            "If NANOHOST_API_KEY named another key before, no record was kept of which. It may be one of these, which"
+            f" still open the API: {', '.join(map(str, perhaps))}. To end one: manage.py keys revoke PREFIX"
+        )
+    return told
+
+
+def _perhaps_configured() -> list[ApiKey]:
+    """What NANOHOST_API_KEY may have named before this database had a column to record it in."""
+    recorded = MigrationRecorder(connection).migration_qs.get(app="accounts", name="0002_configured_keys")
+    return list(ApiKey.objects.perhaps_configured(recorded_since=recorded.applied))

@@ -6,7 +6,7 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
 
@@ -34,6 +34,8 @@ EVERY_AGENT = "*"
 MAX_PER_MINUTE, MAX_AT_ONCE = 10_000, 10_000
 
 KEY_PATTERN = r"nh_[a-z0-9]{4,16}_[A-Za-z0-9_-]{16,128}"
+# The prefix of a key that was made here. One of another form was chosen by people: NANOHOST_API_KEY alone can name it.
+MADE_PREFIX = r"^[0-9a-f]{8}$"
 
 
 class Scope(models.TextChoices):
@@ -131,6 +133,16 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def active(self) -> Self:
         """Keys that open something now: not revoked, not expired."""
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=Now()), revoked_at=None)
+
+    def perhaps_configured(self, *, recorded_since: datetime) -> Self:
+        """Active keys that NANOHOST_API_KEY may have named before ``recorded_since``, from when on it is recorded which
+        it names: those of the admin that were made here. None, if a key is marked that can only have been marked since,
+        for then it is recorded."""
+        marked = self.filter(is_configured=True)
+        if marked.filter(Q(prefix__regex=MADE_PREFIX) | Q(created_at__gte=recorded_since)).exists():
+            return self.none()
+        before = {"is_configured": False, "owner__username": "admin", "created_at__lt": recorded_since}
+        return self.active().filter(prefix__regex=MADE_PREFIX, **before).order_by("pk")
 
 
 class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: ignore[misc]

@@ -131,6 +131,36 @@ def test_a_node_that_still_has_the_former_key_does_not_bring_it_back(monkeypatch
     assert [is_known(key) for key in KEYS] == [False, True, False]
 
 
+def test_keys_that_may_have_been_configured_before_it_was_recorded_are_named_until_it_is(monkeypatch, owner):
+    """A start that fails after the upgrade loses nothing of it."""
+    admin = get_user_model().objects.create_superuser("admin")
+    made = [ApiKey.objects.issue(owner=each)[0] for each in (admin, admin, admin, owner)]
+    made[1].revoke()
+    ApiKey.objects.update(created_at="2020-01-01T00:00:00Z")
+    ApiKey.objects.issue(owner=admin)  # since it is recorded
+    may_be = f"may be one of these, which still open the API: {made[0]}, {made[2]}. To end one: manage.py keys revoke P"
+    monkeypatch.delenv("NANOHOST_API_KEY", raising=False)
+    assert "revoke" not in prepare()
+    monkeypatch.setenv("NANOHOST_API_KEY", "hunter2")
+    with pytest.raises(CommandError, match="makes no sense"):
+        prepare()
+    monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])
+    assert may_be in prepare()
+    assert "still open" not in prepare()
+    monkeypatch.setenv("NANOHOST_API_KEY", KEYS[1])
+    assert "still open" not in prepare()
+
+
+def test_none_is_named_while_the_one_that_was_configured_before_still_is(monkeypatch):
+    admin = get_user_model().objects.create_superuser("admin")
+    keys = [ApiKey.objects.issue(owner=admin)[1] for _ in range(2)]
+    ApiKey.objects.update(created_at="2020-01-01T00:00:00Z")
+    for key in (keys[0], KEYS[0]):
+        monkeypatch.setenv("NANOHOST_API_KEY", key)
+        assert "still open" not in prepare()
+    assert [is_known(key) for key in keys] == [False, True]
+
+
 @pytest.mark.parametrize("wrong", ["hunter2", "nh_former_other0123456789abcdef"])
 def test_a_new_key_that_is_refused_revokes_nothing(monkeypatch, wrong):
     monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])

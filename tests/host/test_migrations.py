@@ -49,6 +49,7 @@ FIRST_RELEASE = {
 LISTED = {
     "accounts.0003_audit_and_limits": "it lets the keys that there are do what they could, in columns that are new",
     "accounts.0007_browser_keys": "its constraint is of rows that only nodes of this release make",
+    "accounts.0010_chosen_keys": "it marks keys in a column that nodes of the release before read only at their start",
     "agent.0003_memory": "it stores what each agent is as its first version, in a table of its own",
     "agent.0006_check_ins": "it renames two fields, and leaves their columns as they are",
     "agent.0007_public": "it marks the default agent as public, in a column that is new",
@@ -252,6 +253,40 @@ def test_keys_that_there_were_before_there_were_scopes_keep_what_they_could(told
         "['chat', 'read', 'schedules', 'memory'] ['*'] True",
         "['chat', 'read'] [] False",
     ]
+
+
+# The first release's keys. What stands in NANOHOST_API_KEY had a prefix of people's choice, or of a key made here.
+FIRST_RELEASES_KEYS = """
+from django.contrib.auth.models import User
+from django.core.management import call_command
+
+from django.db import connection
+from django.utils import timezone
+
+admin = User.objects.create_superuser("admin", password="of the test alone")
+call_command("migrate", "accounts", "0001", verbosity=0)
+with connection.cursor() as cursor:
+    for prefix in ("former", "0123abcd"):
+        cursor.execute(
+            "INSERT INTO accounts_apikey (owner_id, prefix, digest, created_at) VALUES (%s, %s, %s, %s)",
+            [admin.pk, prefix, "0" * 64, timezone.now()],
+        )
+"""
+OPEN = "SELECT prefix FROM accounts_apikey WHERE revoked_at IS NULL ORDER BY prefix"
+
+
+def test_a_key_that_is_changed_along_with_the_first_release_is_revoked_or_named(tmp_path):
+    """Which key the setting named was not recorded then."""
+    host = Host(tmp_path, NANOHOST_API_KEY="nh_chosen_0123456789abcdef")
+    host.have_database()
+    assert host.manage("shell", "--no-imports", "-c", FIRST_RELEASES_KEYS).stderr == ""
+    assert [row["prefix"] for row in host.sql(OPEN)] == ["0123abcd", "former"]
+    _, revoked, named = host.manage("prepare").stdout.splitlines()
+    assert revoked == "NANOHOST_API_KEY has changed: the former key nh_former_… is revoked."
+    assert named.endswith(
+        "It may be one of these, which still open the API: nh_0123abcd_…. To end one: manage.py keys revoke PREFIX"
+    )
+    assert [row["prefix"] for row in host.sql(OPEN)] == ["0123abcd", "chosen"]
 
 
 production = pytest.mark.production(reason="several nodes share a database")
