@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -61,6 +62,32 @@ def test_workers_outlive_a_broker_that_refuses_and_go_on_by_sweeping(own: Host, 
             keys.execute_command("REPLICAOF", "NO", "ONE")
         keys.flushall()
         assert answered(client, conversation)
+
+
+# A second: what connects once for each second that it waits is far from it, what connects for each answer is past it.
+MOST_CONNECTIONS = 2.0
+
+
+def test_a_replica_is_left_alone_between_two_looks_at_it(own: Host, redis: Redis) -> None:
+    """By the server's own clock and count; a process that is slow only makes fewer."""
+    with own.client() as client, redis.connect() as keys:
+        assert answered(client, start(client))
+        before = len(own.log_lines())
+        keys.execute_command("REPLICAOF", "127.0.0.1", str(free_port()))
+        try:
+            wait_until(lambda: refusals(own, before) >= 2)
+            began, had = keys.time()[0], connections_of(keys)
+            wait_until(lambda: keys.time()[0] >= began + 5)
+            made, seconds = connections_of(keys) - had, keys.time()[0] + 1 - began
+        finally:
+            keys.execute_command("REPLICAOF", "NO", "ONE")
+        listening = [name for name in own.processes if name in ("worker", "toolbox")]
+        assert made / seconds / len(listening) < MOST_CONNECTIONS
+
+
+def connections_of(keys: Any) -> int:
+    """How many it has taken since it started."""
+    return int(keys.info("stats")["total_connections_received"])
 
 
 def refusals(host: Host, since: int) -> int:

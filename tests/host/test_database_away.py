@@ -96,7 +96,8 @@ def test_a_database_that_takes_no_writes_is_away_too(own: Host) -> None:
         eventually(lambda: [turn["status"] for turn in turns_of(own, conversation_id)] == ["running"])
         before = len(own.log_lines())
         with taking_no_writes(own):
-            eventually(lambda: httpx2.get(f"{own.address}/health/ready", verify=PLAIN).status_code == 503)
+            # The first who looks is told: nothing is remembered of when writes were taken.
+            assert httpx2.get(f"{own.address}/health/ready", timeout=30, verify=PLAIN).status_code == 503
             refused = asked(own, "POST", f"/api/v1/conversations/{other}/chat")[0]
             eventually(lambda: own.log_text().count("what became of a turn: the database is away") == 1)
         problem(refused, 503, "unavailable")
@@ -109,3 +110,16 @@ def test_a_database_that_takes_no_writes_is_away_too(own: Host) -> None:
     assert [line["logger"] for line in said].count("nanohost.model") == 2
     faults = [line for line in said if "exception" in line or line["level"] == "error"]
     assert {line["event"] for line in faults} <= {"Service Unavailable: /health/ready"}
+
+
+AT_ONCE = 8
+
+
+def test_after_all_sessions_are_cut_whoever_asks_first_is_answered(own: Host) -> None:
+    """Nobody waits for a second look at a dead connection, or is turned away by one: each is dropped when met."""
+    everybody = [own] * AT_ONCE, ["GET"] * AT_ONCE, ["/api/v1/conversations"] * AT_ONCE
+    with ThreadPoolExecutor(AT_ONCE) as threads, servers.connect() as server:
+        eventually(lambda: all(answer.status_code == 200 for answer, _ in threads.map(asked, *everybody)), seconds=60)
+        for _ in range(3):
+            cut_sessions(server, own)
+            assert [answer.status_code for answer, _ in threads.map(asked, *everybody)] == [200] * AT_ONCE
