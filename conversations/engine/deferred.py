@@ -8,13 +8,14 @@ of it, and none once it is cancelled. Each try has an idempotency key of its own
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
 from conversations.attachments import store
 from conversations.attachments.parts import SentFile
-from conversations.engine import inbox, turn_control
+from conversations.engine import inbox, spawned, turn_control
 from conversations.engine.incoming import Incoming
 from conversations.errors import RESTORED, IdempotencyConflict
 from conversations.models import OPEN_DEFERRED, Conversation, DeferredMessage, DeferredState, Turn
@@ -107,13 +108,24 @@ def fire_due() -> None:
     _settle()
     due = DeferredMessage.objects.filter(kind=Kind.WAKE, state=DeferredState.WAITING, run_after__lte=Now())
     for message in due.select_related("conversation__agent").order_by("run_after")[:MAX_FOUND]:
-        try:
-            _fire(message)
-        except Problem as problem:  # such as a model that is no longer offered
-            logger.warning("a deferred message makes no turn: %s", problem.code)
-            _as_it_was_found(message).update(state=DeferredState.FAILED)
-        except Exception:
-            logger.exception("a deferred message could not be said, and is due again: %s", message.pk)
+        _try(message)
+
+
+def fire(message_id: UUID) -> None:
+    """Make the turn of a message that is due since it was stored. Whoever sweeps does so if this one dies before."""
+    due = DeferredMessage.objects.filter(pk=message_id, kind=Kind.WAKE, state=DeferredState.WAITING)
+    if message := due.select_related("conversation__agent").first():
+        _try(message)
+
+
+def _try(message: DeferredMessage) -> None:
+    try:
+        _fire(message)
+    except Problem as problem:  # such as a model that is no longer offered
+        logger.warning("a deferred message makes no turn: %s", problem.code)
+        _as_it_was_found(message).update(state=DeferredState.FAILED)
+    except Exception:
+        logger.exception("a deferred message could not be said, and is due again: %s", message.pk)
 
 
 def _as_it_was_found(message: DeferredMessage) -> "QuerySet[DeferredMessage]":
@@ -178,3 +190,7 @@ def _settle() -> None:
             mine.update(state=DeferredState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))
         else:
             mine.update(state=DeferredState.FAILED)
+
+
+# Those who end turns are below this module.
+spawned.tell_at_once(fire)

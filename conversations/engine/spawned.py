@@ -5,7 +5,11 @@ ends the turn, as a message that wakes the other conversation: so it comes once,
 any such message is.
 """
 
+from collections.abc import Callable
+from functools import partial
 from uuid import UUID
+
+from django.db import transaction
 
 from agent.prompt import shorten
 from conversations.models import Conversation, DeferredMessage, Turn
@@ -49,7 +53,7 @@ def report(
         return
     child = turn.conversation
     told = f"It has answered:\n\n{shorten(text, MAX_RESULT_CHARS)}" if status == TurnStatus.SUCCEEDED else ""
-    DeferredMessage.objects.create(
+    result = DeferredMessage.objects.create(
         conversation=there,
         kind=DeferredMessage.Kind.WAKE,
         content=f"[sub-agent “{child.name}”, {child.pk}] {told or f'It has failed ({code}).'}",
@@ -59,6 +63,21 @@ def report(
         request_id=turn.request_id,
         api_key_id=turn.api_key_id,
     )
+    # Whoever sweeps would find it some seconds later.
+    transaction.on_commit(partial(_tell_of, result.pk), robust=True)
+
+
+def tell_at_once(tell: Callable[[UUID], None]) -> None:
+    """From now on, a result that is stored is told by this, given the id of its message."""
+    _tellers[:] = [tell]
+
+
+def _tell_of(message_id: UUID) -> None:
+    for tell in _tellers:
+        tell(message_id)
+
+
+_tellers: list[Callable[[UUID], None]] = []
 
 
 def is_report(turn: Turn) -> bool:

@@ -9,10 +9,11 @@ from agent.llm.base import Completion
 from conversations.engine import deferred, inbox, steps, turn_control
 from conversations.engine.turns import claim_and_load
 from conversations.errors import BY_OPERATOR, FenceLost
-from conversations.models import Conversation, DeferredMessage, Message, Turn
+from conversations.models import Conversation, DeferredMessage, DeferredState, Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.errors import InvalidRequest
 from tests.support import tool_calls
+from tests.support.console_client import page
 from tests.support.hosts import ROOT
 from tests.support.scripts import script
 from tests.support.working import settle
@@ -65,8 +66,8 @@ def test_it_waits_for_permission_and_declares_what_it_does(owner):
 
 
 def test_the_pages_example_is_what_happens(spawn):
-    page = (ROOT / "docs" / "tools.md").read_text().split("\n## Sub-agents\n")[1].split("\n## ")[0]
-    ((arguments, result),) = re.findall(r"^\| `spawn (\{.*\})` \| `(.*)` \|$", page, re.MULTILINE)
+    section = (ROOT / "docs" / "tools.md").read_text().split("\n## Sub-agents\n")[1].split("\n## ")[0]
+    ((arguments, result),) = re.findall(r"^\| `spawn (\{.*\})` \| `(.*)` \|$", section, re.MULTILINE)
     call = spawn(**json.loads(arguments))
     child = Conversation.objects.get(spawned_by=call.pk)
     assert (call.status, call.result) == (CallStatus.SUCCESS, result.replace("…", str(child.pk)))
@@ -84,6 +85,15 @@ def test_a_task_is_worked_on_elsewhere_and_its_result_begins_a_turn(say, convers
     (woken,) = settle(Turn.objects.filter(conversation=conversation).exclude(pk=parent.pk))
     said = Message.objects.get(turn=woken, role="user").content
     assert said == f"[sub-agent “trains”, {child.pk}] It has answered:\n\nThere are three."
+
+
+def test_a_result_is_told_at_once_by_whoever_ends_the_sub_agent(say, conversation):
+    """Nobody sweeps here."""
+    (parent,) = settle([say(spawning({"say": "There are three."}))])
+    settle([turn_of_the_child(parent)])
+    woken = Turn.objects.filter(conversation=conversation).exclude(pk=parent.pk).get()
+    message = DeferredMessage.objects.get()
+    assert (message.state, message.turn_id, message.tries) == (DeferredState.FIRED, woken.pk, 1)
 
 
 def test_a_failure_is_told_with_its_code(say):
@@ -166,6 +176,26 @@ def test_nothing_is_started_where_no_result_could_come_back(spawn, conversation)
 def test_no_client_makes_such_a_conversation(owner):
     with pytest.raises(InvalidRequest, match="the host's own"):
         inbox.conversation_of(owner_id=owner.pk, key="spawn:mine", metadata={})
+
+
+# --- in the console ----------------------------------------------------------------------------------------------
+
+
+def test_a_transcript_shows_them_as_a_tree_and_theirs_where_they_were_started(spawn, admin_client, conversation):
+    first = spawn(task="one", label="<b>trains</b>")
+    child = Conversation.objects.get(spawned_by=first.pk)
+    second = spawn(turn=Turn.objects.get(conversation=child), task="two", label="prices")
+    below = Conversation.objects.get(spawned_by=second.pk)
+    at = {each: page("conversations_conversation", "transcript", each.pk) for each in (conversation, child, below)}
+    html = admin_client.get(at[conversation]).content.decode()
+    tree = html.split('id="sub-agents"')[1].split("</details>")[0]
+    assert tree.index(at[child]) < tree.index("&lt;b&gt;trains&lt;/b&gt;") < tree.index(at[below])
+    assert tree.count("queued") >= 2
+    assert 'id="started-in"' not in html
+    html = admin_client.get(at[below]).content.decode()
+    chain = html.split('id="started-in"')[1].split("</p>")[0]
+    assert chain.index(at[conversation]) < chain.index(at[child])
+    assert 'id="sub-agents"' not in html
 
 
 # --- its end -----------------------------------------------------------------------------------------------------
