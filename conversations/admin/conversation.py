@@ -24,7 +24,7 @@ from agent import files
 from agent.spending.money import told_money
 from conversations import pins, search, summaries
 from conversations.access import READERS
-from conversations.admin import bulk_actions, export, reading
+from conversations.admin import bulk_actions, export, reading, sub_agents
 from conversations.admin.pages import check_readers, number, page_link
 from conversations.attachments import serving
 from conversations.engine import inbox, turn_control
@@ -189,7 +189,7 @@ class ConversationAdmin(GrowingAdmin):
         told |= {"tainted_by": shown(conversation.tainted_by), "taint_policy": conversation.agent.taint}
         told |= {"may_delete": self.has_delete_permission(request)}
         told |= {"owner": shown(conversation.owner.get_username()), "title": name_of(conversation), "opts": self.opts}
-        told |= {"cost": told_money(conversation.cost, settings.CURRENCY)}
+        told |= {"cost": told_money(conversation.cost, settings.CURRENCY)} | sub_agents.around(conversation)
         if request.user.has_perms(files.READERS):
             told["files"] = files.address_of(agent_id=conversation.agent_id, owner_id=conversation.owner_id)
         context = self.admin_site.each_context(request) | told
