@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,7 @@ def _line(cells: Any) -> bytes:
 
 
 def as_cell(value: object) -> str:
-    """A value that no spreadsheet takes for a formula, and without known secrets."""
-    text = "" if value is None else redact_known(str(value))
+    """A value that no spreadsheet takes for a formula, and without known secrets; columns of JSON as JSON."""
+    said = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    text = "" if value is None else redact_known(said)
     return f"'{text}" if text.lstrip()[:1] in tuple("=+-@|%") or text[:1] in tuple("\t\r\n") else text

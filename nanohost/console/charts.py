@@ -20,11 +20,12 @@ MAX_TICKS, MAX_TIMES = 4, 7
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What is drawn in one colour: a value for each step of time; None where there is none."""
+    """What is drawn in one colour: a value for each step of time; None where there is none. ``link``: to its rows."""
 
     name: str
     css: str
     values: Sequence[float | None]
+    link: str = ""
 
 
 def bars(title: str, *, steps: Sequence[datetime], links: Sequence[str], series: Sequence[Series], hours: int,
@@ -80,7 +81,7 @@ def _chart(title: str, steps: Sequence[datetime], series: Sequence[Series], top:
     form = "%H:%M" if hours == 1 else "%b %d"
     return {
         "title": title,
-        "series": [{"name": each.name, "css": each.css} for each in series],
+        "series": [{"name": each.name, "css": each.css, "link": each.link} for each in series],
         "ticks": [show(top * number / MAX_TICKS) for number in range(MAX_TICKS, -1, -1)],
         "times": [f"{timezone.localtime(each):{form}}" for each in steps[::every]],
         "zone": settings.TIME_ZONE,

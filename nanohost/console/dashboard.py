@@ -1,6 +1,7 @@
 """The overview: how much there was, how it went, how long it took, what waits; each figure leads to its rows."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,6 +45,11 @@ _OPEN: dict[str, dict[str, str]] = {
     HELD: {"status__exact": TurnStatus.QUEUED, "waiting_for__exact": WaitingFor.INTAKE},
 }
 
+# So many error codes have a colour of their own.
+MOST_CODES = 5
+
+_TOKENS = ("prompt_tokens", "completion_tokens")
+
 # How tool calls are drawn, by status.
 _OF_CALLS = {
     CallStatus.SUCCESS: "succeeded",
@@ -72,7 +78,8 @@ def overview(window: Window) -> dict[str, Any]:
     length = timedelta(hours=window.hours)
     both = list(Hour.objects.filter(hour__gte=begin - length))
     hours = [each for each in both if each.hour >= begin]
-    before = figures.total_of(figures.total_of(each.turns for each in both if each.hour < begin).values())
+    earlier = [each for each in both if each.hour < begin]
+    before = figures.total_of(figures.total_of(each.turns for each in earlier).values())
     turns = figures.total_of(each.turns for each in hours)
     calls = figures.total_of(each.calls for each in hours)
     every = figures.total_of(turns.values())
@@ -128,15 +135,25 @@ def overview(window: Window) -> dict[str, Any]:
             for kind in KINDS
         ],
         "sandboxes": Worker.objects.sandboxes(),
-        "charts": _charts(hours, begin, window),
+        "charts": _charts(hours, earlier, begin, window),
         "change": _change(ended, sum(before.get(status, 0) for status in FINAL)),
         "change_link": _turns(begin - length, created_at__lt=begin.isoformat()),
     }
 
 
 def _times(each: figures.Figures) -> dict[str, float | None]:
-    took, longest = each.get("took", {}), each.get(figures.LONGEST, 0.0)
-    return {name: figures.percentile(took, share, longest=longest) for name, share in (("p50", 0.5), ("p95", 0.95))}
+    """How long answers took."""
+    return _percentiles(each.get("took", {}), each.get(figures.LONGEST, 0.0))
+
+
+def _waits(each: figures.Figures) -> dict[str, float | None]:
+    """How long turns were queued; the longest may still be."""
+    longest = each.get(figures.LONGEST_WAIT, 0.0)
+    return _percentiles(each.get("waited", {}), longest) | {"longest": longest or None}
+
+
+def _percentiles(steps: dict[str, int], longest: float) -> dict[str, float | None]:
+    return {name: figures.percentile(steps, share, longest=longest) for name, share in (("p50", 0.5), ("p95", 0.95))}
 
 
 def _turns(begin: datetime, **filters: object) -> str:
@@ -152,8 +169,9 @@ def _workers(queue_name: str, heard_after: datetime) -> str:
     return list_of("conversations_worker", queues__contains=queue_name, **alive)
 
 
-def _charts(hours: Iterable[Hour], begin: datetime, window: Window) -> list[dict[str, Any]]:
-    """What happened, step by step; each step leads to its turns or calls."""
+def _charts(hours: Iterable[Hour], earlier: list[Hour], begin: datetime, window: Window) -> list[dict[str, Any]]:
+    """What happened, step by step; each step leads to its turns or calls. ``earlier``: the hours of the period before,
+    with which each chart is compared."""
     length = timedelta(hours=window.hours_a_bar)
     steps = [begin + at * length for at in range(window.hours // window.hours_a_bar)]
     by_step: list[list[Hour]] = [[] for _ in steps]
@@ -163,19 +181,24 @@ def _charts(hours: Iterable[Hour], begin: datetime, window: Window) -> list[dict
             by_step[at].append(hour)
     turns = [figures.total_of(each for hour in some for each in hour.turns.values()) for some in by_step]
     calls = [figures.total_of(hour.calls for hour in some) for some in by_step]
-    links: dict[str, Any] = {
-        "links": [_turns(since, created_at__lt=(since + length).isoformat()) for since in steps],
-        "steps": steps,
-        "hours": window.hours_a_bar,
-    }
-    to_calls = links | {"links": [_calls(since, created_at__lt=(since + length).isoformat()) for since in steps]}
+    now, now_calls = figures.total_of(turns), figures.total_of(calls)
+    before = figures.total_of(each for hour in earlier for each in hour.turns.values())
+    calls_before = figures.total_of(hour.calls for hour in earlier)
+    since_before, until_before = begin - timedelta(hours=window.hours), begin.isoformat()
+
+    def linked(link: Callable[..., str], **filters: object) -> dict[str, Any]:
+        links = [link(since, created_at__lt=(since + length).isoformat(), **filters) for since in steps]
+        return {"links": links, "steps": steps, "hours": window.hours_a_bar}
+
+    def compared(chart: dict[str, Any], told: str, link: Callable[..., str], **filters: object) -> dict[str, Any]:
+        address = link(since_before, created_at__lt=until_before, **filters)
+        return chart | {"compared": told, "compared_link": address}
+
     a_step = {1: "hour", 24: "day"}.get(window.hours_a_bar, f"{window.hours_a_bar} hours")
     outcomes = [
         Series(name=TURN_STATUSES[status].label, css=status, values=[each.get(status, 0) for each in turns])
         for status in FINAL
     ]
-    times = [_times(each) for each in turns]
-    percentiles = [Series(name=name, css=name, values=[each[name] for each in times]) for name in ("p50", "p95")]
     tokens = [
         Series(name=name, css=css, values=[each.get(column, 0) for each in turns])
         for name, css, column in (("prompt", "p50", "prompt_tokens"), ("completion", "p95", "completion_tokens"))
@@ -184,12 +207,79 @@ def _charts(hours: Iterable[Hour], begin: datetime, window: Window) -> list[dict
         Series(name=status.lower(), css=css, values=[each.get(status, 0) for each in calls])
         for status, css in _OF_CALLS.items()
     ]
+    of_turns, failed = linked(_turns), {"status__exact": TurnStatus.FAILED}
     return [
-        charts.bars(f"Turns per {a_step}", series=outcomes, **links),
-        charts.lines(f"Response time per {a_step}", series=percentiles, show=duration, **links),
-        charts.bars(f"Tokens per {a_step}", series=tokens, **links),
-        charts.bars(f"Tool calls per {a_step}", series=by_status, **to_calls),
+        compared(
+            charts.bars(f"Turns per {a_step}", series=outcomes, **of_turns),
+            _change(_sum(now, FINAL), _sum(before, FINAL)),
+            _turns,
+        ),
+        compared(
+            charts.lines(f"Response time per {a_step}", series=_lines(map(_times, turns)), show=duration, **of_turns),
+            _slower(_times(now)["p95"], _times(before)["p95"]),
+            _turns,
+        ),
+        compared(
+            charts.bars(
+                f"Failed turns per {a_step}, by error code",
+                series=_by_code(turns, now, begin),
+                **linked(_turns, **failed),
+            ),
+            _change(now.get(TurnStatus.FAILED, 0), before.get(TurnStatus.FAILED, 0)),
+            _turns,
+            **failed,
+        ),
+        compared(
+            charts.lines(f"Queue age per {a_step}", series=_lines(map(_waits, turns)), show=duration, **of_turns),
+            _slower(_waits(now)["p95"], _waits(before)["p95"]),
+            _turns,
+        ),
+        compared(
+            charts.bars(f"Tokens per {a_step}", series=tokens, **of_turns),
+            _change(_sum(now, _TOKENS), _sum(before, _TOKENS)),
+            _turns,
+        ),
+        compared(
+            charts.bars(f"Tool calls per {a_step}", series=by_status, **linked(_calls)),
+            _change(_sum(now_calls, _OF_CALLS), _sum(calls_before, _OF_CALLS)),
+            _calls,
+        ),
     ]
+
+
+def _sum(of: figures.Figures, names: Iterable[str]) -> int:
+    return sum(of.get(name, 0) for name in names)
+
+
+def _lines(steps: Iterable[dict[str, float | None]]) -> list[Series]:
+    """Of each name, a line through its values."""
+    values = list(steps)
+    return [Series(name=name, css=name, values=[each[name] for each in values]) for name in values[0]]
+
+
+def _by_code(turns: list[figures.Figures], now: figures.Figures, begin: datetime) -> list[Series]:
+    """The error codes that most turns failed with, and the others together; hours that an earlier release counted are
+    among these."""
+    codes: Counter[str] = Counter(now.get("errors", {}))
+    most = [code for code, _ in codes.most_common(MOST_CODES)]
+    drawn = [
+        Series(
+            name=code,
+            css=f"series-{at}",
+            values=[each.get("errors", {}).get(code, 0) for each in turns],
+            link=_turns(begin, error_code=code),
+        )
+        for at, code in enumerate(most)
+    ]
+    others = [each.get(TurnStatus.FAILED, 0) - _sum(each.get("errors", {}), most) for each in turns]
+    return [*drawn, *([Series(name="others", css=f"series-{MOST_CODES}", values=others)] if any(others) else [])]
+
+
+def _slower(now: float | None, before: float | None) -> str:
+    """How the 95th percentile compares with that of the period before."""
+    if before is None:
+        return "none in the period before"
+    return f"p95 {duration(now)}; {duration(before)} in the period before"
 
 
 def _change(now: int, before: int) -> str:

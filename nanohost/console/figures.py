@@ -13,7 +13,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Func, IntegerField, Max, Q, Sum
+from django.db.models import (
+    Count,
+    DateTimeField,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    Func,
+    IntegerField,
+    Max,
+    Q,
+    QuerySet,
+    Sum,
+    Value,
+)
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from conversations.models import Turn
@@ -34,7 +48,8 @@ BOUNDS = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 6
 STEP = 1.1
 
 # Of these figures the sum of two is the larger.
-LONGEST = "longest"
+LONGEST, LONGEST_WAIT = "longest", "longest_wait"
+_LARGEST = (LONGEST, LONGEST_WAIT)
 
 # A request may name any model, so their names are a stranger's to choose: so many are told apart.
 MAX_MODELS = {"hour": 20, "total": 50}
@@ -185,14 +200,38 @@ def _turns_of(hour: datetime) -> Figures:
         model = each.pop("model")
         each["seconds"] = each["seconds"].total_seconds() if each["seconds"] else 0.0
         each["within"] = [each.pop(f"within_{at}") for at in range(len(BOUNDS))]
-        found[model] = each | {"took": {}, LONGEST: 0.0}
+        found[model] = each | {"took": {}, LONGEST: 0.0, "errors": {}, "waited": {}, LONGEST_WAIT: 0.0}
     steps = asked.filter(answered).annotate(step=_Step(F("took"))).values("model", "step").order_by()
     counted = steps.annotate(n=Count("pk"), slowest=Max("took")).values_list("model", "step", "n", "slowest")
     for model, step, number, slowest in counted:
         if model in found:  # or the first of its model has just ended: it is counted the next time
             found[model]["took"][str(step)] = number
             found[model][LONGEST] = max(found[model][LONGEST], slowest.total_seconds())
+    _add_errors(found, asked)
+    _add_waits(found, asked)
     return _few(found, known={}, most=MAX_MODELS["hour"])
+
+
+def _add_errors(found: Figures, asked: QuerySet[Turn]) -> None:
+    """How many failed, by the code that their clients were told."""
+    failed = asked.filter(status=TurnStatus.FAILED).values("model", "error_code").order_by().annotate(n=Count("pk"))
+    for model, code, number in failed.values_list("model", "error_code", "n"):
+        if model in found:
+            found[model]["errors"][code] = number
+
+
+def _add_waits(found: Figures, asked: QuerySet[Turn]) -> None:
+    """How long they were queued until a worker took them up. Those that nobody has taken up yet, or ever, count among
+    the longest alone: a queue that stands still shows."""
+    taken_up = Coalesce("started_at", "ended_at", Value(timezone.now(), output_field=DateTimeField()))
+    waited = ExpressionWrapper(taken_up - F("created_at"), output_field=DurationField())
+    steps = asked.annotate(waited=waited, step=_Step(F("waited"))).values("model", "step").order_by()
+    counted = steps.annotate(n=Count("pk", filter=Q(started_at__isnull=False)), slowest=Max("waited"))
+    for model, step, number, slowest in counted.values_list("model", "step", "n", "slowest"):
+        if model in found:
+            if number:
+                found[model]["waited"][str(step)] = number
+            found[model][LONGEST_WAIT] = max(found[model][LONGEST_WAIT], slowest.total_seconds())
 
 
 def _calls_of(hour: datetime) -> Figures:
@@ -229,7 +268,7 @@ def _merged(one: Any, other: Any, how: Any) -> Any:
         pairs = ((name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other]))
         return {
             name: _merged(
-                _nothing(b) if a is None else a, _nothing(a) if b is None else b, max if name == LONGEST else how
+                _nothing(b) if a is None else a, _nothing(a) if b is None else b, max if name in _LARGEST else how
             )
             for name, a, b in pairs
         }

@@ -436,6 +436,20 @@ def test_a_list_is_exported_as_it_is_narrowed_and_the_audit_log_is_told(admin_cl
     assert AuditEntry.objects.filter(action="list.exported").count() == 1
 
 
+def test_changes_of_settings_are_exported(admin_client):
+    SettingChange.objects.all().delete()
+    for tool_name in ("needle", "other"):
+        SettingChange.objects.create(tool_name=tool_name, changed_by="=boss", before={}, after={"enabled": True})
+    address = page("tools_settingchange", "export")
+    listed = admin_client.get(page("tools_settingchange")).content.decode()
+    assert 'href="export.csv' in listed
+    answer = admin_client.get(address, {"tool_name__exact": "needle"})
+    head, line = b"".join(answer.streaming_content).decode().splitlines()
+    assert head == "changed_at,tool_name,changed_by,before,after"
+    assert ',needle,\'=boss,{},"{""enabled"": true}"' in line
+    assert AuditEntry.objects.filter(action="list.exported", object_type="tools.settingchange").count() == 1
+
+
 def test_a_turn_names_its_key(admin_client, rows, owner):
     key, _ = ApiKey.objects.issue(owner=owner)
     turn = Turn.objects.first()

@@ -379,6 +379,31 @@ def test_each_object_s_history_is_what_the_log_tells_of_it(admin_client: Client,
     assert "user.deleted" in [entry.action for entry in gone.context["cl"].result_list]
 
 
+def test_users_agents_and_conversations_lead_to_their_history(admin_client: Client, owner: Any, say: Any) -> None:
+    conversation = say("hello").conversation
+    AgentFactory.create(name="other")
+    audit.record("user.changed", about=owner)
+    audit.record("agent.changed", about=conversation.agent)
+    audit.record("conversation.exported", about=conversation)
+    pages = {
+        "auth_user": (owner.pk, ["auth_user_change"], "user.changed"),
+        "agent_agent": (conversation.agent_id, ["agent_agent_change", "agent_agent_whole"], "agent.changed"),
+        "conversations_conversation": (
+            conversation.pk,
+            ["conversations_conversation_change", "conversations_conversation_transcript"],
+            "conversation.exported",
+        ),
+    }
+    for name, (key, shown_on, action) in pages.items():
+        history = reverse(f"admin:{name}_history", args=[key])
+        for page in shown_on:
+            shown = admin_client.get(reverse(f"admin:{page}", args=[key])).content.decode()
+            assert f'href="{history}"' in shown, page
+        told = admin_client.get(history, follow=True).context["cl"].result_list
+        assert action in [entry.action for entry in told]
+        assert {entry.object_id for entry in told} == {str(key)}
+
+
 def test_the_history_of_every_kind_of_page_is_the_log_s() -> None:
     others = {
         model._meta.label

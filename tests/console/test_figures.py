@@ -268,7 +268,7 @@ def test_charts_have_axes_a_zone_and_the_same_as_a_table(admin_client, ended):
     ended(1, took=4)
     ended(2, status="failed")
     called(1, CallStatus.REJECTED)
-    turns, times, tokens, calls = show()["charts"]
+    turns, times, _, _, tokens, calls = show()["charts"]
     assert turns["ticks"] == ["4", "3", "2", "1", "0"]
     assert (turns["zone"], turns["times"][0]) == ("UTC", "13:00")
     assert [row["values"] for row in turns["rows"]][-3:] == [["0", "1", "0"], ["1", "0", "0"], ["0", "0", "0"]]
@@ -278,6 +278,82 @@ def test_charts_have_axes_a_zone_and_the_same_as_a_table(admin_client, ended):
     (bar,) = [each for each in calls["bars"] if each["parts"]]
     assert bar["told"].startswith("1 rejected")
     assert admin_client.get(bar["link"]).context["cl"].result_count == 1
+
+
+def chart(shown, begins):
+    (found,) = [each for each in shown["charts"] if each["title"].startswith(begins)]
+    return found
+
+
+def test_errors_are_drawn_by_code_and_lead_to_their_turns(admin_client, ended):
+    for hours_ago, code in [(1, "provider_error"), (1, "provider_error"), (2, "turn_timeout"), (30, "turn_timeout")]:
+        turn = ended(hours_ago, status="failed")
+        Turn.objects.filter(pk=turn.pk).update(error_code=code)
+    ended(1)
+    errors = chart(show(), "Failed turns per hour, by error code")
+    assert [each["name"] for each in errors["series"]] == ["provider_error", "turn_timeout"]
+    assert [row["values"] for row in errors["rows"]][-3:] == [["0", "1"], ["2", "0"], ["0", "0"]]
+    assert errors["ticks"][0] == "4"
+    (late, early) = [bar for bar in errors["bars"] if bar["parts"]][::-1]
+    assert (late["told"], early["told"]) == ("2 provider_error", "1 turn_timeout")
+
+    def listed(address):
+        return admin_client.get(address).context["cl"].result_count
+
+    assert (listed(late["link"]), listed(early["link"])) == (2, 1)
+    assert [listed(each["link"]) for each in errors["series"]] == [2, 1]
+    assert errors["compared"] == "200 % more than in the period before"
+    assert listed(errors["compared_link"]) == 1
+
+
+def test_of_many_error_codes_the_rarest_are_drawn_together(ended):
+    for number in range(7):
+        for _ in range(7 - number):
+            turn = ended(1, status="failed")
+            Turn.objects.filter(pk=turn.pk).update(error_code=f"code_{number}")
+    errors = chart(show(), "Failed turns")
+    assert [each["name"] for each in errors["series"]] == [*(f"code_{number}" for number in range(5)), "others"]
+    assert errors["rows"][-2]["values"] == ["7", "6", "5", "4", "3", "3"]
+
+
+def test_hours_that_were_counted_before_there_were_codes_are_drawn_as_others(ended):
+    ended(3, status="failed")
+    count()
+    row = Hour.objects.get(hour=hour_of(NOW - 3 * HOUR))
+    del row.turns["m"]["errors"], row.turns["m"]["waited"], row.turns["m"]["longest_wait"]
+    row.save()
+    shown = show()
+    assert chart(shown, "Failed turns")["rows"][-4]["values"] == ["1"]
+    assert chart(shown, "Queue age")["rows"][-4]["values"] == ["–", "–", "–"]
+
+
+def test_the_age_of_the_queue_is_drawn_also_of_those_that_nobody_has_taken_up(admin_client, ended):
+    for hours_ago, waited in [(1, 2), (1, 40), (2, 7), (26, 3)]:
+        turn = ended(hours_ago)
+        begun = NOW - hours_ago * HOUR + timedelta(seconds=waited)
+        Turn.objects.filter(pk=turn.pk).update(started_at=begun)
+    ended(5, status="queued")
+    age = chart(show(), "Queue age per hour")
+    assert [each["name"] for each in age["series"]] == ["p50", "p95", "longest"]
+    p50, p95, longest = age["rows"][-2]["values"]
+    assert [float(each.removesuffix(" s")) for each in (p50, p95)] == pytest.approx([2, 40], rel=0.1)
+    assert longest == "40 s"
+    assert age["rows"][-6]["values"] == ["–", "–", "5.0 h"]
+    assert age["compared"].endswith("; 3.0 s in the period before")
+    assert admin_client.get(age["bars"][-2]["link"]).context["cl"].result_count == 2
+
+
+def test_each_chart_is_compared_with_the_period_before_and_can_be_reached_by_keyboard(admin_client, ended):
+    ended(1)
+    ended(30)
+    shown = show()
+    told = admin_client.get("/admin/").content.decode()
+    for each in shown["charts"]:
+        assert each["compared"]
+        assert f'<a href="{each["compared_link"]}">'.replace("&", "&amp;") in told
+        for bar in each["bars"]:
+            assert f'aria-label="{bar["since"]}: {bar["told"]}"' in told
+        assert f"<title>{each['bars'][-1]['since']}" in told
 
 
 def test_a_period_is_compared_with_the_one_before(admin_client, ended):

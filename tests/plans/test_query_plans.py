@@ -1791,6 +1791,12 @@ def console_paths() -> Iterator[tuple[str, str]]:
         overview = look_at(f"/admin/?{urlencode({'window': window})}").context["overview"]
         for figure in (*overview["outcomes"], *overview["models"], *overview["calls"], *overview["open"]):
             yield f"{figure['link']} of {window}", figure["link"]
+        for drawn in overview["charts"]:
+            yield f"{drawn['title']} before {window}", drawn["compared_link"]
+            yield f"{drawn['title']} in {window}", drawn["bars"][-1]["link"]
+            for series in drawn["series"]:
+                if series["link"]:
+                    yield f"{drawn['title']}, {series['name']}, in {window}", series["link"]
     yield from audit_paths()
     yield "all about an agent", f"/admin/agent/agent/{turn.conversation.agent_id}/whole/"
     yield "owners with files", f"/admin/agent/agent/{turn.conversation.agent_id}/files/"
