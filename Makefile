@@ -28,6 +28,7 @@ secrets:
 	{ [ -s webhook_key ] || random >webhook_key; } && \
 	{ [ -s database_url ] || echo "postgresql://nanohost:$$(cat postgres_password)@postgres:5432/nanohost" >database_url; } && \
 	{ [ -e attachments_bucket_key ] || printf %s "$$ATTACHMENTS_BUCKET_KEY" >attachments_bucket_key; } && \
+	{ [ -e oidc_client_secret ] || printf %s "$$OIDC_CLIENT_SECRET" >oidc_client_secret; } && \
 	{ [ -e email_host_password ] || printf %s "$$EMAIL_HOST_PASSWORD" >email_host_password; } && \
 	for name in $(MODEL_KEYS); do \
 		file=$$(echo $$name | tr A-Z a-z); also=$$name; [ $$name != ZAI_API_KEY ] || also=ZHIPUAI_API_KEY; \

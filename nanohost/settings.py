@@ -4,6 +4,7 @@ import secrets
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dj_database_url
 from csp import constants as csp
@@ -327,6 +328,28 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = max(MAX_MESSAGE_BYTES, MAX_FILE_BODY_BYTES)
 # The body is in memory already; there may be no disk to put a file of a form on.
 FILE_UPLOAD_MAX_MEMORY_SIZE = DATA_UPLOAD_MAX_MEMORY_SIZE
 
+# Signing in by OpenID Connect. django-allauth is loaded where a provider is named, and nowhere else.
+OIDC_ISSUER = env.address("OIDC_ISSUER")
+OIDC_NAME = env.string("OIDC_NAME", "OpenID Connect")
+OIDC_CLIENT_ID = env.string("OIDC_CLIENT_ID")
+OIDC_CLIENT_SECRET = env.secret("OIDC_CLIENT_SECRET")
+OIDC_SCOPES = env.words("OIDC_SCOPES", ["openid", "profile", "email"])
+OIDC_GROUPS_CLAIM = env.string("OIDC_GROUPS_CLAIM", "groups")
+# By the provider's groups, "*" for whoever it lets in: who may do what. "chat": the chat alone.
+OIDC_ROLES = env.pairs("OIDC_ROLES", values=("viewer", "operator", "admin", "chat"))
+OIDC_PRIVATE_CIDRS = env.words("OIDC_PRIVATE_CIDRS")
+try:
+    addresses.networks(OIDC_PRIVATE_CIDRS)
+except ValueError as error:
+    raise ImproperlyConfigured(f"OIDC_PRIVATE_CIDRS makes no sense: {error}.") from None
+if OIDC_ISSUER and not (OIDC_CLIENT_ID and OIDC_ROLES):
+    raise ImproperlyConfigured("OIDC_ISSUER needs OIDC_CLIENT_ID, and OIDC_ROLES, or nobody is let in by it.")
+if OIDC_ISSUER.startswith("http://") and urlsplit(OIDC_ISSUER).hostname not in ("localhost", "127.0.0.1", "::1"):
+    raise ImproperlyConfigured("OIDC_ISSUER makes no sense: without TLS, a provider is on this machine.")
+
+_SINGLE_SIGN_ON = ["allauth", "nanohost.console.allauth_accounts.AllauthAccounts", "allauth.socialaccount"] if OIDC_ISSUER else []
+SOCIALACCOUNT_ADAPTER = "nanohost.console.single_sign_on.Adapter"
+
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces
     "django.contrib.admin",
@@ -340,6 +363,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_celery_beat",
     "axes",
+    *_SINGLE_SIGN_ON,
     "nanohost",
     "nanohost.accounts",
     "tools",

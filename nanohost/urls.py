@@ -1,5 +1,6 @@
 """Every address."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
@@ -22,6 +23,7 @@ urlpatterns = [
     path("admin/daily-summary/", include("nanohost.console.summary_page")),
     path("admin/colleague/", include("nanohost.console.colleagues")),
     path("admin/login/", first_run.sign_in),
+    *([path("admin/single-sign-on/", include("nanohost.console.single_sign_on"))] if settings.OIDC_ISSUER else []),
     path("admin/", admin.site.urls),
     path("chat/", include("nanohost.chat.urls")),
     path("health/live", health.live),

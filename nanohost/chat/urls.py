@@ -49,6 +49,12 @@ def show(request: HttpRequest, conversation_id: UUID | None = None) -> HttpRespo
     return render(request, "chat/page.html", context)
 
 
+_sign_in = LoginView.as_view(
+    template_name="chat/sign_in.html",
+    next_page="/chat/",
+    extra_context={"single_sign_on": settings.OIDC_ISSUER and settings.OIDC_NAME},
+)
+
 urlpatterns = [
     path("", show, name="chat"),
     path("<uuid:conversation_id>/", show, name="chat_conversation"),
@@ -56,6 +62,6 @@ urlpatterns = [
     path("join/<str:token>/", join.show, name="chat_join"),
     path("embed/<str:prefix>/", embed.show, name="chat_embed"),
     path("embed/<str:prefix>/begin/", embed.begin),
-    path("sign-in/", LoginView.as_view(template_name="chat/sign_in.html", next_page="/chat/"), name="chat_sign_in"),
+    path("sign-in/", _sign_in, name="chat_sign_in"),
     path("sign-out/", LogoutView.as_view(next_page=SIGN_IN), name="chat_sign_out"),
 ]

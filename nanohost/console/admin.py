@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from axes.models import AccessAttempt
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.utils import unquote
@@ -46,6 +47,10 @@ from scheduler import system_jobs
 from scheduler.beat import SystemScheduler
 from scheduler.models import JobRun, JobState
 
+if settings.OIDC_ISSUER:  # what allauth keeps has no pages: accounts are the users', and providers the settings'
+    admin.site.unregister(
+        [each for each in admin.site._registry if each._meta.app_label in ("account", "socialaccount")]
+    )
 admin.site.unregister([User, Group, PeriodicTask, ClockedSchedule, CrontabSchedule, IntervalSchedule, SolarSchedule])
 
 

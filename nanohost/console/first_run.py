@@ -63,7 +63,7 @@ def is_due(user: Any) -> bool:
 
 def sign_in(request: HttpRequest) -> HttpResponse:
     """The console's sign-in; it leads here while nothing is set up."""
-    answer = admin.site.login(request)
+    answer = admin.site.login(request, {"single_sign_on": settings.OIDC_ISSUER and settings.OIDC_NAME})
     if answer.status_code == 302 and answer["Location"] == reverse("admin:index") and is_due(request.user):
         return HttpResponseRedirect(reverse("first_run"))
     return answer

@@ -216,6 +216,19 @@ def words(name: str, default: Sequence[str] = ()) -> list[str]:
     return _read(name, list(default), lambda raw: [word.strip() for word in raw.split(",") if word.strip()], "a list")
 
 
+def pairs(name: str, *, values: Collection[str]) -> list[tuple[str, str]]:
+    """What leads to one of these values: ``key=value, key=value``. A key may hold ``=`` itself."""
+    found = []
+    for word in words(name):
+        key, sign, value = (part.strip() for part in word.rpartition("="))
+        if not (sign and key and value in values):
+            raise ImproperlyConfigured(
+                redact(f"{name} makes no sense: {word!r} is no name with =, and one of {', '.join(values)}.")
+            )
+        found.append((key, value))
+    return found
+
+
 def addresses(name: str) -> list[str]:
     """E-mail addresses."""
     found = words(name)

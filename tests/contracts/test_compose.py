@@ -181,6 +181,7 @@ def test_each_secret_is_given_to_those_who_use_it_alone():
         "database_url": ["migrate", "web", "worker", "toolbox", "beat"],
         "secret_key": ["web"],
         "webhook_key": ["web", "worker"],
+        "oidc_client_secret": ["web"],
         "attachments_bucket_key": ["web", "worker"],
         "email_host_password": ["worker"],
         **{provider.key.lower(): ["worker"] for provider in PROVIDERS.values()},

@@ -6,8 +6,9 @@ import os
 import sys
 
 if os.environ.get("DJANGO_SETTINGS_MODULE") == "tests.support.hosted":
-    # What a user does not have and the tests do: structlog and REST framework would load it because it is there.
-    sys.modules.update(rich=None, requests=None)  # type: ignore[dict-item]  # which is how Python says so
+    # What no host needs: structlog would load it because it is there. So would REST framework load requests, which only
+    # allauth needs.
+    sys.modules.update(rich=None, **({} if os.environ.get("OIDC_ISSUER") else {"requests": None}))  # type: ignore[dict-item]  # which is how Python says so
 
 from nanohost.settings import *  # noqa: F403 -- the settings, and what differs
 from nanohost.settings import (

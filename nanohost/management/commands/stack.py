@@ -42,6 +42,7 @@ class Command(BaseCommand):
             webhook_key=settings.WEBHOOK_KEY or env.derived(settings.SECRET_KEY, "webhooks"),
             attachments_bucket_key=settings.ATTACHMENTS_BUCKET_KEY,
             email_host_password=settings.EMAIL_HOST_PASSWORD,
+            oidc_client_secret=settings.OIDC_CLIENT_SECRET,
             llm_headers=json.dumps(settings.LLM_HEADERS) if settings.LLM_HEADERS else "",
             **{each.key.lower(): getattr(settings, each.key) for each in PROVIDERS.values()},
         )

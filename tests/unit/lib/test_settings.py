@@ -48,6 +48,7 @@ NONSENSE = {
         "\udcff",
     ],
     "origins": ["chat.example.org", "https://chat.example.org/", "https://Chat.example", "https://a, null", "\udcff"],
+    "pairs": ["admin", "=admin", "group=boss", "group=", "a=admin, b", "\udcff"],
     "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
 }
 
@@ -119,6 +120,10 @@ def test_the_provider_follows_from_a_key_or_an_address(environment, values, prov
         ({"LLM_MODELS": "a, b"}, "LLM_MODEL_DEFAULT"),
         ({"PERMISSIONS_GRANTED": "NET_HTTP, SHELL"}, "SHELL is not one of"),
         ({"PERMISSIONS_GRANTED": "net_http"}, "net_http is not one of"),
+        ({"OIDC_ISSUER": "https://id.example.org", "OIDC_CLIENT_ID": "host"}, "OIDC_ROLES"),
+        ({"OIDC_ISSUER": "https://id.example.org", "OIDC_ROLES": "*=chat"}, "OIDC_CLIENT_ID"),
+        ({"OIDC_ISSUER": "http://id.example.org", "OIDC_CLIENT_ID": "host", "OIDC_ROLES": "*=chat"}, "without TLS"),
+        ({"OIDC_PRIVATE_CIDRS": "8.8.8.0/24"}, "OIDC_PRIVATE_CIDRS"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(environment, values, named):
@@ -130,6 +135,11 @@ def test_settings_that_contradict_each_other_are_refused(environment, values, na
 def test_lists_are_separated_by_commas(environment):
     environment(TOOLS_ALLOWED=" time , ,fetch,")
     assert read_settings()["TOOLS_ALLOWED"] == ["time", "fetch"]
+
+
+def test_a_group_may_have_the_sign_that_its_role_stands_behind(environment):
+    environment(OIDC_ROLES="cn=bosses=admin, *=chat")
+    assert read_settings()["OIDC_ROLES"] == [("cn=bosses", "admin"), ("*", "chat")]
 
 
 def test_the_host_it_listens_on_may_be_asked_for(environment):
@@ -164,6 +174,7 @@ SECRETS = {
     "SECRET_KEY": "kept/by:some@store",
     "WEBHOOK_KEY": "kept/by:another@store",
     "EMAIL_HOST_PASSWORD": "the word of the mail server",
+    "OIDC_CLIENT_SECRET": "the word of the host at its provider",
     **{row.key: f"sk-0123456789-{row.name}" for row in PROVIDERS.values()},
     "ZHIPUAI_API_KEY": "sk-0123456789-also-of-zhipu",
     "ATTACHMENTS_BUCKET_KEY": "the word of the bucket",
