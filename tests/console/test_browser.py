@@ -261,6 +261,34 @@ def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss, console):
     assert not wrong, "\n".join(wrong)
 
 
+# Of a phone's screen, a row of a list takes half at most: the next one is seen, too.
+MOST_OF_A_ROW = WIDTHS["phone"][1] // 2
+
+
+@pytest.mark.timeout(400)
+@of_the_page
+def test_lists_on_a_phone_are_read_without_long_scrolling(boss, console):
+    """A row takes no room for what is empty, and none takes more than half of the screen."""
+    doors = side(boss)
+    boss.resize("phone")
+    looked_at, wrong = 0, []
+    for name, address in doors.items():
+        boss.page.goto(address)
+        rows = boss.page.locator("#result_list .data-row, #result_list tbody tr")
+        heights = rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
+        looked_at += len(heights)
+        if heights and max(heights) > MOST_OF_A_ROW:
+            wrong.append(f"{name}: a row of {max(heights):.0f} px")
+        empty = boss.page.locator("#result_list td:visible").evaluate_all(
+            "cells => cells.filter(cell => ['', '-', '–', '[]', '{}'].includes(cell.innerText.trim())"
+            " && !cell.querySelector('input, img, svg, button')).length"
+        )
+        wrong += [f"{name}: {empty} fields that are empty"] if empty else []
+    boss.resize("desktop")
+    assert looked_at > 20
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_tool_that_is_switched_off_does_not_run_in_the_next_chat(boss, api):
     conversation = start(api)
     page = boss.page

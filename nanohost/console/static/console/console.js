@@ -68,7 +68,7 @@ setInterval(() => {
 
 // On a phone, a field that is empty takes no room: console.css hides what is marked here.
 for (const cell of document.querySelectorAll("#result_list td, #result_list th, .readonly"))
-  if (["-", "–", "[]", "{}"].includes(cell.textContent.trim()))
+  if (["", "-", "–", "[]", "{}"].includes(cell.textContent.trim()) && !cell.querySelector("a, button, img, input, svg"))
     (cell.closest(".field-row, .form-row") ?? cell).classList.add("blank");
 
 // The search over everything: Ctrl-K, arrows, Enter.
