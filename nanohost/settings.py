@@ -347,7 +347,7 @@ if OIDC_ISSUER and not (OIDC_CLIENT_ID and OIDC_ROLES):
 if OIDC_ISSUER.startswith("http://") and urlsplit(OIDC_ISSUER).hostname not in ("localhost", "127.0.0.1", "::1"):
     raise ImproperlyConfigured("OIDC_ISSUER makes no sense: without TLS, a provider is on this machine.")
 
-_SINGLE_SIGN_ON = ["allauth", "nanohost.console.allauth_accounts.AllauthAccounts", "allauth.socialaccount"] if OIDC_ISSUER else []
+_ALLAUTH = ["allauth", "nanohost.console.allauth_accounts.AllauthAccounts", "allauth.socialaccount"]
 SOCIALACCOUNT_ADAPTER = "nanohost.console.single_sign_on.Adapter"
 
 INSTALLED_APPS = [
@@ -363,7 +363,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_celery_beat",
     "axes",
-    *_SINGLE_SIGN_ON,
+    *(_ALLAUTH if OIDC_ISSUER else []),
     "nanohost",
     "nanohost.accounts",
     "tools",
