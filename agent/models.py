@@ -13,6 +13,7 @@ from django.forms.models import model_to_dict
 from agent import answer_schemas
 from agent.llm.providers import PROVIDERS
 from nanohost.accounts import audit
+from nanohost.lib.clock import Now
 from tools.consent import validate_modes
 from tools.gate import AgentTools
 from tools.registry import ORIGIN
@@ -340,10 +341,12 @@ class Agent(models.Model):
             )
 
     def remove(self) -> None:
-        """Delete it, and tell the audit log what it was. Its files stay, for as long as their owners: no other agent
-        sees them."""
+        """Delete it, and tell the audit log what it was. How long it kept what it leaves behind holds on; its files
+        stay for as long as their owners, and no other agent sees them."""
         with transaction.atomic():
             audit.record("agent.deleted", about=self, before=self.profile())
+            kept = {"retention": self.retention, "deleted_at": Now()}
+            DeletedAgent.objects.update_or_create(name=self.name, defaults=kept)
             self.delete()
             transaction.on_commit(partial(set_aside, self.name))
 
@@ -393,6 +396,20 @@ class AgentVersion(models.Model):
         earlier = AgentVersion.objects.filter(agent_id=self.agent_id, number__lt=self.number).order_by("-number")
         profile: dict[str, Any] = earlier.values_list("profile", flat=True).first() or {}
         return profile
+
+
+class DeletedAgent(models.Model):
+    """An agent that is gone. What it leaves behind knows it by its name: calls of tools, memory and the log."""
+
+    name = models.CharField(max_length=64, unique=True)
+    retention = models.JSONField(help_text="How many days it kept what; what is not named is kept for ever.")
+    deleted_at = models.DateTimeField(help_text="When it was deleted, the last time if there were several of the name.")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class ProviderOutage(models.Model):

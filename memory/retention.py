@@ -1,6 +1,6 @@
 """What agents remember is deleted by its age: versions of the memory that another has replaced, notes, and the log.
 
-What is known now stays, however old it is.
+What is known now stays, however old it is; but not for ever after its agent was deleted.
 """
 
 from collections import Counter
@@ -44,6 +44,31 @@ def erase_memory(owner_id: int, agent: str, *, before: datetime, rows: int, eras
 def erase_history(owner_id: int, agent: str, *, before: datetime, rows: int, erased: Erased) -> bool:
     """Delete the oldest entries of the log; True if there are more."""
     return _delete(list(_entries(owner_id, agent, before).select_for_update().order_by("pk")[:rows]), erased) == rows
+
+
+def count_known(owner_id: int, agent: str, *, before: datetime) -> Counter[str]:
+    """How many rows there are of what was known last: where an agent was deleted before then, nothing has replaced it,
+    and yet nobody knows it any more."""
+    return _counted(*_known(owner_id, agent, before))
+
+
+def erase_known(owner_id: int, agent: str, *, before: datetime, rows: int, erased: Erased) -> bool:
+    """Delete it, the memory itself last; True if there are more."""
+    versions, heads = _known(owner_id, agent, before)
+    if _delete(list(versions.select_for_update().order_by("pk")[:rows]), erased) == rows:
+        return True
+    for head in heads.select_for_update():
+        erased.add(Memory, head.pk, head.content, head.notes)
+        head.delete()
+    return False
+
+
+def _known(owner_id: int, agent: str, before: datetime) -> tuple[QuerySet[Any], QuerySet[Any]]:
+    """Versions that no other has replaced, and the memory; neither is of an agent that was made again since."""
+    whose: dict[str, Any] = {"owner_id": owner_id, "agent": agent}
+    replaced = _replaced(owner_id, agent, before).values("pk")
+    versions = MemoryVersion.objects.filter(**whose, created_at__lt=before).exclude(pk__in=replaced)
+    return versions, Memory.objects.filter(**whose, updated_at__lt=before)
 
 
 def _delete(rows: list[Any], erased: Erased) -> int:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.db.models import Exists, F, OuterRef, Q
 
 from agent import models as kinds
-from agent.models import Agent, AgentVersion
+from agent.models import Agent, AgentVersion, DeletedAgent
 from conversations.engine import retention as of_conversations
 from conversations.models import Turn
 from memory import retention as of_memory
@@ -42,12 +42,22 @@ SLACK = timedelta(days=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What an agent keeps for so long, and no longer."""
+    """What an agent keeps for so long, and no longer; or what one that was deleted has left behind."""
 
-    agent: Agent
+    agent: Agent | DeletedAgent
     kind: str
     days: int
     before: datetime
+
+    @property
+    def is_of_deleted(self) -> bool:
+        """Whether its agent is gone."""
+        return isinstance(self.agent, DeletedAgent)
+
+    @property
+    def places(self) -> "Sequence[Place]":
+        """Where to look for what is old."""
+        return (LEFT_BEHIND if self.is_of_deleted else PLACES).get(self.kind, ())
 
 
 @dataclass(kw_only=True)
@@ -61,14 +71,20 @@ class Count:
 
 
 def rules(*, now: datetime, agent: str = "") -> list[Rule]:
-    """All there are, of all agents or of one, in the order in which they are followed."""
-    agents = Agent.objects.exclude(retention={}).order_by("pk")
-    return [
+    """All there are, of all agents or of one, in the order in which they are followed; those of deleted ones last. One
+    that was made again says itself how long what is of its name is kept."""
+    whose = {"name": agent} if agent else {}
+    agents = Agent.objects.filter(**whose).exclude(retention={}).order_by("pk")
+    made_again = Agent.objects.filter(name=OuterRef("name"))
+    deleted = DeletedAgent.objects.filter(~Exists(made_again), **whose).exclude(retention={}).order_by("pk")
+    every: list[Agent | DeletedAgent] = [*agents, *deleted]
+    found = [
         Rule(agent=each, kind=kind, days=each.retention[kind], before=now - timedelta(days=each.retention[kind]))
-        for each in (agents.filter(name=agent) if agent else agents)
+        for each in every
         for kind in kinds.RETAINED
         if kind in each.retention
     ]
+    return [rule for rule in found if rule.places]
 
 
 # --- where things are --------------------------------------------------------------------------------------------
@@ -174,6 +190,20 @@ def _has_history(agent: str, before: datetime) -> Q:
     return Q(Exists(HistoryEntry.objects.filter(owner_id=OuterRef("pk"), agent=agent, happened_at__lt=before)))
 
 
+class _Known(_Owners):
+    """What a deleted agent knew last, once it was deleted so long ago."""
+
+    def pages(self, rule: Rule, after: Any) -> Iterator[tuple[list[Any], Any]]:
+        if isinstance(rule.agent, DeletedAgent) and rule.agent.deleted_at < rule.before:
+            yield from super().pages(rule, after)
+
+
+def _has_known(agent: str, before: datetime) -> Q:
+    whose: dict[str, Any] = {"owner_id": OuterRef("pk"), "agent": agent}
+    versions = MemoryVersion.objects.filter(**whose, created_at__lt=before)
+    return Q(Exists(Memory.objects.filter(**whose, updated_at__lt=before))) | Q(Exists(versions))
+
+
 class _Versions:
     """Versions of the agent itself that were replaced, with which prompts could be built again. While anything of
     anybody's is held, they stay: it may need them."""
@@ -196,7 +226,7 @@ class _Versions:
         return len(found) == rows
 
     def _replaced(self, rule: Rule) -> Any:
-        versions = AgentVersion.objects.filter(agent=rule.agent)
+        versions = AgentVersion.objects.filter(agent=rule.agent.pk)
         made = versions.filter(created_at__lt=rule.before - SLACK).order_by("-number")
         last = made.values_list("number", flat=True).first() or 0
         return versions.filter(number__lt=last)
@@ -226,6 +256,16 @@ PLACES: dict[str, Sequence[Place]] = {
     kinds.HISTORY: [_Owners(has=_has_history, counts=of_memory.count_history, erases=of_memory.erase_history)],
 }
 
+# Agents are deleted after their conversations; what is left of one knows its name.
+LEFT_BEHIND: dict[str, Sequence[Place]] = {
+    kinds.RESULTS: [_Calls()],
+    kinds.MEMORY: [
+        *PLACES[kinds.MEMORY],
+        _Known(has=_has_known, counts=of_memory.count_known, erases=of_memory.erase_known),
+    ],
+    kinds.HISTORY: PLACES[kinds.HISTORY],
+}
+
 
 # --- counting, and deleting --------------------------------------------------------------------------------------
 
@@ -233,7 +273,7 @@ PLACES: dict[str, Sequence[Place]] = {
 def count(rule: Rule, *, until: float | None = None) -> Count:
     """What would go by a rule now. ``until``: on the monotonic clock, when to stop counting."""
     counted, placed = Count(rule=rule), holds.placed()
-    for place in PLACES[rule.kind]:
+    for place in rule.places:
         for page, _ in place.pages(rule, None):
             for thing in page:
                 if until is not None and time.monotonic() > until:
@@ -249,21 +289,25 @@ def count(rule: Rule, *, until: float | None = None) -> Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """How far a run has come: the agent's number, the kind's, the place's, and what there the next page comes after."""
+    """How far a run has come: whether to those of deleted agents, the agent's number, the kind's, the place's, and what
+    there the next page comes after."""
 
     agent: int
     kind: int
     place: int
     after: Any = None
+    of_deleted: bool = False
 
-    def is_behind(self, rule: Rule, place: int) -> bool:
-        """Whether a run that has come so far is done with a place of a rule."""
-        return (rule.agent.pk, kinds.RETAINED.index(rule.kind), place) < (self.agent, self.kind, self.place)
+    @classmethod
+    def at(cls, rule: Rule, place: int) -> Self:
+        """At the beginning of a place of a rule."""
+        kind = kinds.RETAINED.index(rule.kind)
+        return cls(of_deleted=rule.is_of_deleted, agent=rule.agent.pk, kind=kind, place=place)
 
-    def after_in(self, rule: Rule, place: int) -> Any:
-        """Where to go on there."""
-        here = (rule.agent.pk, kinds.RETAINED.index(rule.kind), place) == (self.agent, self.kind, self.place)
-        return self.after if here else None
+    @property
+    def order(self) -> tuple[bool, int, int, int]:
+        """What places are gone through by."""
+        return self.of_deleted, self.agent, self.kind, self.place
 
 
 BEGINNING = Position(agent=0, kind=0, place=0)
@@ -273,11 +317,11 @@ def erase(rule: Rule, *, pace: Pace | None = None, at: Position = BEGINNING) -> 
     """Delete what is to go by a rule, batch by batch: what each has deleted, by table, and how far the run has come. To
     be cut short anywhere."""
     pace = pace or Pace()
-    for number, place in enumerate(PLACES[rule.kind]):
-        if at.is_behind(rule, number):
+    for number, place in enumerate(rule.places):
+        mine = Position.at(rule, number)
+        if mine.order < at.order:
             continue
-        mine = Position(agent=rule.agent.pk, kind=kinds.RETAINED.index(rule.kind), place=number)
-        after = at.after_in(rule, number)
+        after = at.after if mine.order == at.order else None
         for page, last in place.pages(rule, after):
             left = deque(page)
             while left:
@@ -315,7 +359,8 @@ def run(
     for rule in rules(now=now, agent=agent):
         for counts, position in erase(rule, at=at):
             erased[rule.agent.name, rule.kind] += counts.total()
-            if until is not None and time.monotonic() > until:
+            # A run that has come nowhere would come nowhere next time, too.
+            if until is not None and time.monotonic() > until and (counts or position != at):
                 return +erased, position
     return +erased, None
 
@@ -332,7 +377,7 @@ EVERY = timedelta(days=1)
 def go_on() -> int:
     """Begin the day's run, or go on with it for a while; returns how many rows were deleted. Of several who do so at
     once, one does."""
-    if not Agent.objects.exclude(retention={}).exists():
+    if not any(model.objects.exclude(retention={}).exists() for model in (Agent, DeletedAgent)):
         return 0
     RetentionRun.objects.bulk_create([RetentionRun(pk=RetentionRun.ONLY)], ignore_conflicts=True)
     row = RetentionRun.objects.filter(pk=RetentionRun.ONLY)

@@ -51,6 +51,7 @@ def _as_shown(counted: retention.Count) -> dict[str, Any]:
     rule = counted.rule
     return {"agent": rule.agent, "kind": rule.kind, "days": rule.days, "before": rule.before, "held": counted.held} | {
         "rows": counted.rows.total(),
+        "is_of_deleted": rule.is_of_deleted,
         "is_whole": counted.is_whole,
     }
 

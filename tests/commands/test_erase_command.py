@@ -19,6 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, models
 from django.utils import timezone
 
+from agent.models import Agent
 from conversations.models import Conversation, Message
 from memory import log
 from memory.models import HistoryEntry
@@ -249,6 +250,15 @@ def test_retention_counts_and_deletes(fill, agent):
     assert not Message.objects.exists()
     with pytest.raises(CommandError, match="no agent named"):
         run("retention", "--agent", "nobody")
+
+
+def test_what_a_deleted_agent_has_left_is_counted_and_deleted_as_well(owner):
+    clerk = Agent.objects.create(name="clerk", retention={"history": 7})
+    log.append(agent="clerk", owner_id=owner.pk, content="words", happened_at=timezone.now() - timedelta(days=8))
+    clerk.remove()
+    assert run("retention", "--dry-run").startswith("clerk\thistory\t7 days\t1 rows would go")
+    assert run("retention", "--agent", "clerk") == "clerk\thistory\t7 days\t1 rows deleted\n"
+    assert not HistoryEntry.objects.exists()
 
 
 def test_what_is_held_is_counted_apart(fill, agent, conversation):

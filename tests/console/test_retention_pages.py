@@ -1,6 +1,7 @@
 """Retention and legal holds in the admin: what would go, how long an agent keeps what, and holds in the way."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -8,10 +9,12 @@ from django.urls import reverse
 
 from agent.models import Agent, AgentVersion
 from conversations.models import Conversation, Message
+from memory import log
 from nanohost.accounts import holds
 from nanohost.accounts.models import AuditEntry, LegalHold
 from nanohost.console import retention_page
 from nanohost.console.roles import sync_roles
+from nanohost.lib import clock
 from tests.support.ageing import age, go, keep
 from tests.support.console_client import client_of, page
 from tests.support.working import settle
@@ -63,6 +66,13 @@ def test_the_page_counts_what_would_go_by_agent_and_deletes_nothing(admin_client
     told = text_of(admin_client.get(RETENTION))
     assert "default messages 30 0 1" in told
     assert f"legal hold {hold.pk} on owner" in told
+
+
+def test_the_page_tells_of_agents_that_were_deleted(admin_client, owner):
+    clerk = Agent.objects.create(name="clerk", retention={"history": 7})
+    log.append(agent="clerk", owner_id=owner.pk, content="words", happened_at=clock.read() - timedelta(days=8))
+    assert admin_client.post(page("agent_agent", "delete", clerk.pk), {"post": "yes"}).status_code == 302
+    assert "clerk (deleted) history 7 1 0" in text_of(admin_client.get(RETENTION))
 
 
 def test_what_it_cannot_count_in_time_it_says(admin_client, agent, fill, monkeypatch):

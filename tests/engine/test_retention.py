@@ -3,12 +3,14 @@
 import json
 from collections import Counter
 from datetime import UTC, timedelta
+from importlib import import_module
 
 import pytest
+from django.apps import apps
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from agent.models import AgentVersion
+from agent.models import Agent, AgentVersion, DeletedAgent
 from conversations import summaries
 from conversations.engine import inbox, model_request, turn_control
 from conversations.engine.incoming import Incoming
@@ -326,6 +328,124 @@ def test_the_log_goes_by_when_it_happened_and_is_not_found_any_more(agent, owner
     assert would_go() == go() == {("default", "history"): 1}
     found = log.recall(**whose, query="elephants", today=clock.read().date())
     assert [each.content for each in found] == ["elephants again"]
+
+
+# --- agents that were deleted ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clerk(owner, tool_settings):
+    """An agent with something of each kind that does not go with its conversations."""
+    tool_settings("time")
+    clerk = Agent(name="clerk", every_tool=True)
+    clerk.save_version(by="anna")
+    conversation = inbox.start_conversation(owner_id=owner.pk, agent=clerk, metadata={})
+    asked = Incoming(script({"call": [{"name": "time"}]}, {"say": "Done."}))
+    settle(inbox.receive(asked, conversation=conversation, request_id="r"))
+    whose = {"agent": "clerk", "owner_id": owner.pk}
+    for base, content in enumerate(("one", "two")):
+        documents.rewrite(**whose, base=base, content=content, source="person", checked=False)
+    log.append(**whose, content="words", happened_at=clock.read())
+    return clerk
+
+
+ALL_OF_IT = {("clerk", "results"): 1, ("clerk", "memory"): 3, ("clerk", "history"): 1}
+
+
+def is_deleted(agent, **days):
+    """Its conversations are, and then the agent; this long it kept what it leaves behind."""
+    keep(agent, **days)
+    for pk in Conversation.objects.filter(agent=agent).values_list("pk", flat=True):
+        turn_control.delete_conversation(pk)
+    agent.remove()
+
+
+def left_behind():
+    of_clerk = {"agent": "clerk"}
+    calls = ToolCall.objects.filter(**of_clerk, erased_at=None).exclude(result="")
+    return [rows.count() for rows in (calls, *(each.objects.filter(**of_clerk) for each in KEPT_BY_NAME))]
+
+
+KEPT_BY_NAME = (Memory, MemoryVersion, HistoryEntry)
+
+
+def test_what_a_deleted_agent_leaves_behind_is_kept_as_long_as_it_kept_it(clerk):
+    is_deleted(clerk, messages=5, sent=5, results=30, memory=30, history=30)
+    assert left_behind() == [1, 1, 2, 1]
+    age(29)
+    assert go() == {}
+    age(2)
+    assert would_go() == go() == ALL_OF_IT
+    assert left_behind() == [0, 0, 0, 0]
+    entry = AuditEntry.objects.filter(action="retention.erased").latest("pk")
+    assert (entry.object_type, entry.object_name) == ("agent.deletedagent", "clerk")
+    assert ToolCall.objects.get().status == "SUCCESS"
+
+
+def test_what_it_knew_last_is_counted_from_when_it_was_deleted(clerk):
+    age(40)
+    is_deleted(clerk, memory=30)
+    assert would_go() == go() == {("clerk", "memory"): 1}
+    assert left_behind() == [1, 1, 1, 1]
+    age(31)
+    assert would_go() == go() == {("clerk", "memory"): 2}
+    assert left_behind() == [1, 0, 0, 1]
+
+
+def test_what_it_kept_for_ever_is_kept(clerk, owner):
+    is_deleted(clerk)
+    age(1000)
+    assert go() == {}
+    data_retention()
+    assert left_behind() == [1, 1, 2, 1]
+
+
+def test_an_agent_that_is_made_again_says_itself_how_long(clerk):
+    is_deleted(clerk, results=30, memory=30, history=30)
+    age(40)
+    again = Agent(name="clerk", retention={"history": 30})
+    again.save_version(by="anna")
+    assert would_go() == go() == {("clerk", "history"): 1}
+    assert left_behind() == [1, 1, 2, 0]
+    again.remove()
+    assert go() == {}
+
+
+def test_a_hold_on_somebody_keeps_what_a_deleted_agent_left_of_theirs(clerk, owner):
+    is_deleted(clerk, results=30, memory=30, history=30)
+    age(40)
+    hold = holds.place(kind="owner", owner_id=owner.pk, reason="A lawsuit.", by="anna")
+    assert would_go() == go() == {}
+    holds.release(hold, reason="It is over.", by="anna")
+    assert go() == ALL_OF_IT
+
+
+def test_a_run_in_pieces_comes_to_deleted_agents_after_all_others(clerk, agent, fill, monkeypatch):
+    is_deleted(clerk, results=30, memory=30, history=30)
+    Agent.objects.create(name="last", retention={"messages": 30})  # its number is behind the deleted one's
+    fill(30)
+    keep(agent, messages=30)
+    age(40)
+    monkeypatch.setattr(retention, "RUN_SECONDS", -1.0)
+    data_retention()
+    for _ in range(100):
+        if RetentionRun.objects.get().position is None:
+            break
+        data_retention()
+    assert not Message.objects.exists()
+    assert left_behind() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("was_made_again", [False, True])
+def test_agents_that_an_earlier_release_deleted_are_known_by_the_audit_log(clerk, was_made_again):
+    is_deleted(clerk, results=30)
+    DeletedAgent.objects.all().delete()
+    if was_made_again:
+        Agent.objects.create(name="clerk")
+    import_module("agent.migrations.0018_deleted_agents").remember_deleted_agents(apps, None)
+    assert [each.retention for each in DeletedAgent.objects.all()] == ([] if was_made_again else [{"results": 30}])
+    age(31)
+    assert go() == ({} if was_made_again else {("clerk", "results"): 1})
 
 
 # --- batches, and what is told -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import F
 
-from agent.models import Agent, AgentVersion
+from agent.models import Agent, AgentVersion, DeletedAgent
 from conversations.models import Compaction, DeferredMessage, Message, Turn
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.lib import clock
@@ -22,6 +22,8 @@ _TIMES: dict[Any, tuple[str, ...]] = {
     MemoryVersion: ("created_at",),
     HistoryEntry: ("happened_at", "happened_until", "created_at"),
     AgentVersion: ("created_at",),
+    DeletedAgent: ("deleted_at",),
+    Memory: ("updated_at",),
 }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from agent.models import Agent
+from agent.models import Agent, DeletedAgent
 from nanohost.lib import clock
 from nanohost.lib.text import storable
 from scheduler import retention
@@ -17,11 +17,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="Count what would go, and delete nothing.")
-        parser.add_argument("--agent", default="", help="Only of this agent.")
+        parser.add_argument("--agent", default="", help="Only of this agent, which may be deleted.")
 
     def handle(self, *args: Any, dry_run: bool, agent: str, **options: Any) -> None:
         agent, now = storable(agent), clock.read()
-        if agent and not Agent.objects.filter(name=agent).exists():
+        if agent and not any(model.objects.filter(name=agent).exists() for model in (Agent, DeletedAgent)):
             raise CommandError(f"There is no agent named {agent!r}.")
         found = retention.rules(now=now, agent=agent)
         if not found:
