@@ -15,6 +15,7 @@ from nanohost.lib.text import UNSTORABLE
 
 # What the shell calls the fields of a key.
 _OPTIONS = {"agent_names": "--agents", "model_names": "--models", "requests_per_minute": "--per-minute"}
+_OPTIONS |= {"allowed_origins": "--origins", "expires_at": "--expires"}
 
 
 class Command(BaseCommand):
@@ -153,7 +154,8 @@ def _may(key: ApiKey) -> list[str]:
 
 def _key(prefix: str) -> ApiKey:
     wanted = prefix.removeprefix("nh_").split("_")[0]
-    key: ApiKey | None = ApiKey.objects.select_related("owner").filter(prefix=wanted).first()
+    found = ApiKey.objects.select_related("owner").filter(prefix=wanted)
+    key: ApiKey | None = None if UNSTORABLE.search(wanted) else found.first()
     if key is None:
         raise CommandError(f"There is no key with the prefix {wanted!r}; `manage.py keys list` lists them.")
     return key
