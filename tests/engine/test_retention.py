@@ -442,7 +442,7 @@ def test_agents_that_an_earlier_release_deleted_are_known_by_the_audit_log(clerk
     DeletedAgent.objects.all().delete()
     if was_made_again:
         Agent.objects.create(name="clerk")
-    import_module("agent.migrations.0018_deleted_agents").remember_deleted_agents(apps, None)
+    import_module("agent.migrations.0019_deleted_agents").remember_deleted_agents(apps, None)
     assert [each.retention for each in DeletedAgent.objects.all()] == ([] if was_made_again else [{"results": 30}])
     age(31)
     assert go() == ({} if was_made_again else {("clerk", "results"): 1})

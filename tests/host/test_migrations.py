@@ -56,7 +56,7 @@ LISTED = {
     "agent.0009_prices_and_budgets": "it stores prices, in a table that is new",
     "agent.0010_taint": "on a host without users it guards the default agent, in a column that is new",
     "agent.0014_written_prompts": "it prices what Anthropic caches, in a column that is new",
-    "agent.0018_deleted_agents": "it stores how long deleted agents kept what, in a table that is new",
+    "agent.0019_deleted_agents": "it stores how long deleted agents kept what, in a table that is new",
     "conversations.0003_growth": "it drops a constraint and makes it again, in one transaction",
     "conversations.0016_turns_held": "it forgets a column, and leaves it in the database",
     "conversations.0017_leases": "it renames a field, and leaves its column and index as they are",

@@ -16,7 +16,7 @@ def remember_deleted_agents(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("accounts", "0003_audit_and_limits"), ("agent", "0017_display_name")]
+    dependencies = [("accounts", "0003_audit_and_limits"), ("agent", "0018_check_in_deliver_to")]
 
     operations = [
         migrations.CreateModel(
