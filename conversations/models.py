@@ -381,6 +381,7 @@ class Turn(Leased):
             models.Index(fields=["conversation", "status", "number"], name="turns_in_order"),
             models.Index(fields=["conversation", "number"], condition=Q(status__in=OPEN), name="open_turns_in_order"),
             models.Index(fields=["-created_at"], name="turns_by_time"),
+            models.Index(fields=["owner", "-id"], name="turns_of_an_owner"),
             # What people look for, with an error's report in hand.
             models.Index(fields=["request_id"], name="turns_by_request"),
             models.Index(fields=["error_code", "-created_at"], condition=Q(error_code__gt=""), name="turns_by_error"),

@@ -58,6 +58,16 @@ def words_of(text: str) -> list[str]:
 def find(text: str, *, owner_id: int | None = None) -> list[UUID]:
     """The conversations in which all these words were said in one message, as far as they are among the latest messages
     that have them; the latest first. ``owner_id``: in theirs alone. No secret that the host knows is found."""
+    return _found(text, owner_id, "conversation_id")
+
+
+def find_turns(text: str, *, owner_id: int | None = None) -> list[UUID]:
+    """The turns in which they were said, in the same way."""
+    return _found(text, owner_id, "turn_id")
+
+
+def _found(text: str, owner_id: int | None, of: str) -> list[UUID]:
+    """``of``: the field of a message that says what is found."""
     words = words_of(text)
     if not words:
         return []
@@ -69,8 +79,8 @@ def find(text: str, *, owner_id: int | None = None) -> list[UUID]:
     with connection.cursor() as cursor:
         cursor.execute(_FOUND[connection.vendor].format(whose=whose), asked)
         ids = [row[0] if isinstance(row[0], UUID) else UUID(row[0]) for row in cursor.fetchall()]
-    rows = Message.objects.filter(pk__in=ids).order_by("-pk").values_list("conversation_id", "content")
-    found = (pk for pk, content in rows.iterator(chunk_size=50) if _is_told(content, words))
+    rows = Message.objects.filter(pk__in=ids).order_by("-pk").values_list(of, "content")
+    found = (pk for pk, content in rows.iterator(chunk_size=50) if pk and _is_told(content, words))
     return list(dict.fromkeys(found))
 
 

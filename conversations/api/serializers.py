@@ -1,5 +1,6 @@
 """The shapes of the API's bodies: what comes in is held against them, what goes out is documented by them."""
 
+import math
 from typing import Any
 
 from django.conf import settings
@@ -421,6 +422,62 @@ class TurnView(serializers.Serializer[Any]):
     createdAt = serializers.DateTimeField()
     startedAt = serializers.DateTimeField(allow_null=True)
     endedAt = serializers.DateTimeField(allow_null=True)
+
+
+class Amount(serializers.FloatField):
+    """A number from 0 to a billion."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_value=0, max_value=10**9, **options)
+
+    def to_internal_value(self, data: Any) -> float:
+        found = super().to_internal_value(data)
+        if math.isnan(found):  # which is neither less nor more than the bounds
+            self.fail("invalid")
+        return found
+
+
+@extend_schema_field({"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"})
+class Cursor(serializers.UUIDField):
+    """A turn's id; an empty text is none."""
+
+
+class TurnFilters(serializers.Serializer[Any]):
+    """Query of GET /turns: what the turns have to match, all of it."""
+
+    search = Text(required=False, max_length=1000, help_text="Words that one message of the turn has, by beginnings.")
+    status = serializers.ChoiceField(CHOICES, required=False)
+    error = Text(required=False, max_length=64, help_text="The code of its error.")
+    agent = Text(required=False, max_length=64, help_text="The agent's name.")
+    model = Text(required=False, max_length=128, help_text="The model that it asked, or one that stood in for it.")
+    tool = Text(required=False, max_length=128, help_text="A tool that was called in it.")
+    rule = Text(required=False, max_length=64, help_text="The rule by which a call in it was refused.")
+    key = Text(required=False, max_length=16, help_text="The prefix of the API key that it was asked with.")
+    tag = Text(
+        required=False,
+        max_length=300,
+        validators=[RegexValidator(r"^[^:]+:", "A tag is name:value, of the conversation's metadata.")],
+        help_text="name:value, of the conversation's metadata.",
+    )
+    minCost = Amount(source="least_cost", required=False, help_text="In the currency.")
+    minSeconds = Amount(source="least_seconds", required=False, help_text="From when it was asked until it ended.")
+    to = serializers.DateTimeField(source="until", required=False, help_text="Asked before then.")
+    cursor = Cursor(required=False, help_text="From the next link of a page.")
+    limit = serializers.IntegerField(
+        required=False, min_value=1, default=50, help_text="How many at most; more than 200 are never given."
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """With the one that Python has another use for."""
+        since = serializers.DateTimeField(source="since", required=False, help_text="Asked then or later.")
+        return {**super().get_fields(), "from": since}
+
+
+class FoundTurns(serializers.Serializer[Any]):
+    next = serializers.URLField(
+        allow_null=True, help_text="null: there are no further ones. A page may have few turns, or none, and a next."
+    )
+    results = TurnView(many=True)
 
 
 class TurnPage(serializers.Serializer[Any]):

@@ -47,6 +47,7 @@ urlpatterns = [
     path("agents/<str:agent>/history", AgentHistory.as_view(may_name=may_name)),
     path("agents/<str:agent>/files", files.FileList.as_view(may_name=may_name)),
     path("agents/<str:agent>/files/<path:path>", files.FileDetail.as_view(may_name=may_name)),
+    path("turns", views.TurnSearch.as_view()),
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),
     path("turns/<uuid:turn_id>/events", views.TurnEvents.as_view()),
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),

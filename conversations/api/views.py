@@ -12,10 +12,12 @@ from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, 
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
 from agent import access
-from conversations import pins, search
+from agent.spending.models import MICRO
+from conversations import pins, search, turn_search
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
 from conversations.attachments import serving, store
@@ -473,6 +475,37 @@ class DeferredCancel(APIView):
         checked(Nothing, request)
         deferred.cancel(message)
         return Response(shapes.DeferredMessageView(_owned_deferred(request, deferred_id)).data)
+
+
+class TurnSearch(APIView):
+    """Turns, wherever they were asked."""
+
+    scopes: ClassVar = {"GET": (Scope.READ,)}
+
+    @extend_schema(
+        operation_id="findTurns", parameters=[shapes.TurnFilters], responses={200: shapes.FoundTurns, **problems()}
+    )
+    def get(self, request: Request) -> Response:
+        """Those of the caller's turns that match, the newest first. A page looks at 1,000 turns at most (with `search`,
+        at all that have the words): if `next` is not null there may be more, also where a page has none."""
+        wanted = _filters_of(request)
+        limit, after = min(wanted.pop("limit"), Pages.max_page_size), wanted.pop("cursor", None)
+        rows = access.admitted(Turn.objects.all(), key_of(request), agent="conversation__agent")
+        page = turn_search.find(rows, wanted, limit=limit, after=after, owner_id=owner_of(request))
+        following = replace_query_param(request.build_absolute_uri(), "cursor", page.after) if page.after else None
+        return Response({"next": following, "results": turns_as_json(page.turns)})
+
+
+def _filters_of(request: Request) -> dict[str, Any]:
+    """As :func:`turn_search.find` has them, and the page's ``limit`` and ``cursor``."""
+    if unknown := sorted(set(request.query_params) - set(shapes.TurnFilters().fields)):
+        raise InvalidRequest(f"There is no filter named {unknown[0][:100]!r}.")
+    given: dict[str, Any] = shapes.TurnFilters().run_validation(request.query_params.dict())
+    if "search" in given:
+        given["words"] = given.pop("search")
+    if "least_cost" in given:
+        given["least_cost"] = round(given["least_cost"] * MICRO)
+    return given
 
 
 class TurnDetail(APIView):

@@ -15,8 +15,9 @@ def new_id() -> uuid.UUID:
 
 
 def first_id_at(time: datetime) -> uuid.UUID:
-    """What no id that is made from then on is below: they begin with the milliseconds since 1970."""
-    return uuid.UUID(int=int(time.timestamp() * 1000) << 80)
+    """What no id that is made from then on is below: they begin with the milliseconds since 1970, before which there
+    are none."""
+    return uuid.UUID(int=max(0, int(time.timestamp() * 1000)) << 80)
 
 
 def request_id(offered: str | None) -> str:

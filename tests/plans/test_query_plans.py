@@ -102,7 +102,7 @@ from tools.models import Approval, CallStatus, ToolCall, ToolSetting, sync_setti
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's; tests/engine/test_sweeper.py has those of SQLite"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),  # bounds a hang: a million rows take their time on a slow machine
 ]
 
 GROW = {
@@ -1491,6 +1491,13 @@ def branch() -> Callable[[], object]:
     return lambda: call_api("POST", "responses", status=202, body=body, **AS_V1)
 
 
+# Of the 1,000 turns that a page looks at, each is read, and its calls are where these are asked for.
+TURNS_PAGE = Bound(rows=10_000, blocks=6_000)
+on_api("GET turns", lambda: "turns")
+on_api("GET turns, that match", lambda: "turns?status=failed&tag=a:b&agent=default&minSeconds=999", bound=TURNS_PAGE)
+on_api("GET turns, far down", lambda: f"turns?cursor={a_turn().pk}&minCost=99", bound=TURNS_PAGE)
+on_api("GET turns, by a tool", lambda: "turns?tool=unknown&rule=unknown", bound=TURNS_PAGE)
+on_api("GET turns, by words", lambda: "turns?search=found", bound=A_PAGE)
 on_api("GET conversations", lambda: "conversations")
 on_api("GET conversations, by a key", lambda: "conversations?key=api:1")
 on_api("GET conversations, far down", lambda: f"conversations?cursor={cursor(p=far_into_the_list())}")
@@ -1498,7 +1505,7 @@ on_api("GET conversations, and back", lambda: f"conversations?cursor={cursor(r=1
 on_api("GET conversations, that are not archived", lambda: "conversations?archived=false&pinned=false")
 on_api("GET conversations, that are archived", lambda: "conversations?archived=true")
 on_api("GET conversations, that are pinned", lambda: "conversations?pinned=true")
-on_api("GET conversations, by their titles", lambda: "conversations?q=found", bound=A_PAGE)
+on_api("GET conversations, by their titles", lambda: "conversations?search=found", bound=A_PAGE)
 on_api("GET conversations/{}", lambda: f"conversations/{the_long_one().pk}")
 on_api("PATCH conversations/{}", lambda: f"conversations/{the_long_one().pk}", body={"pinned": True})
 on_api("DELETE conversations/{}", lambda: f"conversations/{a_usual_one().pk}", status=204)

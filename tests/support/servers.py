@@ -98,10 +98,14 @@ class Run:
                 self._lock.execute("SELECT pg_advisory_unlock(%s, %s)", [LOCKS, int(run, 16)])
 
 
+# Bounds a hang only: a database is given all its tables.
+PREPARES_SECONDS = 300
+
+
 def manage(*arguments: str, database: str, environment: dict[str, str]) -> None:
     """Run ``manage.py`` on a database."""
     where = {"DATABASE_URL": url_of(database), "REDIS_URL": shapes.named_servers().redis_url}
-    ran = warm.run("manage.py", *arguments, env=environment | where, timeout=120)
+    ran = warm.run("manage.py", *arguments, env=environment | where, timeout=PREPARES_SECONDS)
     assert ran.returncode == 0, ran.stderr
 
 
