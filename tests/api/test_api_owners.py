@@ -32,6 +32,7 @@ WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters and na
 WITHOUT_IDS = {
     *("GET /conversations", "POST /conversations", "GET /tools", "GET /approvals", "GET /usage"),
     *("GET /schedules", "POST /schedules", "POST /schedules/preview", "GET /shares"),
+    "GET /turns",
 }
 
 
@@ -95,7 +96,7 @@ def everything(things: Things) -> list[object]:
     mine = f"/conversations/{things.conversation_id}"
     paths = (mine, f"{mine}/messages", f"{mine}/deferred", f"/turns/{things.turn_id}", "/conversations",
              f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs", "/shares",
-             "/approvals", f"/approvals/{things.approval_id}")  # fmt: skip
+             "/turns", "/approvals", f"/approvals/{things.approval_id}")  # fmt: skip
     return [things.client.get(path).json() for path in paths]
 
 

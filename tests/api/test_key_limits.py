@@ -44,6 +44,7 @@ SCOPES = {
     "DELETE /conversations/{conversation_id}/messages/{message_id}/pin": CHAT,
     "POST /conversations/{conversation_id}/shares": CHAT,
     "GET /shares": READ,
+    "GET /turns": READ,
     "DELETE /shares/{share_id}": CHAT,
     "GET /agents/{agent}/memory": MEMORY,
     "PUT /agents/{agent}/memory": MEMORY,

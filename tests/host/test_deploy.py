@@ -23,6 +23,7 @@ SECRETS = {
     "secret_key": "sign-with-this-secret-key-0123456789-0123456789-0123456789",
     "webhook_key": "make-secrets-of-webhooks-of-this-key",
     "attachments_bucket_key": "",
+    "oidc_client_secret": "",
 }
 
 # How long the nodes of these tests drain.
