@@ -237,7 +237,7 @@ def of_the_talk(console):
     }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)  # bounds a hang: dozens of pages, each several times
 @pytest.mark.embedded(reason="its pages are those of the other shape")
 def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss, console):
     wrong = []
@@ -265,7 +265,7 @@ def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss, console):
 MOST_OF_A_ROW = WIDTHS["phone"][1] // 2
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)  # bounds a hang: dozens of pages, each several times
 @of_the_page
 def test_lists_on_a_phone_are_read_without_long_scrolling(boss, console):
     """A row takes no room for what is empty, and none takes more than half of the screen."""

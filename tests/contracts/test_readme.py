@@ -106,7 +106,7 @@ def as_pattern(expected: str) -> str:
     return ".*".join(re.escape(part) for part in re.sub(r"\s", "", expected).split("…"))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not shutil.which("curl"), reason="the README's commands are for curl; there is none")
 def test_every_command_does_what_the_pages_say(reader):
     for page in PAGES:

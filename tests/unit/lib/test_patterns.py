@@ -37,6 +37,7 @@ OF_NAMES = {secret_shapes.NAME.pattern, secret_shapes.MAYBE_NAME.pattern}
 SHAPES = [*map(secret_shapes.word, secret_shapes.WORDS), *map(secret_shapes.other, secret_shapes.OTHERS)]
 
 
+@pytest.mark.timeout(1200)
 def test_each_expression_takes_time_in_proportion_to_the_text():
     found = [each for path in sources() for each in expressions(path)]
     assert {where for where, made, _ in found if made is None} == ELSEWHERE
