@@ -9,6 +9,7 @@ from tools import registry
 SECRETS = (
     *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "METRICS_TOKEN"),
     *("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY", "WEBHOOK_KEY", "EMAIL_HOST_PASSWORD"),
+    "OIDC_CLIENT_SECRET",
     *("ATTACHMENTS_BUCKET_KEY", "LLM_HEADERS", "ZHIPUAI_API_KEY"),
     *(provider.key for provider in PROVIDERS.values()),
 )
