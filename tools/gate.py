@@ -200,7 +200,8 @@ def _leading_somewhere(
 ) -> Generator[str, None, None]:
     if not tool.writes_to:
         return
-    wanted, given = str(arguments.get(tool.writes_to) or ORIGIN), agent_tools.destinations()
+    named, given = arguments.get(tool.writes_to), agent_tools.destinations()
+    wanted = ORIGIN if named is None else str(named)
     if wanted not in given:
         there_are = ", ".join(sorted(given)) or "none"
         raise Refused(

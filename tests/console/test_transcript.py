@@ -208,7 +208,7 @@ def test_a_page_costs_as_many_statements_however_long_the_conversation_is(admin_
     fill(1)
     few = spent()
     fill(150)
-    assert spent() == spent(before=400) + 2 == few <= 12
+    assert spent() == spent(before=400) + 2 == few <= 13  # one of which finds its sub-agents
 
 
 def test_of_a_long_text_the_beginning_is_shown(admin_client, conversation):

@@ -120,7 +120,8 @@ def test_an_agents_own_schedules_are_held_by_the_gate(boss, owner, conversation,
     assert "its answers go to boss as well" in use(**wishes, deliver_to="boss").result
     row = Schedule.objects.get()
     assert use(action="update", id=str(row.pk), deliver_to="public").rule == "destination"
-    assert use(action="update", id=str(row.pk), prompt="What else?", deliver_to="").status == CallStatus.SUCCESS
+    assert use(action="update", id=str(row.pk), deliver_to="").rule == "destination"
+    assert use(action="update", id=str(row.pk), prompt="What else?").status == CallStatus.SUCCESS
     row.refresh_from_db()
     assert row.destination == "boss"
     use(action="update", id=str(row.pk), deliver_to="origin")

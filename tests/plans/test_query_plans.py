@@ -99,6 +99,7 @@ from tools import calls, limits
 from tools import retention as of_calls
 from tools.documents.reading import Read
 from tools.models import Approval, CallStatus, ToolCall, ToolSetting, sync_settings
+from tools.registry import ORIGIN
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's; tests/engine/test_sweeper.py has those of SQLite"),
@@ -732,6 +733,13 @@ def fire_due() -> Callable[[], object]:
     return deferred.fire_due
 
 
+@operation("deferred.fire")
+def fire() -> Callable[[], object]:
+    defer(deferred.Kind.WAKE)
+    message = DeferredMessage.objects.latest("pk")
+    return lambda: deferred.fire(message.pk)
+
+
 # --- what goes out -----------------------------------------------------------------------------------------------
 
 
@@ -900,6 +908,12 @@ def say_that_it_was_not_taken() -> Callable[[], object]:
 def say_in_chat() -> Callable[[], object]:
     conversation = in_a_chat()
     return lambda: outgoing.say(conversation, "words")
+
+
+@operation("outgoing.pass_on")
+def pass_on() -> Callable[[], object]:
+    conversation = in_a_chat()
+    return lambda: outgoing.pass_on(conversation, "words", destination=ORIGIN)
 
 
 @operation("outgoing.names")
@@ -2016,7 +2030,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
         *("caller.is_open", "caller.is_repeated"),
-        "spawned.deferred_in",
+        *("spawned.deferred_in", "spawned.tell_at_once"),
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {

@@ -67,7 +67,7 @@ class OidcProvider:
             "token_endpoint_auth_methods_supported": ["client_secret_post"],
         } | self.configured
 
-    def _keys(self) -> dict[str, Any]:
+    def keys_told(self) -> dict[str, Any]:
         public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [public | {"kid": "one", "use": "sig", "alg": "RS256"}]}
 
@@ -96,7 +96,7 @@ class OidcProvider:
                 provider.asked.append(self.path)
                 found = {
                     "/realm/.well-known/openid-configuration": provider._configuration,
-                    "/realm/keys": provider._keys,
+                    "/realm/keys": provider.keys_told,
                     "/realm/userinfo": lambda: provider.user_info,
                 }.get(self.path)
                 self._say(200 if found else 404, found() if found else {})
