@@ -24,12 +24,18 @@ class Capabilities:
     """What a platform can do. ``text_limit``: characters of one message. ``tells_duplicates``: it knows a message again
     by its key, so that one of which nobody knows whether it has arrived is sent again. ``signs``: the host's own secret
     signs what comes in and goes out. ``reads_answers``: who sends a request reads in its answer why a message was not
-    taken in; others are told in the chat."""
+    taken in; others are told in the chat. ``buttons``: so many options of a question are shown as buttons; one with
+    more is asked with numbers. ``edits``, ``reacts``, ``files``: it has :meth:`Platform.edit`,
+    :meth:`Platform.react`, :meth:`Platform.send_file`."""
 
     text_limit: int
     tells_duplicates: bool = False
     signs: bool = False
     reads_answers: bool = False
+    buttons: int = 0
+    edits: bool = False
+    reacts: bool = False
+    files: bool = False
 
 
 class NotGenuine(Problem):
@@ -105,12 +111,13 @@ class Event:
     the same one whenever it is told. ``message_id``: of the message that was sent, edited or reacted to. ``title``:
     what the chat is called, where it is called something. ``fetch``: gets its files, once it is known that its sender
     may write; raises :class:`Retry`, or :class:`Permanent` if they are not to be had. ``is_proven``: whether the
-    platform vouches for who has sent it."""
+    platform vouches for who has sent it. A ``choice`` is a button that was pressed: its ``text`` is the
+    :attr:`Option.value` that the button was sent with."""
 
     external_id: str
     chat_id: str
     sender_id: str
-    kind: Literal["message", "edit", "reaction"] = "message"
+    kind: Literal["message", "edit", "reaction", "choice"] = "message"
     text: str = ""
     thread: str = ""
     sender_name: str = ""
@@ -132,9 +139,19 @@ class Heard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Option:
+    """A button below a question. ``value``: what the platform gives back once it is pressed, of 64 bytes at most."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutgoingMessage:
     """A message to a chat. ``text``: Markdown, no longer than the limit; of a long one, it is one of ``parts``.
-    ``in_reply_to``: the platform's id of what it answers. ``title``: what the chat is called."""
+    ``in_reply_to``: the platform's id of what it answers. ``title``: what the chat is called. ``options``: buttons, as
+    many at most as the capabilities say. ``message_id``: the platform's id of what is edited or reacted to. ``emoji``:
+    of a reaction. ``file``: what :meth:`Platform.send_file` sends, with ``text`` as its caption."""
 
     chat_id: str
     text: str
@@ -143,6 +160,10 @@ class OutgoingMessage:
     title: str = ""
     part: int = 1
     parts: int = 1
+    options: Sequence[Option] = ()
+    message_id: str = ""
+    emoji: str = ""
+    file: SentFile | None = None
 
 
 class Platform(ABC):
@@ -187,6 +208,19 @@ class Platform(ABC):
     def send(self, message: OutgoingMessage, key: str) -> str:
         """Do it, and return the platform's id of the message; empty if it tells none. ``key``: the same at each
         attempt. Raises :class:`Retry`, :class:`Permanent` or :class:`InDoubt`."""
+
+    def edit(self, message: OutgoingMessage, key: str) -> None:
+        """Give a message of the host's, ``message_id``, another text, and take its buttons away. It is done again if
+        nobody knows whether it was. Raises as :meth:`send` does."""
+        raise Permanent(f"{self.title} changes no message that it has")
+
+    def react(self, message: OutgoingMessage, key: str) -> None:
+        """React to a message, ``message_id``, with an ``emoji``; as :meth:`edit`."""
+        raise Permanent(f"{self.title} has no reactions")
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        """Send a ``file``; as :meth:`send`."""
+        raise Permanent(f"{self.title} takes no files")
 
     def setting(self, name: str) -> Any:
         """What people have entered, or what counts if they have entered nothing."""
