@@ -685,6 +685,24 @@ class Share(models.Model):
         return "expired" if self.expires_at <= timezone.now() else "active"
 
 
+class TaintedText(models.Model):
+    """That something was said or called where untrusted text had entered, by a hash: clients of ``/v1`` keep their
+    transcripts themselves, and send them back. It outlives the conversation."""
+
+    id = models.BigAutoField(primary_key=True)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
+    digest = models.CharField(max_length=64, help_text="Of an owner's text or call: BLAKE2b, hexadecimal.")
+    tainted_by = models.CharField(max_length=255, help_text="From where the untrusted text came.")
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["owner", "digest"], name="one_tainted_text_a_digest")]
+
+    def __str__(self) -> str:
+        return f"tainted text {self.pk}"
+
+
 def calls_in(tool_calls: Any) -> list[tuple[str, str, str]]:
     """The id, the name and the arguments of each call that an assistant's message asks for, as texts."""
     found = []

@@ -38,7 +38,7 @@ from agent.prompt import shorten
 from agent.spending import bills, budgets
 from agent.spending.bills import Bill
 from conversations import announced, events
-from conversations.engine import announcements, compaction, doorbell, outgoing, spawned, transcript
+from conversations.engine import announcements, compaction, doorbell, outgoing, spawned, tainted_texts, transcript
 from conversations.engine.lease import Claim, held_turn
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
@@ -219,7 +219,9 @@ _totals = Rows[Any](
             spoken=Count("messages", distinct=True, filter=Q(messages__role=Message.Role.ASSISTANT)),
         )
         .order_by()
-        .values_list("prompt_tokens", "completion_tokens", "cached_tokens", "rounds", "spoken")
+        .values_list(
+            *("prompt_tokens", "completion_tokens", "cached_tokens", "rounds", "spoken", "conversation__tainted_by")
+        )
     )
 )
 
@@ -228,7 +230,10 @@ def _ask_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
     """Have the caller run these calls, which have its round in their ids; in the transaction that has the turn wait for
     it. Whoever waits for the turn has what there is to be had for now."""
     round_id = CallerRound.id_of(calls[0]["id"])
-    ((prompt_tokens, completion_tokens, cached_tokens, rounds, spoken),) = _totals(turn_id=claim.turn_id)
+    ((prompt_tokens, completion_tokens, cached_tokens, rounds, spoken, by),) = _totals(turn_id=claim.turn_id)
+    if by:
+        call_ids = [call["id"] for call in calls]
+        tainted_texts.keep_answer(claim.turn_id, owner_id=claim.owner_id, by=by, call_ids=call_ids)
     CallerRound.objects.create(
         id=round_id,
         turn_id=claim.turn_id,
@@ -258,6 +263,8 @@ def store_results(claim: Claim, snapshot: Snapshot) -> None:
     results, marks = _results_of(claim.turn_id, unanswered)
     with _writing(claim, _goes_on, messages=len(results), marks=marks) as seq:
         _append(claim, seq, results, marks=marks)
+        if by := snapshot.tainted_by or next(filter(None, marks), ""):
+            tainted_texts.keep_calls(claim.turn_id, owner_id=claim.owner_id, by=by)
 
 
 def finish(
@@ -290,6 +297,8 @@ def finish(
             raise FenceLost
         answer = completion.as_message() | {"content": reply}
         _append(claim, seq, [_without_calls(answer)], kind, sent, bill.kept, [taint.entering], number)
+        if taint.by:
+            tainted_texts.keep_answer(claim.turn_id, owner_id=claim.owner_id, by=taint.by)
         if also:
             also(seq)
         prompt_tokens, completion_tokens, cached_tokens, cost = spent[0]

@@ -23,7 +23,7 @@ from conversations.errors import TurnProblem, UnknownCall
 from conversations.events import Success
 from conversations.events.answers import Answer, accepted, as_response, problem_answer
 from conversations.models import CallerRound, Conversation, Turn
-from conversations.openai_api import caller_tools, ids, shapes
+from conversations.openai_api import caller_tools, ids, sent_back, shapes
 from conversations.openai_api.chunks import ChunkWire
 from conversations.openai_api.conversations import conversation_of
 from conversations.openai_api.errors import InvalidValue
@@ -173,7 +173,8 @@ def _names(found: CallerRound, asked: Asked) -> bool:
 
 def _transient(request: Request, asked: Asked) -> Turn:
     """A turn in a conversation of its own."""
-    owner_id, messages, at = owner_of(request), asked.transcript.messages, asked.transcript.asked_at
+    owner_id, at = owner_of(request), asked.transcript.asked_at
+    messages = sent_back.marked(asked.transcript.messages, owner_id=owner_id)
     follows = messages[at + 1 :]
     give_way(messages, owner_id=owner_id)
     incoming = Incoming(

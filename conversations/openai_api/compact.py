@@ -15,7 +15,7 @@ from conversations.engine import inbox
 from conversations.engine.incoming import Incoming
 from conversations.events.answers import accepted, as_response
 from conversations.models import Conversation, Message, Turn
-from conversations.openai_api import compaction_items, ids, shapes
+from conversations.openai_api import compaction_items, ids, sent_back, shapes
 from conversations.openai_api.chat_completions import IDEMPOTENCY, is_retry
 from conversations.openai_api.errors import InvalidValue
 from conversations.openai_api.items import COMPLETED, INCOMPLETE, said_item
@@ -106,8 +106,9 @@ def _turn_of(request: Request, asked: Asked) -> Turn:
     conversation.is_dropped = True
     if told.tainted_by:
         conversation.tainted_at_seq, conversation.tainted_by = 1, told.tainted_by
+    history = sent_back.marked(told.messages, owner_id=conversation.owner_id)
     return inbox.receive(
-        Incoming(ASKED, history=told.messages, options=Options(is_plain=True, instructions=told.instructions)),
+        Incoming(ASKED, history=history, options=Options(is_plain=True, instructions=told.instructions)),
         conversation=conversation,
         idempotency_key=idempotency_key(request),
         body_hash=body_hash,

@@ -13,7 +13,7 @@ from agent.loop import ChatMessage
 from agent.models import DEFAULT_AGENT, Agent
 from conversations.engine import editing, inbox, turn_control
 from conversations.models import Conversation, Message
-from conversations.openai_api import ids, shapes
+from conversations.openai_api import ids, sent_back, shapes
 from conversations.openai_api.errors import ConversationNotFound, InvalidValue, ItemNotFound, ModelNotFound
 from conversations.openai_api.input_items import items_of as given_items
 from conversations.openai_api.items import Item, items_of, said
@@ -57,7 +57,7 @@ def first_agent(key: ApiKey) -> Agent:
     return agents[0]
 
 
-def _added(given: Any, *, least: int) -> list[ChatMessage]:
+def _added(given: Any, *, least: int, owner_id: int) -> list[ChatMessage]:
     """Items for a transcript, as messages."""
     read = given_items(as_entries(given, "items", least=least, most=MAX_ADDED), "items")
     if read.instructions:
@@ -68,7 +68,7 @@ def _added(given: Any, *, least: int) -> list[ChatMessage]:
         )
     messages = read.messages()
     refuse_too_much(messages, body_bytes=len(json.dumps(given, ensure_ascii=False).encode()), param="items")
-    return messages
+    return sent_back.marked(messages, owner_id=owner_id)
 
 
 class ConversationCreate(KeyView):
@@ -85,7 +85,7 @@ class ConversationCreate(KeyView):
         """Begin a conversation. Its agent is the one that its first response names."""
         body = as_object(request.data, None)
         metadata = metadata_of(body)
-        messages = _added(or_else(body.get("items"), []), least=0)
+        messages = _added(or_else(body.get("items"), []), least=0, owner_id=owner_of(request))
         agent = first_agent(key_of(request))
         conversation = inbox.start_conversation(owner_id=owner_of(request), agent=agent.name, metadata={**metadata})
         if messages:
@@ -145,7 +145,7 @@ class ConversationItems(KeyView):
     def post(self, request: Request, conversation_id: str) -> Response:
         """Append items, of which no turn is made."""
         conversation = conversation_of(request, conversation_id)
-        messages = _added(as_object(request.data, None).get("items"), least=1)
+        messages = _added(as_object(request.data, None).get("items"), least=1, owner_id=owner_of(request))
         rows = editing.append(conversation, messages, key_of(request)) if messages else []
         return Response(as_list(items_of(rows)))
 

@@ -25,7 +25,7 @@ from conversations.engine.incoming import Incoming
 from conversations.errors import ConversationBusy, UnknownCall
 from conversations.events.answers import accepted, as_response
 from conversations.models import CallerRound, Conversation, Message, StoredResponse, Turn
-from conversations.openai_api import ids, shapes
+from conversations.openai_api import ids, sent_back, shapes
 from conversations.openai_api.chat_completions import IDEMPOTENCY, give_way, is_retry
 from conversations.openai_api.conversations import conversation_of
 from conversations.openai_api.errors import InvalidValue, PreviousResponseNotFound, ResponseNotFound
@@ -97,6 +97,7 @@ class _Taking:
                 self.outputs[each["tool_call_id"]] = each["content"]
             else:
                 self.messages.append(each)
+        self.messages = sent_back.marked(self.messages, owner_id=self.owner_id)
         if self.outputs and self.messages:
             raise InvalidValue(
                 "Outputs of function calls come alone, or with their calls and all that came before.", param="input"

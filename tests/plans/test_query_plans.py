@@ -55,6 +55,7 @@ from conversations.engine import (
     spawned,
     steps,
     sweeper,
+    tainted_texts,
     turn_control,
     undelivered,
     worker,
@@ -75,6 +76,7 @@ from conversations.models import (
     Message,
     Share,
     StoredResponse,
+    TaintedText,
     Turn,
     WebhookEndpoint,
 )
@@ -1006,6 +1008,40 @@ def forget_events() -> Callable[[], object]:
     return from_channels.forget_old
 
 
+def many_tainted_texts(*, owner_id: int) -> None:
+    """As many as a host has after a while."""
+    made = (TaintedText(owner_id=owner_id, digest=f"{number:064}", tainted_by="web") for number in range(20_000))
+    TaintedText.objects.bulk_create(made, batch_size=5_000)
+
+
+@operation("tainted_texts.forget_old")
+def forget_tainted_texts() -> Callable[[], object]:
+    many_tainted_texts(owner_id=the_long_one().owner_id)
+    rows = TaintedText.objects.order_by("created_at").values_list("pk", flat=True)[:20]
+    TaintedText.objects.filter(pk__in=list(rows)).update(created_at=timezone.now() - timedelta(days=400))
+    return tainted_texts.forget_old
+
+
+@operation("tainted_texts.recognised, of a long transcript")
+def recognise_texts() -> Callable[[], object]:
+    owner_id = the_long_one().owner_id
+    many_tainted_texts(owner_id=owner_id)
+    said = [{"role": "assistant", "content": f"An answer {number}."} for number in range(2_000)]
+    return lambda: tainted_texts.recognised(said, owner_id=owner_id)
+
+
+@operation("tainted_texts.keep_answer", READING)
+def keep_tainted_answer() -> Callable[[], object]:
+    turn = the_long_one().turns.order_by("-number")[0]
+    return lambda: tainted_texts.keep_answer(turn.pk, owner_id=turn.owner_id, by="web", call_ids=["call_1"])
+
+
+@operation("tainted_texts.keep_calls")
+def keep_tainted_calls() -> Callable[[], object]:
+    turn = the_long_one().turns.order_by("-number")[0]
+    return lambda: tainted_texts.keep_calls(turn.pk, owner_id=turn.owner_id, by="web")
+
+
 @operation("announcements.anchor")
 def anchor() -> Callable[[], object]:
     audit.record("tried")
@@ -1446,6 +1482,16 @@ on_api("POST conversations, by a key there is", lambda: "conversations", body={"
 ASKED = {"model": "default", "messages": [{"role": "user", "content": "Hello"}]}
 V1 = {"under": "/v1/", "body": ASKED}
 on_api("POST chat/completions", lambda: "chat/completions", status=202, **V1)
+
+
+ANSWERED = ASKED["messages"] + [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "And now?"}]  # type: ignore[operator]
+on_api(
+    "POST chat/completions, with what was said before",
+    lambda: "chat/completions",
+    under="/v1/",
+    body=ASKED | {"messages": ANSWERED},
+    status=202,
+)
 
 
 @operation("POST chat/completions, to a conversation")

@@ -32,6 +32,7 @@ from conversations.models import (
     Message,
     Share,
     StoredResponse,
+    TaintedText,
     Turn,
     WebhookEndpoint,
     Worker,
@@ -123,6 +124,7 @@ def make_rows(number: int) -> None:
         Share.objects.create(
             conversation=conversation, owner=owner, digest=new_id().hex, through_seq=2, expires_at=timezone.now()
         )
+        TaintedText.objects.create(owner=owner, digest=new_id().hex, tainted_by=HOSTILE)
         StoredResponse.objects.create(
             id=StoredResponse.id_of(turn.pk, 0), turn=turn, number=0, asked={"instructions": HOSTILE}
         )
