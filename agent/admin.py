@@ -28,6 +28,7 @@ from agent.llm.providers import PROVIDERS
 from agent.models import (
     DEFAULT_AGENT,
     DOCUMENTS,
+    FILES,
     MAX_DOCUMENT_CHARS,
     MAX_RETENTION_DAYS,
     PROMPT_DOCUMENTS,
@@ -86,6 +87,15 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         help_text="Models that are asked in its place, one a line, in this order, while it fails or has no room.",
     )
 
+    written_documents = forms.MultipleChoiceField(
+        label="documents its tools may change",
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        required=False,
+        choices=[(name, name) for name in FILES],
+        help_text="As files of its workspace, such as USER.md, in untainted conversations of its check-in owner. All"
+        " its prompts have them, whoever it works for.",
+    )
+
     answer_schema = forms.CharField(
         required=False,
         strip=True,
@@ -140,6 +150,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "max_turn_tokens",
             "taint",
             "may_reschedule",
+            "written_documents",
             "check_in_owner",
             "check_in_minutes",
             "check_in_deliver_to",
@@ -214,7 +225,7 @@ class AgentAdmin(ModelAdmin):
         ),
         ("Prompt documents", {"fields": [_field_of(name) for name in PROMPT_DOCUMENTS]}),
         ("Check-ins", {"fields": ["document_heartbeat", "check_in_owner", "check_in_minutes", "check_in_deliver_to"]}),
-        ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule"]}),
+        ("Tools", {"fields": ["every_tool", "tools", "approvals", "taint", "may_reschedule", "written_documents"]}),
         (
             "Limits",
             {"fields": ["max_tool_rounds", "max_turn_tokens", "memory_window", "context_window", "output_reserve"]},

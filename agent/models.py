@@ -26,6 +26,9 @@ DEFAULT_AGENT = "default"
 PROMPT_DOCUMENTS = ("AGENTS", "SOUL", "USER", "TOOLS", "IDENTITY")
 HEARTBEAT = "HEARTBEAT"
 DOCUMENTS = (*PROMPT_DOCUMENTS, HEARTBEAT)
+# Those that are files of its workspaces, and the ones that its tools may change unless people say otherwise.
+FILES = ("AGENTS", "SOUL", "USER", HEARTBEAT)
+CHANGED_BY_TOOLS = ("USER", HEARTBEAT)
 
 # Characters of one document: some 10,000 tokens, which every call of the model pays for.
 MAX_DOCUMENT_CHARS = 40_000
@@ -61,6 +64,17 @@ def validate_documents(documents: Any) -> None:
     for name, text in documents.items():
         if len(text) > MAX_DOCUMENT_CHARS:
             raise ValidationError(f"{name} has {len(text)} characters; {MAX_DOCUMENT_CHARS} are allowed.")
+
+
+def changed_by_tools() -> list[str]:
+    """What new agents' tools may change."""
+    return list(CHANGED_BY_TOOLS)
+
+
+def validate_files(names: Any) -> None:
+    """They are documents that stand in workspaces."""
+    if not isinstance(names, list) or not set(map(str, names)) <= set(FILES):
+        raise ValidationError(f'Names of documents are needed, such as ["USER"]; of {", ".join(FILES)}.')
 
 
 class Taint(models.TextChoices):
@@ -127,6 +141,14 @@ class Agent(models.Model):
         blank=True,
         validators=[validate_documents],
         help_text="What it is told besides, by name.",
+    )
+    written_documents = models.JSONField(
+        "documents its tools may change",
+        default=changed_by_tools,
+        db_default=models.Value(list(CHANGED_BY_TOOLS), models.JSONField()),
+        blank=True,
+        validators=[validate_files],
+        help_text="As files of its workspace, in untainted conversations of its check-in owner. All prompts have them.",
     )
     model = models.CharField(max_length=128, blank=True, help_text="Empty: LLM_MODEL_DEFAULT.")
     provider = models.CharField(
@@ -278,14 +300,25 @@ class Agent(models.Model):
         return self.display_name or self.name
 
     def allowed_tools(
-        self, *, tainted_by: str = "", destinations: Callable[[], Collection[str]] = lambda: (ORIGIN,)
+        self,
+        *,
+        tainted_by: str = "",
+        destinations: Callable[[], Collection[str]] = lambda: (ORIGIN,),
+        owner_id: int | None = None,
     ) -> AgentTools:
         """The allow list as the gate takes it. ``tainted_by``: from where untrusted text has entered the conversation
-        that asks, if some has. ``destinations``: where it may write, by name."""
+        that asks, if some has. ``destinations``: where it may write, by name. ``owner_id``: whose it is."""
         names = None if self.every_tool else frozenset(self.tools)
         policy: Policy = "off" if self.taint == Taint.OFF else "approve" if self.taint == Taint.APPROVE else "refuse"
+        # What one owner has written there would instruct the agent when it works for others.
+        is_its_owner = owner_id is not None and owner_id == self.check_in_owner_id
         return AgentTools(
-            names=names, approvals=self.approvals, taint=policy, tainted_by=tainted_by, destinations=destinations
+            names=names,
+            approvals=self.approvals,
+            taint=policy,
+            tainted_by=tainted_by,
+            destinations=destinations,
+            documents=frozenset(f"{name}.md" for name in self.written_documents if is_its_owner),
         )
 
     def own_model(self) -> str:
@@ -359,6 +392,7 @@ PROFILE = (
     "is_public",
     "approvals",
     "taint",
+    "written_documents",
     "check_in_minutes",
     "check_in_deliver_to",
     "retention",

@@ -30,6 +30,8 @@ QUESTIONS = {
     "arguments": "Are the arguments what the tool's schema asks for?",
     "denied": "Is the command none that is refused, whoever approves it?",
     "destination": "Was this agent given the destination that it would write to?",
+    "document": "May this agent's tools change this document of its own, for this owner?",
+    "document:tainted": "Has nothing untrusted entered the conversation, whose words would instruct the agent?",
     "tainted": "Has nothing untrusted entered the conversation, or may it run all the same?",
     "rate:conversation": "Is one of the conversation's calls of this minute left?",
     "rate:owner": "Is one of the owner's calls of this minute left?",
@@ -45,7 +47,7 @@ class SimulatorForm(forms.Form):
         required=False,
         max_length=150,
         widget=UnfoldAdminTextInputWidget,
-        help_text="A user's name; only rate limits look at it. Empty: somebody without any calls.",
+        help_text="A user's name; rate limits and documents look at it. Empty: somebody without any calls.",
     )
     conversation = forms.UUIDField(
         required=False,
@@ -77,7 +79,9 @@ class SimulatorForm(forms.Form):
             given["tool"],
             given["arguments"],
             agent_tools=given["agent"].allowed_tools(
-                tainted_by=tainted_by, destinations=lambda: destinations(given["agent"])
+                tainted_by=tainted_by,
+                destinations=lambda: destinations(given["agent"]),
+                owner_id=given["owner"],
             ),
             owner_id=given["owner"],
             conversation_id=given["conversation"],

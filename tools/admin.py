@@ -324,7 +324,8 @@ class RuleFilter(KnownValues):
             *("not_enabled", "withheld", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in Permission),
-            *("input_size", "arguments", "denied", "destination", "tainted", "rate:conversation", "rate:owner"),
+            *("input_size", "arguments", "denied", "destination", "document", "document:tainted"),
+            *("tainted", "rate:conversation", "rate:owner"),
             *("consent:denied", "consent:expired", "consent:missing", "consent:changed"),
             *("limit:tool_rounds", "limit:time", "limit:tokens"),
             *(

@@ -2,9 +2,9 @@
 
 A call runs only if the tool is registered, inside the settings' ceiling, enabled in the admin, allowed to this agent,
 granted every permission it declares, its input fits the size and the schema, it writes to no destination that the agent
-was not given, no untrusted text in the conversation stands against it, and its rate limits have a place left. The first
-rule that says no names itself in the outcome. The gate decides when a call is asked for and again when it starts, since
-what was allowed may have been taken back in between.
+was not given and changes no document that the agent may not, no untrusted text in the conversation stands against it,
+and its rate limits have a place left. The first rule that says no names itself in the outcome. The gate decides when a
+call is asked for and again when it starts, since what was allowed may have been taken back in between.
 """
 
 import difflib
@@ -38,6 +38,7 @@ from tools.registry import ORIGIN, RegisteredTool
 from tools.requirements import why_missing
 from tools.runners import KINDS, AdmittedCall
 from tools.taint import Policy
+from tools.workspace import documents
 
 T = TypeVar("T")
 
@@ -55,7 +56,8 @@ class AgentTools:
     ``approvals``: which of its calls wait for consent, see :mod:`tools.consent`. ``tainted_by``: from where untrusted
     text has entered the conversation that asks; empty: none has. ``taint``: what the agent says of calls with effects
     or egress once some has. ``destinations``: where it may write from the conversation that asks, by name; asked only
-    for a tool that writes somewhere.
+    for a tool that writes somewhere. ``documents``: those of its own, by their paths in a workspace, that it may change
+    for the owner of that conversation.
     """
 
     names: frozenset[str] | None
@@ -63,6 +65,7 @@ class AgentTools:
     taint: Policy = "off"
     tainted_by: str = ""
     destinations: Callable[[], Collection[str]] = lambda: (ORIGIN,)
+    documents: frozenset[str] = frozenset()
 
     def include(self, name: str) -> bool:
         return self.names is None or name in self.names
@@ -190,9 +193,11 @@ def _fitting(tool: RegisteredTool, setting: ToolSetting, raw: str) -> Generator[
     return arguments
 
 
-def check_destination(tool: RegisteredTool, agent_tools: AgentTools, arguments: Mapping[str, Any]) -> None:
-    """Raises :class:`Refused` if a call would write to somewhere that the agent was not given."""
+def check_targets(tool: RegisteredTool, agent_tools: AgentTools, arguments: Mapping[str, Any]) -> None:
+    """Raises :class:`Refused` if a call would write to somewhere that the agent was not given, or change a document of
+    the agent's own that it may not, or not in a conversation that is tainted."""
     _passed(_leading_somewhere(tool, agent_tools, arguments))
+    _passed(_changing_documents(tool, agent_tools, arguments))
 
 
 def _leading_somewhere(
@@ -209,6 +214,30 @@ def _leading_somewhere(
             f"There is no destination named {clip(wanted, 100)!r} for this agent; there are: {there_are}.",
         )
     yield "destination"
+
+
+def _changing_documents(
+    tool: RegisteredTool, agent_tools: AgentTools, arguments: Mapping[str, Any]
+) -> Generator[str, None, None]:
+    """A document that instructs the agent: what is written there is done in all its conversations, for all owners."""
+    if not tool.changes_file or not (path := documents.instructing(str(arguments.get(tool.changes_file, "")))):
+        return
+    if path not in agent_tools.documents:
+        may = ", ".join(sorted(agent_tools.documents)) or "none"
+        raise Refused(
+            "document",
+            f"{path} is a document of this agent, and may not be changed by its tools in this conversation; "
+            f"those that may: {may}. People change it in the console.",
+        )
+    yield "document"
+    # Whatever the agent's policy is: it says what becomes of calls, and this would be what all later ones follow.
+    if agent_tools.tainted_by:
+        raise Refused(
+            "document:tainted",
+            f"Untrusted text has entered this conversation, from {agent_tools.tainted_by}, and {path} instructs the "
+            "agent in all its conversations, so it is not changed here. Tell the user what you wanted to write there.",
+        )
+    yield "document:tainted"
 
 
 def check_taint(tool: RegisteredTool, agent_tools: AgentTools) -> None:
@@ -257,6 +286,7 @@ def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[st
     tool, setting = yield from _admitting(call.tool_name, agent_tools)
     arguments = yield from _fitting(tool, setting, raw)
     yield from _leading_somewhere(tool, agent_tools, arguments)
+    yield from _changing_documents(tool, agent_tools, arguments)
     yield from _withstanding_taint(tool, agent_tools)
     if exceeded := limits.exceeded_by(call, setting):
         raise _too_many(call, *exceeded)
@@ -318,7 +348,7 @@ def request(
         if refused is None:
             tool, setting = admit(tool_name, agent_tools=agent_tools)
             given = check_arguments(tool, setting, arguments)
-            check_destination(tool, agent_tools, given)
+            check_targets(tool, agent_tools, given)
             check_taint(tool, agent_tools)
             rate_limited, four_eyes = setting.rate_limited, setting.four_eyes
             consent = consent_rule(tool, setting, agent_tools)
@@ -451,7 +481,7 @@ def _decide_and_run(
         allowed = agent_tools(call)
         tool, setting = admit(call.tool_name, agent_tools=allowed)
         arguments = check_arguments(tool, setting, call.whole_arguments)
-        check_destination(tool, allowed, arguments)
+        check_targets(tool, allowed, arguments)
         check_taint(tool, allowed)
         if (call.consent or consent_rule(tool, setting, allowed)) and (rule := approvals.standing(call)):
             raise Refused(rule, _WITHOUT_CONSENT[rule].format(call.tool_name))

@@ -84,7 +84,8 @@ class RegisteredTool:
     ``untrusted``: what it returns may come from anybody, as a web page does. ``stays_inside``: it changes nothing but
     what the agent keeps for this owner, and marks what it writes in a conversation that is tainted. ``requires``: what
     its machine must have, by names of :mod:`tools.requirements`. ``writes_to``: the argument that names a destination,
-    of a tool that writes to one; the gate looks at it. ``withheld``: why nobody may use it now, whoever has
+    of a tool that writes to one, and ``changes_file`` the one that names a file of the workspace that it changes; the
+    gate looks at both. ``withheld``: why nobody may use it now, whoever has
     enabled it, or "" if it may be used; None for those that are of this code. ``given_schema``: of a tool that is no
     function of ours.
     """
@@ -101,6 +102,7 @@ class RegisteredTool:
     stays_inside: bool = False
     requires: tuple[str, ...] = ()
     writes_to: str = ""
+    changes_file: str = ""
     withheld: str | None = None
     given_schema: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
@@ -160,6 +162,7 @@ def tool(
     requires: Sequence[str] = (),
     boxed: bool = False,
     writes_to: str = "",
+    changes_file: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a typed function as a tool; raises :class:`ToolDefinitionError` for one that cannot be one.
 
@@ -191,8 +194,9 @@ def tool(
             raise ToolDefinitionError(f"{tool_name}: only an inline tool that has effects stays inside.")
         if unknown := set(requires) - set(KNOWN):
             raise ToolDefinitionError(f"{tool_name}: requires is of {', '.join(KNOWN)}; not {', '.join(unknown)}.")
-        if writes_to and writes_to not in inspect.signature(function).parameters:
-            raise ToolDefinitionError(f"{tool_name}: writes_to names one of its arguments, not {writes_to!r}.")
+        for fact, named in (("writes_to", writes_to), ("changes_file", changes_file)):
+            if named and named not in inspect.signature(function).parameters:
+                raise ToolDefinitionError(f"{tool_name}: {fact} names one of its arguments, not {named!r}.")
         if inline and (secrets or inspect.iscoroutinefunction(function)):
             raise ToolDefinitionError(f"{tool_name}: a tool with a caller has no secrets, and is no coroutine.")
         if timeout is not None and not 0 < timeout < 86_400:
@@ -221,6 +225,7 @@ def tool(
             stays_inside=stays_inside,
             requires=tuple(requires),
             writes_to=writes_to,
+            changes_file=changes_file,
         )
         _awaiting_schema[tool_name] = function
         return function

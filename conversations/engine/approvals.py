@@ -89,7 +89,7 @@ def _check(approval: Approval, arguments: str) -> None:
     try:
         allowed = tools_of_agent(call)
         tool, setting = gate.admit(approval.tool_name, agent_tools=allowed)
-        gate.check_destination(tool, allowed, gate.check_arguments(tool, setting, arguments))
+        gate.check_targets(tool, allowed, gate.check_arguments(tool, setting, arguments))
         gate.check_taint(tool, allowed)
     except gate.Refused as refusal:
         raise ArgumentsRefused(str(refusal), rule=refusal.rule) from None

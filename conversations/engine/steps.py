@@ -160,7 +160,9 @@ def store_calls(
             owner_id=claim.owner_id,
             agent=claim.agent.name,
             agent_tools=claim.agent.allowed_tools(
-                tainted_by=taint.by, destinations=partial(outgoing.names, claim.agent)
+                tainted_by=taint.by,
+                destinations=partial(outgoing.names, claim.agent),
+                owner_id=claim.owner_id,
             ),
             request_id=claim.request_id,
             call_id=call["id"],

@@ -103,4 +103,6 @@ def tools_of_agent(call: ToolCall) -> AgentTools:
     agent = next(iter(_agent(name=call.agent, conversation_id=call.conversation_id)), None)
     if agent is None:
         return AgentTools(names=frozenset())
-    return agent.allowed_tools(tainted_by=agent.tainted_by or "", destinations=partial(outgoing.names, agent))
+    return agent.allowed_tools(
+        tainted_by=agent.tainted_by or "", destinations=partial(outgoing.names, agent), owner_id=call.owner_id
+    )

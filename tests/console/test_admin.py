@@ -408,6 +408,7 @@ def test_a_worker_that_was_not_heard_of_is_shown_dead(admin_client):
 
 def test_a_change_of_an_agent_makes_a_version_that_tells_what_changed(admin_client, agent):
     form = {"system_prompt": "", "model": "", "every_tool": "on", "document_soul": f"Be patient. {HOSTILE}"}
+    form |= {"written_documents": agent.written_documents}
     assert admin_client.post(page("agent_agent", "change", agent.pk), form).status_code == 302
     agent.refresh_from_db()
     assert (agent.version, agent.documents) == (2, {"SOUL": f"Be patient. {HOSTILE}"})

@@ -100,7 +100,7 @@ def read_file(
         return result if place.trusts(place.path, content) else _of_file(result, path)
 
 
-@tool(permissions=["FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"])
+@tool(permissions=["FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"], changes_file="path")
 def write_file(caller: Caller, path: str, content: str) -> str:
     """Write a file in your workspace, in the place of the one that is there. Folders are made.
 
@@ -118,7 +118,9 @@ def write_file(caller: Caller, path: str, content: str) -> str:
     return f"Written: {len(written)} bytes. undo_file gives back what was there, for a day."
 
 
-@tool(permissions=["FS_READ", "FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"])
+@tool(
+    permissions=["FS_READ", "FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"], changes_file="path"
+)
 def edit_file(caller: Caller, path: str, old_text: str, new_text: str) -> str:
     """Replace a text in a file of your workspace. The text must stand there exactly once.
 
@@ -160,7 +162,7 @@ def _changed(caller: Caller, path: str, made_of: Callable[[str], str]) -> str | 
     return documents.change(caller, path, made_of)
 
 
-@tool(permissions=["FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"])
+@tool(permissions=["FS_WRITE"], effects="write", stays_inside=_STAYS, requires=["openat2"], changes_file="path")
 def undo_file(caller: Caller, path: str) -> str:
     """Undo the last change of a file in your workspace, if it was within a day. Undone again, the change is back.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tools.registry import Caller
 from tools.workspace import beneath
-from tools.workspace.errors import Protected
+from tools.workspace.errors import PathRefused, Protected
 
 Parts = tuple[str, ...]
 
@@ -28,12 +28,14 @@ class Kept:
 
     ``owns``: whether a path is that of one, whether there is one by now or not. ``found``: those that there are for a
     caller, by path. ``change``: makes the next version of one, of what it says and what a function makes of that, while
-    nobody else changes it; returns what the model is told. What a model did wrong is a ValueError.
+    nobody else changes it; returns what the model is told. What a model did wrong is a ValueError. ``instructs``: what
+    they say is what the agent does, in all its conversations: the gate asks whether it may change them.
     """
 
     owns: Callable[[Parts], bool]
     found: Callable[[Caller], dict[str, Text]]
     change: Callable[[Caller, Parts, Callable[[str], str]], str]
+    instructs: bool = False
 
 
 _kept: list[Kept] = []
@@ -47,6 +49,16 @@ def add(kept: Kept) -> None:
 def is_one(parts: Parts) -> bool:
     """Whether a path is a document's."""
     return any(each.owns(parts) for each in _kept)
+
+
+def instructing(path: str) -> str:
+    """The path of a document that instructs the agent, in its one spelling; "" if the path names none. One that is no
+    path at all is refused by the tool that is given it."""
+    try:
+        parts = beneath.parts_of(path)
+    except PathRefused:
+        return ""
+    return "/".join(parts) if any(each.instructs and each.owns(parts) for each in _kept) else ""
 
 
 def read(caller: Caller, path: str) -> Text | None:

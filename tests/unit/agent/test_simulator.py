@@ -89,6 +89,15 @@ def to_nobody_it_knows(settings):
     return {"name": "tell_somebody", "raw": '{"text": "Hello", "to": "boss"}'}
 
 
+def writing_a_document(**agent_tools):
+    def prohibit(settings):
+        ToolSetting.objects.filter(name="write_file").update(enabled=True, grants=["FS_WRITE"])
+        told = AgentTools(names=None, **agent_tools)
+        return {"name": "write_file", "raw": '{"path": "USER.md", "content": "x"}', "agent_tools": told}
+
+    return prohibit
+
+
 RULES = [
     *PROHIBITIONS,
     (lambda settings: {"name": "append_lines"}, "not_registered"),
@@ -98,6 +107,8 @@ RULES = [
     (lambda settings: {"raw": '{"path": "x", "line": "one", "more": 1}'}, "arguments"),
     (command_that_is_denied, "denied"),
     (to_nobody_it_knows, "destination"),
+    (writing_a_document(), "document"),
+    (writing_a_document(documents=frozenset(["USER.md"]), tainted_by="a page"), "document:tainted"),
     (tainted, "tainted"),
     (one_a_minute("conversation"), "rate:conversation"),
     (one_a_minute("owner"), "rate:owner"),
