@@ -349,12 +349,9 @@ def fill(conversation: Conversation) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def model(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OpenAIServer]:
+def model(settings: Any) -> Iterator[OpenAIServer]:
     """A provider that answers as it is told, by OpenAI's API."""
     server = OpenAIServer().start()
-    # It has no TLS, and the machine's authorities take a client 17 ms to read: there are clients by the hundred.
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     settings.LLM_PROVIDER, settings.LLM_BASE_URL = "openai", server.url
     llm.forget_clients()
     yield server

@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import httptools
@@ -85,8 +86,13 @@ class Connections:
         self._most_kept = kept
         # Since when each is kept; the last used comes last.
         self._kept: dict[_Origin, dict[_Connection, float]] = {}
-        self._tls = httpx2.create_ssl_context()
-        self._tls.set_alpn_protocols(["http/1.1"])
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Made when a server wants it: to read the certificates takes 28 ms."""
+        context = httpx2.create_ssl_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
 
     async def send(self, outline: Outline, body: bytes) -> "Reply":
         """Send a request; returns the reply once its head is here."""
