@@ -1,12 +1,14 @@
-"""The door of channels: ``POST /channels/<name>/webhook``, signed by the platform."""
+"""The door of channels: ``POST /channels/<name>/webhook``, signed by the platform; with GET some make sure of it."""
 
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods
 
+from conversations.channel_models import Channel
+from conversations.channels import accounts
 from conversations.channels.base import Permanent, Request, SecretNotSet
-from conversations.channels.registry import NoSuchPlatform
+from conversations.channels.registry import NoSuchPlatform, platform_of
 from conversations.deliveries.signatures import NoWebhookKey
 from conversations.engine import from_channels
 from nanohost.lib.errors import Problem, Unavailable
@@ -15,12 +17,14 @@ from nanohost.lib.rest import PROBLEM_TYPE, as_problem, problem
 
 
 @csrf_exempt
-@require_POST
-def webhook(request: HttpRequest, name: str) -> JsonResponse:
+@require_http_methods(["POST", "GET"])
+def webhook(request: HttpRequest, name: str) -> HttpResponse:
     """Take in what a platform tells, and say so at once; whoever answers it does so by the outbox."""
     identity = request_id(request.headers.get("X-Request-ID", ""))
     try:
         channel = from_channels.active(name)
+        if request.method == "GET":
+            return _confirmed(channel, request)
         headers = {key.lower(): value for key, value in request.headers.items()}
         taken = from_channels.take_request(channel, Request(headers=headers, body=request.body), request_id=identity)
     except (NoWebhookKey, NoSuchPlatform, SecretNotSet, Permanent) as error:
@@ -29,7 +33,14 @@ def webhook(request: HttpRequest, name: str) -> JsonResponse:
         return _refused(error if isinstance(error, Problem) else as_problem(error), identity)
     if not isinstance(taken, from_channels.Taken):
         return JsonResponse(dict(taken))
-    return JsonResponse({"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=202)
+    return JsonResponse(
+        {"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=platform_of(channel.kind).taken
+    )
+
+
+def _confirmed(channel: Channel, request: HttpRequest) -> HttpResponse:
+    text = accounts.platform(channel).confirm(request.GET.dict())
+    return HttpResponseNotAllowed(["POST"]) if text is None else HttpResponse(text, content_type="text/plain")
 
 
 def _refused(error: Problem, identity: str) -> JsonResponse:

@@ -168,12 +168,14 @@ class OutgoingMessage:
 
 class Platform(ABC):
     """How a platform is spoken to, by one account. It knows no database: its methods are given all they need. One that
-    sends requests has :meth:`parse`, one that has to be asked has :meth:`ask`."""
+    sends requests has :meth:`parse`, one that has to be asked has :meth:`ask`. ``taken``: the status that a request is
+    answered with that was taken in."""
 
     kind: ClassVar[str]
     title: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     fields: ClassVar[Sequence[Setting]] = ()
+    taken: ClassVar[int] = 202
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -198,11 +200,19 @@ class Platform(ABC):
         others. Raises as :meth:`parse` does."""
         return None
 
+    def confirm(self, query: Mapping[str, str]) -> str | None:
+        """The text that a GET is answered with, by which a platform makes sure that an address is the account's; None
+        for a platform that sends none. Raises :class:`NotGenuine`."""
+        return None
+
     def ask(self, cursor: Mapping[str, Any]) -> Heard:
         """What has happened since, within :data:`ASK_SECONDS`; the platform may wait so long for something to happen.
         ``cursor``: as the last answer has it, empty at first: what was there before then is old. Runs in a thread.
         Raises :class:`Retry`, and :class:`Permanent` if nothing will come until somebody changes something."""
         raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027 -- most have nothing open
+        """It is asked no more: what it has open is closed. Another thread may be in :meth:`ask`, which then ends."""
 
     @abstractmethod
     def send(self, message: OutgoingMessage, key: str) -> str:

@@ -42,6 +42,24 @@ def slack(markdown: str) -> str:
     return _written(markdown, _SLACK)
 
 
+def discord(markdown: str, *, most: int) -> str:
+    """Discord's Markdown, which is what models write but for tables: those are blocks of code. ``most``: characters; a
+    text that would be longer stays as it is."""
+    if len(markdown) > MAX_CHARS or "|" not in markdown:
+        return markdown
+    lines, tokens = markdown.split("\n"), _reader().parse(markdown)
+    for at in reversed([at for at, token in enumerate(tokens) if token.type == "table_open" and token.level == 0]):
+        first, behind = tokens[at].map or (0, 0)
+        lines[first:behind] = ["```", _table(tokens[at + 1 : _end_of(tokens, at) - 1]), "```"]
+    made = "\n".join(lines)
+    return made if len(made) <= most else markdown
+
+
+def whatsapp(markdown: str) -> str:
+    """WhatsApp's marks; it knows no links but addresses."""
+    return _written(markdown, _WHATSAPP)
+
+
 def matrix(markdown: str) -> str:
     """HTML as Matrix' ``org.matrix.custom.html`` has it."""
     if len(markdown) > MAX_CHARS:
@@ -233,5 +251,13 @@ _SLACK = Dialect(
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")},
     code=("`", "`"),
     block=lambda written, _: f"```\n{written}\n```",
+    quote=lambda written: "\n".join(f"> {line}" for line in written.split("\n")),
+)
+_WHATSAPP = Dialect(
+    escape=lambda text: text,
+    link=lambda written, address: address if written in ("", address) else f"{written} ({address})",
+    marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")},
+    code=("`", "`"),
+    block=lambda written, _: f"```{written}```",
     quote=lambda written: "\n".join(f"> {line}" for line in written.split("\n")),
 )

@@ -86,6 +86,12 @@ def port(value: Any) -> None:
         raise ValidationError("a whole number from 1 to 65535 is needed.")
 
 
+def digits(value: Any) -> None:
+    """An id that is a number; a text, since some are too long for others."""
+    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 30:
+        raise ValidationError('digits in quotation marks are needed, such as "123456789012345".')
+
+
 def one_of(*choices: str) -> Callable[[Any], None]:
     """One of a few words."""
 

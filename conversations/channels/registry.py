@@ -5,15 +5,17 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from conversations.channels.base import Platform
+from conversations.channels.discord import Discord
 from conversations.channels.mail import Mail
 from conversations.channels.matrix import Matrix
 from conversations.channels.slack import Slack
 from conversations.channels.telegram import Telegram
 from conversations.channels.webhook import Webhook
+from conversations.channels.whatsapp import WhatsApp
 
 GROUP = "nanohost.channels"
 
-OWN: tuple[type[Platform], ...] = (Webhook, Telegram, Slack, Matrix, Mail)
+OWN: tuple[type[Platform], ...] = (Webhook, Telegram, Slack, Matrix, Mail, Discord, WhatsApp)
 
 
 class NoSuchPlatform(Exception):

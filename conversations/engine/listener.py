@@ -7,6 +7,7 @@ loses its lease. What was told and not taken in is told again, and taken in once
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds before the next try: of the first failure, of many, and of what only people can mend.
 FIRST_WAIT, LONGEST_WAIT, MENDED_BY_PEOPLE = 1.0, 300.0, 300.0
+# Seconds that closing a connection may take.
+CLOSED_WITHIN = 5.0
 # An event over which the host stumbles so often is passed over.
 MAX_FAILURES = 8
 MAX_KEPT = 300
@@ -153,9 +156,12 @@ class ListenerRunner(Runner):
     async def _listen(self, hold: Hold) -> None:
         now: Hold | None = self._holds.setdefault(hold.id, hold)
         try:
-            while now:
-                hold = self._holds[now.id] = now
-                now = await self._once(hold)
+            try:
+                while now:
+                    hold = self._holds[now.id] = now
+                    now = await self._once(hold)
+            finally:  # whoever listens next is not to find it connected
+                await _close(hold.platform)
         except asyncio.CancelledError:
             await self.database.store(Tries("a listener", seconds=STORE_AT_A_STOP), hand_back, hold)
         except Exception as error:
@@ -193,6 +199,14 @@ class ListenerRunner(Runner):
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.wait(set(self._tasks.values()))
+
+
+async def _close(platform: Platform | None) -> None:
+    """Close what a platform has open, which takes a moment at most. Whoever is told to stop meanwhile is stopping."""
+    if platform is None or type(platform).close is Platform.close:
+        return
+    with suppress(asyncio.CancelledError, TimeoutError):
+        await asyncio.wait_for(in_own_thread(platform.close), CLOSED_WITHIN)
 
 
 def _what_failed(error: Exception, hold: Hold) -> tuple[str, float]:

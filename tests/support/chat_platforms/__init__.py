@@ -3,12 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.chat_platforms.accounts import SECRETS, hear, make_channel
+from tests.support.chat_platforms.accounts import SECRETS, hear, hear_until, make_channel
+from tests.support.chat_platforms.discord import DiscordServer
 from tests.support.chat_platforms.mail import MailHouse
 from tests.support.chat_platforms.matrix import MatrixServer
 from tests.support.chat_platforms.slack import SlackServer
 from tests.support.chat_platforms.telegram import TelegramServer
+from tests.support.chat_platforms.whatsapp import WhatsAppServer
 
-PEERS: Sequence[Any] = (TelegramServer, SlackServer, MatrixServer, MailHouse)
+# Each says what its platform lacks, and why: those cases are not tried.
+PEERS: Sequence[Any] = (TelegramServer, SlackServer, MatrixServer, MailHouse, DiscordServer, WhatsAppServer)
 
-__all__ = ["PEERS", "SECRETS", "MailHouse", "MatrixServer", "SlackServer", "TelegramServer", "hear", "make_channel"]
+__all__ = [
+    "PEERS",
+    "SECRETS",
+    "DiscordServer",
+    "MailHouse",
+    "MatrixServer",
+    "SlackServer",
+    "TelegramServer",
+    "WhatsAppServer",
+    "hear",
+    "hear_until",
+    "make_channel",
+]

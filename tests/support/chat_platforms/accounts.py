@@ -1,15 +1,22 @@
 """Accounts of platforms of chats, and asking them for what is new."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent.models import DEFAULT_AGENT, Agent
 from conversations.channel_models import Channel, Listener
 from conversations.channels import accounts
+from conversations.channels.base import Retry
 from conversations.engine import listener
 
 TOKEN = "CHANNEL_SECRET_TOKEN"
-SECRETS = {TOKEN: "tok-4711-of-the-bot-anna-runs", "CHANNEL_SECRET_SIGNING": "signing-secret-0815-of-the-app"}
+SIGNING = "CHANNEL_SECRET_SIGNING"
+SECRETS = {TOKEN: "tok-4711-of-the-bot-anna-runs", SIGNING: "signing-secret-0815-of-the-app"}
+
+
+# Seconds that a busy machine may take.
+PATIENCE = 60.0
 
 
 def hear(channel: Channel) -> None:
@@ -24,6 +31,31 @@ def hear(channel: Channel) -> None:
         assert listener.take(hold, heard)
     finally:
         listener.hand_back(hold)
+
+
+def hear_until(channel: Channel, has_heard: Callable[[], bool]) -> None:
+    """Listen by a channel, as a worker does, until something is so. A connection that is lost is opened anew, as often
+    as it takes: machines that are busy lose them."""
+    row = Listener.objects.get(channel=channel)
+    until = time.monotonic() + PATIENCE
+    while True:
+        Listener.objects.filter(pk=row.pk).update(run_after=None)
+        hold: listener.Hold | None = listener.claim(row.pk, worker="worker-1")
+        assert hold
+        assert hold.platform
+        platform, last = hold.platform, hold
+        try:
+            while hold and not has_heard():
+                last = hold
+                assert time.monotonic() < until, "the platform's events were not taken in"
+                hold = listener.take(hold, platform.ask(hold.cursor))
+            return
+        except Retry:
+            if time.monotonic() > until:
+                raise
+        finally:
+            platform.close()
+            listener.hand_back(hold or last)
 
 
 def make_channel(owner: Any, kind: str, settings: Mapping[str, Any], **values: Any) -> Channel:

@@ -1,5 +1,6 @@
 """Two mail servers on loopback."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from conversations.channel_models import Channel, Listener
@@ -15,6 +16,12 @@ class MailHouse:
 
     kind: ClassVar[str] = "email"
     tells_duplicates = True
+    lacks: ClassVar[Mapping[str, str]] = {
+        "edits": "an e-mail is not changed once it is sent",
+        "reactions": "there are none",
+        "groups": "an e-mail is to whom it is to",
+        "late files": "files come with their message",
+    }
 
     def __init__(self, settings: Any) -> None:
         self.box, self.post = ImapServer("agent@example.org", SECRETS[TOKEN]), MailServer()

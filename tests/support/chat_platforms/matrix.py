@@ -14,6 +14,7 @@ class MatrixServer(HttpPeer):
 
     kind: ClassVar[str] = "matrix"
     tells_duplicates = True
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)

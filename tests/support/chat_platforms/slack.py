@@ -20,6 +20,7 @@ class SlackServer(HttpPeer):
 
     kind: ClassVar[str] = "slack"
     tells_duplicates = False
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)

@@ -1,5 +1,6 @@
 """Telegram's Bot API on loopback."""
 
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ class TelegramServer(HttpPeer):
 
     kind: ClassVar[str] = "telegram"
     tells_duplicates = False
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
