@@ -103,16 +103,20 @@ def test_what_is_shown_can_be_looked_up_as_the_console_s_own_links_do(own, reque
 
 
 @pytest.mark.parametrize("own", registered())
-def test_every_filter_of_a_list_works(own, request_, client):
+def test_every_filter_of_a_list_works(own, request_):
     make_rows(1)
-    client.force_login(request_.user)
-    request = RequestFactory().get("/")
-    request.user = request_.user
-    listed = own.get_changelist_instance(request)
-    address = page(f"{own.opts.app_label}_{own.opts.model_name}")
-    links = [choice["query_string"] for spec in listed.filter_specs for choice in spec.choices(listed)]
-    for link in dict.fromkeys(links):
-        assert client.get(f"{address}{link}").status_code == 200, link
+
+    def listed(query):
+        request = RequestFactory().get(f"/{query}")
+        request.user = request_.user
+        changes = own.get_changelist_instance(request)
+        # What a page reads: its rows, and what each filter offers. A filter that the list does not know raises.
+        list(changes.result_list)
+        return [choice["query_string"] for spec in changes.filter_specs for choice in spec.choices(changes)]
+
+    there_are = listed("")
+    for link in dict.fromkeys(there_are):
+        assert len(listed(link)) == len(there_are), link
 
 
 @pytest.mark.parametrize("own", registered())
