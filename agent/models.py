@@ -1,6 +1,6 @@
 """Agent profiles: who answers, with which model, within which limits, with which tools."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -351,6 +351,13 @@ class Agent(models.Model):
     def profile(self) -> dict[str, Any]:
         """What makes a version of it: all that people set."""
         return {_STORED_AS.get(name, name): value for name, value in model_to_dict(self, fields=PROFILE).items()}
+
+    @classmethod
+    def of_profile(cls, profile: Mapping[str, Any], *, pk: int | None = None) -> "Agent":
+        """An agent as a version has it, to ask and not to save; without whom its check-ins are for. ``pk``: whose
+        version it is."""
+        fields = {name: _STORED_AS.get(name, name) for name in PROFILE if name != "check_in_owner"}
+        return cls(pk=pk, **{name: profile[stored] for name, stored in fields.items() if stored in profile})
 
     def save_version(self, *, by: str) -> None:
         """Save what people have changed as a new version, if they have changed anything. ``by``: who they are."""

@@ -205,7 +205,7 @@ def build_prompt(
         if form:
             system = f"{system}{SECTION}{form}"
         if limit:
-            system = f"{system}\n\n{_LIMIT_MET[limit]} {_LAST_WORD}"
+            system = with_last_word(system, limit)
         history = [_shown(message, result_chars) for message in cleaned]
         if tokens is not None:
             room = tokens - estimated(system)
@@ -225,7 +225,7 @@ def _shown(message: ChatMessage, result_chars: int) -> ChatMessage:
         return message
 
     def shown(result: ChatMessage) -> ChatMessage:
-        return Fixed(result | {"content": mark_untrusted(shorten(result["content"], result_chars))})
+        return Fixed(result | {"content": shown_result(result["content"], result_chars)})
 
     return message.kept(("shown", result_chars), shown) if isinstance(message, Fixed) else shown(message)
 
@@ -310,6 +310,16 @@ def mark_untrusted(text: str) -> str:
 def unmarked(text: str) -> str:
     """What :func:`mark_untrusted` marked; other text as it is."""
     return text.removeprefix("<untrusted>\n").removesuffix("\n</untrusted>")
+
+
+def with_last_word(system: str, limit: Limit) -> str:
+    """A system prompt that asks for the best answer without tools, at a limit."""
+    return f"{system}\n\n{_LIMIT_MET[limit]} {_LAST_WORD}"
+
+
+def shown_result(content: str, result_chars: int) -> str:
+    """A tool's result as a model is shown it, ``result_chars`` characters at most."""
+    return mark_untrusted(shorten(content, result_chars))
 
 
 def is_last_word(prompt: Sequence[ChatMessage]) -> bool:

@@ -18,6 +18,10 @@ class Overtaken(Exception):
     """The conversation was moved on while a summary of it was made."""
 
 
+class CannotReplay(Exception):
+    """A turn cannot be asked again as it was asked: something of it is not kept. Its text says what."""
+
+
 class FolderInUse(Exception):
     """There is something already where an export is to be written."""
 

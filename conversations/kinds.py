@@ -101,5 +101,16 @@ LISTENERS = Kind(
     noun="listener",
     is_waited_for=False,
 )
-KINDS = (TURNS, TOOLS, COMPACTIONS, DELIVERIES, LISTENERS)
+# Stored turns that are asked again, which nobody waits for.
+REPLAYS = Kind(
+    queue="replays",
+    task="conversations.tasks.replay",
+    model="conversations.Replay",
+    runner="conversations.engine.replayer.Replayer",
+    # Few: a model's provider is asked for replies first.
+    capacity=4,
+    noun="replay",
+    is_waited_for=False,
+)
+KINDS = (TURNS, TOOLS, COMPACTIONS, DELIVERIES, LISTENERS, REPLAYS)
 BY_QUEUE = {kind.queue: kind for kind in KINDS}

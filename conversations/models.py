@@ -1281,3 +1281,7 @@ class Worker(models.Model):
             return "none"
         waiting = f", {self.pool_waiting} waiting" if self.pool_waiting else ""
         return f"{self.pool_used} of {self.pool_most}{waiting}"
+
+
+# Rows of their own module.
+from conversations.replay_models import Replay as Replay  # noqa: E402

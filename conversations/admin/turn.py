@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from agent.models import AgentVersion
 from agent.spending.money import told_money
 from conversations import waits
-from conversations.admin import bulk_actions, reading
+from conversations.admin import bulk_actions, reading, replaying
 from conversations.admin.conversation import name_of
 from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
@@ -27,12 +27,14 @@ from nanohost.lib import clock
 from nanohost.lib.admin import (
     CANCEL,
     FAIL,
+    REPLAY,
     REQUEUE,
     GrowingAdmin,
     KnownValues,
     ReadOnlyInline,
     excerpt,
     link_to,
+    link_to_list,
     shown,
     table,
 )
@@ -90,16 +92,17 @@ class TurnAdmin(GrowingAdmin):
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
     nothing_yet = "A turn is one question and its answer. Turns appear here as soon as somebody asks an agent."
-    actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again"]
+    actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again", "replay_turns"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
-    readonly_fields += ["paid", "not_valid", "its_key"]
+    readonly_fields += ["paid", "not_valid", "its_key", "replayed"]
     fieldsets = [
         (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
         (
             "Outcome",
             {"fields": ["error_code", "error_detail", "asked_again", "cancel_requested", "gave_way_to", "ended_at"]},
         ),
+        ("Replays", {"fields": ["replayed"]}),
         (
             "Request",
             {
@@ -234,6 +237,11 @@ class TurnAdmin(GrowingAdmin):
     def fail_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
         return bulk_actions.steer(request, bulk_actions.ACTS["fail_turns"], queryset, page=request.get_full_path())
 
+    @admin.action(description="Replay the selected turns on another model or version", permissions=[REPLAY])
+    def replay_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
+        check_readers(request)  # it shows what was said
+        return replaying.ask_or_replay(request, queryset, page=request.get_full_path())
+
     @admin.display(description="cancelled for", empty_value="–")
     def gave_way_to(self, turn: Turn) -> str | None:
         return link_to("conversations_turn", turn.cancelled_by, str(turn.cancelled_by)) if turn.cancelled_by else None
@@ -245,6 +253,10 @@ class TurnAdmin(GrowingAdmin):
             link_to("conversations_conversation", turn.conversation_id, str(turn.conversation)),
             page_link("transcript", turn.conversation_id, "transcript"),
         )
+
+    @admin.display(description="replays")
+    def replayed(self, turn: Turn) -> str:
+        return link_to_list("conversations_replay", "Replays of this turn", turn=turn.pk)
 
     @admin.display(description="tool calls")
     def calls(self, turn: Turn) -> str:

@@ -35,6 +35,7 @@ from conversations.models import (
     DeferredMessage,
     Delivery,
     Message,
+    Replay,
     StoredResponse,
     Turn,
 )
@@ -201,6 +202,7 @@ def _forget_asked(turn_ids: Sequence[UUID]) -> None:
     turns.exclude(options=None).update(options=None)
     _forget_rounds(turns)
     StoredResponse.objects.filter(turn__in=turns).delete()
+    Replay.objects.filter(turn__in=turns).delete()
 
 
 def _forget_rounds(turns: QuerySet[Turn]) -> None:
@@ -367,7 +369,9 @@ def erase_results(conversation_id: UUID, *, before: datetime, rows: int, erased:
     if not found:
         return False
     own = Message.objects.filter(conversation=conversation)
-    _forget_rounds(Turn.objects.filter(pk__in={each.turn_id for each in found if each.turn_id}, status__in=FINAL))
+    ended = Turn.objects.filter(pk__in={each.turn_id for each in found if each.turn_id}, status__in=FINAL)
+    _forget_rounds(ended)
+    Replay.objects.filter(turn__in=ended).delete()  # which have the same results
     for each in found:
         if changes := _without_results(each):
             erased.add(Message, each.pk, each.content if each.role == Message.Role.TOOL else each.tool_calls)

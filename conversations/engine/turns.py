@@ -353,7 +353,7 @@ class TurnRunner(Runner):
         asking.check()
         purse = purse_of(claim, self.database)
         while True:
-            pictures = await _pictures_of(asking.request)
+            pictures = await pictures_of(asking.request)
             telling = _Telling(claim, stored)
             offer = await purse.reserve(asking.request, estimated=asking.estimated)
             try:
@@ -386,7 +386,7 @@ class TurnRunner(Runner):
         if not completion.content.strip() and not calls and not limit and not is_bounded:
             await self._stored(steps.charge, claim, completion, bill)
             raise LlmBadResponse("an empty answer")
-        completion = await _redacted(completion)
+        completion = await redacted_answer(completion)
         return (_without_calls(completion) if limit or stored.invalid_answers else completion), bill
 
     async def _fall_back_or_wait(
@@ -578,7 +578,7 @@ def _without_calls(completion: Completion) -> Completion:
     return replace(completion, tool_calls=())
 
 
-async def _pictures_of(request: ModelRequest) -> dict[str, str]:
+async def pictures_of(request: ModelRequest) -> dict[str, str]:
     """The bytes of the pictures that a model is to be sent. They are read in a thread that is not the database's: a
     storage may be far away."""
     references = list(images_in(request.messages))
@@ -591,7 +591,7 @@ async def _pictures_of(request: ModelRequest) -> dict[str, str]:
         raise AttachmentUnavailable(f"a picture could not be read ({type(error).__name__})") from None
 
 
-async def _redacted(completion: Completion) -> Completion:
+async def redacted_answer(completion: Completion) -> Completion:
     """An answer without the secrets that are known. What a provider wants back as it is, it is not sent back then."""
     redacted = replace(
         completion,

@@ -110,6 +110,7 @@ DOORS = (
             Page(name="conversations.message", title="Messages"),
             Page(name="conversations.deferredmessage", title="Deferred messages"),
             Page(name="conversations.compaction", title="Summaries"),
+            Page(name="conversations.replay", title="Replays"),
         ),
     ),
     Door(

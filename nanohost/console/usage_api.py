@@ -33,7 +33,7 @@ FORMATS = ("json", "csv")
 
 class SumsView(serializers.Serializer[Any]):
     turns = serializers.IntegerField()
-    calls = serializers.IntegerField(help_text="Answers of models; those that summaries were made of as well.")
+    calls = serializers.IntegerField(help_text="Answers of models; those of summaries and replays as well.")
     promptTokens = serializers.IntegerField()
     cachedTokens = serializers.IntegerField(help_text="Of the prompts' tokens, those that the provider had cached.")
     completionTokens = serializers.IntegerField()
@@ -45,7 +45,7 @@ class SumsView(serializers.Serializer[Any]):
 
 class UsageLine(SumsView):
     name = serializers.CharField(
-        allow_null=True, help_text="Of the model, agent, key, owner or day; null: asked without a key."
+        allow_null=True, help_text="Of the model, agent, key, owner, day or kind of work; null: asked without a key."
     )
 
 
@@ -88,8 +88,8 @@ class Usage(APIView):
         responses={(200, "application/json"): UsageReport, (200, "text/csv"): str, **problems()},
     )
     def get(self, request: Request) -> HttpResponse:
-        """Tokens and costs, by model, agent, key, owner or day: the owner's own; with the scope `admin`, everybody's.
-        Each is counted on the day on which its turn was asked for, and at most a minute late."""
+        """Tokens and costs, by model, agent, key, owner, day or kind of work: the owner's own; with the scope `admin`,
+        everybody's. Each is counted on the day on which its turn was asked for, and at most a minute late."""
         group_by = _choice(request, "group_by", tuple(GROUPS))
         kind = _choice(request, "format", FORMATS, usual="json")
         last = _day(request, "to", timezone.localdate())

@@ -10,11 +10,12 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.db.models import Count, F, IntegerField, Q, QuerySet, Sum, Value
+from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce, TruncDate
 
 from agent.spending.money import as_money
-from conversations.models import OPEN_COMPACTION, Compaction, Turn
+from conversations.models import OPEN_COMPACTION, Compaction, Replay, Turn
+from conversations.replay_models import OPEN_REPLAY
 from nanohost.accounts import audit
 from nanohost.accounts.exporting import as_cell
 from nanohost.accounts.models import ApiKey
@@ -23,7 +24,10 @@ from nanohost.console.models import Use
 HOUR = timedelta(hours=1)
 
 # By which it is added up: the column of each.
-GROUPS = {"model": "model", "agent": "agent", "key": "api_key_id", "owner": "owner_id", "day": "day"}
+GROUPS = {"model": "model", "agent": "agent", "key": "api_key_id", "owner": "owner_id", "day": "day", "kind": "kind"}
+# What stands for a key where a replay was asked: no key has such a number.
+REPLAYS = -1
+KINDS = {"turns": "turns and summaries", "replays": "replays"}
 
 # Days of a range, and rows of an answer.
 MAX_DAYS, MAX_ROWS = 366, 1000
@@ -46,7 +50,7 @@ class Sums:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The sums of a model, agent, API key, owner or day. ``name``: what people call it; empty for no key."""
+    """The sums of a model, agent, API key, owner, day or kind of work. ``name``: what people call it; empty: no key."""
 
     name: str
     sums: Sums
@@ -84,7 +88,7 @@ def count(hour: datetime) -> bool:
         changed, update_conflicts=True, unique_fields=["hour", *_WHOSE], update_fields=list(_SUMS), batch_size=500
     )
     is_open: bool = _within(Compaction, hour).filter(status__in=OPEN_COMPACTION).exists()
-    return is_open
+    return is_open or _within(Replay, hour).filter(status__in=OPEN_REPLAY).exists()
 
 
 def _within(model: Any, hour: datetime) -> Any:
@@ -115,8 +119,13 @@ def _counted(hour: datetime) -> dict[tuple[Any, ...], dict[str, int]]:
         .annotate(**whose, whose=F("conversation__owner_id"), key_id=Value(0), turns=Value(0, IntegerField()))
     )
     made = made.order_by().values("its_day", "model", "its_agent", "whose", "key_id", "turns").annotate(**sums)
+    again = _within(Replay, hour).filter(model_calls__gt=0)
+    again = again.annotate(
+        its_agent=F("agent__name"), its_day=day, key_id=Value(REPLAYS), turns=Value(0, IntegerField())
+    )
+    again = again.order_by().values("its_day", "model", "its_agent", "owner_id", "key_id", "turns").annotate(**sums)
     found: dict[tuple[Any, ...], dict[str, int]] = {}
-    for row in (*turns, *made):
+    for row in (*turns, *made, *again):
         owner_id = row.get("owner_id") or row.get("whose")
         key = (row["its_day"], row["model"], row["its_agent"], owner_id, row["key_id"])
         into = found.setdefault(key, dict.fromkeys(_SUMS, 0))
@@ -138,7 +147,7 @@ def report(
     most: int = MAX_ROWS,
 ) -> Report:
     """What was used on these days. ``owner_id``, ``agents``: by whom alone; None: by all."""
-    rows: QuerySet[Any] = Use.objects.filter(day__range=(first, last))
+    rows = _used(first, last)
     if owner_id is not None:
         rows = rows.filter(owner_id=owner_id)
     if agents is not None:
@@ -161,12 +170,17 @@ def report(
     )
 
 
+def _used(first: date, last: date) -> QuerySet[Any]:
+    kind = Case(When(api_key_id=REPLAYS, then=Value("replays")), default=Value("turns"))
+    return Use.objects.filter(day__range=(first, last)).annotate(kind=kind)
+
+
 def by_day(*, group_by: str, first: date, last: date, most: int) -> dict[str, dict[date, Sums]]:
     """The same day by day, of the lines that cost most, by what people call them; none where it is by day already."""
     if group_by == "day":
-        return {"all": dict(_days(Use.objects.filter(day__range=(first, last))))}
+        return {"all": dict(_days(_used(first, last)))}
     column = GROUPS[group_by]
-    rows: QuerySet[Any] = Use.objects.filter(day__range=(first, last)).order_by()
+    rows = _used(first, last).order_by()
     largest = rows.values(column).annotate(of_cost=Sum("cost"), of_tokens=Sum("prompt_tokens"))
     values = list(largest.order_by("-of_cost", "-of_tokens", column).values_list(column, flat=True)[:most])
     names = _names(group_by, values)
@@ -194,7 +208,10 @@ def _names(group_by: str, values: Sequence[Any]) -> dict[Any, str]:
         return {value: str(found.get(value, f"user {value}")) for value in values}
     if group_by == "key":
         keys = {key.pk: str(key) for key in ApiKey.objects.filter(pk__in=values)}
-        return {value: keys.get(value, f"key {value}") if value else "" for value in values}
+        told = {0: "", REPLAYS: KINDS["replays"]}
+        return {value: told.get(value, keys.get(value, f"key {value}")) for value in values}
+    if group_by == "kind":
+        return {value: KINDS[value] for value in values}
     return {value: value.isoformat() if isinstance(value, date) else value for value in values}
 
 

@@ -38,8 +38,8 @@ else:
 
 # What an operator may do besides looking: permissions of actions, ``@admin.action(permissions=[CANCEL])``. Each is a
 # permission of the page's model, such as ``conversations.cancel_turn``; `manage.py prepare` makes them.
-CANCEL, REQUEUE, FAIL, TOGGLE, PAUSE, REVOKE, DECIDE = ACTIONS = (
-    *("cancel", "requeue", "fail", "toggle", "pause", "revoke", "decide"),
+CANCEL, REQUEUE, FAIL, TOGGLE, PAUSE, REVOKE, DECIDE, REPLAY = ACTIONS = (
+    *("cancel", "requeue", "fail", "toggle", "pause", "revoke", "decide", "replay"),
 )
 
 
@@ -234,6 +234,9 @@ class ModelAdmin(_ModelAdmin):
 
     def has_decide_permission(self, request: HttpRequest) -> bool:
         return self._may(request, DECIDE)
+
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        return self._may(request, REPLAY)
 
     def _may(self, request: HttpRequest, act: str) -> bool:
         return request.user.has_perm(f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}")

@@ -210,7 +210,14 @@ def test_what_waits_and_who_works_is_of_this_moment(ended):
     shown = show()
     assert shown["queued"] == 1
     assert shown["queue"].oldest_seconds == 1800
-    assert shown["queue"].workers == {"turns": 1, "tools": 1, "compaction": 1, "deliveries": 0, "listeners": 0}
+    assert shown["queue"].workers == {
+        "turns": 1,
+        "tools": 1,
+        "compaction": 1,
+        "deliveries": 0,
+        "listeners": 0,
+        "replays": 0,
+    }
 
 
 def test_each_figure_leads_to_its_rows(admin_client, ended):
@@ -252,7 +259,14 @@ def test_workers_lead_to_those_that_live_and_listen(admin_client):
         rows = admin_client.get(each["link"]).context["cl"].queryset
         found[each["queue"]] = [row.name for row in rows]
         assert each["count"] == len(found[each["queue"]])
-    assert found == {"turns": ["a"], "tools": ["b"], "compaction": ["a"], "deliveries": [], "listeners": []}
+    assert found == {
+        "turns": ["a"],
+        "tools": ["b"],
+        "compaction": ["a"],
+        "deliveries": [],
+        "listeners": [],
+        "replays": [],
+    }
 
 
 def test_each_bar_leads_to_its_turns(admin_client, ended):

@@ -9,7 +9,7 @@ from kombu import Connection, Queue
 
 from conversations import tasks
 from conversations.engine import worker
-from conversations.kinds import COMPACTIONS, DELIVERIES, KINDS, LISTENERS, TOOLS, TURNS
+from conversations.kinds import COMPACTIONS, DELIVERIES, KINDS, LISTENERS, REPLAYS, TOOLS, TURNS
 from nanohost.celery import make_app
 
 pytestmark = pytest.mark.shapeless(reason="a broker in memory")
@@ -48,7 +48,11 @@ def test_a_worker_that_is_full_of_compactions_still_hears_of_turns(hear, monkeyp
     monkeypatch.setattr(worker, "_runtime", runtime)
     for kind in KINDS:
         make_app(current=False).tasks[kind.task].run(str(UUID(int=7)))
-    assert asked == [(TURNS, True), (TOOLS, True), *((kind, False) for kind in (COMPACTIONS, DELIVERIES, LISTENERS))]
+    assert asked == [
+        (TURNS, True),
+        (TOOLS, True),
+        *((kind, False) for kind in (COMPACTIONS, DELIVERIES, LISTENERS, REPLAYS)),
+    ]
 
 
 def test_who_wants_celerys_monitoring_gets_its_requests(monkeypatch, settings):

@@ -163,7 +163,7 @@ JUNK = (
 def put_junk(cluster: Cluster) -> None:
     """Somebody else writes to the queues."""
     with cluster.redis.connect() as client:
-        for queue in ("turns", "tools", "compaction", "deliveries", "listeners"):
+        for queue in ("turns", "tools", "compaction", "deliveries", "listeners", "replays"):
             client.lpush(queue, *JUNK)
 
 

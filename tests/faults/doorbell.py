@@ -18,7 +18,7 @@ def purge() -> None:
 
 def _purge() -> None:
     with current_app.connection_for_write() as broker:
-        for queue in ("turns", "tools", "compaction", "deliveries", "listeners"):
+        for queue in ("turns", "tools", "compaction", "deliveries", "listeners", "replays"):
             with broker.SimpleQueue(queue) as rings:
                 rings.clear()
 

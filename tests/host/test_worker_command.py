@@ -102,7 +102,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
         (["--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
         (
             ["--queues", "turn"],
-            "--queues names no queue: turn; there are: turns, tools, compaction, deliveries, listeners.",
+            "--queues names no queue: turn; there are: turns, tools, compaction, deliveries, listeners, replays.",
         ),
     ],
     ids=["tools and turns", "no queues", "another pool", "no such queue"],

@@ -30,6 +30,7 @@ from conversations.models import (
     DeferredMessage,
     Delivery,
     Message,
+    Replay,
     Share,
     StoredResponse,
     TaintedText,
@@ -159,6 +160,13 @@ def make_rows(number: int) -> None:
         Compaction.objects.create(
             conversation=conversation, turn_id=turn.pk, keep_tokens=0, error=HOSTILE, model=HOSTILE
         )
+        call = {"name": HOSTILE, "arguments": HOSTILE, "answer": HOSTILE, "source": HOSTILE}
+        numbers = {"promptTokens": 1, "completionTokens": 1, "cost": None, "ms": 1, "modelCalls": 1}
+        Replay.objects.create(
+            turn=turn, owner=owner, agent=agent, asked_by=HOSTILE, changes={"model": HOSTILE}, status="succeeded",
+            model=HOSTILE, result={"words": HOSTILE, "calls": [call], "doubts": [HOSTILE], **numbers},
+            error_code=HOSTILE, error_detail=HOSTILE,
+        )  # fmt: skip
         whose = {"agent": HOSTILE, "owner": owner}
         Memory.objects.create(content=HOSTILE, notes=HOSTILE, version=1, **whose)
         MemoryVersion.objects.create(content=HOSTILE, base=0, model=HOSTILE, aside_because=HOSTILE, **whose)

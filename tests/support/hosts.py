@@ -41,7 +41,7 @@ CELERY = ("-m", "celery", "-A", "nanohost")
 ALONE = ("--without-mingle", "--without-gossip")
 PROCESSES = {
     "web": ("manage.py", "web"),
-    "worker": (*CELERY, "worker", "--queues", "turns,compaction,deliveries,listeners", *ALONE),
+    "worker": (*CELERY, "worker", "--queues", "turns,compaction,deliveries,listeners,replays", *ALONE),
     "toolbox": (*CELERY, "worker", "--queues", "tools", *ALONE),
 }
 BEAT = {"beat": (*CELERY, "beat")}

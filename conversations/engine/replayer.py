@@ -1,0 +1,243 @@
+"""The replays that a worker process works on, on its event loop; see :mod:`conversations.engine.replays`."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db import OperationalError
+
+from agent import llm, outages, tokens
+from agent.errors import LlmBadResponse, LlmError
+from agent.llm.base import Completion, ModelRequest, Usage, with_unique_ids
+from agent.loop import CallModel, ChatMessage, Finish, Limit, RunTools, next_step
+from agent.prompt import shown_result, with_last_word
+from conversations.engine import replays
+from conversations.engine.paying import Purse
+from conversations.engine.replays import Frozen, Hold
+from conversations.engine.runner import Runner
+from conversations.engine.turns import pictures_of, redacted_answer
+from conversations.errors import CannotReplay, FenceLost
+from nanohost.lib.database import STORE_AT_A_STOP, Tries
+from nanohost.lib.database_threads import DatabaseThreads
+from nanohost.lib.logs import about
+from tools import gate
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Replayer(Runner):
+    """Works on replays, each a task of its own. Lives on one event loop."""
+
+    def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
+        super().__init__(worker=worker, database=database)
+        self._working: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def warm(self) -> None:
+        llm.warm()  # which the loop must not wait for
+
+    async def advance(self, replay_id: UUID) -> None:
+        """Take a replay and see it through; does nothing if it is not to be had."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        try:
+            hold = await self.database(replays.claim, replay_id, worker=self.worker)
+        except OperationalError as error:
+            logger.warning("a replay could not be claimed (%s); a sweep finds it", type(error).__name__)
+            return
+        if hold is None:
+            return
+        keeper = asyncio.create_task(self._keep(hold, task))
+        with about(turn=hold.row.turn_id):
+            try:
+                await self._work(hold)
+            except asyncio.CancelledError:
+                if not keeper.done():
+                    await self._stored(replays.hand_back, hold)
+            except FenceLost:
+                logger.info("somebody else has taken or ended a replay, or it was deleted")
+            except Exception:
+                logger.exception("a replay stumbled over a fault of ours")
+                detail = "The server failed; the failure is logged."
+                await self._stored(replays.fail, hold, code="turn_error", detail=detail)
+            finally:
+                keeper.cancel()
+
+    async def _keep(self, hold: Hold, task: "asyncio.Task[None]") -> None:
+        """Renew the lease while the models take their time; once somebody else has it, our work is void."""
+        while True:
+            await asyncio.sleep(settings.TURN_LEASE_SECONDS / 6)
+            try:
+                if not await self.database(replays.keep, hold):
+                    task.cancel()
+                    return
+            except Exception as error:
+                logger.warning("a replay's lease could not be renewed (%s)", type(error).__name__)
+
+    async def _work(self, hold: Hold) -> None:
+        if hold.row.failures >= replays.MAX_FAILURES:
+            detail = f"Its workers died, or its provider failed, {replays.MAX_FAILURES} times."
+            await self._stored(replays.fail, hold, code="turn_crashed", detail=detail)
+            return
+        try:
+            frozen = await self.database(replays.freeze, hold)
+            result = await _Replay(self, hold, frozen).run()
+        except CannotReplay as error:
+            await self._stored(replays.fail, hold, code="cannot_replay", detail=str(error))
+        except LlmError as error:
+            logger.warning("a replay has failed: %s", error.code)
+            told: dict[str, Any] = {"code": error.code, "detail": error.detail}
+            if error.transient:
+                await self._stored(replays.put_off, hold, **told, seconds=error.retry_after)
+            else:
+                await self._stored(replays.fail, hold, **told)
+        else:
+            await self._stored(replays.finish, hold, result)
+
+    async def _stored(
+        self, store: Callable[Concatenate[Hold, P], T], hold: Hold, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Store what became of a replay, though the database may be away: what a model made was paid for."""
+        seconds = STORE_AT_A_STOP if self._stopping else settings.TURN_TIMEOUT_SECONDS
+        return await self.database.store(Tries("a replay", seconds=seconds), store, hold, *args, **kwargs)
+
+    async def charge(self, hold: Hold, completion: Completion, bill: Any) -> None:
+        """Store what an answer has cost."""
+        await self._stored(replays.charge, hold, completion, bill)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        for task in self._working:
+            task.cancel()
+        while self._working:
+            await asyncio.wait(set(self._working))
+
+
+@dataclass
+class _Replay:
+    """One replay under way: the loop over a copy of what the turn was asked."""
+
+    runner: Replayer
+    hold: Hold
+    frozen: Frozen
+    used: Usage = field(default_factory=Usage)
+    cost: int | None = 0
+    ms: int = 0
+    answers: int = 0
+    calls: list[dict[str, str]] = field(default_factory=list)
+
+    async def run(self) -> dict[str, Any]:
+        """Take steps until it is done; returns what came of it. Raises :class:`LlmError`."""
+        until = asyncio.get_running_loop().time() + settings.TURN_TIMEOUT_SECONDS
+        own = list(self.frozen.own)
+        while True:
+            step = next_step(own, max_rounds=self.frozen.max_rounds, limit=self._limit(until))
+            match step:
+                case CallModel(limit=limit):
+                    own.append(await self._ask(own, limit))
+                case RunTools(calls=calls, limit=limit):
+                    own += [await self._answered(call, limit) for call in calls]
+                case Finish(reply=reply):
+                    return self._result(reply)
+
+    def _limit(self, until: float) -> Limit | None:
+        if asyncio.get_running_loop().time() > until:
+            return Limit.TIME
+        most = self.frozen.agent.max_turn_tokens
+        return Limit.TOKENS if most and self.used.prompt_tokens + self.used.completion_tokens >= most else None
+
+    def _result(self, reply: str) -> dict[str, Any]:
+        return {
+            "words": reply,
+            "calls": self.calls,
+            "promptTokens": self.used.prompt_tokens,
+            "completionTokens": self.used.completion_tokens,
+            "cost": self.cost,
+            "ms": self.ms,
+            "modelCalls": self.answers,
+            "doubts": self.frozen.doubts,
+        }
+
+    async def _answered(self, call: dict[str, Any], limit: Limit | None) -> ChatMessage:
+        """A call with its answer: from the record, or in place of running it."""
+        answer, source = self.frozen.record.answer(call) if not limit else None, "record"
+        if limit:
+            refused = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.")
+            answer, source = refused.outcome().result, "refused"
+        elif answer is None:
+            answer = await self.runner.database(replays.answer_unrecorded, self.frozen, call)
+            source = "refused" if '"status": "REJECTED"' in answer else "simulated"
+        function = call["function"]
+        self.calls.append(
+            {"name": function["name"], "arguments": function["arguments"], "answer": answer, "source": source}
+        )
+        return {"role": "tool", "tool_call_id": call["id"], "content": answer}
+
+    async def _ask(self, own: list[ChatMessage], limit: Limit | None) -> ChatMessage:
+        request = self._request(own, limit)
+        estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, request.messages))
+        purse = self._purse()
+        pictures = await pictures_of(request)
+        offer = await purse.reserve(request, estimated=estimated)
+        try:
+            asked = replace(offer.request, pictures=pictures) if pictures else offer.request
+            completion = await llm.ask(asked, seconds=settings.LLM_TIMEOUT_SECONDS, work=self.hold.id)
+        except BaseException:
+            await purse.release(offer)
+            raise
+        finally:
+            await outages.tell(self.runner.database)
+        bill = offer.bill(completion)
+        await self.runner.charge(self.hold, completion, bill)
+        self._count(completion, bill.cost)
+        if limit:
+            completion = replace(completion, tool_calls=())
+        if not completion.content.strip() and not completion.tool_calls and not limit:
+            raise LlmBadResponse("an empty answer")
+        return self._as_message(await redacted_answer(completion), own)
+
+    def _count(self, completion: Completion, cost: int | None) -> None:
+        self.used += completion.usage
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+        self.ms += completion.took_ms
+        self.answers += 1
+
+    def _as_message(self, completion: Completion, own: list[ChatMessage]) -> ChatMessage:
+        taken = {call["id"] for each in own for call in each.get("tool_calls", ())}
+        calls = with_unique_ids(completion.tool_calls, taken=taken, fresh=lambda: f"call_{len(own)}_{len(taken)}")
+        return replace(completion, tool_calls=calls).as_message()
+
+    def _request(self, own: list[ChatMessage], limit: Limit | None) -> ModelRequest:
+        """The turn's first request, with what was said since."""
+        first = self.frozen.request
+        since = [
+            each | {"content": shown_result(each["content"], settings.TOOL_RESULT_PROMPT_CHARS)}
+            if each["role"] == "tool"
+            else each
+            for each in own[len(self.frozen.own) :]
+        ]
+        if since:  # a choice of a tool was for the first
+            first = replace(first, tool_choice="", must_call=False)
+        if not limit:
+            return replace(first, messages=[*first.messages, *since])
+        system, *rest = first.messages
+        last = system | {"content": with_last_word(str(system["content"]), limit)}
+        return replace(first, messages=[last, *rest, *since], tools=[])
+
+    def _purse(self) -> Purse:
+        return Purse(
+            self.runner.database,
+            work_id=self.hold.id,
+            conversation_id=self.frozen.conversation_id,
+            owner_id=self.frozen.owner_id,
+            agent=self.frozen.agent,
+        )

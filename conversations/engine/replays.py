@@ -1,0 +1,369 @@
+"""Replays: a stored turn is asked again, on another model or with another version of its agent, without any effect.
+
+A replay is a piece of work like a turn: claimed by a conditional update that raises its fence, kept by a lease, found
+by the sweep. What it is asked is a copy of what the turn was asked, built from the turn's own record. Its tool calls
+are answered from the record, by name and arguments; what is not on record is refused, or the gate says what it would
+do. Nothing here makes a tool call, a message, a delivery or a memory.
+"""
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Case, F, IntegerField, When
+
+from agent import answer_schemas, llm
+from agent.errors import NoProvider
+from agent.llm.base import Completion, ModelRequest
+from agent.llm.capabilities import takes_schema
+from agent.loop import ChatMessage, unanswered_calls
+from agent.models import Agent, AgentVersion
+from agent.prompt import SECTION
+from agent.spending import budgets
+from agent.spending.bills import Bill
+from conversations.engine import doorbell, outgoing
+from conversations.engine.model_request import build_again, calls_of
+from conversations.errors import CannotReplay, FenceLost
+from conversations.kinds import REPLAYS
+from conversations.models import Message, Replay, Turn
+from conversations.options import Options
+from conversations.replay_models import ReplayStatus, Unrecorded
+from nanohost.lib.clock import Now, from_now
+from nanohost.lib.lease import RELEASED, backoff, rescheduled
+from nanohost.lib.redaction import redact, redact_head, redact_json
+from tools import gate
+
+# After so many failures of a provider, or workers that died, in a row, it fails.
+MAX_FAILURES = 3
+# Seconds before another try, doubled each time.
+RETRY_FIRST, RETRY_LONGEST = 5.0, 60.0
+
+# What a call is answered that is not on record, and by which rule.
+NOT_ON_RECORD = gate.Refused("replay:not_on_record", "The original turn did not make this call, so it was not run.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What is other than in the turn. ``model``, ``temperature``: None, as it was. ``version``: of the agent; None: the
+    one that the turn had. ``tools``: the names of those that are offered; None: those that were. ``unrecorded``: what
+    a call is answered that is not on record."""
+
+    model: str | None = None
+    temperature: float | None = None
+    version: int | None = None
+    tools: Sequence[str] | None = None
+    unrecorded: str = Unrecorded.REFUSE
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> "Changes":
+        """Those of a row."""
+        return cls(**stored)
+
+    def as_json(self) -> dict[str, Any]:
+        """As a row keeps them: without those that change nothing."""
+        given: dict[str, Any] = {"model": self.model, "temperature": self.temperature, "version": self.version}
+        given["tools"] = None if self.tools is None else list(self.tools)
+        found: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return found | ({"unrecorded": self.unrecorded} if self.unrecorded != Unrecorded.REFUSE else {})
+
+
+def request(turn: Turn, changes: Changes, *, by: str) -> Replay:
+    """Have a turn asked again, once the current transaction has committed. ``by``: who asks for that. Raises
+    :class:`CannotReplay`."""
+    conversation = turn.conversation
+    if changes.version is not None:
+        _profile_of(conversation.agent, changes.version)
+    if not turn.ended:
+        raise CannotReplay("The turn has not ended; it can be replayed once it has.")
+    row = Replay.objects.create(
+        turn=turn,
+        owner_id=turn.owner_id,
+        agent_id=conversation.agent_id,
+        asked_by=by,
+        changes=changes.as_json(),
+        model=changes.model or turn.model,
+        cost=0,
+        notified_at=Now(),
+    )
+    doorbell.notify(REPLAYS, row.pk)
+    return row
+
+
+# --- taking hold -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """A held replay; the row as it was when it was claimed."""
+
+    row: Replay
+    fence: int
+
+    @property
+    def id(self) -> UUID:
+        """The replay's."""
+        return self.row.pk
+
+
+def claim(replay_id: UUID, *, worker: str) -> Hold | None:
+    """Take a replay; None if it is not to be had. One whose worker died counts that as a failure."""
+    with transaction.atomic():
+        changed = (
+            Replay.objects.due()
+            .filter(pk=replay_id)
+            .update(
+                failures=Case(
+                    When(status=ReplayStatus.RUNNING, then=F("failures") + 1),
+                    default=F("failures"),
+                    output_field=IntegerField(),
+                ),
+                run_after=None,
+                **Replay.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS),
+            )
+        )
+        if changed != 1:
+            return None
+        row = Replay.objects.select_related("turn__conversation__agent", "agent").get(pk=replay_id)
+    return Hold(row=row, fence=row.fence)
+
+
+def _held(hold: Hold) -> Any:
+    return Replay.objects.held(hold.id, hold.fence)
+
+
+def keep(hold: Hold) -> bool:
+    """Renew the lease; False if it is no longer ours."""
+    return bool(_held(hold).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
+
+
+def hand_back(hold: Hold) -> None:
+    """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
+    _held(hold).update(status=ReplayStatus.QUEUED, **RELEASED)
+
+
+def put_off(hold: Hold, *, code: str, detail: str, seconds: float | None = None) -> None:
+    """Let go of it for a while, after a failure that may pass; or let it fail, after too many."""
+    if hold.row.failures + 1 >= MAX_FAILURES:
+        fail(hold, code=code, detail=detail)
+        return
+    wait = max(seconds or 0.0, backoff(hold.row.failures, first=RETRY_FIRST, longest=RETRY_LONGEST))
+    _held(hold).update(
+        status=ReplayStatus.QUEUED,
+        failures=F("failures") + 1,
+        error_code=code,
+        error_detail=redact_head(detail, 500),
+        **rescheduled(min(wait, RETRY_LONGEST)),
+    )
+
+
+def fail(hold: Hold, *, code: str, detail: str) -> None:
+    """It ends without an answer."""
+    ended = {"status": ReplayStatus.FAILED, "lease_until": None, "ended_at": Now()}
+    _held(hold).update(error_code=code, error_detail=redact_head(detail, 500), **ended)
+
+
+def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
+    """Store what an answer has cost, whatever becomes of it and of the replay."""
+    used = completion.usage
+    with transaction.atomic():
+        Replay.objects.filter(pk=hold.id).update(
+            prompt_tokens=F("prompt_tokens") + used.prompt_tokens,
+            completion_tokens=F("completion_tokens") + used.completion_tokens,
+            cached_tokens=F("cached_tokens") + used.cached_tokens,
+            cost=None if bill.cost is None else F("cost") + bill.cost,
+            model_calls=F("model_calls") + 1,
+        )
+        budgets.settle(bill)
+
+
+def finish(hold: Hold, result: Mapping[str, Any]) -> None:
+    """Store what came of it; raises :class:`FenceLost`."""
+    ended: dict[str, Any] = {"status": ReplayStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()}
+    if _held(hold).update(result=_without_secrets(result), error_code="", error_detail="", **ended) != 1:
+        raise FenceLost
+
+
+def _without_secrets(result: Mapping[str, Any]) -> dict[str, Any]:
+    calls = [
+        each | {"arguments": redact_json(each["arguments"]), "name": redact(each["name"])} for each in result["calls"]
+    ]
+    return {**result, "calls": calls}
+
+
+# --- what was asked ----------------------------------------------------------------------------------------------
+
+
+class Record:
+    """The tool calls of a turn with their answers, by name and arguments. Of calls that were made several times, each
+    is answered as it then was, and the last answer is given again."""
+
+    def __init__(self, messages: Sequence[ChatMessage]) -> None:
+        self._answers: dict[tuple[str, str], deque[str]] = defaultdict(deque)
+        self.calls: list[dict[str, str]] = []
+        results = {each["tool_call_id"]: each["content"] for each in messages if each["role"] == "tool"}
+        for message in messages:
+            for call in message.get("tool_calls") or ():
+                name, arguments = _parts_of(call)
+                answer = results.get(call["id"])
+                if answer is not None:
+                    self._answers[name, canonical(arguments)].append(answer)
+                self.calls.append({"name": name, "arguments": arguments, "answer": answer or ""})
+
+    def answer(self, call: Mapping[str, Any]) -> str | None:
+        """What a call was answered; None if it is not on record."""
+        name, arguments = _parts_of(call)
+        known = self._answers.get((name, canonical(arguments)))
+        if not known:
+            return None
+        return known.popleft() if len(known) > 1 else known[0]
+
+
+def _parts_of(call: Mapping[str, Any]) -> tuple[str, str]:
+    function = call["function"]
+    return str(function["name"]), str(function["arguments"])
+
+
+def canonical(arguments: str) -> str:
+    """Arguments in one form, in whatever order and with whatever blanks a model wrote them; what is no JSON stays."""
+    try:
+        return json.dumps(json.loads(arguments or "{}"), sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """What a replay is asked. ``agent``: as it is for the replay, not to be saved. ``request``: the first. ``own``: the
+    turn's messages that the first request has already. ``doubts``: why it may not be what the turn was asked."""
+
+    agent: Agent
+    request: ModelRequest
+    own: list[ChatMessage]
+    record: Record
+    unrecorded: str
+    owner_id: int
+    conversation_id: UUID
+    tainted_by: str = ""
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def max_rounds(self) -> int:
+        """Rounds of tool calls that are answered."""
+        return settings.AGENT_MAX_TOOL_ROUNDS if self.agent.max_tool_rounds is None else self.agent.max_tool_rounds
+
+
+def freeze(hold: Hold) -> Frozen:
+    """What a held replay is asked, from what is stored; raises :class:`CannotReplay`."""
+    turn, changes = hold.row.turn, Changes.of(hold.row.changes)
+    if turn is None:
+        raise CannotReplay("The turn is gone.")
+    conversation = turn.conversation
+    first = next(iter(calls_of(turn)), None)
+    if first is None or first.record is None:
+        raise CannotReplay("Nothing is kept of what the turn's model was sent.")
+    kept = dict(first.record)
+    if changes.version is not None:
+        kept["agent"] = changes.version
+    agent = Agent.of_profile(_profile_of(conversation.agent, kept["agent"]), pk=conversation.agent_id)
+    if changes.version is not None and "tools" in kept:
+        # A version that may use other tools is told of those.
+        kept["tools"] = [tool.name for tool in gate.offered(agent_tools=agent.allowed_tools())]
+    if changes.tools is not None:
+        kept["tools"] = list(changes.tools)
+    sent = build_again(conversation, hold.row.model, kept, turn=turn)
+    if sent.request is None:
+        raise CannotReplay(f"What the model was sent cannot be built again: {'; '.join(sent.doubts)}.")
+    said = list(Message.objects.filter(turn=turn, kind=Message.Kind.SAID).transcript())
+    chat: list[ChatMessage] = [each.as_chat() for each in said]
+    asks = next((at for at, each in enumerate(chat) if each["role"] == Message.Role.ASSISTANT), len(chat))
+    return Frozen(
+        agent=agent,
+        request=_request_of(sent.request, agent=agent, turn=turn, changes=changes),
+        own=chat[:asks],
+        record=Record(chat),
+        unrecorded=changes.unrecorded,
+        owner_id=turn.owner_id,
+        conversation_id=conversation.pk,
+        tainted_by=conversation.tainted_by,
+        doubts=[] if changes.version or changes.tools is not None else list(sent.doubts),
+    )
+
+
+def _profile_of(agent: Agent, number: int) -> dict[str, Any]:
+    found = AgentVersion.objects.filter(agent=agent, number=number).values_list("profile", flat=True).first()
+    if found is None:
+        raise CannotReplay(f"Version {number} of the agent {agent.name} is not kept.")
+    profile: dict[str, Any] = found
+    return profile
+
+
+def _request_of(built: ModelRequest, *, agent: Agent, turn: Turn, changes: Changes) -> ModelRequest:
+    """The request with what it was asked with besides words, and with what is to be other."""
+    asked = replace(
+        built,
+        provider=agent.provider if changes.model is None else "",
+        effort=agent.reasoning_effort,
+        temperature=agent.temperature,
+    )
+    if given := Options.of(turn.options).applied(asked, is_first=True):
+        asked = replace(asked, **given)
+    if changes.temperature is not None:
+        asked = replace(asked, temperature=changes.temperature)
+    if asked.answer is None or changes.model is None:
+        return asked
+    try:
+        choice = llm.choose(asked.model, asked.provider)
+    except NoProvider:  # which whoever asks is told
+        return asked
+    if takes_schema(choice.provider, choice.model, asked.answer, with_tools=bool(asked.tools)):
+        return asked
+    # Another model is told of the form in words.
+    system = asked.messages[0] | {
+        "content": f"{asked.messages[0]['content']}{SECTION}{answer_schemas.in_words(asked.answer)}"
+    }
+    return replace(asked, answer=None, messages=[system, *asked.messages[1:]])
+
+
+def answer_unrecorded(frozen: Frozen, call: Mapping[str, Any]) -> str:
+    """What a call is answered that is not on record. Nothing runs: the gate says at most what it would do."""
+    if frozen.unrecorded != Unrecorded.SIMULATE:
+        return NOT_ON_RECORD.outcome().result
+    name, arguments = _parts_of(call)
+    verdict = gate.simulate(
+        name,
+        arguments,
+        agent_tools=frozen.agent.allowed_tools(
+            tainted_by=frozen.tainted_by, destinations=lambda: outgoing.names(frozen.agent)
+        ),
+        owner_id=frozen.owner_id,
+        conversation_id=frozen.conversation_id,
+    )
+    if verdict.refusal:
+        return verdict.refusal.outcome().result
+    consent = f" once somebody has approved it ({verdict.consent})" if verdict.consent else ""
+    said = f"The gate would let this call run{consent}. It was not run: this is a replay."
+    return json.dumps({"status": "SIMULATED", "message": said}, ensure_ascii=False)
+
+
+# --- beside the original -----------------------------------------------------------------------------------------
+
+
+def original_of(turn: Turn) -> dict[str, Any]:
+    """What became of a turn, in the form of a replay's ``result``."""
+    said = list(Message.objects.filter(turn=turn, kind=Message.Kind.SAID).transcript())
+    chat: list[ChatMessage] = [each.as_chat() for each in said]
+    words = [each["content"] for each in chat if each["role"] == Message.Role.ASSISTANT]
+    return {
+        "words": words[-1] if words and not unanswered_calls(chat) else "",
+        "calls": Record(chat).calls,
+        "promptTokens": turn.prompt_tokens,
+        "completionTokens": turn.completion_tokens,
+        "cost": turn.cost,
+        "ms": turn.model_ms,
+        "modelCalls": turn.model_calls,
+    }
