@@ -1,7 +1,8 @@
 """Providers that are left alone for a while, as rows: so that all processes know, and people see it.
 
 What a process finds out by itself it keeps in memory (:mod:`agent.llm.breaker`); only what changes is written, which is
-rare. Others read it with the prices, once a second while there is work.
+rare. Others read it with the prices, once a second while there is work; and before they leave a provider alone, since
+somebody may want it asked.
 """
 
 import logging
@@ -23,6 +24,7 @@ async def tell(database: DatabaseThreads) -> None:
     if changes := breaker.take_changes():
         try:
             await database(record, changes)
+            breaker.told(changes)
         except OperationalError as error:
             logger.warning("what became of a provider could not be stored (%s)", type(error).__name__)
 

@@ -8,7 +8,7 @@ provider that asks to wait, or that refuses a request, has not failed.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.errors import LlmError, LlmRateLimited, LlmUnavailable
@@ -45,7 +45,7 @@ class _Circuit:
     until: float = 0.0
     probe_until: float = 0.0
     code: str = ""
-    is_known: bool = False  # whether others have been told, as far as we have heard
+    known_at: float | None = None  # since when others have been told, as far as we have heard
 
 
 class Breaker:
@@ -62,7 +62,7 @@ class Breaker:
         """Raise :class:`ProviderRests` while the provider is left alone; whoever comes first after that may ask."""
         with self._lock:
             now, circuit = self._clock(), self._circuits.get(provider)
-            left = self._of_others.get(provider, 0.0) - now
+            left = self._of_others.get(provider, now) - now
             if circuit and circuit.times:
                 left = max(left, circuit.until - now)
                 if left <= 0 and circuit.probe_until > now:
@@ -73,12 +73,19 @@ class Breaker:
                 detail = f"{provider} is left alone for a while: it has failed for several turns in a row"
                 raise ProviderRests(detail, retry_after=max(left, 1.0))
 
+    def rests(self, provider: str) -> bool:
+        """Whether it is left alone, as far as is known here."""
+        with self._lock:
+            circuit = self._circuits.get(provider)
+            until = max(circuit.until if circuit else 0.0, self._of_others.get(provider, 0.0))
+            return until > self._clock()
+
     def answered(self, provider: str) -> None:
         """It has answered, whatever it said."""
         with self._lock:
             circuit = self._circuits.pop(provider, None)
-            if circuit and circuit.times:
-                self._of_others.pop(provider, None)
+            of_others = self._of_others.pop(provider, None)
+            if of_others is not None or (circuit and circuit.times):
                 self._changes.append(Change(provider=provider, seconds=0))
 
     def failed(self, provider: str, error: LlmError, *, work: object, rest: float) -> None:
@@ -93,7 +100,7 @@ class Breaker:
             if not rest or not (circuit.times or is_out) or circuit.until > now:
                 return
             circuit.times = min(2 * circuit.times or 1, MOST_TIMES)
-            circuit.until, circuit.probe_until, circuit.is_known = now + rest * circuit.times, 0.0, False
+            circuit.until, circuit.probe_until, circuit.known_at = now + rest * circuit.times, 0.0, None
             self._changes.append(Change(provider=provider, seconds=rest * circuit.times, code=error.code))
 
     def take_changes(self) -> list[Change]:
@@ -104,18 +111,32 @@ class Breaker:
             changes, self._changes = self._changes, []
             return changes
 
-    def learn(self, resting: Mapping[str, float]) -> None:
-        """What all processes have found: by provider, for how many seconds it is left alone still. What we have found
-        ourselves ends before its time if that was known, and is no more: somebody wants it asked, or it answers."""
+    def now(self) -> float:
+        """By the clock that it goes by."""
+        return self._clock()
+
+    def told(self, changes: Sequence[Change]) -> None:
+        """Others can read these from now on."""
+        with self._lock:
+            for change in changes:
+                if circuit := self._circuits.get(change.provider):
+                    circuit.known_at = self._clock()
+
+    def learn(self, outages: Mapping[str, float], *, read_at: float) -> None:
+        """What all processes have found, as it was ``read_at``: by provider, for how many seconds it is left alone
+        still; 0 or less: it is to be asked, and has not answered yet. What we have found ourselves ends before its time
+        if others could read of it by then, and do no more: somebody wants it asked, or it answers."""
         now = self._clock()
         with self._lock:
             for name, circuit in self._circuits.items():
-                if circuit.times and circuit.is_known and name not in resting:
+                is_left_alone = outages.get(name, 0.0) > 0
+                if circuit.times and not is_left_alone and circuit.known_at is not None and circuit.known_at <= read_at:
                     circuit.until = min(circuit.until, now)
-                circuit.is_known = circuit.is_known or name in resting
+                if is_left_alone and circuit.known_at is None:
+                    circuit.known_at = now
             self._of_others = {
                 name: now + seconds
-                for name, seconds in resting.items()
+                for name, seconds in outages.items()
                 if not (name in self._circuits and self._circuits[name].times)
             }
 

@@ -3,7 +3,7 @@ second, while there is work: not at each call."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -80,9 +80,10 @@ _limits = Rows[tuple[object, ...]](
 )
 
 
-_resting = Rows[tuple[str, timedelta]](
+# How long they are left alone still; or since when they are to be asked, until one has answered.
+_outages = Rows[tuple[str, timedelta]](
     lambda: (
-        ProviderOutage.objects.filter(until__gt=Now())
+        ProviderOutage.objects.filter(until__isnull=False)
         .order_by()
         .values_list("provider", ExpressionWrapper(F("until") - Now(), output_field=DurationField()))
     )
@@ -103,16 +104,24 @@ class _Shelf:
 
     def read(self) -> Book:
         """The book, read again unless it is fresh; by one thread at a time."""
-        if book := self.fresh():
+        return self._read(lambda book: time.monotonic() - book.read_at < FRESH_SECONDS)
+
+    def read_again(self) -> Book:
+        """The book as it is now, or was read since this was called."""
+        asked_at = time.monotonic()
+        return self._read(lambda book: book.read_at >= asked_at)
+
+    def _read(self, is_good: Callable[[Book], bool]) -> Book:
+        if (book := self._book) and is_good(book):
             return book
         with self._reading:
-            if book := self.fresh():  # whoever was before us has just read it
+            if (book := self._book) and is_good(book):  # whoever was before us has just read it
                 return book
-            now = time.monotonic()
+            now, read_at = time.monotonic(), breaker.now()
             names = ("model", "prompt", "cached_prompt", "completion", "valid_from", "written_prompt")
             rows = _prices(currency=settings.CURRENCY)
             prices = [Price(**dict(zip(names, row, strict=True))) for row in rows]  # type: ignore[arg-type]  # as the columns are
-            breaker.learn({name: seconds.total_seconds() for name, seconds in _resting()})
+            breaker.learn({name: seconds.total_seconds() for name, seconds in _outages()}, read_at=read_at)
             limits = [Limit(*row) for row in _limits()]  # type: ignore[arg-type]  # as above
             self._book = Book(prices=prices, limits=limits, read_at=now)
             return self._book
@@ -123,7 +132,7 @@ class _Shelf:
 
 
 _shelf = _Shelf()
-fresh, read, forget = _shelf.fresh, _shelf.read, _shelf.forget
+fresh, read, read_again, forget = _shelf.fresh, _shelf.read, _shelf.read_again, _shelf.forget
 
 
 def _changed(**_: object) -> None:

@@ -1,5 +1,6 @@
 """Approvals, in the admin: the inbox of calls that wait for consent, and the decisions on them."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from conversations.models import Conversation, Message
 from nanohost.lib.admin import DECIDE, GrowingAdmin, KnownValues, excerpt, link_to, reason_in, shown, table
 from nanohost.lib.errors import Problem
 from tools.admin import ToolFilter
-from tools.approvals import APPROVE, DENY, MAX_REASON, Voter, wanted_hash
+from tools.approvals import APPROVE, DECIDERS, DENY, MAX_REASON, Voter, wanted_hash
 from tools.models import Approval, ApprovalState
 
 # Of the transcript, the latest messages stand on the page.
@@ -106,6 +107,7 @@ class ApprovalAdmin(GrowingAdmin):
                 arguments=wanted if decision == APPROVE and wanted.strip() != shown_ones.strip() else None,
                 seen=request.POST.get("seen", ""),
                 reason=reason_in(request)[:MAX_REASON],
+                still=partial(_refuse_who_may_no_more, request),
             )
         except Problem as error:
             messages.error(request, error.detail)
@@ -127,7 +129,8 @@ class ApprovalAdmin(GrowingAdmin):
         denied = 0
         for approval in pending:
             try:
-                approvals.decide(approval.pk, by=_voter(request), decision=DENY, reason=reason)
+                still = partial(_refuse_who_may_no_more, request)
+                approvals.decide(approval.pk, by=_voter(request), decision=DENY, reason=reason, still=still)
                 denied += 1
             except Problem as error:
                 messages.warning(request, f"{approval}: {error.detail}")
@@ -207,6 +210,13 @@ class ApprovalAdmin(GrowingAdmin):
 def _voter(request: HttpRequest) -> Voter:
     assert request.user.pk is not None
     return Voter(pk=request.user.pk, name=request.user.get_username())
+
+
+def _refuse_who_may_no_more(request: HttpRequest) -> None:
+    """Raise if what let somebody decide was taken away since the request came."""
+    now = get_user_model().objects.filter(pk=_voter(request).pk, is_active=True, is_staff=True).first()
+    if now is None or not now.has_perm(DECIDERS):
+        raise PermissionDenied
 
 
 def _told(approval: Approval) -> str:

@@ -1,6 +1,7 @@
 """The API of approvals: calls of tools that wait for a person's consent, and the decisions on them."""
 
 import json
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -20,9 +21,9 @@ from conversations.api.serializers import MessageView
 from conversations.engine import approvals
 from conversations.models import Message
 from nanohost.accounts.authentication import key_of
-from nanohost.accounts.models import Scope
+from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.api import Pages, Strict, Text, checked, owner_of, problems
-from nanohost.lib.errors import InvalidRequest, NotFound
+from nanohost.lib.errors import InvalidRequest, NotAuthenticated, NotFound
 from nanohost.lib.text import UNSTORABLE
 from tools.approvals import APPROVE, DECIDERS, DENY, MAX_REASON, Voter, wanted_hash
 from tools.models import Approval, ApprovalState
@@ -100,9 +101,13 @@ class LatestAsked(Pages):
 def decidable(request: Request) -> "QuerySet[Approval]":
     """Those that the caller may see and decide on: of their own conversations; of everybody's, for whoever may decide
     in the console as well. Of the agents that the key may name."""
-    key, rows = key_of(request), Approval.objects.prefetch_related("votes")
-    if not request.user.has_perm(DECIDERS):
-        rows = rows.filter(owner_id=owner_of(request))
+    return _decidable(key_of(request), request.user)
+
+
+def _decidable(key: ApiKey, user: Any) -> "QuerySet[Approval]":
+    rows = Approval.objects.prefetch_related("votes")
+    if not user.has_perm(DECIDERS):
+        rows = rows.filter(owner_id=user.pk)
     if access.admits_all(key):
         return rows
     names = key.agent_names or Agent.objects.filter(is_public=True).values("name")
@@ -113,6 +118,15 @@ def _found(request: Request, approval_id: UUID) -> Approval:
     for approval in decidable(request).filter(pk=approval_id):
         return approval
     raise NotFound("There is no approval of that id, or it is not yours.")
+
+
+def _refuse_who_may_no_more(key: ApiKey, approval_id: UUID) -> None:
+    """Raise if the key was revoked or narrowed, or its owner lost what let them decide, since the request came."""
+    now = ApiKey.objects.active().select_related("owner").filter(pk=key.pk, owner__is_active=True).first()
+    if now is None or Scope.APPROVE not in now.scopes:
+        raise NotAuthenticated("This API key was revoked, or may decide no more, since the request was made.")
+    if not _decidable(now, now.owner).filter(pk=approval_id).exists():
+        raise NotFound("There is no approval of that id, or it is not yours.")
 
 
 def _owners(rows: list[Approval]) -> dict[str, Any]:
@@ -184,6 +198,7 @@ class ApprovalDecide(APIView):
             arguments=None if given is None else json.dumps(given, ensure_ascii=False),
             seen=wanted.get("argumentsHash", ""),
             reason=wanted.get("reason", ""),
+            still=partial(_refuse_who_may_no_more, key_of(request), approval_id),
         )
         approval = _found(request, approval_id)
         return Response(ApprovalView(approval, context=_owners([approval])).data)

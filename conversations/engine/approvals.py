@@ -4,6 +4,7 @@ The turn is locked first, then the approval and the call (locks are taken in the
 who decide at once come one after the other, and so do a decision and whoever cancels the turn.
 """
 
+from collections.abc import Callable
 from uuid import UUID
 
 from django.conf import settings
@@ -35,16 +36,19 @@ def decide(
     arguments: str | None = None,
     seen: str = "",
     reason: str = "",
+    still: Callable[[], None] = lambda: None,
 ) -> Approval:
     """Approve or deny a call, and have its turn go on; the approval as it then is, pending still if somebody
     else has to approve as well. What is decided in the same way by the same person again stays as it is.
 
     ``arguments``: JSON, if the call is to run with others than those it was asked for. ``seen``: the hash of those that
-    were looked at, if that is known. Raises :class:`NotFound`,
+    were looked at, if that is known. ``still``: raises for who may decide no more; it is asked once nobody else can
+    decide, since whoever was waited for may have taken that away. Raises :class:`NotFound`,
     :class:`AlreadyDecided`, :class:`OwnConversation` and :class:`ArgumentsRefused`; then nothing is changed.
     """
     with transaction.atomic():
         approval = _locked(approval_id)
+        still()
         if approvals.is_repeat(approval, by, decision, arguments):
             return approval
         approvals.check_decidable(approval, by)

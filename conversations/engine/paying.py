@@ -1,6 +1,7 @@
 """Paying for the model calls of a turn or a compaction: each is reserved before it, and has a bill after it.
 
-Where no budget applies, nothing is asked of the database but the prices and budgets there are, once a second.
+Where no budget applies, nothing is asked of the database but the prices and budgets there are, once a second; and each
+time while the provider is left alone.
 """
 
 import logging
@@ -12,6 +13,7 @@ from django.utils import timezone
 
 from agent import llm, tokens
 from agent.llm.base import Completion, ModelRequest
+from agent.llm.breaker import breaker
 from agent.models import Agent
 from agent.spending import book, budgets
 from agent.spending.bills import Bill, Reserved, bill_of
@@ -64,7 +66,9 @@ class Purse:
         """
         choice = llm.choose(request.model, request.provider)
         known = book.fresh()
-        if known is None:
+        if breaker.rests(choice.provider.name):  # but somebody may want it asked, just now
+            known = await self.database(book.read_again)
+        elif known is None:
             known = await self.database(book.read)
         now = timezone.now()
         price, limits = known.price_of((request.model, choice.model), now), budgets.limits_on(known, self._payer)

@@ -22,7 +22,7 @@ KEPT_DAYS = 365
 _LONG = 40
 
 # Of a transcript's end: what is answered to a text that is known is kept as well, so the last one tells.
-_MAX_LOOKED_UP = 1_000
+_MAX_LOOKED_UP = 200
 
 # Deleted in one statement.
 _MANY = 1_000

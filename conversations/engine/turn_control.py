@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
 
+from agent.errors import LlmBadResponse, LlmTimeout, LlmUnavailable
 from conversations import events
 from conversations.deliveries import outbox
 from conversations.engine import announcements, doorbell, outgoing, spawned
@@ -23,6 +24,11 @@ from nanohost.lib.clock import Now, from_now
 from nanohost.lib.redaction import redact_head
 from tools import gate
 from tools.models import ToolCall
+
+# What a turn waits for that waits for its provider; not one that was asked to wait.
+_PROVIDERS_FAULTS = (LlmTimeout.code, LlmUnavailable.code, LlmBadResponse.code)
+# Turns that are hurried at a time; the others find the provider back in their time.
+MAX_HURRIED = 1000
 
 
 def cancel_turn(turn: Turn, *, by: UUID | None = None) -> bool:
@@ -113,6 +119,18 @@ def requeue_turn(turn: Turn) -> bool:
         if not Turn.objects.open().filter(pk=turn.pk).exists():
             return False
     return True
+
+
+def ask_models_again() -> int:
+    """Have turns that wait until their model is asked again ask it now; returns how many, MAX_HURRIED at most."""
+    waiting = Turn.objects.filter(status=TurnStatus.WAITING, waiting_for=WaitingFor.RETRY)
+    failed = waiting.filter(retry_code__in=_PROVIDERS_FAULTS, run_after__gt=Now()).order_by("run_after")
+    with transaction.atomic():
+        ids = list(failed.values_list("pk", flat=True)[:MAX_HURRIED])
+        hurried = waiting.filter(pk__in=ids).update(run_after=Now(), notified_at=Now())
+        for turn_id in ids:
+            doorbell.notify(TURNS, turn_id)
+    return hurried
 
 
 def _take_away(turn: Turn) -> bool:

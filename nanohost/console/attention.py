@@ -25,7 +25,7 @@ from agent import outages
 from agent.models import ProviderOutage
 from agent.spending import budgets
 from conversations import events
-from conversations.engine import announcements, intake
+from conversations.engine import announcements, intake, turn_control
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Delivery, DeliveryStatus, Turn, Worker
 from conversations.statuses import FINAL, TurnStatus, WaitingFor
@@ -262,7 +262,11 @@ def _ask_providers_again(request: HttpRequest) -> str:
     names = outages.ask_again(by=request.user.get_username())
     for name in names:
         queue_page.log(request, ProviderOutage, name, "Asked again before its time")
-    return f"The next turn asks again: {', '.join(names)}." if names else "All providers answer by now."
+    if not names:
+        return "All providers answer by now."
+    hurried = turn_control.ask_models_again()
+    by_whom = f"{_number(hurried, 'turn')} that waited" if hurried else "The next turn"
+    return f"{by_whom} {'ask' if hurried > 1 else 'asks'} again: {', '.join(names)}."
 
 
 def _providers(look: Look) -> Iterator[Need]:

@@ -349,13 +349,13 @@ def test_a_process_that_found_an_outage_asks_again_when_somebody_wants_it():
     breaker = Breaker(clock=lambda: now[0])
     for work in range(5):
         breaker.failed("p", LlmUnavailable("away"), work=work, rest=60)
-    breaker.learn({})  # read before it was stored
+    breaker.learn({}, read_at=now[0])  # read before it was stored
     with pytest.raises(LlmUnavailable):
         breaker.check("p")
-    breaker.learn({"p": 59.0})
+    breaker.learn({"p": 59.0}, read_at=now[0])
     with pytest.raises(LlmUnavailable):
         breaker.check("p")
-    breaker.learn({})  # somebody has ended its rest
+    breaker.learn({}, read_at=now[0])  # somebody has ended its rest
     breaker.check("p")
     breaker.failed("p", LlmUnavailable("away"), work="probe", rest=60)
     with pytest.raises(LlmUnavailable):

@@ -1,22 +1,25 @@
 """Further models of an agent, asked when its own fails; and providers that are left alone while they fail for all."""
 
 import json
+import re
 import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agent import llm
 from agent.llm.breaker import FAILURES, breaker
 from agent.models import ProviderOutage
 from agent.spending import book
-from conversations.engine import inbox
+from conversations.engine import inbox, turn_control
 from conversations.engine.compaction import MAX_FAILURES
 from conversations.events import answers
 from conversations.models import Compaction, Message, Turn
 from conversations.statuses import TurnStatus
 from memory.models import MemoryVersion
+from nanohost.console import attention
 from tests.support.compacting import compact, run, saves
 from tests.support.dialects import Dialects, message, refused, text
 from tests.support.openai_server import Reply, call, completion
@@ -251,3 +254,29 @@ def test_the_console_and_the_metrics_show_it(server, down, admin_client, setting
     assert "paused" in html
     metrics = admin_client.get("/metrics", HTTP_AUTHORIZATION="Bearer of-the-scraper").content.decode()
     assert 'nanohost_provider_resting{provider="groq"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("which", ["the one that found it", "another process"])
+def test_one_press_has_turns_that_wait_ask_it_at_once(which, server, down, say, admin_client, monkeypatch):
+    monkeypatch.setattr(book, "FRESH_SECONDS", 3600.0)  # what was read before the press is taken for good
+    if which == "another process":
+        breaker.forget()
+    book.read()
+    turn = advance(say("Hello"))
+    assert breaker.rests("groq")
+    assert (turn.status, len(server.requests)) == (TurnStatus.WAITING, FAILURES)
+    server.answer(*[completion("Here I am.")] * len([*down, turn]))
+    pressed = admin_client.post("/admin/attention/provider_failing/", follow=True).content.decode()
+    assert re.search("that waited asks? again: groq[.]", pressed)  # the first ones might by now, or not yet
+    assert [each.status for each in settle([turn, *down])] == [TurnStatus.SUCCEEDED] * 6
+    assert ProviderOutage.objects.get().until is None
+    assert "provider_failing" not in {need.name for need in attention.needs()}
+
+
+def test_only_turns_that_wait_for_their_provider_are_hurried(server, down):
+    asked_to_wait, due, *others = down
+    Turn.objects.update(run_after=timezone.now() + timedelta(hours=1))
+    Turn.objects.filter(pk=asked_to_wait.pk).update(retry_code="llm_rate_limited")
+    Turn.objects.filter(pk=due.pk).update(run_after=None)
+    assert turn_control.ask_models_again() == len(others)
+    assert turn_control.ask_models_again() == 0

@@ -1,5 +1,6 @@
 """Signing in by OpenID Connect, on a host whose settings name a provider: one of ours on loopback."""
 
+import itertools
 import json
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -7,6 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
+from tests.support.browser import EVERY_GRADE, GRAVE, WIDTHS, Visitor, chromium
+from tests.support.browser import browser as browser_of_a_person
 from tests.support.hosts import PLAIN, Host
 from tests.support.oidc_provider import CLIENT, SECRET, OidcProvider
 
@@ -276,6 +279,22 @@ def test_both_sign_in_pages_lead_there_and_keep_their_policy(house, provider, br
         assert "script-src 'self'" in page.headers["Content-Security-Policy"]
     assert not re.search(r"<script(?![^>]*src=)[^>]*>\s*\S", refused.text)
     assert browser.post(START).status_code in (403, 405)
+
+
+@pytest.mark.skipif(not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM")
+@pytest.mark.embedded(reason="its pages are those of the other shape")
+def test_everybody_can_use_the_pages_of_signing_in_wide_and_on_a_phone(house):
+    """Light and dark: the chat's without any fault of axe's; the console's, and a refusal, without a grave one."""
+    pages = {"/chat/sign-in/": EVERY_GRADE, "/admin/login/": GRAVE, BACK: GRAVE}
+    with browser_of_a_person() as started:
+        visitor = Visitor(started, house.address)
+        for (address, grades), scheme, width in itertools.product(pages.items(), ("light", "dark"), WIDTHS):
+            visitor.resize(width)
+            visitor.page.emulate_media(color_scheme=scheme)
+            visitor.page.goto(address)
+            found = (visitor.faults(grades), visitor.is_too_wide(), visitor.strangers)
+            assert found == ([], False, []), (address, scheme, width)
+        visitor.context.close()
 
 
 def test_no_page_of_allauth_is_there(house, provider, browser):

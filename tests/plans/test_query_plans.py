@@ -83,7 +83,7 @@ from conversations.models import (
 from conversations.openai_api import turn_parts
 from conversations.openai_api import urls as openai_urls
 from conversations.options import Options
-from conversations.statuses import TurnStatus
+from conversations.statuses import TurnStatus, WaitingFor
 from conversations.web import gateway
 from nanohost.accounts import audit
 from nanohost.accounts.models import WIDE, ApiKey, AuditEntry, Scope
@@ -256,6 +256,15 @@ def receive_again() -> Callable[[], object]:
 def ask_again() -> Callable[[], object]:
     turn = the_long_one().turns.filter(status=TurnStatus.FAILED).latest("number")
     return lambda: inbox.ask_again(turn, request_id="request")
+
+
+@operation("turn_control.ask_models_again", BATCH)
+def ask_models_again() -> Callable[[], object]:
+    waiting = {"status": TurnStatus.WAITING, "waiting_for": WaitingFor.RETRY, "retry_code": "llm_unavailable"}
+    turns = Turn.objects.filter(status=TurnStatus.QUEUED).order_by("pk").values_list("pk", flat=True)[:50]
+    later = timezone.now() + timedelta(hours=1)
+    Turn.objects.filter(pk__in=list(turns)).update(**waiting, run_after=later)
+    return turn_control.ask_models_again
 
 
 @operation("inbox.asked_again")
@@ -1012,6 +1021,8 @@ def many_tainted_texts(*, owner_id: int) -> None:
     """As many as a host has after a while."""
     made = (TaintedText(owner_id=owner_id, digest=f"{number:064}", tainted_by="web") for number in range(20_000))
     TaintedText.objects.bulk_create(made, batch_size=5_000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE conversations_taintedtext")
 
 
 @operation("tainted_texts.forget_old")
@@ -1022,7 +1033,7 @@ def forget_tainted_texts() -> Callable[[], object]:
     return tainted_texts.forget_old
 
 
-@operation("tainted_texts.recognised, of a long transcript")
+@operation("tainted_texts.recognised, of a long transcript", READING)
 def recognise_texts() -> Callable[[], object]:
     owner_id = the_long_one().owner_id
     many_tainted_texts(owner_id=owner_id)

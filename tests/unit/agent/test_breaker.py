@@ -106,10 +106,34 @@ def test_zero_leaves_none_alone(breaker):
 
 
 def test_what_others_have_found_counts_until_they_find_it_back(breaker, clock):
-    breaker.learn({"groq": 20})
+    breaker.learn({"groq": 20}, read_at=clock.now)
     clock.now += 5
-    assert waits(breaker) == 15
-    breaker.learn({})
+    assert (waits(breaker), breaker.rests("groq")) == (15, True)
+    breaker.learn({}, read_at=clock.now)
+    assert (waits(breaker), breaker.rests("groq")) == (None, False)
+
+
+def test_what_others_have_found_is_over_when_it_answers_whoever_asks(breaker, clock):
+    breaker.learn({"groq": 20}, read_at=clock.now)
+    breaker.learn({"groq": -1}, read_at=clock.now)  # somebody wants it asked, or its time is over
+    assert waits(breaker) is None
+    breaker.answered("openai")
+    assert breaker.take_changes() == []
+    breaker.answered("groq")
+    breaker.answered("groq")
+    assert breaker.take_changes() == [Change(provider="groq", seconds=0)]
+
+
+@pytest.mark.parametrize("outages", [{}, {"groq": -1}])
+def test_what_was_read_before_others_could_know_says_nothing(breaker, clock, outages):
+    fail(breaker, *FOR_ALL)
+    breaker.learn(outages, read_at=clock.now)
+    assert waits(breaker) == 30
+    read_at, clock.now = clock.now, clock.now + 1
+    breaker.told(breaker.take_changes())
+    breaker.learn(outages, read_at=read_at)
+    assert waits(breaker) == 29
+    breaker.learn(outages, read_at=clock.now)
     assert waits(breaker) is None
 
 
