@@ -6,17 +6,19 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
-from conversations.engine import inbox, outgoing, spawned
+from conversations.attachments.parts import SentFile
+from conversations.engine import between_agents, inbox, outgoing, questions, spawned
 from conversations.engine.incoming import Incoming
-from conversations.events import SAYING_TOOL
-from conversations.models import Conversation, Turn
+from conversations.events import ASKING_TOOL, SAYING_TOOL
+from conversations.models import Conversation, Delivery, Turn
 from memory import documents
 from nanohost.accounts.models import ApiKey
 from nanohost.lib import clock
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
-from tools.registry import ORIGIN, Caller, Untrusted, tool
+from tools.registry import ORIGIN, Caller, Untrusted, Waits, tool
+from tools.workspace.store import file_of
 
 MAX_KEYS = 50
 MAX_CHARS = 8000
@@ -67,18 +69,118 @@ def message(caller: Caller, content: str, destination: str = ORIGIN) -> str:
     Args:
         content: What is said.
         destination: Where: origin is where you were spoken to; others are those that you were given, by their names.
+            One may be another agent: its answer comes to this conversation as a message, so do not wait for it.
     """
     if not content.strip():
         raise ValueError("Give a content: what is said to the user.")
-    conversation = Conversation.objects.select_related("agent").filter(pk=caller.conversation_id).first()
-    if conversation is None:
-        raise ValueError("The conversation was deleted.")
+    conversation = _conversation(caller)
+    if target := between_agents.named(conversation.agent, destination):
+        child = between_agents.send(caller, conversation, target, content)
+        return f"Said to the agent {target.name} ({child.pk}). Its answer will come as a message to this conversation."
     if destination == ORIGIN and ORIGIN not in outgoing.destinations(conversation):
         # No channel holds it: who reads the conversation, or follows its turn, reads it there.
         return "Said."
     # Committed with the call's outcome: a call that is run again has sent nothing before.
-    outgoing.say(conversation, redact(content), destination=destination, turn_id=caller.turn_id)
-    return f"Said; it is being sent to {destination}."
+    rows = outgoing.say(conversation, redact(content), destination=destination, turn_id=caller.turn_id)
+    return f"Said; it is being sent to {destination}{_numbered(rows)}."
+
+
+@tool(effects="rows", writes_to="destination")
+def edit_message(caller: Caller, number: int, content: str, destination: str = ORIGIN) -> str:
+    """Change something that you have said in a chat, where the chat can show that.
+
+    Args:
+        number: Of the message, as the result of the tool `message` told it.
+        content: All of its new text.
+        destination: Where you have said it.
+    """
+    if not content.strip():
+        raise ValueError("Give a content: the message's new text.")
+    conversation = _conversation(caller)
+    outgoing.edit(conversation, number, redact(content), destination=destination, turn_id=caller.turn_id)
+    return f"Message {number} is being changed."
+
+
+@tool(effects="rows")
+def react(caller: Caller, emoji: str) -> str:
+    """React with an emoji to the message that you answer, in the chat where the user has written it.
+
+    Args:
+        emoji: One, such as 👍.
+    """
+    emoji = storable(emoji.strip())
+    if not emoji or len(emoji) > outgoing.MAX_EMOJI:
+        raise ValueError("Give one emoji.")
+    outgoing.react(_conversation(caller), emoji, turn_id=caller.turn_id)
+    return "It is being shown."
+
+
+@tool(effects="rows", writes_to="destination")
+def card(
+    caller: Caller,
+    title: str,
+    description: str = "",
+    items: list[str] | None = None,
+    links: dict[str, str] | None = None,
+    destination: str = ORIGIN,
+) -> str:
+    """Show a card in a chat: a title, a few words, points and links. It asks nothing: use `ask` for that.
+
+    Args:
+        title: In bold, in a line of its own.
+        description: A paragraph below it.
+        items: Points, a line each.
+        links: Web addresses by what they are called; https only.
+        destination: Where: origin is where you were spoken to; others are those that you were given, by their names.
+    """
+    text = outgoing.as_card(title, description, items or [], links or {})
+    return message(caller, text, destination)
+
+
+@tool(permissions=["FS_READ"], effects="rows", writes_to="destination", requires=["openat2"])
+def send_file(caller: Caller, path: str, content: str = "", destination: str = ORIGIN) -> str:
+    """Send a file of your workspace to a chat.
+
+    Args:
+        path: The file, such as reports/may.pdf; 5 MB at most.
+        content: What is said with it.
+        destination: Where: origin is where you were spoken to; others are those that you were given, by their names.
+    """
+    conversation = _conversation(caller)
+    if destination not in outgoing.destinations(conversation):
+        raise ValueError("No chat holds this conversation: name a destination that you were given.")
+    data = file_of(agent=caller.agent, owner_id=caller.owner_id, path=path)
+    file = SentFile(name=storable(path.rsplit("/", 1)[-1])[:100], data=data)
+    outgoing.send_file(conversation, file, redact(content), destination=destination, turn_id=caller.turn_id)
+    return f"The file is being sent to {destination}."
+
+
+def _numbered(rows: list[Delivery]) -> str:
+    numbers = ", ".join(str(row.number) for row in rows)
+    return f" as message {numbers}" if numbers else ""
+
+
+def _conversation(caller: Caller) -> Conversation:
+    found = Conversation.objects.select_related("agent").filter(pk=caller.conversation_id).first()
+    if found is None:
+        raise ValueError("The conversation was deleted.")
+    return found
+
+
+@tool(effects="rows", name=ASKING_TOOL)
+def ask(caller: Caller, question: str, options: list[str] | None = None, wait_minutes: int = 60) -> str:
+    """Ask the user something and wait for the answer, which is this tool's result. Do so only where you cannot go on
+    without: your turn stands still meanwhile.
+
+    Only the user whom you talk with can answer. They may choose an option, or write something else.
+
+    Args:
+        question: What is asked, with all that one has to know to answer it.
+        options: Up to ten answers to choose from, of a few words each.
+        wait_minutes: How long to wait, a week (10080) at most; then you go on without an answer.
+    """
+    questions.ask(caller, question, options or [], minutes=wait_minutes)
+    return Waits()
 
 
 @tool(effects="rows", name=spawned.TOOL)

@@ -35,6 +35,7 @@ class Unknown(models.TextChoices):
 
     STRICT = "strict", "refuse them"
     PAIRING = "pairing", "refuse them, unless they send a pairing code"
+    REQUEST = "request", "refuse them, and ask in the console: who is allowed then is answered"
     PUBLIC = "public", "take what they say as untrusted text"
 
 
@@ -84,6 +85,23 @@ class Channel(models.Model):
         default=WhenInDoubt.LEAVE,
         help_text="What becomes of a message of which nobody knows whether it has arrived. A platform that knows a"
         " message again is always sent it again.",
+    )
+    approvals = models.BooleanField(
+        "approvals in its chats",
+        default=False,
+        db_default=False,
+        help_text="Calls that wait for consent are told of in the chat of their conversation, and decided there by"
+        " senders who belong to a user who may.",
+    )
+    progress = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="What an agent says before it uses tools goes to its chats as well (nanobot's sendProgress).",
+    )
+    tool_hints = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Its chats are told which tools an agent uses (nanobot's sendToolHints).",
     )
     seed = models.CharField(max_length=64, editable=False, help_text="What its secret is made of, with WEBHOOK_KEY.")
     former_seed = models.CharField(
@@ -148,6 +166,9 @@ class Sender(models.Model):
         help_text="Who has their conversations; the channel's owner, if this is empty.",
     )
     refusals = models.PositiveIntegerField(default=0, help_text="How often they were refused.")
+    held = models.JSONField(
+        null=True, blank=True, editable=False, help_text="The first message of somebody who asks to be let in."
+    )
     first_at = models.DateTimeField(auto_now_add=True, help_text="When they first wrote.")
     last_at = models.DateTimeField(null=True, blank=True, help_text="When they last wrote.")
 
@@ -190,7 +211,7 @@ class Chat(models.Model):
 
 
 class Destination(models.Model):
-    """A chat that an agent may write to, by the name that the agent knows it by."""
+    """A chat, or another agent, that an agent may write to, by the name that the agent knows it by."""
 
     agent = models.ForeignKey(
         Agent, on_delete=models.CASCADE, related_name="destinations", db_index=False, help_text="Who may write there."
@@ -198,16 +219,47 @@ class Destination(models.Model):
     name = models.CharField(
         max_length=32, validators=[validate_name], help_text="What the agent calls it: a-z, 0-9 and -."
     )
-    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="destinations", help_text="Where that is.")
+    chat = models.ForeignKey(
+        Chat,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="destinations",
+        help_text="Where that is, if it is a chat.",
+    )
+    to_agent = models.ForeignKey(
+        Agent,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Who is written to, if it is an agent; its answer comes back.",
+    )
     made_by = models.CharField(max_length=150, blank=True, editable=False, help_text="Who made it.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["agent", "name"]
-        constraints = [models.UniqueConstraint(fields=["agent", "name"], name="one_destination_a_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["agent", "name"], name="one_destination_a_name"),
+            models.CheckConstraint(
+                condition=Q(chat__isnull=False, to_agent=None) | Q(chat=None, to_agent__isnull=False),
+                name="a_chat_or_an_agent",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """It is one of the two."""
+        if bool(self.chat_id) == bool(self.to_agent_id):
+            raise ValidationError("Name a chat or an agent, and not both.")
+
+    @property
+    def place(self) -> str:
+        """Where that is, in words."""
+        return self.chat.key if self.chat else f"the agent {self.to_agent}"
 
 
 class ChannelEvent(models.Model):
@@ -220,6 +272,9 @@ class ChannelEvent(models.Model):
     external_id = models.CharField(max_length=MAX_EXTERNAL_ID, help_text="What the platform calls the event.")
     message_id = models.CharField(max_length=MAX_EXTERNAL_ID, blank=True, help_text="And the message that it brought.")
     turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that answers it.")
+    sender_id = models.CharField(
+        max_length=MAX_PLATFORM_ID, blank=True, db_default="", help_text="Who has sent it, if it began the turn."
+    )
     created_at = models.DateTimeField(db_default=functions.Now())
 
     class Meta:
@@ -232,6 +287,25 @@ class ChannelEvent(models.Model):
 
     def __str__(self) -> str:
         return self.external_id
+
+
+class ApprovalNotice(models.Model):
+    """That a chat was told of a call that waits for consent: with which arguments, and by which message."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    approval_id = models.UUIDField(db_index=True, help_text="What is to be decided on.")
+    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="+", help_text="Where it was told.")
+    delivery_id = models.UUIDField(help_text="The delivery that has told it.")
+    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments that were shown.")
+    created_at = models.DateTimeField(db_default=functions.Now(), db_index=True)
+
+    def __str__(self) -> str:
+        return self.code
+
+    @property
+    def code(self) -> str:
+        """What stands for it where there are no buttons."""
+        return self.pk.hex[-8:]
 
 
 class ListenerStatus(models.TextChoices):

@@ -109,6 +109,18 @@ class NotWaiting(Problem):
     code, status, title = "not_waiting", 409, "The turn does not wait for these outputs any more."
 
 
+class QuestionClosed(Problem):
+    """A question is answered that was answered before, or that nobody waits for any more."""
+
+    code, status, title = "question_closed", 409, "This question was answered already, or needs no answer any more."
+
+
+class NotAsked(Problem):
+    """Somebody would answer a question that is put to somebody else."""
+
+    code, status, title = "not_asked", 403, "This question is put to somebody else, who answers it in a chat."
+
+
 class NotFailed(Problem):
     """A turn is to be asked again that has not failed."""
 

@@ -239,7 +239,7 @@ class TurnQuerySet(LeaseQuerySet["Turn"]):
         is_let_in = ~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())
         return self.filter(
             Q(status=TurnStatus.QUEUED) & on_time & is_let_in
-            | Q(status=TurnStatus.WAITING, waiting_for__in=(WaitingFor.TOOLS, WaitingFor.APPROVAL))
+            | Q(status=TurnStatus.WAITING, waiting_for__in=(WaitingFor.TOOLS, WaitingFor.APPROVAL, WaitingFor.ANSWER))
             | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.RETRY) & on_time
             | Turn.expired()
         )
@@ -1124,6 +1124,9 @@ class Delivery(Leased):
         db_default="",
         help_text="The platform's own id of it, once it is there.",
     )
+    about = models.UUIDField(
+        null=True, blank=True, help_text="The delivery whose message it changes, reacts to, or takes the buttons of."
+    )
     kind = models.CharField(max_length=32, help_text="The kind of event that it tells of, or of message that it is.")
     data = models.JSONField(help_text="What it tells: of an event ids and facts; of a message to a chat what it says.")
     owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose event it is, if it is somebody's.")
@@ -1283,5 +1286,21 @@ class Worker(models.Model):
         return f"{self.pool_used} of {self.pool_most}{waiting}"
 
 
-# Rows of their own module.
+class OutgoingFile(models.Model):
+    """What a delivery of a file sends; its bytes are here since whoever sends it has not the folder that it was in."""
+
+    MAX_BYTES = 5 * 1024 * 1024
+
+    delivery = models.OneToOneField(
+        Delivery, on_delete=models.CASCADE, primary_key=True, related_name="file", help_text="Which sends it."
+    )
+    name = models.CharField(max_length=100, help_text="What it is called there.")
+    data = models.BinaryField(help_text="Its bytes.")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Rows of their own modules.
+from conversations import question_models  # noqa: E402, F401
 from conversations.replay_models import Replay as Replay  # noqa: E402

@@ -27,6 +27,8 @@ class WaitingFor(models.TextChoices):
     TOOLS = "tools"
     # Of calls that need somebody's consent; it may take days.
     APPROVAL = "approval"
+    # Of a question that somebody has to answer; it may take days.
+    ANSWER = "answer"
     # Of calls that whoever asked has to run; it may take days.
     CALLER = "caller"
     RETRY = "retry"
@@ -83,6 +85,9 @@ WAITING_FOR: Mapping[str, Description] = {
     WaitingFor.TOOLS: Description(label="waiting", words="It waits for its tool calls", ended_by=EndedBy.CANCELLER),
     WaitingFor.APPROVAL: Description(
         label="waiting", words="It waits for somebody to approve a tool call", ended_by=EndedBy.CANCELLER
+    ),
+    WaitingFor.ANSWER: Description(
+        label="waiting", words="It waits for somebody to answer a question", ended_by=EndedBy.CANCELLER
     ),
     WaitingFor.CALLER: Description(
         label="waiting", words="It waits for its caller to run tools of its own", ended_by=EndedBy.CANCELLER

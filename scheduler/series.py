@@ -95,7 +95,7 @@ def create(
 
 def _check_destination(schedule: Schedule) -> None:
     """Raises :class:`BadSchedule` if its agent was not given where its answers are to go."""
-    given = outgoing.names(schedule.agent) if schedule.destination else []
+    given = outgoing.names_of_chats(schedule.agent) if schedule.destination else []
     if schedule.destination and schedule.destination not in given:
         raise BadSchedule(UnknownDestination.named(schedule.destination, given).detail)
 

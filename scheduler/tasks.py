@@ -4,7 +4,7 @@ from celery import shared_task
 
 from conversations.attachments import store
 from conversations.deliveries import outbox
-from conversations.engine import from_channels, tainted_texts
+from conversations.engine import approval_notices, from_channels, questions, tainted_texts
 from conversations.engine.retention import forget_transient
 from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock
@@ -44,6 +44,7 @@ def retention() -> None:
     with recorded("retention") as report:
         workers, rows = forget_dead_workers(), runs.forget_old() + forget_old_job_runs() + outbox.forget_old()
         rows += from_channels.forget_old() + tainted_texts.forget_old()
+        rows += questions.forget_old() + approval_notices.forget_old()
         files = store.collect()
         did = (told(workers, "worker forgotten", "workers forgotten"), told(rows, "old row", "old rows"))
         report.did = ", ".join(filter(None, (*did, told(files, "file deleted", "files deleted"))))

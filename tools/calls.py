@@ -1,6 +1,6 @@
 """The life of a call: asked for, claimed, ended. Each write is conditional, so that the first to end a call wins.
 
-    [WAITING →] QUEUED → RUNNING → SUCCESS | FAILED | REJECTED | UNKNOWN
+    [WAITING →] QUEUED → RUNNING [→ WAITING] → SUCCESS | FAILED | REJECTED | UNKNOWN
 
 A call is stored as started before it runs and as done after. When its worker dies in between, a tool that only reads
 is run again; one with side effects becomes UNKNOWN, since nobody knows how far it came. One whose effects are rows of
@@ -251,14 +251,25 @@ def end(call: ToolCall, outcome: Outcome, *, duration_ms: int) -> None:
             raise CallLost(call.pk)
 
 
-def end_waiting(call_id: UUID, refused: Outcome) -> ToolCall | None:
-    """End a call that was not approved; None if it has ended otherwise. In the caller's transaction."""
-    ends = {"status": refused.status, "rule": refused.rule, "result": refused.result, "private_arguments": ""}
+def suspend(call: ToolCall) -> None:
+    """Have a call of ours wait for what people say, in the caller's transaction; raises :class:`CallLost` if somebody
+    else has it by now."""
+    held = ToolCall.objects.held(call.pk, call.fence)
+    if held.update(status=CallStatus.WAITING, lease_until=None) != 1:
+        raise CallLost(call.pk)
+    call.status = CallStatus.WAITING
+
+
+def end_waiting(call_id: UUID, ended: Outcome) -> ToolCall | None:
+    """End a call that was not approved, or that has waited for people; None if it has ended otherwise. In the caller's
+    transaction."""
+    ends = {"status": ended.status, "rule": ended.rule, "result": ended.result, "private_arguments": ""}
+    ends["tainted_by"] = ended.tainted_by
     waiting = ToolCall.objects.filter(pk=call_id, status=CallStatus.WAITING)
     if waiting.update(**ends, ended_at=Now(), duration_ms=0) != 1:
         return None
     call = ToolCall.objects.get(pk=call_id)
-    _note("tool.refused", call)
+    _note("tool.refused" if call.status == CallStatus.REJECTED else "tool.ended", call)
     return call
 
 

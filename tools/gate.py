@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -24,6 +24,7 @@ from django.db import DatabaseError, OperationalError, transaction
 from nanohost.lib.database import Tries, borrowed_connection, store_again
 from nanohost.lib.ids import new_id
 from nanohost.lib.logs import about
+from nanohost.lib.redaction import redact
 from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import clip, storable
 from tools import approvals, calls, limits, registry, taint
@@ -398,13 +399,13 @@ def _too_many(call: ToolCall, limit: Limit, free_in: float) -> Refused:
     return Refused(limit.rule, limit.message(call.tool_name, free_in=free_in))
 
 
-def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> list[Approval]:
-    """End the open calls of turns that no longer want them; each is audited once that is committed. Returns the
-    approvals that nobody has to give any more."""
+def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> tuple[list[ToolCall], list[Approval]]:
+    """End the open calls of turns that no longer want them; each is audited once that is committed. Returns them, and
+    the approvals that nobody has to give any more."""
     ended, withdrawn = calls.end_open(turn_ids, rule=rule, reason=reason)
     for call in ended:
         transaction.on_commit(partial(_audit, call, _outcome_of(call), 0))
-    return withdrawn
+    return ended, withdrawn
 
 
 def doubt_queued(turn_ids: Iterable[UUID]) -> None:
@@ -464,8 +465,19 @@ def run(
         except CallLost:
             logger.warning("tool call %s was ended elsewhere while it ran; its outcome is dropped", call.pk)
             return
+        if outcome.status == CallStatus.WAITING:
+            return
         _audit(call, outcome, duration_ms)
         then(call)
+
+
+def finish(call_id: UUID, outcome: Outcome) -> ToolCall | None:
+    """End a call that waits for what people say, in the caller's transaction; None if it has ended otherwise."""
+    ended = replace(outcome, result=storable(redact(outcome.result)))
+    call = calls.end_waiting(call_id, ended)
+    if call:
+        transaction.on_commit(partial(_audit, call, ended, 0))
+    return call
 
 
 def _stored(what: str, store: Callable[[], T], *, seconds: float | None = None) -> T:

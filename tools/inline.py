@@ -21,7 +21,7 @@ from tools import calls, taint
 from tools.calls import Outcome
 from tools.errors import Interrupted
 from tools.models import CallStatus
-from tools.registry import Caller, Untrusted
+from tools.registry import Caller, Untrusted, Waits
 from tools.results import as_text, binder, cap
 from tools.runners import AdmittedCall, InBox, Inline
 
@@ -38,6 +38,9 @@ def run_inline(runner: Inline, admitted: AdmittedCall) -> Outcome:
     try:
         with transaction.atomic():
             outcome = _run_function(function, admitted)
+            if outcome.status == CallStatus.WAITING:
+                calls.suspend(admitted.call)
+                return replace(outcome, stored=True)
             if outcome.status != CallStatus.SUCCESS:
                 transaction.set_rollback(True)
                 return outcome
@@ -75,6 +78,8 @@ def _run_function(function: Callable[..., Any], admitted: AdmittedCall) -> Outco
     try:
         with time_limit(seconds):
             result = function(**bound)
+            if isinstance(result, Waits):
+                return Outcome(status=CallStatus.WAITING, result="")
             text = as_text(result)
     except TookTooLong:
         return _failed("timeout", f"timed out after {seconds:g} s and was stopped")

@@ -69,6 +69,13 @@ class Untrusted(str):
         return made
 
 
+class Waits(str):
+    """What an inline tool of rows returns whose result is given later, by :func:`tools.gate.finish`: its call waits
+    until then, and no worker holds it."""
+
+    __slots__ = ()
+
+
 # What an agent calls the place where it was spoken to: it may always write there.
 ORIGIN = "origin"
 

@@ -27,9 +27,10 @@ from conversations.channel_models import (
 )
 from conversations.channels import accounts, registry
 from conversations.deliveries import signatures
-from conversations.engine import outgoing
+from conversations.engine import from_channels, outgoing
 from nanohost.accounts import audit
 from nanohost.lib.admin import REVOKE, SHOWN_ONCE, TOGGLE, ModelAdmin, ReadOnlyAdmin, excerpt, link_to, link_to_list
+from nanohost.lib.errors import Problem
 from nanohost.lib.redaction import redact
 
 
@@ -245,13 +246,18 @@ class SenderAdmin(ModelAdmin):
     """Who has written by a channel, and who was refused."""
 
     list_per_page = 50
-    list_display = ["sender_id", "name", "channel", "state", "refusals", "owner", "last_at"]
+    list_display = ["sender_id", "name", "channel", "state", "asks", "refusals", "owner", "last_at"]
     list_filter = ["state", "channel"]
     list_select_related = ["channel", "owner"]
     search_fields_of_editors = ["sender_id"]
-    fields = ["channel", "sender_id", "name", "state", "owner", "refusals", "first_at", "last_at"]
-    readonly_fields = ["state", "refusals", "first_at", "last_at"]
+    fields = ["channel", "sender_id", "name", "state", "asks", "owner", "refusals", "first_at", "last_at"]
+    readonly_fields = ["state", "asks", "refusals", "first_at", "last_at"]
     actions = ["allow", "block"]
+
+    @admin.display(description="asks to be let in", empty_value="–")
+    def asks(self, sender: Sender) -> str | None:
+        """What they have written first; it is answered once they are let in."""
+        return excerpt(redact(sender.held["text"]), 200) if sender.held else None
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sender | None = None) -> Any:
         """Who it is stays."""
@@ -261,6 +267,13 @@ class SenderAdmin(ModelAdmin):
     def allow(self, request: HttpRequest, chosen: QuerySet[Sender]) -> None:
         self._set(request, chosen, SenderState.ALLOWED, "may write from now on")
 
+    def _answer(self, request: HttpRequest, sender: Sender) -> None:
+        """What they have asked with is answered now; where the host does not take it, they write again."""
+        try:
+            from_channels.take_held(sender)
+        except Problem as error:
+            messages.warning(request, f"The message of {sender.sender_id} is not answered: {error.detail}")
+
     @admin.action(description="Block the selected senders", permissions=[REVOKE])
     def block(self, request: HttpRequest, chosen: QuerySet[Sender]) -> None:
         self._set(request, chosen, SenderState.BLOCKED, "may write no longer")
@@ -268,6 +281,8 @@ class SenderAdmin(ModelAdmin):
     def _set(self, request: HttpRequest, chosen: QuerySet[Sender], state: SenderState, words: str) -> None:
         for sender in chosen.select_related("channel"):
             accounts.set_state(sender, state)
+            if state == SenderState.ALLOWED:
+                self._answer(request, sender)
         messages.success(request, f"{len(chosen)} senders {words}.")
 
 
@@ -286,18 +301,18 @@ class DestinationAdmin(ModelAdmin):
     """Where agents may write besides where they were spoken to, by the names that they know."""
 
     list_per_page = 50
-    list_display = ["name", "agent", "chat", "made_by", "created_at"]
+    list_display = ["name", "agent", "place", "made_by", "created_at"]
     list_filter = ["agent"]
-    list_select_related = ["agent", "chat"]
+    list_select_related = ["agent", "chat", "to_agent"]
     raw_id_fields = ["chat"]
-    fields = ["agent", "name", "chat", "made_by", "created_at"]
+    fields = ["agent", "name", "chat", "to_agent", "made_by", "created_at"]
     readonly_fields = ["made_by", "created_at"]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if not change:
             obj.made_by = request.user.get_username()
         super().save_model(request, obj, form, change)
-        told = {"agent": obj.agent.name, "name": obj.name, "chat": obj.chat.key}
+        told = {"agent": obj.agent.name, "name": obj.name, "to": obj.place}
         audit.record("destination.changed" if change else "destination.made", about=obj, after=told)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:

@@ -33,9 +33,10 @@ def webhook(request: HttpRequest, name: str) -> HttpResponse:
         return _refused(error if isinstance(error, Problem) else as_problem(error), identity)
     if not isinstance(taken, from_channels.Taken):
         return JsonResponse(dict(taken))
-    return JsonResponse(
-        {"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=platform_of(channel.kind).taken
-    )
+    # A form is a button of Slack's, which takes nothing but 200 for a yes.
+    is_form = request.content_type == "application/x-www-form-urlencoded"
+    status = 200 if is_form else platform_of(channel.kind).taken
+    return JsonResponse({"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=status)
 
 
 def _confirmed(channel: Channel, request: HttpRequest) -> HttpResponse:

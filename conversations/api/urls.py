@@ -4,7 +4,7 @@ from django.urls import path
 
 from agent import access
 from agent.models import DEFAULT_AGENT
-from conversations.api import approvals, files, shares, summaries, views
+from conversations.api import approvals, files, questions, shares, summaries, views
 from conversations.errors import UnknownAgent
 from memory.api.views import AgentHistory, AgentMemory
 from nanohost.accounts.api.views import KeyDetail, KeyList
@@ -58,5 +58,7 @@ urlpatterns = [
     path("approvals", approvals.ApprovalList.as_view()),
     path("approvals/<uuid:approval_id>", approvals.ApprovalDetail.as_view()),
     path("approvals/<uuid:approval_id>/decide", approvals.ApprovalDecide.as_view()),
+    path("questions", questions.QuestionList.as_view()),
+    path("questions/<uuid:question_id>/answer", questions.QuestionAnswer.as_view()),
     path("tools", ToolList.as_view(tools_of=tools_of)),
 ]

@@ -34,7 +34,10 @@ from nanohost.lib.redaction import remember
 from nanohost.lib.text import storable
 
 # What people set.
-FIELDS = ("name", "kind", "agent", "owner", "settings", "allow_from", "unknown", "in_doubt", "is_active")
+FIELDS = (
+    *("name", "kind", "agent", "owner", "settings", "allow_from", "unknown", "in_doubt"),
+    *("approvals", "progress", "tool_hints", "is_active"),
+)
 
 # A pairing code opens for so long.
 PAIRING_SECONDS = 15 * 60
@@ -145,6 +148,9 @@ def _set_in(channel: Channel) -> dict[str, Any]:
         "allow_from": channel.allow_from,
         "unknown": channel.unknown,
         "in_doubt": channel.in_doubt,
+        "approvals": channel.approvals,
+        "progress": channel.progress,
+        "tool_hints": channel.tool_hints,
         "is_active": channel.is_active,
     }
 
@@ -210,10 +216,24 @@ def refuse(channel: Channel, event: Event) -> None:
     named = {"name": storable(event.sender_name)[:100], "last_at": timezone.now()}
     row, is_new = Sender.objects.get_or_create(channel=channel, sender_id=event.sender_id, defaults=named)
     Sender.objects.filter(pk=row.pk).update(refusals=F("refusals") + 1, last_at=Now())
+    if channel.unknown == Unknown.REQUEST and event.kind == "message" and event.text.strip():
+        asks = Sender.objects.filter(pk=row.pk, state=SenderState.REFUSED, held__isnull=True)
+        asks.update(held=held_of(event))
     if is_new:
         refused = Sender.objects.filter(channel=channel, state=SenderState.REFUSED).order_by("-last_at", "-pk")
         too_many = list(refused.values_list("pk", flat=True)[MAX_REFUSED : MAX_REFUSED + 50])
         Sender.objects.filter(pk__in=too_many).delete()
+
+
+# Of an event, what is kept until its sender is let in; its files are not.
+_HELD = ("external_id", "chat_id", "thread", "sender_id", "sender_name", "message_id", "title", "is_proven")
+MAX_HELD_CHARS = 4000
+
+
+def held_of(event: Event) -> dict[str, Any]:
+    """What is kept of a message of somebody who asks to be let in."""
+    said = {name: value for name, value in vars(event).items() if name in _HELD} | {"text": event.text[:MAX_HELD_CHARS]}
+    return {name: storable(value) if isinstance(value, str) else value for name, value in said.items()}
 
 
 def set_state(sender: Sender, state: SenderState) -> None:

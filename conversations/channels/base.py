@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from conversations.attachments.parts import SentFile
-from conversations.channels.fields import Setting, check_settings
+from conversations.channels.fields import OF_GROUPS, Setting, check_settings
 from nanohost.lib.errors import Problem
 
 # In the list of who may write.
@@ -112,7 +112,9 @@ class Event:
     what the chat is called, where it is called something. ``fetch``: gets its files, once it is known that its sender
     may write; raises :class:`Retry`, or :class:`Permanent` if they are not to be had. ``is_proven``: whether the
     platform vouches for who has sent it. A ``choice`` is a button that was pressed: its ``text`` is the
-    :attr:`Option.value` that the button was sent with."""
+    :attr:`Option.value` that the button was sent with. ``acknowledge``: tells the platform that it was taken in, once
+    it was; what that raises of a platform's failures changes nothing. ``is_called``: it is for the agent, since it
+    was said to it alone, mentions it or answers it; of others, the host decides by the setting ``groups``."""
 
     external_id: str
     chat_id: str
@@ -125,7 +127,9 @@ class Event:
     title: str = ""
     files: Sequence[SentFile] = ()
     fetch: Callable[[], Sequence[SentFile]] | None = field(default=None, repr=False, compare=False)
+    acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     is_proven: bool = True
+    is_called: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +187,8 @@ class Platform(ABC):
     @classmethod
     def check(cls, settings: Mapping[str, Any]) -> None:
         """Raise ``ValidationError``, in words for people, if these settings make no sense."""
-        check_settings(settings, cls.fields, title=cls.title)
+        has_groups = any(each.name == "groups" for each in cls.fields)
+        check_settings(settings, (*cls.fields, *(OF_GROUPS if has_groups else ())), title=cls.title)
 
     @classmethod
     def has_to_be_asked(cls, settings: Mapping[str, Any]) -> bool:

@@ -1,6 +1,8 @@
 """Requests to platforms: by the guarded client, and what an answer, or none, means for a message."""
 
+import hashlib
 import json
+import mimetypes
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -36,6 +38,24 @@ def send(
         )
     except NotFetched as error:
         raise failure_of(error) from None
+
+
+def multipart(fields: Mapping[str, str], name: str, file: SentFile) -> tuple[bytes, dict[str, str]]:
+    """A form with a file in it (RFC 7578): its body and its header, the same for the same form. ``name``: of the
+    file's field."""
+    called = "".join(each if each.isprintable() and each not in '"\\' else "_" for each in file.name) or "file"
+    told = json.dumps([dict(fields), called], ensure_ascii=False).encode(errors="replace")
+    boundary = f"form-{hashlib.sha256(told + file.data).hexdigest()}"
+    head = f"--{boundary}\r\nContent-Disposition: form-data; name="
+    parts = [f'{head}"{field}"\r\n\r\n{value}\r\n'.encode() for field, value in fields.items()]
+    about = f'{head}"{name}"; filename="{called}"\r\nContent-Type: {type_of(file)}\r\n\r\n'
+    body = b"".join([*parts, about.encode(), file.data, f"\r\n--{boundary}--\r\n".encode()])
+    return body, {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+
+
+def type_of(file: SentFile) -> str:
+    """The media type that a file's name tells."""
+    return mimetypes.guess_type(file.name)[0] or "application/octet-stream"
 
 
 def ask(

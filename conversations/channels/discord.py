@@ -97,7 +97,7 @@ class Discord(Platform):
         # 0 is what somebody writes, and 19 an answer; others are of the house.
         if at(told, "author", "bot") or at(told, "webhook_id") or at(told, "type") not in (0, 19):
             return ()
-        if not (said := self._said(told, places)) or not self._wakes(told, places):
+        if not (said := self._said(told, places)):
             return ()
         files = _files(told)
         text = _without(text_at(told, "content"), places.own)
@@ -105,7 +105,8 @@ class Discord(Platform):
             return ()
         message_id = said["message_id"]
         fetch = (lambda: [calls.file(url, name=name) for url, name in files]) if files else None
-        return (Event(external_id=message_id, text=text, fetch=fetch, **said),)
+        is_called = self._is_called(told, places)
+        return (Event(external_id=message_id, text=text, fetch=fetch, is_called=is_called, **said),)
 
     def _edit(self, told: Any, places: "_Places") -> Sequence[Event]:
         edited_at, text = text_at(told, "edited_timestamp", most=50), text_at(told, "content")
@@ -164,9 +165,9 @@ class Discord(Platform):
         named = {"sender_id": sender_id, "sender_name": _name(at(told, "author"), at(told, "member"))}
         return named | {"message_id": message_id} | places.of(channel_id, is_direct=not at(told, "guild_id"))
 
-    def _wakes(self, told: Any, places: "_Places") -> bool:
+    def _is_called(self, told: Any, places: "_Places") -> bool:
         """Whether a message is for the agent."""
-        if not at(told, "guild_id") or self.setting("groups") == "all":
+        if not at(told, "guild_id"):
             return True
         called = [text_at(each, "id", most=_MAX_ID) for each in list_at(told, "mentions")]
         return bool(places.own) and places.own in (*called, text_at(told, "referenced_message", "author", "id"))

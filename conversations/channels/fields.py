@@ -104,8 +104,11 @@ def one_of(*choices: str) -> Callable[[Any], None]:
 
 def groups(what: str) -> Setting:
     """The setting that says which messages of groups, as the platform calls them, wake the agent."""
-    words = f"which messages of {what} wake the agent"
-    return Setting(name="groups", words=words, check=one_of("mention", "all"), default="mention")
+    words = (
+        f"which messages of {what} wake the agent: mention, those that mention or answer it; sticky, and others for an"
+        " hour after it was spoken to; pattern, and those that pattern fits; all"
+    )
+    return Setting(name="groups", words=words, check=one_of("mention", "sticky", "pattern", "all"), default="mention")
 
 
 def seconds(least: int, most: int) -> Callable[[Any], None]:
@@ -116,3 +119,15 @@ def seconds(least: int, most: int) -> Callable[[Any], None]:
             raise ValidationError(f"a whole number of seconds from {least} to {most} is needed.")
 
     return check
+
+
+# Beside the one above; the host looks at them, and no platform does.
+OF_GROUPS = (
+    Setting(name="pattern", words="what wakes the agent, such as shop*|*price*; * is anything, | is or", check=text),
+    Setting(
+        name="ignored",
+        words="what becomes of what does not wake it: drop, or context for its next turn",
+        check=one_of("drop", "context"),
+        default="drop",
+    ),
+)

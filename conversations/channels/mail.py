@@ -55,7 +55,7 @@ class Mail(Platform):
 
     kind, title = "email", "E-mail"
     # A receiver's mailbox knows a message by its Message-ID, the same at each attempt.
-    capabilities = Capabilities(text_limit=100_000, tells_duplicates=True)
+    capabilities = Capabilities(text_limit=100_000, tells_duplicates=True, files=True)
     fields = (
         Setting(name="address", words="the agent's address", check=fields.text, is_needed=True),
         Setting(name="user", words="who signs in; the address, if this is empty", check=fields.text),
@@ -203,8 +203,14 @@ class Mail(Platform):
             made["In-Reply-To"], made["References"] = earlier[-1], " ".join(dict.fromkeys(earlier))
         made["Auto-Submitted"] = "auto-replied"
         made.set_content(message.text)
+        if message.file:
+            main, _, sub = calls.type_of(message.file).partition("/")
+            made.add_attachment(message.file.data, maintype=main, subtype=sub, filename=message.file.name)
         self._hand_over(made, message.chat_id)
         return message_id
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        return self.send(message, key)
 
     def _hand_over(self, message: EmailMessage, recipient: str) -> None:
         security, is_said, is_taken = self.setting("security"), False, False

@@ -5,12 +5,22 @@ Rooms with end-to-end encryption are not read: their messages are passed over.
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from conversations.attachments.parts import SentFile
 from conversations.channel_models import MAX_PLATFORM_ID
 from conversations.channels import calls, dialects, fields
-from conversations.channels.base import EVERYBODY, Capabilities, Event, Heard, OutgoingMessage, Permanent, Platform
+from conversations.channels.base import (
+    EVERYBODY,
+    Capabilities,
+    Event,
+    Heard,
+    InDoubt,
+    OutgoingMessage,
+    Permanent,
+    Platform,
+    Retry,
+)
 from conversations.channels.calls import at, list_at, text_at
 from conversations.channels.fields import Setting
 from tools.outbound.client import Answer
@@ -31,7 +41,7 @@ class Matrix(Platform):
 
     kind, title = "matrix", "Matrix"
     # An event has 64 KiB; the text stands in it twice.
-    capabilities = Capabilities(text_limit=6000, tells_duplicates=True)
+    capabilities = Capabilities(text_limit=6000, tells_duplicates=True, edits=True, reacts=True, files=True)
     fields = (
         Setting(name="server", words="the homeserver's address", check=fields.url, is_needed=True),
         Setting(name="user", words="the agent's user, such as @agent:example.org", check=fields.text, is_needed=True),
@@ -57,25 +67,42 @@ class Matrix(Platform):
         return Heard(events=events, cursor={"since": text_at(said, "next_batch", most=1000) or since})
 
     def send(self, message: OutgoingMessage, key: str) -> str:
-        content: dict[str, Any] = {
-            "msgtype": "m.text",
-            "body": message.text,
-            "format": "org.matrix.custom.html",
-            "formatted_body": dialects.matrix(message.text),
+        return self._put("m.room.message", message, _text(message.text) | _related(message), key)
+
+    def edit(self, message: OutgoingMessage, key: str) -> None:
+        new = _text(message.text)
+        relation = {"rel_type": "m.replace", "event_id": message.message_id}
+        told = new | {"body": f"* {message.text}", "m.new_content": new, "m.relates_to": relation}
+        self._put("m.room.message", message, told, key)
+
+    def react(self, message: OutgoingMessage, key: str) -> None:
+        relation = {"rel_type": "m.annotation", "event_id": message.message_id, "key": message.emoji}
+        try:
+            self._put("m.reaction", message, {"m.relates_to": relation}, key)
+        except Permanent as error:
+            if "M_DUPLICATE_ANNOTATION" not in str(error):
+                raise
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        assert message.file
+        kind = calls.type_of(message.file)
+        url = f"{self._server()}/_matrix/media/v3/upload?{urlencode({'filename': message.file.name})}"
+        try:
+            answer = calls.send(url, body=message.file.data, headers={"Content-Type": kind} | self._signed_in())
+            said = calls.said_in(answer)
+            calls.judge(answer, words=_words(said), after=_wait(said))
+        except InDoubt as error:  # nothing is shown yet
+            raise Retry(str(error), status=error.status) from None
+        info = {"mimetype": kind, "size": len(message.file.data)}
+        told: dict[str, Any] = {
+            "msgtype": "m.image" if kind.startswith("image/") else "m.file",
+            "filename": message.file.name,
         }
-        answered: dict[str, Any] = {}
-        if message.in_reply_to and message.part == 1:
-            answered = {"m.in_reply_to": {"event_id": message.in_reply_to}}
-        if message.thread:
-            answered = {
-                "rel_type": "m.thread",
-                "event_id": message.thread,
-                "is_falling_back": True,
-                "m.in_reply_to": {"event_id": message.in_reply_to or message.thread},
-            }
-        if answered:
-            content["m.relates_to"] = answered
-        place = f"/_matrix/client/v3/rooms/{_quoted(message.chat_id)}/send/m.room.message/{_quoted(key)}"
+        told |= {"body": message.text or message.file.name, "url": text_at(said, "content_uri", most=500), "info": info}
+        return self._put("m.room.message", message, told | _related(message), key)
+
+    def _put(self, kind: str, message: OutgoingMessage, content: Mapping[str, Any], key: str) -> str:
+        place = f"/_matrix/client/v3/rooms/{_quoted(message.chat_id)}/send/{kind}/{_quoted(key)}"
         answer = calls.send(f"{self._server()}{place}", body=content, headers=self._signed_in(), method="PUT")
         said = calls.said_in(answer)
         calls.judge(answer, words=_words(said), after=_wait(said))
@@ -104,7 +131,7 @@ class Matrix(Platform):
     def _message(self, told: dict[str, Any], content: Any, *, thread: str) -> Sequence[Event]:
         kind, text = text_at(content, "msgtype"), text_at(content, "body")
         # A notice is a program's, and nobody answers those: two agents would go on for ever.
-        if kind not in ("m.text", "m.emote", *MEDIA) or not text.strip() or not self._wakes(told["chat_id"], content):
+        if kind not in ("m.text", "m.emote", *MEDIA) or not text.strip():
             return ()
         fetch = None
         if kind in MEDIA:
@@ -113,11 +140,13 @@ class Matrix(Platform):
             if not address:  # an encrypted one
                 return ()
             fetch = lambda: [self._file(address, name)]  # noqa: E731 -- with what was just read
-        return (Event(**told, thread=thread, message_id=told["external_id"], text=text, fetch=fetch),)
+        is_called = self._is_called(told["chat_id"], content)
+        message_id = told["external_id"]
+        return (Event(**told, thread=thread, message_id=message_id, text=text, fetch=fetch, is_called=is_called),)
 
-    def _wakes(self, room: str, content: Any) -> bool:
+    def _is_called(self, room: str, content: Any) -> bool:
         """Whether a message is for the agent."""
-        if self.setting("groups") == "all":
+        if self.setting("groups") == "all":  # it need not be known
             return True
         user = self.setting("user")
         if user in list_at(content, "m.mentions", "user_ids") or user in text_at(content, "body"):
@@ -158,6 +187,26 @@ class Matrix(Platform):
 
     def _signed_in(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.secret('token')}"}
+
+
+def _text(text: str) -> dict[str, Any]:
+    html = dialects.matrix(text)
+    return {"msgtype": "m.text", "body": text, "format": "org.matrix.custom.html", "formatted_body": html}
+
+
+def _related(message: OutgoingMessage) -> dict[str, Any]:
+    """What a message answers, and the thread it belongs to."""
+    answered: dict[str, Any] = {}
+    if message.in_reply_to and message.part == 1:
+        answered = {"m.in_reply_to": {"event_id": message.in_reply_to}}
+    if message.thread:
+        answered = {
+            "rel_type": "m.thread",
+            "event_id": message.thread,
+            "is_falling_back": True,
+            "m.in_reply_to": {"event_id": message.in_reply_to or message.thread},
+        }
+    return {"m.relates_to": answered} if answered else {}
 
 
 def _quoted(part: str) -> str:

@@ -1,10 +1,12 @@
 """How a delivery to a chat is sent: one message by its channel's class, without the database."""
 
 import time
+from collections.abc import Callable
 
+from conversations.attachments.parts import SentFile
 from conversations.channel_models import WhenInDoubt
 from conversations.channels import accounts
-from conversations.channels.base import InDoubt, OutgoingMessage, Permanent, Platform, Retry, SecretNotSet
+from conversations.channels.base import InDoubt, Option, OutgoingMessage, Permanent, Platform, Retry, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform
 from conversations.deliveries import outbox
 from conversations.deliveries.outbox import Outcome
@@ -25,7 +27,7 @@ def send(delivery: Delivery) -> Outcome:
     began = time.monotonic()
     try:
         platform = accounts.platform(channel)
-        external_id = platform.send(message_of(delivery), outbox.id_of(delivery))
+        external_id = _send(platform, delivery)
     except (NoWebhookKey, NoSuchPlatform, SecretNotSet) as error:
         return Outcome(error=f"{error}.")
     except Retry as error:
@@ -40,6 +42,26 @@ def send(delivery: Delivery) -> Outcome:
     return told.after(int((time.monotonic() - began) * 1000))
 
 
+def _send(platform: Platform, delivery: Delivery) -> str:
+    message, key = message_of(delivery), outbox.id_of(delivery)
+    if delivery.kind == "file":
+        return platform.send_file(message, key)
+    if delivery.kind not in _OF_ANOTHER:
+        return platform.send(message, key)
+    if not message.message_id:
+        raise Permanent("The message that it is about is not there")
+    _OF_ANOTHER[delivery.kind](platform, message, key)
+    return ""
+
+
+# What is done to a message that is there; to do it again changes nothing.
+_OF_ANOTHER: dict[str, Callable[[Platform, OutgoingMessage, str], None]] = {
+    "edit": lambda platform, message, key: platform.edit(message, key),
+    "reworded": lambda platform, message, key: platform.edit(message, key),
+    "reaction": lambda platform, message, key: platform.react(message, key),
+}
+
+
 def message_of(delivery: Delivery) -> OutgoingMessage:
     """What is to be done."""
     assert delivery.chat
@@ -52,14 +74,25 @@ def message_of(delivery: Delivery) -> OutgoingMessage:
         in_reply_to=delivery.in_reply_to,
         part=said.get("part", 1),
         parts=said.get("parts", 1),
+        options=[Option(label=each["label"], value=each["value"]) for each in said.get("options", ())],
+        message_id=said.get("messageId", ""),
+        emoji=said.get("emoji", ""),
+        file=_file_of(delivery),
     )
+
+
+def _file_of(delivery: Delivery) -> SentFile | None:
+    """What was read with the delivery as it was claimed."""
+    if delivery.kind != "file":
+        return None
+    return SentFile(name=delivery.file.name, data=bytes(delivery.file.data))
 
 
 def may_be_sent_again(delivery: Delivery, platform: Platform | None = None) -> bool:
     """Whether one of which nobody knows whether it has arrived is sent once more."""
     channel = delivery.account
     assert channel
-    if channel.in_doubt == WhenInDoubt.AGAIN:
+    if channel.in_doubt == WhenInDoubt.AGAIN or delivery.kind in _OF_ANOTHER:
         return True
     try:
         return (platform or accounts.platform(channel)).capabilities.tells_duplicates

@@ -1,6 +1,7 @@
 """Telegram, by its Bot API (https://core.telegram.org/bots/api): asked for updates, or told of them by its webhook."""
 
 import hmac
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,11 @@ from tools.outbound.client import Answer
 SERVER = "https://api.telegram.org"
 # Seconds for which the server waits for something to happen.
 WAITS = 25
-UPDATES = ("message", "edited_message", "message_reaction")
+UPDATES = ("message", "edited_message", "message_reaction", "callback_query")
+# Of a file.
+MAX_CAPTION = 1024
+# What is in place already.
+_DONE = "message is not modified"
 # Kinds of media, each with the name of a file that has none.
 MEDIA = {
     "document": "file",
@@ -41,7 +46,7 @@ class Telegram(Platform):
 
     kind, title = "telegram", "Telegram"
     # 4,096 UTF-16 units: as many characters, if each is of two of them, are half.
-    capabilities = Capabilities(text_limit=2048)
+    capabilities = Capabilities(text_limit=2048, buttons=10, edits=True, reacts=True, files=True)
     fields = (
         Setting(name="token", words="the variable that has the bot's token", check=fields.secret, is_needed=True),
         Setting(
@@ -78,6 +83,35 @@ class Telegram(Platform):
         return Heard(events=events, cursor={"offset": max(ids) + 1} if ids else dict(cursor))
 
     def send(self, message: OutgoingMessage, key: str) -> str:
+        told = self._to(message)
+        if message.options:
+            rows = [[{"text": each.label, "callback_data": each.value}] for each in message.options]
+            told["reply_markup"] = {"inline_keyboard": rows}
+        return text_at(self._write("sendMessage", told, message.text), "result", "message_id", most=50)
+
+    def edit(self, message: OutgoingMessage, key: str) -> None:
+        # Without reply_markup, its buttons go.
+        told = {"chat_id": message.chat_id, "message_id": _number(message.message_id)}
+        self._write("editMessageText", told, message.text)
+
+    def react(self, message: OutgoingMessage, key: str) -> None:
+        told = {"chat_id": message.chat_id, "message_id": _number(message.message_id)}
+        answer = self._call("setMessageReaction", told | {"reaction": [{"type": "emoji", "emoji": message.emoji}]})
+        _judge(answer)
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        assert message.file
+        told = {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in self._to(message).items()
+        }
+        if message.text:
+            told["caption"] = message.text[:MAX_CAPTION]
+        body, headers = calls.multipart(told, "document", message.file)
+        answer = calls.send(self._url("sendDocument"), body=body, headers=headers)
+        _judge(answer)
+        return text_at(calls.said_in(answer), "result", "message_id", most=50)
+
+    def _to(self, message: OutgoingMessage) -> dict[str, Any]:
         told: dict[str, Any] = {"chat_id": message.chat_id}
         if message.thread:
             told["message_thread_id"] = _number(message.thread)
@@ -86,12 +120,16 @@ class Telegram(Platform):
                 "message_id": _number(message.in_reply_to),
                 "allow_sending_without_reply": True,
             }
-        answer = self._call("sendMessage", told | {"text": dialects.telegram(message.text), "parse_mode": "HTML"})
+        return told
+
+    def _write(self, method: str, told: Mapping[str, Any], text: str) -> dict[str, Any]:
+        """Say something in Telegram's HTML, or as it is where that cannot be read."""
+        answer = self._call(method, {**told, "text": dialects.telegram(text), "parse_mode": "HTML"})
         if answer.status == 400 and "parse entities" in text_at(calls.said_in(answer), "description"):
-            answer = self._call("sendMessage", told | {"text": message.text})
-        said = calls.said_in(answer)
-        calls.judge(answer, words=text_at(said, "description", most=300), after=_wait(said))
-        return text_at(said, "result", "message_id", most=50)
+            answer = self._call(method, {**told, "text": text})
+        if not (answer.status == 400 and _DONE in text_at(calls.said_in(answer), "description")):
+            _judge(answer)
+        return calls.said_in(answer)
 
     def _call(self, method: str, said: Mapping[str, Any]) -> Answer:
         return calls.send(self._url(method), body=said)
@@ -107,13 +145,13 @@ class Telegram(Platform):
             return ()
         if reacted := at(update, "message_reaction"):
             return self._reaction(update_id, reacted)
+        if pressed := at(update, "callback_query"):
+            return self._choice(update_id, pressed)
         edited = at(update, "edited_message")
         message = edited or at(update, "message")
         chat, sender = at(message, "chat"), at(message, "from")
         chat_id, sender_id = text_at(chat, "id", most=50), text_at(sender, "id", most=50)
         if not (chat_id and sender_id) or at(sender, "is_bot"):
-            return ()
-        if text_at(chat, "type") != "private" and not self._wakes(message):
             return ()
         text = text_at(message, "text") or text_at(message, "caption")
         media = _media(message)
@@ -129,6 +167,7 @@ class Telegram(Platform):
             message_id=text_at(message, "message_id", most=50),
             title=text_at(chat, "title", most=200),
             text=text,
+            is_called=text_at(chat, "type") == "private" or self._is_called(message),
             fetch=(lambda: [self._file(*each) for each in media]) if media and not edited else None,
         )
         return (event,)
@@ -149,10 +188,28 @@ class Telegram(Platform):
         )
         return (event,)
 
-    def _wakes(self, message: Any) -> bool:
+    def _choice(self, update_id: str, pressed: Any) -> Sequence[Event]:
+        message, query_id = at(pressed, "message"), text_at(pressed, "id", most=100)
+        chat_id, sender_id = text_at(message, "chat", "id", most=50), text_at(pressed, "from", "id", most=50)
+        value = text_at(pressed, "data", most=64)
+        if not (chat_id and sender_id and value):
+            return ()
+        choice = Event(
+            external_id=update_id,
+            kind="choice",
+            chat_id=chat_id,
+            thread=text_at(message, "message_thread_id", most=50) if at(message, "is_topic_message") is True else "",
+            sender_id=sender_id,
+            sender_name=_name(at(pressed, "from")),
+            message_id=text_at(message, "message_id", most=50),
+            text=value,
+            # Until then, the button shows that it is busy.
+            acknowledge=lambda: _judge(self._call("answerCallbackQuery", {"callback_query_id": query_id})),
+        )
+        return (choice,)
+
+    def _is_called(self, message: Any) -> bool:
         """Whether a message of a group is for the agent."""
-        if self.setting("groups") == "all":
-            return True
         name = str(self.setting("username")).lower().removeprefix("@")
         if not name:
             return False
@@ -201,6 +258,11 @@ def _name(sender: Any) -> str:
 
 def _number(of: str) -> int | str:
     return int(of) if of.lstrip("-").isascii() and of.lstrip("-").isdigit() else of
+
+
+def _judge(answer: Answer) -> None:
+    said = calls.said_in(answer)
+    calls.judge(answer, words=text_at(said, "description", most=300), after=_wait(said))
 
 
 def _wait(said: Any) -> float:

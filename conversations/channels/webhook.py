@@ -1,5 +1,6 @@
 """A channel to a program of one's own: signed messages in and out, as https://www.standardwebhooks.com says."""
 
+import base64
 import json
 import time
 from collections.abc import Sequence
@@ -18,17 +19,32 @@ from nanohost.lib.rest import load_json
 # A message may be so old, in seconds, or so much ahead of this machine's clock.
 WINDOW = 300
 
-KINDS = ("message", "edit", "reaction")
+KINDS = ("message", "edit", "reaction", "choice")
 
 MAX_TEXT_CHARS = 100_000
+
+# What says something in an event that is no text.
+_TEXT_OF = {"reaction": "emoji", "choice": "value"}
 
 
 class Webhook(Platform):
     """A program that speaks the host's own form."""
 
     kind, title = "webhook", "Signed webhook"
-    capabilities = Capabilities(text_limit=16_000, tells_duplicates=True, signs=True, reads_answers=True)
-    fields = (Setting(name="url", words="the address that messages are sent to", check=fields.url),)
+    capabilities = Capabilities(
+        text_limit=16_000,
+        tells_duplicates=True,
+        signs=True,
+        reads_answers=True,
+        buttons=10,
+        edits=True,
+        reacts=True,
+        files=True,
+    )
+    fields = (
+        Setting(name="url", words="the address that messages are sent to", check=fields.url),
+        fields.groups("groups"),
+    )
 
     def parse(self, request: Request) -> Sequence[Event]:
         verify(request, self.account.secrets())
@@ -36,10 +52,21 @@ class Webhook(Platform):
         return [_event(said, request.headers["webhook-id"])]
 
     def send(self, message: OutgoingMessage, key: str) -> str:
+        return self._post(body_of(message, key), key)
+
+    def edit(self, message: OutgoingMessage, key: str) -> None:
+        self._post(body_of(message, key, kind="edit"), key)
+
+    def react(self, message: OutgoingMessage, key: str) -> None:
+        self._post(body_of(message, key, kind="reaction"), key)
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        return self._post(body_of(message, key, kind="file"), key)
+
+    def _post(self, body: bytes, key: str) -> str:
         url = self.setting("url")
         if not url:
             raise Permanent("The channel has no address to send to: enter one in its settings")
-        body = body_of(message, key)
         signed = signatures.headers_of(
             message_id=key, timestamp=int(time.time()), body=body, secrets_now=self.account.secrets()
         )
@@ -73,12 +100,12 @@ def _event(said: Any, event_id: str) -> Event:
     sender = said.get("sender")
     if not isinstance(sender, dict):
         raise InvalidRequest('sender: an object is needed, {"id": "…", "name": "…"}.')
-    text = said.get("text", "") if kind != "reaction" else said.get("emoji", "")
+    text = said.get(_TEXT_OF.get(kind, "text"), "")
     if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS:
         raise InvalidRequest(f"text: a text of at most {MAX_TEXT_CHARS} characters is needed.")
     files = _files(said.get("files", []))
     if not text.strip() and not files:
-        raise InvalidRequest("text: something has to be said.")
+        raise InvalidRequest(f"{_TEXT_OF.get(kind, 'text')}: something has to be said.")
     return Event(
         external_id=event_id,
         kind=kind,
@@ -89,7 +116,15 @@ def _event(said: Any, event_id: str) -> Event:
         message_id=_id(said, "messageId", is_needed=kind != "message", most=MAX_EXTERNAL_ID),
         text=text,
         files=files,
+        is_called=_is_called(said),
     )
+
+
+def _is_called(said: dict[str, Any]) -> bool:
+    mentioned = said.get("mentioned", True)
+    if not isinstance(mentioned, bool):
+        raise InvalidRequest("mentioned: true or false is needed.")
+    return mentioned
 
 
 def _id(said: dict[str, Any], name: str, *, at: str = "", is_needed: bool = True, most: int = MAX_PLATFORM_ID) -> str:
@@ -108,10 +143,15 @@ def _files(said: Any) -> Sequence[SentFile]:
     return parts.parse(told, most=calls.MAX_FILES, max_bytes=calls.MAX_FILE_BYTES, at="files").files
 
 
-def body_of(message: OutgoingMessage, key: str) -> bytes:
+def body_of(message: OutgoingMessage, key: str, *, kind: str = "message") -> bytes:
     """What goes out, the same bytes at each attempt."""
-    told: dict[str, Any] = {"type": "message", "id": key, "chatId": message.chat_id}
-    optional = {"threadId": message.thread, "inReplyTo": message.in_reply_to, "text": message.text}
+    told: dict[str, Any] = {"type": kind, "id": key, "chatId": message.chat_id}
+    optional: dict[str, Any] = {"threadId": message.thread, "inReplyTo": message.in_reply_to, "text": message.text}
+    optional |= {"messageId": message.message_id, "emoji": message.emoji}
+    optional["options"] = [{"label": each.label, "value": each.value} for each in message.options]
+    if message.file:
+        data = base64.b64encode(message.file.data).decode()
+        optional["file"] = {"name": message.file.name, "type": calls.type_of(message.file), "data": data}
     told |= {name: value for name, value in optional.items() if value}
     if message.parts > 1:
         told |= {"part": message.part, "parts": message.parts}

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from conversations.channel_models import Channel, Chat
 from conversations.deliveries import endpoints
-from conversations.models import MAX_REASON, Delivery, DeliveryStatus, WebhookEndpoint
+from conversations.models import MAX_REASON, Delivery, DeliveryStatus, OutgoingFile, WebhookEndpoint
 from nanohost.lib import lease
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import RELEASED
@@ -41,6 +41,10 @@ TRIED_FOR = timedelta(days=1)
 MAX_ATTEMPTS = 50
 # Attempts that a row tells of.
 MAX_TRIES = 20
+
+# A message of the host's that gets another text: nobody misses that.
+REWORDED = "reworded"
+FILE = "file"
 
 # Of those that have ended.
 KEPT_FOR = timedelta(days=30)
@@ -76,7 +80,7 @@ def put_emails(addresses: Iterable[str], kind: str, data: Mapping[str, Any], *, 
 @dataclass(frozen=True, kw_only=True)
 class Said:
     """What is to go to a chat. ``data``: as :class:`conversations.channels.base.OutgoingMessage` has it. ``name``: what
-    whoever says it calls the chat."""
+    whoever says it calls the chat. ``about``: the delivery whose message it changes or reacts to."""
 
     kind: str
     data: Mapping[str, Any]
@@ -84,6 +88,7 @@ class Said:
     turn_id: UUID | None = None
     in_reply_to: str = ""
     name: str = ""
+    about: UUID | None = None
 
 
 def put_in_chat(chat: Chat, said: Sequence[Said]) -> list[Delivery]:
@@ -106,6 +111,7 @@ def put_in_chat(chat: Chat, said: Sequence[Said]) -> list[Delivery]:
             conversation_id=each.conversation_id,
             turn_id=each.turn_id,
             in_reply_to=each.in_reply_to,
+            about=each.about,
         )
         for number, each in enumerate(said, start=after - len(said))
     ]
@@ -166,7 +172,8 @@ def again(delivery: Delivery) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """A held delivery. ``may_have_arrived``: who held it before has died, nobody knows when; of messages to chats."""
+    """A held delivery. ``may_have_arrived``: who held it before has died, nobody knows when; of messages to chats. What
+    it is about has its id at the platform in its ``data``, as ``messageId``."""
 
     delivery: Delivery
     fence: int
@@ -188,8 +195,18 @@ def claim(delivery_id: UUID, *, worker: str) -> Hold | None:
             Delivery.objects.due().filter(pk=delivery_id).update(notified_at=None)
             return None
         row = Delivery.objects.select_related("endpoint", "account", "chat").get(pk=delivery_id)
+        if row.kind == FILE:
+            row.file = OutgoingFile.objects.get(delivery=row)
+        if row.about:
+            row.data = row.data | {"messageId": _external_id(row.about)}
     died = left == [(DeliveryStatus.RUNNING, row.fence - 1)]
     return Hold(delivery=row, fence=row.fence, may_have_arrived=died)
+
+
+def _external_id(delivery_id: UUID) -> str:
+    """What a platform calls a message that it has; or what receivers know it by, where it calls it nothing."""
+    sent = Delivery.objects.filter(pk=delivery_id, status=DeliveryStatus.DELIVERED).first()
+    return (sent.external_id or id_of(sent)) if sent else ""
 
 
 def _held(hold: Hold) -> Any:

@@ -78,7 +78,7 @@ def _is_cut(turn_id: UUID) -> bool:
 
 def approval(kind: str, approval: Approval) -> None:
     """Tell of a call that waits for consent, or of what was decided on it, in this transaction; of the first also those
-    who asked for e-mails."""
+    who asked for e-mails. Chats are told by whoever calls this."""
     addresses = settings.APPROVAL_EMAILS if kind == announced.APPROVAL_REQUESTED else []
     if kind not in endpoints.wanted() and not addresses:
         return

@@ -7,22 +7,20 @@ who decide at once come one after the other, and so do a decision and whoever ca
 from collections.abc import Callable
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
 
 from conversations import announced, events
-from conversations.engine import announcements, doorbell
+from conversations.engine import announcements, approval_notices, doorbell, resuming
 from conversations.engine.tool_calls import tools_of_agent
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Turn
-from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib import clock
-from nanohost.lib.clock import Now, from_now
+from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from tools import approvals, gate
 from tools.approvals import DENY, Decision, Voter
 from tools.errors import AlreadyDecided, ArgumentsRefused
-from tools.models import Approval, ApprovalState, CallStatus, ToolCall
+from tools.models import Approval, ApprovalState, ToolCall
 
 # Found by one sweep.
 MAX_FOUND = 100
@@ -101,11 +99,9 @@ def _check(approval: Approval, arguments: str) -> None:
 
 def _go_on(approval: Approval, call: ToolCall) -> None:
     """After a decision: the turn waits for what is left, with all of a turn's time before it; and it is told."""
-    if not ToolCall.objects.filter(turn_id=approval.turn_id, status=CallStatus.WAITING).exists():
-        waiting = Turn.objects.filter(pk=approval.turn_id, status=TurnStatus.WAITING, waiting_for=WaitingFor.APPROVAL)
-        deadline = from_now(settings.TURN_TIMEOUT_SECONDS)
-        waiting.update(waiting_for=WaitingFor.TOOLS, deadline=deadline, notified_at=Now())
+    resuming.after_people(approval.turn_id)
     announcements.approval(announced.APPROVAL_DECIDED, approval)
+    approval_notices.reword(approval)
     # Told before the work is notified of it, or an idle worker's "tool.started" comes first.
     for kind, data in [events.approval_decided(approval, call), *(events.tool_events(call) if call.ended else ())]:
         events.publish_after_commit(approval.turn_id, kind, data)

@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -10,17 +11,20 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from conversations.channel_models import Channel, ChannelEvent, Chat
+from conversations.channel_models import Channel, ChannelEvent, Chat, Sender, SenderState
 from conversations.channels import accounts
-from conversations.channels.base import Event, NotTakenNow, Permanent, Request, Retry
+from conversations.channels.base import Event, InDoubt, NotTakenNow, Permanent, Request, Retry, SecretNotSet
 from conversations.channels.registry import platform_of
 from conversations.deliveries import outbox
-from conversations.engine import deferred, inbox, outgoing
+from conversations.engine import chat_approvals, deferred, inbox, outgoing, questions, waking
 from conversations.engine.incoming import Incoming
+from conversations.errors import QuestionClosed
 from conversations.models import Conversation, DeferredMessage
 from nanohost.lib.clock import from_now
 from nanohost.lib.errors import NotFound, Problem
+from nanohost.lib.ids import request_id as new_request_id
 from nanohost.lib.redaction import redact_head
+from nanohost.lib.text import storable
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +67,18 @@ def take(channel: Channel, events: Sequence[Event], *, request_id: str) -> Taken
     counts = {"taken": 0, "known": 0, "refused": 0}
     for event in events:
         counts[_take(channel, event, request_id)] += 1
+        if event.acknowledge:
+            _acknowledge(event.acknowledge)
     if counts["taken"]:
         accounts.went_well(channel.pk, inwards=True)
     return Taken(**counts)
+
+
+def _acknowledge(acknowledge: Callable[[], None]) -> None:
+    if not connection.in_atomic_block:
+        connection.close()  # nobody holds one while a platform is slow
+    with suppress(Retry, Permanent, InDoubt, SecretNotSet):
+        acknowledge()
 
 
 def _take(channel: Channel, event: Event, request_id: str) -> str:
@@ -73,6 +86,21 @@ def _take(channel: Channel, event: Event, request_id: str) -> str:
     if known.exists():
         return "known"
     may_write, is_stranger, owner_id = accounts.sender_of(channel, event)
+    if channel.approvals and may_write:
+        with transaction.atomic():  # with what is decided, the event is known
+            if chat_approvals.take(channel, event):
+                _remember(channel, event)
+                return "taken"
+    if not event.is_called:
+        if not may_write:  # who only talks in a group that an agent is in has asked for nothing
+            return "refused"
+        key = accounts.key_of(channel.name, event.chat_id, event.thread)
+        there = Chat.objects.filter(owner_id=owner_id, key=key).first()
+        answers = there and questions.asked_in(channel, event, there)
+        if not answers and not waking.is_woken(channel, event, there):
+            if event.kind != "message":
+                return "refused"
+            return _overhear(channel, event, None if is_stranger else there, request_id)
     with transaction.atomic():  # a code opens once: with it, the event is known
         if accounts.pair(channel, event):
             _remember(channel, event)
@@ -81,13 +109,18 @@ def _take(channel: Channel, event: Event, request_id: str) -> str:
             accounts.refuse(channel, event)
             _remember(channel, event)
             return "refused"
-    if event.kind != "message" and is_stranger:  # a note has no mark of untrusted text
+    if event.kind in ("edit", "reaction") and is_stranger:  # a note has no mark of untrusted text
         _remember(channel, event)
         return "taken"
     chat = accounts.chat_of(channel, event, owner_id=owner_id)
     conversation, _ = inbox.conversation_of(
         owner_id=chat.owner_id, key=chat.key, agent=None, metadata={"channel": channel.name}, with_agent=channel.agent
     )
+    if answered := questions.asked_in(channel, event, chat):
+        return _answer(channel, event, *answered, is_stranger, request_id)
+    if event.kind == "choice":  # of something that waits no longer, or for somebody else
+        _remember(channel, event)
+        return "taken"
     if event.kind != "message":
         _note(channel, conversation, event, request_id)
         return "taken"
@@ -99,6 +132,45 @@ def _take(channel: Channel, event: Event, request_id: str) -> str:
         _refuse_in_chat(channel, chat, event, conversation, error)
         return "refused"
     return "taken" if is_new else "known"
+
+
+def _overhear(channel: Channel, event: Event, chat: Chat | None, request_id: str) -> str:
+    """Of what wakes nobody, nothing is remembered unless it is kept: there may be a lot."""
+    key = f"channel {_digest(channel, event)}"
+    with transaction.atomic():
+        if not waking.overhear(channel, event, chat, key=key, request_id=request_id):
+            return "refused"
+        _remember(channel, event)
+    return "taken"
+
+
+def take_held(sender: Sender) -> bool:
+    """Take in the message with which somebody has asked to be let in, who was let in since; False if there is none."""
+    with transaction.atomic():
+        row = Sender.objects.select_for_update(of=("self",)).select_related("channel__agent").get(pk=sender.pk)
+        if row.held is None or row.state != SenderState.ALLOWED or not row.channel.is_active:
+            return False
+        Sender.objects.filter(pk=row.pk).update(held=None)
+        event = Event(**row.held)
+        ChannelEvent.objects.filter(channel=row.channel, external_id=event.external_id).delete()
+        take(row.channel, [event], request_id=new_request_id(""))
+    return True
+
+
+def _answer(channel: Channel, event: Event, question_id: UUID, said: str, is_stranger: bool, request_id: str) -> str:
+    """Take what somebody says as the answer to a question: with it, the event is known."""
+    by = storable(event.sender_name) or event.sender_id
+    source = f"the channel {channel.name}" if is_stranger else ""
+    try:
+        with transaction.atomic():
+            if not _remember(channel, event):
+                return "known"
+            questions.answer(question_id, said, by=f"{by} by {channel.name}", tainted_by=source)
+    except QuestionClosed:  # somebody was faster: what was written is a message as any other
+        if event.kind == "message":
+            return _take(channel, event, request_id)
+        _remember(channel, event)
+    return "taken"
 
 
 def _with_files(event: Event) -> Event:
@@ -154,12 +226,15 @@ def _digest(channel: Channel, event: Event) -> str:
     return hashlib.sha256(f"{channel.pk} {event.external_id}".encode()).hexdigest()
 
 
-def _remember(channel: Channel, event: Event, *, turn_id: UUID | None = None) -> None:
+def _remember(channel: Channel, event: Event, *, turn_id: UUID | None = None) -> bool:
+    """Write down that an event is known; False if it was."""
     row: dict[str, Any] = {"message_id": event.message_id or event.external_id, "turn_id": turn_id}
     if turn_id:  # of two who take it in at once, the database lets one
+        row["sender_id"] = event.sender_id
         ChannelEvent.objects.create(channel=channel, external_id=event.external_id, **row)
-    else:
-        ChannelEvent.objects.get_or_create(channel=channel, external_id=event.external_id, defaults=row)
+        return True
+    _, is_new = ChannelEvent.objects.get_or_create(channel=channel, external_id=event.external_id, defaults=row)
+    return is_new
 
 
 def _note(channel: Channel, conversation: Conversation, event: Event, request_id: str) -> None:

@@ -29,6 +29,8 @@ MAX_RESULT_CHARS = 50_000
 
 # What their messages' idempotency keys begin with: with a blank, as no client's does.
 _RESULT_OF = "result of "
+# And those of turns that another agent has begun: then come the call that did, and through how many it came.
+OF_AGENT = "agent "
 
 
 def report(
@@ -39,10 +41,12 @@ def report(
     """
     if not key.startswith(CHANNEL) or status == TurnStatus.CANCELLED:
         return
-    turn = Turn.objects.select_related("conversation").filter(pk=turn_id, number=1).first()
-    if turn is None or turn.conversation.spawned_by is None:  # what people have said there since is answered there
+    turn = Turn.objects.select_related("conversation").filter(pk=turn_id).first()
+    if turn is None:
         return
-    call = ToolCall.objects.filter(pk=turn.conversation.spawned_by, owner_id=owner_id).first()
+    # What people have said there since is answered there.
+    asked_by = call_in(turn.idempotency_key or "") or (turn.conversation.spawned_by if turn.number == 1 else None)
+    call = ToolCall.objects.filter(pk=asked_by, owner_id=owner_id).first() if asked_by else None
     if call is None:
         return
     if Turn.objects.filter(pk=call.turn_id, status=TurnStatus.CANCELLED).exists():
@@ -56,7 +60,7 @@ def report(
     result = DeferredMessage.objects.create(
         conversation=there,
         kind=DeferredMessage.Kind.WAKE,
-        content=f"[sub-agent “{child.name}”, {child.pk}] {told or f'It has failed ({code}).'}",
+        content=f"[{_called(child, turn)}, {child.pk}] {told or f'It has failed ({code}).'}",
         tainted_by=f"a sub-agent, conversation {child.pk}"[:MAX_SOURCE] if child.tainted_at_seq is not None else None,
         run_after=Now(),
         idempotency_key=f"{_RESULT_OF}{turn_id}",
@@ -65,6 +69,32 @@ def report(
     )
     # Whoever sweeps would find it some seconds later.
     transaction.on_commit(partial(_tell_of, result.pk), robust=True)
+
+
+def _called(child: Conversation, turn: Turn) -> str:
+    if call_in(turn.idempotency_key or ""):
+        return f"the agent {child.agent.name}"
+    return f"sub-agent “{child.name}”"
+
+
+def call_in(idempotency_key: str) -> UUID | None:
+    """The call by which an agent has begun a turn, by the turn's key."""
+    return UUID(idempotency_key.split(" ")[1]) if idempotency_key.startswith(OF_AGENT) else None
+
+
+def hops_in(idempotency_key: str) -> int | None:
+    """Through how many messages of agents such a turn came about; None for another."""
+    return int(idempotency_key.split(" ")[2]) if idempotency_key.startswith(OF_AGENT) else None
+
+
+def reported_on(turn: Turn) -> Turn | None:
+    """The turn whose result has begun this one; None if it was begun otherwise."""
+    made_of = deferred_in(turn.idempotency_key or "")
+    woken = (
+        DeferredMessage.objects.filter(pk=made_of, conversation_id=turn.conversation_id).first() if made_of else None
+    )
+    told = (woken.idempotency_key or "") if woken else ""
+    return Turn.objects.filter(pk=told.removeprefix(_RESULT_OF)).first() if told.startswith(_RESULT_OF) else None
 
 
 def tell_at_once(tell: Callable[[UUID], None]) -> None:

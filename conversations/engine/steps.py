@@ -38,11 +38,21 @@ from agent.prompt import shorten
 from agent.spending import bills, budgets
 from agent.spending.bills import Bill
 from conversations import announced, events
-from conversations.engine import announcements, compaction, doorbell, outgoing, spawned, tainted_texts, transcript
+from conversations.engine import (
+    announcements,
+    approval_notices,
+    compaction,
+    doorbell,
+    outgoing,
+    questions,
+    spawned,
+    tainted_texts,
+    transcript,
+)
 from conversations.engine.lease import Claim, held_turn
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
-from conversations.events import Success, tool_events
+from conversations.events import ASKING_TOOL, Success, tool_events
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MAX_REASON, CallerRound, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
@@ -184,9 +194,12 @@ def store_calls(
         with _writing(claim, change, messages=1, marks=[taint.entering], **used) as seq:
             asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
             _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering], number=number)
+            hinted = [(call["function"]["name"], call["function"]["arguments"]) for call in wanted]
+            outgoing.going_on(**_whose(claim), text=completion.content or "", used=hinted)
             asked = gate.record(rows)
             for row, approval in asked:
                 announcements.approval(announced.APPROVAL_REQUESTED, approval)
+                approval_notices.tell(approval)
                 kind, data = events.approval_requested(approval, row)
                 events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
             for row in rows:
@@ -437,9 +450,12 @@ def notify_next(conversation_id: UUID) -> None:
 
 def end_calls(turn_ids: Sequence[UUID], *, rule: str, reason: str) -> None:
     """End the calls that turns leave open, inside the transaction that ends those; and tell whoever was told that they
-    wait for consent that they do no longer."""
-    for approval in gate.end_open(turn_ids, rule=rule, reason=reason):
+    wait for consent, or an answer, that they do no longer."""
+    ended, withdrawn = gate.end_open(turn_ids, rule=rule, reason=reason)
+    questions.withdraw([call for call in ended if call.tool_name == ASKING_TOOL])
+    for approval in withdrawn:
         announcements.approval(announced.APPROVAL_DECIDED, approval)
+        approval_notices.reword(approval)
         kind, data = events.approval_decided(approval, ToolCall.objects.get(pk=approval.call_id))
         events.publish_after_commit(approval.turn_id, kind, data)
 

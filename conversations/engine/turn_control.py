@@ -15,6 +15,7 @@ from conversations.deliveries import outbox
 from conversations.engine import announcements, doorbell, outgoing, spawned
 from conversations.engine.steps import close_round, end_calls, notify_next
 from conversations.errors import BY_OPERATOR, RESTORED
+from conversations.events import SAYING_TOOL
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import MAX_REASON, Conversation, Turn
 from conversations.statuses import AT_REST, OPEN, TurnStatus, WaitingFor
@@ -59,7 +60,9 @@ def cancel_spawned(conversation_id: UUID) -> None:
 
 
 def _cancel_spawned_by(owner_id: int, turn_id: UUID) -> None:
-    calls = list(ToolCall.objects.filter(turn_id=turn_id, tool_name=spawned.TOOL).values_list("pk", flat=True))
+    calls = list(
+        ToolCall.objects.filter(turn_id=turn_id, tool_name__in=(spawned.TOOL, SAYING_TOOL)).values_list("pk", flat=True)
+    )
     started = {"conversation__owner_id": owner_id, "conversation__spawned_by__in": calls}
     for turn in Turn.objects.open().filter(**started) if calls else ():
         cancel_turn(turn)
@@ -151,11 +154,11 @@ def _hurry(turn: Turn) -> bool:
     with transaction.atomic():
         queued = Turn.objects.filter(pk=turn.pk, status=TurnStatus.QUEUED).update(notified_at=Now())
         # While people decide, no time of the turn runs.
-        of_approval = When(waiting_for=WaitingFor.APPROVAL, then=Value(None))
+        of_people = When(waiting_for__in=(WaitingFor.APPROVAL, WaitingFor.ANSWER), then=Value(None))
         # It is the caller's to come back; no worker could do anything.
         of_caller = When(waiting_for=WaitingFor.CALLER, then=F("deadline"))
         anew = _anew()
-        anew["deadline"] = Case(of_approval, of_caller, default=anew["deadline"])
+        anew["deadline"] = Case(of_people, of_caller, default=anew["deadline"])
         if queued or Turn.objects.filter(pk=turn.pk, status=TurnStatus.WAITING).update(**anew):
             doorbell.notify(TURNS, turn.pk)
             for call_id in ToolCall.objects.open().filter(turn_id=turn.pk).values_list("pk", flat=True):

@@ -19,7 +19,8 @@ def settle(hold: Hold, outcome: Outcome) -> None:
         if conversation_id and outcome.error:
             # Before the delivery's lock, as by all who end turns.
             list(Conversation.objects.select_for_update().filter(pk=conversation_id).values_list("pk"))
-        if outbox.settle(hold, outcome) and conversation_id:
+        is_missed = hold.delivery.kind != outbox.REWORDED
+        if outbox.settle(hold, outcome) and conversation_id and is_missed:
             _leave_note(conversation_id, hold.delivery, outcome)
 
 

@@ -20,6 +20,7 @@ from django.db import transaction
 from django.utils.module_loading import import_string
 
 from conversations.events.kinds import DELTAS, EventKind
+from conversations.question_models import Question
 from tools.models import Approval, CallStatus, ToolCall
 from tools.registry import ORIGIN
 
@@ -44,6 +45,8 @@ class Success(TypedDict):
 
 # The tool by which an agent says something in mid-turn.
 SAYING_TOOL = "message"
+# And the one by which it asks somebody.
+ASKING_TOOL = "ask"
 
 # A turn's events that are kept for readers who come late or come back; its rows tell what is older.
 MAX_KEPT = 10_000
@@ -179,6 +182,28 @@ def approval_decided(approval: Approval, call: ToolCall) -> tuple[EventKind, dic
 
 def _of_approval(approval: Approval, call: ToolCall) -> dict[str, Any]:
     return {"approvalId": str(approval.pk), "callId": call.call_id, "toolName": call.tool_name}
+
+
+def question_asked(question: Question, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
+    """That somebody is asked something, as an event."""
+    return EventKind.QUESTION_ASKED, _of_question(question, call) | {
+        "text": question.text,
+        "options": question.options,
+        "expiresAt": question.expires_at.isoformat(),
+        "isInChat": bool(question.chat_id),
+    }
+
+
+def question_answered(question: Question, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
+    """What has become of the question, as an event."""
+    return EventKind.QUESTION_ANSWERED, _of_question(question, call) | {
+        "state": str(question.state),
+        "answer": question.answer,
+    }
+
+
+def _of_question(question: Question, call: ToolCall) -> dict[str, Any]:
+    return {"questionId": str(question.pk), "callId": call.call_id, "toolName": call.tool_name}
 
 
 class Attempts:

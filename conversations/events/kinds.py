@@ -28,6 +28,10 @@ class EventKind(StrEnum):
     APPROVAL_REQUESTED = "approval.requested"
     # {approvalId, callId, toolName, state, reason}
     APPROVAL_DECIDED = "approval.decided"
+    # {questionId, callId, toolName, text, options, expiresAt, isInChat}: somebody is asked, and the turn waits.
+    QUESTION_ASKED = "question.asked"
+    # {questionId, callId, toolName, state, answer}
+    QUESTION_ANSWERED = "question.answered"
     # What the chat request is answered with; the last event, as the two below are.
     TURN_COMPLETED = "turn.completed"
     TURN_FAILED = "turn.failed"

@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from conversations.events import approval_decided, approval_requested, place_of, tool_events
+from conversations.events import (
+    ASKING_TOOL,
+    approval_decided,
+    approval_requested,
+    place_of,
+    question_answered,
+    question_asked,
+    tool_events,
+)
 from conversations.events.answers import Renderer
 from conversations.events.hub import Hub, Subscription
 from conversations.events.kinds import DELTAS, EventKind
 from conversations.events.wire import FIRST, Wire
 from conversations.models import Message, Turn
+from conversations.question_models import Question, QuestionState
 from conversations.statuses import TurnStatus
 from tools.models import Approval, ApprovalState, ToolCall
 
@@ -62,6 +71,8 @@ def _events_of(turn: Turn) -> list[tuple[EventKind, dict[str, Any]]]:
     calls = {call.call_id: call for call in ToolCall.objects.filter(turn_id=turn.pk)}
     needed = any(call.consent for call in calls.values())
     asked = {each.call_id: each for each in Approval.objects.filter(turn_id=turn.pk)} if needed else {}
+    asking = any(call.tool_name == ASKING_TOOL for call in calls.values())
+    put = {each.call_id: each for each in Question.objects.filter(turn_id=turn.pk)} if asking else {}
     spoken = Message.objects.filter(turn=turn, role=Message.Role.ASSISTANT, seq__isnull=False).order_by("seq")
     for number, message in enumerate(spoken):
         if message.reasoning:
@@ -75,7 +86,12 @@ def _events_of(turn: Turn) -> list[tuple[EventKind, dict[str, Any]]]:
                     events.append(approval_requested(approval, call))
                     if approval.state != ApprovalState.PENDING:
                         events.append(approval_decided(approval, call))
-                events += tool_events(call)
+                told_of_call = tool_events(call)
+                if question := put.get(call.pk):
+                    told_of_call[1:1] = [question_asked(question, call)]
+                    if question.state != QuestionState.PENDING:
+                        told_of_call[2:2] = [question_answered(question, call)]
+                events += told_of_call
     return events
 
 

@@ -77,16 +77,21 @@ def most_urgent(states: Iterable[str], workers: Workers) -> list[Diagnosis]:
     """Open turns that stand so, the most urgent first, then the oldest."""
     now = clock.read()
     turns = {turn.pk: turn for rows in _candidates(set(states)) for turn in rows}
-    waiting = [turn.pk for turn in turns.values() if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL)]
+    waiting = [turn.pk for turn in turns.values() if turn.waiting_for in OF_CALLS]
     calls: dict[UUID, list[Any]] = defaultdict(list)
     rows = ToolCall.objects.open().filter(turn_id__in=waiting).order_by("created_at")
-    for call in rows.only("turn_id", "tool_name", "status", "lease_until", "started_at", "created_at")[:MAX_CALLS]:
+    for call in rows.only("turn_id", "tool_name", "status", "lease_until", "started_at", "created_at", "consent")[
+        :MAX_CALLS
+    ]:
         calls[call.turn_id].append(call)
     runs = any(turn.status == TurnStatus.RUNNING for turn in turns.values())
     usual = waits.usual_seconds() if runs else {}
     found = [_diagnose(turn, calls[turn.pk], workers, usual, now) for turn in turns.values()]
     return sorted(found, key=lambda each: (_URGENCY.index(each.urgency), -each.age))
 
+
+# What turns wait for that have open calls.
+OF_CALLS = (WaitingFor.TOOLS, WaitingFor.APPROVAL, WaitingFor.ANSWER)
 
 # As people see them. Those that are held are queued, and wait for the intake.
 RUNNING = TURN_STATUSES[TurnStatus.RUNNING].label
@@ -102,7 +107,7 @@ def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
     if RUNNING in states:
         yield every.filter(status=TurnStatus.RUNNING).order_by("lease_until")[:MAX_OF_A_KIND]
     if WAITING in states:
-        for waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL, WaitingFor.CALLER, WaitingFor.RETRY):
+        for waiting_for in (*OF_CALLS, WaitingFor.CALLER, WaitingFor.RETRY):
             waiting = every.filter(status=TurnStatus.WAITING, waiting_for=waiting_for)
             yield waiting.order_by("notified_at")[:MAX_OF_A_KIND]
     queued = every.filter(status=TurnStatus.QUEUED)
@@ -145,9 +150,9 @@ def _explain(
         return _queued(turn, workers, now)
     if turn.waiting_for == WaitingFor.CALLER:
         return FINE, f"{describe(turn.status, turn.waiting_for).words}, since {_since(turn.notified_at, now)}."
-    if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL) and calls:
+    if turn.waiting_for in OF_CALLS and calls:
         return _waits_for_calls(calls, workers, now)
-    if turn.waiting_for in (WaitingFor.TOOLS, WaitingFor.APPROVAL):
+    if turn.waiting_for in OF_CALLS:
         due, words = turn.notified_at, "Its tool calls have ended"
     elif turn.run_after and turn.run_after > now:
         if turn.retries:
@@ -199,7 +204,8 @@ def _waits_for_calls(calls: list[ToolCall], workers: Workers, now: datetime) -> 
     for call in calls:
         name = call.tool_name or "(no name)"
         if call.status == CallStatus.WAITING:
-            told.append(f"{name} (waiting for consent for {_since(call.created_at, now)})")
+            what = "consent" if call.consent and not call.started_at else "an answer"
+            told.append(f"{name} (waiting for {what} for {_since(call.created_at, now)})")
         elif call.status == CallStatus.QUEUED:
             urgency = LATE if urgency == FINE and _is_late(call.created_at, now) else urgency
             told.append(f"{name} (queued for {_since(call.created_at, now)})")

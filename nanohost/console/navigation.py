@@ -109,6 +109,7 @@ DOORS = (
             Page(name="conversations.turn", title="Turns"),
             Page(name="conversations.message", title="Messages"),
             Page(name="conversations.deferredmessage", title="Deferred messages"),
+            Page(name="conversations.question", title="Questions"),
             Page(name="conversations.compaction", title="Summaries"),
             Page(name="conversations.replay", title="Replays"),
         ),

@@ -28,6 +28,7 @@ from tests.support.api_client import (
     eventually,
     key_of,
     problem,
+    question_of,
     raw,
     read_answer,
     start,
@@ -58,6 +59,7 @@ BOUNDED = [
     *(("POST /conversations", "agent", 64), ("POST /schedules", "agent", 64), ("POST /schedules", "zone", 64)),
     *(("PATCH /schedules/{schedule_id}", "zone", 64), ("POST /schedules/preview", "zone", 64)),
     ("POST /approvals/{approval_id}/decide", "reason", 500),
+    ("POST /questions/{question_id}/answer", "answer", 4000),
     (f"PATCH {OF_A_CONVERSATION.removeprefix('POST ')}", "title", 120),
     *((f"{method} /schedules{of}", "description", 200) for method, of in (("POST", ""), ("PATCH", "/{schedule_id}"))),
 ]
@@ -87,6 +89,7 @@ def routes(host: Host, api: httpx2.Client) -> dict[str, tuple[str, str]]:
     }
     rows["share_id"] = api.post(f"/conversations/{conversation_id}/shares", json={}).json()["shareId"]
     rows["approval_id"] = approval_of(host, "of bad input")
+    rows["question_id"] = question_of(host, "of bad input", conversation_id)
     rows["prefix"] = api.post("/keys", json={}).json()["prefix"]
     found = {route: (route.partition(" ")[0], route.partition(" ")[2].format(**rows)) for route in ROUTES}
     undo = found[f"{OF_A_CONVERSATION}/summaries/{{seq}}/undo"]

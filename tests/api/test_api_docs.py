@@ -16,7 +16,7 @@ from memory.errors import MemoryChanged, MemoryTooLong
 from nanohost.accounts.models import Scope
 from nanohost.console import problems
 from nanohost.lib.errors import Problem
-from tests.support.api_client import approval_of, chat, eventually, key_of, start
+from tests.support.api_client import approval_of, chat, eventually, key_of, question_of, start
 from tests.support.files import image_part, picture
 from tests.support.hosts import ROOT, Host
 
@@ -105,6 +105,7 @@ def test_every_example_works(host: Host):
         "SHARE": share_id,
         "PREFIX": prefix,
         "APPROVAL": approval_of(host, "reader-of-the-docs"),
+        "QUESTION": question_of(host, "reader-of-the-docs", conversation_id),
     }
     for method, address, headers, body in examples(HOST=host.address, KEY=key, **things):
         answer = httpx2.request(method, address, headers=headers, content=body, timeout=30)
@@ -112,7 +113,7 @@ def test_every_example_works(host: Host):
 
 
 def test_every_route_has_an_example():
-    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL", "ATTACHMENT", "SHARE")
+    names = ("CONVERSATION", "TURN", "SCHEDULE", "DEFERRED", "MESSAGE", "APPROVAL", "QUESTION", "ATTACHMENT", "SHARE")
     ids = {name: f"{{{name.lower()}_id}}" for name in names} | {"SUMMARY": "{seq}", "PREFIX": "{prefix}"}
     shown = {f"{method} {address.partition('?')[0]}" for method, address, _, _ in examples(HOST="", KEY="", **ids)}
     shown = {address.replace("/agents/default/", "/agents/{agent}/") for address in shown}

@@ -11,7 +11,7 @@ import pytest
 from drf_spectacular.generators import SchemaGenerator
 
 from nanohost.accounts.models import WIDE
-from tests.support.api_client import approval_of, chat, key_of, problem, start
+from tests.support.api_client import approval_of, chat, key_of, problem, question_of, start
 from tests.support.files import image_part, picture
 from tests.support.hosts import KEY, Host
 from tests.support.wait import wait_until
@@ -30,7 +30,7 @@ OF_KEYS = {name for name in OPERATIONS if "/keys" in name}
 WITH_IDS = [name for name, parameters in OPERATIONS.items() if parameters and name not in OF_AGENTS | OF_KEYS]
 # What these tell apart by owner is tested by name below; a new route without an id needs such a test, too.
 WITHOUT_IDS = {
-    *("GET /conversations", "POST /conversations", "GET /tools", "GET /approvals", "GET /usage"),
+    *("GET /conversations", "POST /conversations", "GET /tools", "GET /approvals", "GET /questions", "GET /usage"),
     *("GET /schedules", "POST /schedules", "POST /schedules/preview", "GET /shares"),
     "GET /turns",
 }
@@ -47,6 +47,7 @@ class Things:
     message_id: str
     deferred_id: str
     approval_id: str
+    question_id: str
     attachment_id: str
     share_id: str
     seq: int = 1
@@ -60,12 +61,12 @@ def owners(host: Host) -> Iterator[tuple[Things, Things]]:
     """Two people, each with a conversation that holds a turn."""
     names = ("one", "two")
     clients = [host.client(key_of(host, name, [*WIDE["scopes"], "approve"])) for name in names]
-    yield tuple(things_of(client, approval_of(host, name)) for client, name in zip(clients, names, strict=True))
+    yield tuple(things_of(client, host, name) for client, name in zip(clients, names, strict=True))
     for client in clients:
         client.close()
 
 
-def things_of(client: httpx2.Client, approval_id: str) -> Things:
+def things_of(client: httpx2.Client, host: Host, name: str) -> Things:
     conversation_id = start(client)
     answer = chat(client, conversation_id, "What time is it?").json()
     sees = {"content": [image_part(picture())]}
@@ -85,7 +86,8 @@ def things_of(client: httpx2.Client, approval_id: str) -> Things:
         schedule_id,
         message_id,
         deferred_id,
-        approval_id,
+        approval_of(host, name),
+        question_of(host, name, conversation_id),
         attachment_id,
         share_id,
     )
@@ -96,7 +98,7 @@ def everything(things: Things) -> list[object]:
     mine = f"/conversations/{things.conversation_id}"
     paths = (mine, f"{mine}/messages", f"{mine}/deferred", f"/turns/{things.turn_id}", "/conversations",
              f"/schedules/{things.schedule_id}", "/schedules", f"/schedules/{things.schedule_id}/runs", "/shares",
-             "/turns", "/approvals", f"/approvals/{things.approval_id}")  # fmt: skip
+             "/turns", "/questions", "/approvals", f"/approvals/{things.approval_id}")  # fmt: skip
     return [things.client.get(path).json() for path in paths]
 
 
@@ -108,6 +110,8 @@ def address(operation: str, things: Things) -> tuple[str, str]:
 
 
 def body_of(operation: str) -> dict[str, str]:
+    if operation.endswith("/answer"):
+        return {"answer": "Red"}
     return {"decision": "deny"} if operation.endswith("/decide") else {"message": "Hello"}
 
 
@@ -120,6 +124,7 @@ def test_what_is_another_owners_is_not_found(owners, operation):
     unknown = path.replace(theirs.conversation_id, mine.turn_id).replace(theirs.turn_id, mine.conversation_id)
     for of_theirs in (
         *(theirs.schedule_id, theirs.message_id, theirs.deferred_id, theirs.approval_id, theirs.share_id),
+        theirs.question_id,
     ):
         unknown = unknown.replace(of_theirs, mine.turn_id)
     assert (
@@ -141,6 +146,12 @@ def test_approvals_are_listed_to_their_owner_only(owners):
     for mine, _ in (owners, owners[::-1]):
         listed = [row["approvalId"] for row in mine.client.get("/approvals").json()["results"]]
         assert listed == [mine.approval_id]
+
+
+def test_questions_are_listed_to_their_owner_only(owners):
+    for mine in owners:
+        listed = [row["questionId"] for row in mine.client.get("/questions").json()["results"]]
+        assert listed == [mine.question_id]
 
 
 def test_conversations_are_listed_to_their_owner_only(owners):

@@ -61,6 +61,8 @@ SCOPES = {
     "GET /attachments/{attachment_id}": READ,
     "GET /attachments/{attachment_id}/thumbnail": READ,
     "GET /tools": READ | CHAT,
+    "GET /questions": READ,
+    "POST /questions/{question_id}/answer": CHAT,
     "GET /approvals": APPROVE,
     "GET /approvals/{approval_id}": APPROVE,
     "POST /approvals/{approval_id}/decide": APPROVE,
@@ -134,6 +136,7 @@ def test_a_key_with_one_scope_opens_what_that_is_for_and_nothing_else(owner: Any
             "deferred_id",
             "schedule_id",
             "approval_id",
+            "question_id",
             "attachment_id",
             "share_id",
         ):

@@ -157,6 +157,21 @@ def test_an_approval_is_decided_in_the_talk(visitor, house):
     expect(page.locator("details[open] pre").first).to_be_visible()
 
 
+def test_a_question_is_answered_in_the_talk(visitor, house):
+    house.allow("ask")
+    page = visitor.page
+    asks = {"name": "ask", "arguments": {"question": "Which <b>colour</b>?", "options": ["Red", "Blue"]}}
+    say(page, scripted({"call": [asks]}, {"say": "You chose {results}"}))
+    expect(page.get_by_text("Which <b>colour</b>?", exact=True)).to_be_visible()
+    page.reload()
+    page.get_by_role("button", name="Blue").click()
+    expect(answers(page).last).to_contain_text('"answer": "Blue"')
+    say(page, scripted({"call": [asks]}, {"say": "You chose {results}"}))
+    page.get_by_role("textbox", name="Another answer").fill("Green")
+    page.get_by_role("button", name="Answer", exact=True).click()
+    expect(answers(page).last).to_contain_text('"answer": "Green"')
+
+
 ACTIVE = "script, img, svg, iframe, object, embed, style, form, base, link, meta, video, audio, input, select"
 KINDS_A_MESSAGE = 16
 

@@ -113,7 +113,7 @@ def test_it_writes_to_a_destination_that_the_agent_was_given(channel, tool_setti
         "message", owner_id=owner.pk, conversation_id=there.pk, content="Hi", destination="boss", agent_tools=allowed
     )
     call = tool_calls.run_in_thread(asked, agent_tools=allowed)
-    assert (call.status, call.result) == (CallStatus.SUCCESS, "Said; it is being sent to boss.")
+    assert (call.status, call.result) == (CallStatus.SUCCESS, "Said; it is being sent to boss as message 2.")
     assert Delivery.objects.get().data["text"] == "Hi"
     assert dict(tool_events(call))[EventKind.MESSAGE_SAID]["destination"] == "boss"
 

@@ -7,6 +7,7 @@ its own, and prints how that ended: 0, or -9.
 import asyncio
 import os
 import sys
+from typing import Any
 from uuid import UUID
 
 from tests.faults.compacting import main
@@ -15,6 +16,9 @@ PLACES = ("outbox.claim", "undelivered.settle")
 POINTS = [f"{place}:{moment}:1" for place in PLACES for moment in ("before", "inside", "after")]
 # What has reached the receiver by then.
 SENT = [point for point in POINTS if "settle" in point]
+# Of messages to chats as well: with the platform about to be asked, and with its yes not yet stored.
+TO_CHATS = [f"{place}:{moment}" for place in (*PLACES, "platform.send") for moment in ("before", "inside", "after")]
+TO_CHATS.remove("platform.send:inside")
 
 
 def work(delivery_id: UUID, point: str) -> None:
@@ -25,7 +29,9 @@ def work(delivery_id: UUID, point: str) -> None:
 
     kill.PLACES["conversations.deliveries.outbox"] = "outbox"
     kill.PLACES["conversations.engine.undelivered"] = "undelivered"
-    kill.install(kill.Fault(point))
+    fault = kill.Fault(point)
+    kill.install(fault)
+    _at_platforms(fault)
 
     async def advance() -> None:
         threads = DatabaseThreads(1)
@@ -35,6 +41,27 @@ def work(delivery_id: UUID, point: str) -> None:
             threads.close()
 
     asyncio.run(advance())
+
+
+def _at_platforms(fault: Any) -> None:
+    from conversations.channels import accounts
+
+    made = accounts.platform
+
+    def watched(channel: Any) -> Any:
+        platform = made(channel)
+        send = platform.send
+
+        def sends(message: Any, key: str) -> str:
+            fault.passes("platform.send", "before")
+            external_id = send(message, key)
+            fault.passes("platform.send", "after")
+            return external_id
+
+        platform.send = sends  # type: ignore[method-assign]  # of this one
+        return platform
+
+    accounts.platform = watched
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ LISTED = {
     "conversations.0018_deferred_messages": "it renames a model and its permissions, and leaves its table as it is",
     "conversations.0037_search": "it indexes what was said, by triggers on SQLite, whoever writes it",
     "conversations.0038_channels": "its constraints and required columns are of tables that are new with it",
+    "conversations.0045_agents_as_destinations": "nodes of the release before pass over a destination that has no chat",
     "memory.0001_initial": "it makes an index of a table that is new with it",
     "scheduler.0004_check_ins": "it renames a model and its permissions, and leaves its table as it is",
     "tools.0006_leases": "it renames a field, and leaves its column and index as they are",

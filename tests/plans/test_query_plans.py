@@ -50,6 +50,7 @@ from conversations.engine import (
     lease,
     listener,
     outgoing,
+    questions,
     retention,
     snapshot,
     spawned,
@@ -83,6 +84,7 @@ from conversations.models import (
 from conversations.openai_api import turn_parts
 from conversations.openai_api import urls as openai_urls
 from conversations.options import Options
+from conversations.question_models import Question
 from conversations.statuses import TurnStatus, WaitingFor
 from conversations.web import gateway
 from nanohost.accounts import audit
@@ -101,7 +103,7 @@ from tools import calls, limits
 from tools import retention as of_calls
 from tools.documents.reading import Read
 from tools.models import Approval, CallStatus, ToolCall, ToolSetting, sync_settings
-from tools.registry import ORIGIN
+from tools.registry import ORIGIN, Caller
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's; tests/engine/test_sweeper.py has those of SQLite"),
@@ -1469,6 +1471,47 @@ def decide() -> Callable[[], object]:
     return lambda: approvals.decide(approval.pk, by=tools.approvals.Voter(pk=1, name="anna"), decision="approve")
 
 
+def a_question() -> Question:
+    """Of the same turn."""
+    call = ToolCall.objects.get(pk=an_approval().call_id)
+    about = {"conversation_id": call.conversation_id, "turn_id": call.turn_id, "owner_id": 1, "agent": "default"}
+    return Question.objects.create(**about, call_id=call.pk, text="Which?", options=["a"], expires_at=from_now(60))
+
+
+@operation("questions.answer")
+def answer_question() -> Callable[[], object]:
+    question = a_question()
+    return lambda: questions.answer(question.pk, "1", by="anna")
+
+
+@operation("questions.ask")
+def ask_something() -> Callable[[], object]:
+    question = a_question()
+    call = ToolCall.objects.get(pk=question.call_id)
+    Question.objects.all().delete()
+    asks = Caller(conversation_id=call.conversation_id, turn_id=call.turn_id, owner_id=1, agent="default",
+                  call_id=call.pk, request_id="")  # fmt: skip
+    return lambda: questions.ask(asks, "Which?", ["a", "b"], minutes=5)
+
+
+@operation("questions.asked_in")
+def answer_in_a_chat() -> Callable[[], object]:
+    channel, chat = from_channels.active("shop"), Chat.objects.latest("pk")
+    return lambda: questions.asked_in(channel, said_in_a_chat(), chat)
+
+
+@operation("questions.expire_due")
+def expire_question() -> Callable[[], object]:
+    Question.objects.filter(pk=a_question().pk).update(expires_at=from_now(-1))
+    return questions.expire_due
+
+
+@operation("questions.forget_old")
+def forget_questions() -> Callable[[], object]:
+    Question.objects.filter(pk=a_question().pk).update(state="answered", asked_at=from_now(-31 * 86_400))
+    return questions.forget_old
+
+
 @operation("steps.end_calls")
 def withdraw() -> Callable[[], object]:
     approval = an_approval()
@@ -1703,6 +1746,9 @@ on_api("GET turns/{}/events", lambda: f"turns/{a_turn().pk}/events", status=202)
 
 on_api("GET approvals", lambda: "approvals")
 on_api("GET approvals, of a state", lambda: "approvals?state=pending")
+on_api("GET questions", lambda: "questions")
+on_api("GET questions, of a state", lambda: "questions?state=pending")
+on_api("POST questions/{}/answer", lambda: f"questions/{a_question().pk}/answer", body={"answer": "a"})
 on_api("GET approvals/{}", lambda: f"approvals/{an_approval().pk}")
 on_api("POST approvals/{}/decide", lambda: f"approvals/{an_approval().pk}/decide", body={"decision": "approve"})
 
@@ -2064,6 +2110,7 @@ MODULES = (
     outbox,
     outgoing,
     undelivered,
+    questions,
     from_channels,
     listener,
     streams,
@@ -2081,7 +2128,8 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("history.for_model", "lease.mine", "lease.held_turn"),
         "turn_control.holds_on",
         *("inbox.refuse_other_models", "inbox.may_be_asked_again"),
-        "outbox.id_of",
+        *("outbox.id_of", "outgoing.as_card"),
+        *("questions.of_button", "questions.answer_as"),
         "from_channels.take_request",  # a signature, and then from_channels.take
         *("compaction.line_of", "compaction.stub_of"),
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
@@ -2093,6 +2141,9 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     elsewhere = {
         "steps.charge_lost",
         "calls.end_waiting",
+        # Rows by their keys, and a message to a chat.
+        *("calls.suspend", "outgoing.put_question", "outgoing.reword", "questions.withdraw", "questions.is_for"),
+        *("outgoing.edit", "outgoing.react", "outgoing.send_file", "outgoing.tell", "outgoing.going_on"),
         "announcements.approval",
         "answers.turns_as_json",
         "answers.success_of",

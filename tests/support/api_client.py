@@ -132,8 +132,37 @@ def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
 
 def approval_of(host: Host, owner: str) -> str:
     """The id of an approval that waits for a decision, in nobody's turn: written past the host, with its call."""
+    owner_id, call, conversation, turn = _waiting_call(host, owner)
+    approval, digest, none = uuid4(), hashlib.sha256(b"{}").hexdigest(), ""
+    host.sql(
+        "INSERT INTO tools_approval (id, call_id, conversation_id, turn_id, owner_id, agent, tool_name, rule,"
+        " request_id, arguments, arguments_hash, proposed, private_proposed, approved_hash, four_eyes, state, reason,"
+        " decided_by, requested_at, expires_at)"
+        " VALUES (?, ?, ?, ?, ?, 'default', 'time', 'consent:always', ?, '{}', ?, ?, ?, ?, ?,"
+        " 'pending', ?, ?, CURRENT_TIMESTAMP, '2126-12-24 09:00:00')",
+        *(approval, call, conversation, turn, owner_id, none, digest, none, none, none, False, none, none),
+    )
+    return str(approval)
+
+
+def question_of(host: Host, owner: str, conversation: str) -> str:
+    """The id of a question in a conversation that waits for its answer, in nobody's turn: written past the host."""
+    owner_id, call, _, turn = _waiting_call(host, owner)
+    question, none = uuid4(), ""
+    host.sql(
+        "INSERT INTO conversations_question (id, conversation_id, turn_id, call_id, owner_id, agent, text, options,"
+        " sender_id, state, answer, answered_by, asked_at, expires_at)"
+        " VALUES (?, ?, ?, ?, ?, 'default', 'Which colour?', '[\"Red\", \"Blue\"]', ?, 'pending', ?, ?,"
+        " CURRENT_TIMESTAMP, '2126-12-24 09:00:00')",
+        *(question, UUID(conversation), turn, call, owner_id, none, none, none),
+    )
+    return str(question)
+
+
+def _waiting_call(host: Host, owner: str) -> tuple[Any, UUID, UUID, UUID]:
+    """Who that is, and the ids of a call that waits for people, of its conversation and its turn."""
     (row,) = host.sql("SELECT id FROM auth_user WHERE username = ?", owner)
-    approval, call, conversation, turn = (uuid4() for _ in range(4))
+    call, conversation, turn = (uuid4() for _ in range(3))
     digest, none = hashlib.sha256(b"{}").hexdigest(), ""
     host.sql(
         "INSERT INTO tools_toolcall (id, conversation_id, turn_id, owner_id, agent, request_id, call_id, position,"
@@ -142,12 +171,4 @@ def approval_of(host: Host, owner: str) -> str:
         " 'consent:always', 0, 0, ?)",
         *(call, conversation, turn, row["id"], none, digest, none, none, none),
     )
-    host.sql(
-        "INSERT INTO tools_approval (id, call_id, conversation_id, turn_id, owner_id, agent, tool_name, rule,"
-        " request_id, arguments, arguments_hash, proposed, private_proposed, approved_hash, four_eyes, state, reason,"
-        " decided_by, requested_at, expires_at)"
-        " VALUES (?, ?, ?, ?, ?, 'default', 'time', 'consent:always', ?, '{}', ?, ?, ?, ?, ?,"
-        " 'pending', ?, ?, CURRENT_TIMESTAMP, '2126-12-24 09:00:00')",
-        *(approval, call, conversation, turn, row["id"], none, digest, none, none, none, False, none, none),
-    )
-    return str(approval)
+    return row["id"], call, conversation, turn

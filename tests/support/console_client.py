@@ -38,6 +38,7 @@ from conversations.models import (
     WebhookEndpoint,
     Worker,
 )
+from conversations.question_models import Question
 from conversations.statuses import TurnStatus
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey, LegalHold
@@ -155,6 +156,18 @@ def make_rows(number: int) -> None:
             proposed=HOSTILE,
             reason=HOSTILE,
             decided_by=HOSTILE,
+            expires_at=timezone.now(),
+        )
+        Question.objects.create(
+            conversation=conversation,
+            turn_id=turn.pk,
+            call_id=new_id(),
+            owner_id=owner.pk,
+            agent=HOSTILE,
+            text=HOSTILE,
+            options=[HOSTILE],
+            answer=HOSTILE,
+            answered_by=HOSTILE,
             expires_at=timezone.now(),
         )
         Compaction.objects.create(

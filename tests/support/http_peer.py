@@ -17,13 +17,15 @@ Answer = tuple[int, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """A request. ``path``: unquoted part by part; ``headers``: names in lower case; ``said``: the JSON of its body."""
+    """A request. ``path``: unquoted part by part; ``headers``: names in lower case; ``said``: the JSON of its body, if
+    it is JSON; ``raw``: its bytes."""
 
     method: str
     path: tuple[str, ...]
     query: dict[str, str]
     headers: dict[str, str]
     said: Any
+    raw: bytes = b""
 
 
 class HttpPeer:
@@ -85,7 +87,8 @@ class HttpPeer:
                     path=tuple(unquote(part) for part in parts.path.split("/") if part),
                     query={name: values[0] for name, values in parse_qs(parts.query).items()},
                     headers={name.lower(): value for name, value in self.headers.items()},
-                    said=json.loads(body) if body else None,
+                    said=json.loads(body) if body and "json" in self.headers.get("content-type", "json") else None,
+                    raw=body,
                 )
                 says = peer.take(asked)
                 if says.resets:

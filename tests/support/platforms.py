@@ -30,6 +30,7 @@ class WebhookProgram:
     """A program that speaks to an agent by the signed webhook."""
 
     kind = "webhook"
+    tells_duplicates = True
 
     def __init__(self, settings: Any) -> None:
         self.receiver = Receiver()

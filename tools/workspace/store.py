@@ -384,6 +384,16 @@ def read_file(folder: int, parts: Parts) -> bytes:
     return content
 
 
+def file_of(*, agent: str, owner_id: int, path: str) -> bytes:
+    """The content of a file in an agent's workspace, for a tool of an upper layer that has FS_READ. Raises
+    :class:`PathRefused` and :class:`Full`."""
+    try:
+        with open_workspace(agent=agent, owner_id=owner_id) as workspace:
+            return read_file(workspace.files, beneath.parts_of(path))
+    except FileNotFoundError:
+        raise PathRefused(f"There is no {path!r}. list_dir tells what there is.") from None
+
+
 def entries_of(folder: int, parts: Parts) -> list[Entry]:
     """What an open folder holds, by name; ``parts``: where it is."""
     found = []

@@ -43,12 +43,14 @@ class MatrixServer(HttpPeer):
                 return 200, {"room_id": room}
             case ("rooms", _, "joined_members"):
                 return 200, {"joined": {f"@{number}:example.org": {} for number in range(self.members)}}
-            case ("rooms", room, "send", "m.room.message", transaction):
+            case ("rooms", room, "send", "m.room.message" | "m.reaction", transaction):
                 assert asked.method == "PUT"
                 self.by_transaction.setdefault(transaction, {"room": room, **asked.said})
                 return 200, {"event_id": f"$sent-{list(self.by_transaction).index(transaction)}"}
             case ("media", "download", "example.org", media):
                 return self.file(media)
+        if asked.path == ("_matrix", "media", "v3", "upload"):
+            return 200, {"content_uri": f"mxc://example.org/{asked.query['filename']}"}
         return 404, {"errcode": "M_UNRECOGNIZED", "error": "Unrecognized request"}
 
     def _sync(self, since: int) -> dict[str, Any]:
@@ -71,6 +73,23 @@ class MatrixServer(HttpPeer):
             for room, sender in self.invited.items()
         }
         return {"next_batch": f"s{len(self.events)}", "rooms": {"join": rooms, "invite": invited}}
+
+    def did(self) -> list[tuple[str, str, str]]:
+        """What was done to messages: what, to which, and with what."""
+        found = []
+        for each in self.by_transaction.values():
+            relation = each.get("m.relates_to", {})
+            match relation.get("rel_type"):
+                case "m.replace":
+                    found.append(("edit", relation["event_id"], each["m.new_content"]["body"]))
+                case "m.annotation":
+                    found.append(("react", relation["event_id"], relation["key"]))
+        return found
+
+    def files_sent(self) -> list[bytes]:
+        shown = [each["url"] for each in self.by_transaction.values() if each.get("msgtype") == "m.file"]
+        assert shown == ["mxc://example.org/may.txt"]
+        return [each.raw for each in self.asked if each.path[-1] == "upload"]
 
     def is_sent(self, asked: Asked) -> bool:
         return "send" in asked.path
@@ -120,7 +139,7 @@ class MatrixServer(HttpPeer):
     def sent(self) -> list[Sent]:
         found = []
         for each in self.asked:
-            if self.is_sent(each):
+            if self.is_sent(each) and "body" in each.said:
                 relation = each.said.get("m.relates_to", {})
                 is_thread = relation.get("rel_type") == "m.thread"
                 found.append(

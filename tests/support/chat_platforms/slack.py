@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlencode
 
 from django.test import Client
 
@@ -32,12 +33,28 @@ class SlackServer(HttpPeer):
         return make_channel(owner, self.kind, given, **values)
 
     def respond(self, asked: Asked) -> Answer:
+        if asked.path[0] == "upload":  # whose address is a secret of its own
+            assert "authorization" not in asked.headers
+            return 200, b"OK"
         if asked.headers.get("authorization") != f"Bearer {SECRETS[TOKEN]}":
             return 200, {"ok": False, "error": "invalid_auth"}
         if asked.path[0] == "files":
             return self.file(asked.path[-1])
         if asked.path == ("api", "chat.postMessage"):
             return 200, {"ok": True, "channel": asked.said["channel"], "ts": f"1700000000.{len(self.sent):06}"}
+        match asked.path[-1]:
+            case "chat.update":
+                assert not any(each["type"] == "actions" for each in asked.said["blocks"])
+                return 200, {"ok": True, "ts": asked.said["ts"]}
+            case "reactions.add":
+                return 200, {"ok": asked.said["name"] == "thumbsup", "error": "invalid_name"}
+            case "files.getUploadURLExternal":
+                said = parse_qs(asked.raw.decode())
+                assert (said["filename"], int(said["length"][0]) > 0) == (["may.txt"], True)
+                return 200, {"ok": True, "upload_url": f"{self.url}/upload/v1/F1", "file_id": "F1"}
+            case "files.completeUploadExternal":
+                is_whole = asked.said["files"] == [{"id": "F1", "title": "may.txt"}] and self.called("F1")
+                return 200, {"ok": bool(is_whole), "error": "file_not_found"}
         return 200, {"ok": False, "error": "unknown_method"}
 
     def is_sent(self, asked: Asked) -> bool:
@@ -50,6 +67,36 @@ class SlackServer(HttpPeer):
         signed = hmac.new(key.encode(), b"v0:" + stamp.encode() + b":" + body, hashlib.sha256).hexdigest()
         headers = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": f"v0={signed}"}
         return Client().post("/channels/shop/webhook", body, content_type="application/json", headers=headers)
+
+    def shown_buttons(self) -> list[str]:
+        """What the buttons of the last message give back."""
+        actions = self.called("chat.postMessage")[-1].said["blocks"][-1]
+        assert actions["type"] == "actions"
+        return [each["value"] for each in actions["elements"]]
+
+    def presses(self, value: str, *, sender: str = "anna") -> None:
+        where = {"type": "message", "channel_id": "42", "message_ts": "1700000000.000001"}
+        action = {"type": "button", "action_id": "choice-0", "value": value, "action_ts": f"{len(self.events)}"}
+        said = {"type": "block_actions", "user": {"id": sender}, "container": where, "actions": [action]}
+        self.events.append(said)
+        body, stamp = urlencode({"payload": json.dumps(said)}).encode(), str(int(time.time()))
+        key = SECRETS["CHANNEL_SECRET_SIGNING"]
+        signed = hmac.new(key.encode(), b"v0:" + stamp.encode() + b":" + body, hashlib.sha256).hexdigest()
+        headers = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": f"v0={signed}"}
+        form = "application/x-www-form-urlencoded"
+        answer = Client().post("/channels/shop/webhook", body, content_type=form, headers=headers)
+        assert answer.status_code == 200, answer.content
+
+    def did(self) -> list[tuple[str, str, str]]:
+        """What was done to messages: what, to which, and with what."""
+        edits = [("edit", each.said["ts"], each.said["text"]) for each in self.called("chat.update")]
+        return edits + [("react", e.said["timestamp"], e.said["name"]) for e in self.called("reactions.add")]
+
+    def files_sent(self) -> list[bytes]:
+        return [each.raw for each in self.called("F1")]
+
+    def called(self, method: str) -> list[Asked]:
+        return [each for each in self.asked if each.path[-1] == method]
 
     def _tell(self, event: Mapping[str, Any], **signing: Any) -> None:
         told = {"type": "event_callback", "event_id": f"Ev{len(self.events)}", "event": event}

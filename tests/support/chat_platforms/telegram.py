@@ -44,6 +44,15 @@ class TelegramServer(HttpPeer):
                 if why := _why_not(asked.said["text"], asked.said.get("parse_mode", "")):
                     return 400, {"ok": False, "error_code": 400, "description": f"Bad Request: {why}"}
                 return 200, {"ok": True, "result": {"message_id": len(self.sent)}}
+            case "editMessageText" | "setMessageReaction":
+                is_there = isinstance(asked.said["message_id"], int)
+                words = "Bad Request: message to edit not found"
+                return (200, {"ok": True}) if is_there else (400, {"ok": False, "description": words})
+            case "sendDocument":
+                assert b'name="document"; filename=' in asked.raw
+                return 200, {"ok": True, "result": {"message_id": 70}}
+            case "answerCallbackQuery":
+                return 200, {"ok": True, "result": asked.said["callback_query_id"] == "query-1"}
         return 404, {"ok": False, "error_code": 404, "description": "Not Found"}
 
     def is_sent(self, asked: Asked) -> bool:
@@ -60,6 +69,30 @@ class TelegramServer(HttpPeer):
 
     def tells(self, text: str, *, sender: str = "anna", chat: str = "42", **more: Any) -> None:
         self._tell(None, message=self.message_of(text, sender, chat, **more))
+
+    def shown_buttons(self) -> list[str]:
+        """What the buttons of the last message give back."""
+        rows = self.called("sendMessage")[-1].said["reply_markup"]["inline_keyboard"]
+        assert all(len(each["callback_data"].encode()) <= 64 for row in rows for each in row)
+        return [each["callback_data"] for row in rows for each in row]
+
+    def presses(self, value: str, *, sender: str = "anna") -> None:
+        message = {"message_id": 1, "chat": {"id": "42", "type": "private"}}
+        person = {"id": sender, "is_bot": False, "first_name": "Anna"}
+        self._tell(None, callback_query={"id": "query-1", "from": person, "message": message, "data": value})
+
+    def did(self) -> list[tuple[str, str, str]]:
+        """What was done to messages: what, to which, and with what."""
+        edits = [("edit", str(e.said["message_id"]), e.said["text"]) for e in self.called("editMessageText")]
+        assert not any("reply_markup" in each.said for each in self.called("editMessageText"))
+        reacted = self.called("setMessageReaction")
+        return edits + [("react", str(e.said["message_id"]), e.said["reaction"][0]["emoji"]) for e in reacted]
+
+    def files_sent(self) -> list[bytes]:
+        return [each.raw for each in self.called("sendDocument")]
+
+    def called(self, method: str) -> list[Asked]:
+        return [each for each in self.asked if each.path[-1] == method]
 
     def tells_in_a_group(self, text: str, *, called: bool) -> None:
         marks = [{"type": "mention", "offset": 0, "length": 10}]

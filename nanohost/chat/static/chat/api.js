@@ -53,7 +53,7 @@ export function newId() {
 
 const EVENTS = [
   ..."turn.queued turn.started reasoning.delta message.delta message.reset tool.started tool.finished".split(" "),
-  ..."approval.requested approval.decided turn.completed turn.failed turn.cancelled turn.reset".split(" "),
+  ..."approval.requested approval.decided question.asked question.answered turn.completed turn.failed turn.cancelled turn.reset".split(" "),
 ];
 const LAST = ["turn.completed", "turn.failed", "turn.cancelled"];
 
