@@ -159,7 +159,12 @@ def test_who_may_decides_in_the_chat_and_nobody_else(program, deciders, tool_set
     yes, no = (each["value"] for each in notice["options"])
     assert "append_line" in notice["text"]
     assert all(len(each.encode()) <= 64 for each in (yes, no))
-    press(program, yes, "anna", "e-2")  # no user who may
+    press(program, yes, "anna", "e-2")  # no user
+    bert = Sender.objects.get(sender_id="bert").owner
+    may = list(bert.user_permissions.all())
+    bert.user_permissions.clear()
+    press(program, yes, "bert", "e-21")  # a user who may not
+    bert.user_permissions.set(may)
     Sender.objects.filter(sender_id="carl").update(state=SenderState.BLOCKED)
     press(program, yes, "carl", "e-3")
     Channel.objects.update(approvals=False)
