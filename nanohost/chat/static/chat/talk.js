@@ -387,7 +387,7 @@ function happened(turnId, turn, name, data) {
   else if (name === "tool.started") calls.set(data.callId, { ...data, status: "RUNNING" });
   else if (name === "tool.finished") calls.set(data.callId, { ...calls.get(data.callId), ...data });
   else if (name === "approval.requested") consent(node, data);
-  else if (name === "question.asked") asked(node, data);
+  else if (name === "question.asked") question(node, data);
   else if (name === "question.answered") node.querySelector(`[data-question="${data.questionId}"]`)?.remove();
   else if (name === "approval.decided") node.querySelector(`[data-approval="${data.approvalId}"]`)?.remove();
   else if (name.startsWith("turn.") && name !== "turn.queued") return ended(turnId, name, data);
@@ -454,7 +454,7 @@ function consent(node, { approvalId, toolName, rule, arguments: given, expiresAt
   node.append(card);
 }
 
-function asked(node, { questionId, text, options, expiresAt, isInChat }) {
+function question(node, { questionId, text, options, expiresAt, isInChat }) {
   if (node.querySelector(`[data-question="${questionId}"]`)) return;
   const card = make("div", { className: "approval", data: { question: questionId } }, make("p", { text, dir: "auto" }));
   const status = make("p", { className: "status", text: `The agent waits until ${local(expiresAt)}.` });
