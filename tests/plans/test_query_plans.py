@@ -2135,7 +2135,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
         *("caller.is_open", "caller.is_repeated"),
-        *("spawned.deferred_in", "spawned.tell_at_once"),
+        *("spawned.deferred_in", "spawned.tell_at_once", "spawned.call_in", "spawned.hops_in"),
     }
     # The route GET turns/{} is nothing else.
     elsewhere = {
@@ -2144,6 +2144,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         # Rows by their keys, and a message to a chat.
         *("calls.suspend", "outgoing.put_question", "outgoing.reword", "questions.withdraw", "questions.is_for"),
         *("outgoing.edit", "outgoing.react", "outgoing.send_file", "outgoing.tell", "outgoing.going_on"),
+        *("outgoing.names_of_chats", "spawned.reported_on", "from_channels.take_held"),
         "announcements.approval",
         "answers.turns_as_json",
         "answers.success_of",

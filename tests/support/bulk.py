@@ -20,7 +20,8 @@ _TABLES = (
     *(
         "conversations_attachmentuse",
         "conversations_attachment",
-        *("conversations_channelevent", "conversations_delivery", "conversations_question"),
+        *("conversations_channelevent", "conversations_outgoingfile", "conversations_delivery"),
+        "conversations_question",
         "conversations_webhookendpoint",
         "conversations_latermessage",
         "conversations_compaction",
