@@ -17,6 +17,9 @@ FILE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 # Of the request, where it came over HTTP.
 HEADERS: dict[str, str] = {}
 
+# Of one dot.
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 
@@ -110,6 +113,16 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
                 text = call(asked["params"]["name"], asked["params"]["arguments"]["text"])
             except OSError as error:
                 return {"content": [{"type": "text", "text": f"{error.strerror}"}], "isError": True}
+            if MODE == "progress":
+                token = asked["params"]["_meta"]["progressToken"]
+                for done in (1, 2):
+                    told = {"progressToken": token, "progress": done, "total": 2, "message": f"looked at {done}"}
+                    say({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
+            if MODE == "pictures":
+                pictures = [
+                    {"type": "image", "mimeType": "image/png", "data": each} for each in (PICTURE, PICTURE, "AA!")
+                ]
+                return {"content": [{"type": "text", "text": text}, *pictures]}
             if MODE == "more":
                 image = {"type": "image", "mimeType": "image/png", "data": "AAAA" * 1000}
                 return {"content": [{"type": "text", "text": text}, image], "structuredContent": {"said": text}}
@@ -136,6 +149,11 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "id" not in asked:
+            if MODE == "waits" and asked["method"] == "notifications/cancelled":
+                mark(f"cancelled {asked['params']['requestId']}")
+            continue
+        if MODE == "waits" and asked["method"] == "tools/call":
+            mark(f"called {asked['id']}")
             continue
         if MODE == "storm":
             for _ in range(1_000):

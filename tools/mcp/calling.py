@@ -2,11 +2,12 @@
 
 from django.db import close_old_connections
 
+from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
 from tools import calls
 from tools.calls import Outcome
 from tools.errors import CallLost
-from tools.mcp import catalogue, keeping
+from tools.mcp import catalogue, keeping, pictures
 from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer
 from tools.models import CallStatus
@@ -40,6 +41,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
             seconds=admitted.timeout,
             still_wanted=admitted.still_wanted,
             repeatable=admitted.tool.effects == "read",
+            on_progress=_Told(admitted),
         )
     except NotStarted as why:
         server.note_error(str(why))
@@ -49,6 +51,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
     text = storable(str(answer.get("text", "")))
     if answer.get("ok"):
         server.note_success()
+        text += pictures.keep(answer.get("pictures") or (), server=server.name, call=admitted.call)
         return Outcome(status=CallStatus.SUCCESS, result=cap(text, admitted.output_bytes))
     rule = str(answer.get("rule", "output"))
     if rule == "changed":
@@ -62,6 +65,18 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
         if admitted.tool.effects == "write":
             return Outcome(status=CallStatus.UNKNOWN, result=f"{calls.UNKNOWN_RESULT} ({text})", rule=rule)
     return Outcome(status=CallStatus.FAILED, result=f"FAILED: {cap(text, admitted.output_bytes)}", rule=rule)
+
+
+class _Told:
+    """Tells what a server says while it works, as the output of a program is told."""
+
+    def __init__(self, admitted: AdmittedCall) -> None:
+        self._tell, self._at = admitted.on_output, 0
+
+    def __call__(self, line: str) -> None:
+        text = redact(storable(line))
+        self._tell(self._at, text)
+        self._at += len(text)
 
 
 def _failed(rule: str, text: str) -> Outcome:

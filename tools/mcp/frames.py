@@ -16,6 +16,11 @@ def packed(message: dict[str, Any]) -> bytes:
     return LENGTH.pack(len(payload)) + payload
 
 
+def size_of(received: bytes | bytearray) -> int:
+    """Bytes of the first frame, which has been received in whole."""
+    return LENGTH.size + int(LENGTH.unpack_from(received)[0])
+
+
 def unpacked(received: bytes | bytearray) -> dict[str, Any] | None:
     """The message that was received, or None while some of it is still to come; raises ValueError for what is none."""
     if len(received) < LENGTH.size:

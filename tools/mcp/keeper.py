@@ -16,7 +16,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -35,6 +35,10 @@ START_SECONDS = 30.0
 MOST_BACKOFF_SECONDS = 60.0
 # How often a server that says that its tools have changed is asked which it has.
 RELIST_SECONDS = 1.0
+# Of a call's progress, so much is told at once, and then once a second; and so many characters of a message.
+PROGRESS_AT_ONCE, PROGRESS_SECONDS, PROGRESS_CHARS = 50, 1.0, 300
+# Of one result, so many pictures, and so many characters of base64 for all of them, are handed on.
+MOST_PICTURES, MOST_PICTURE_CHARS = 4, 6 << 20
 # Characters of each end of a result; the worker cuts it further.
 _ENDS = 1 << 18
 
@@ -216,8 +220,8 @@ class Keeper:
             session.task.cancel()
         await asyncio.gather(session.task, return_exceptions=True)
 
-    async def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What is said to one request."""
+    async def answer(self, asked: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+        """What is said to one request. ``tell`` is told how far its call is, in words."""
         try:
             session = await self.session(asked["server"])
             if asked["ask"] == "list":
@@ -236,15 +240,15 @@ class Keeper:
             }
         session.calls += 1
         try:
-            return await self._call(session, asked)
+            return await self._call(session, asked, tell)
         finally:
             session.calls -= 1
             session.used = time.monotonic()
 
-    async def _call(self, session: Session, asked: dict[str, Any]) -> dict[str, Any]:
+    async def _call(self, session: Session, asked: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
         sent = Sent()
         sending.set(sent)  # the task below has it as well, and what posts its message over HTTP
-        call = asyncio.create_task(_ask(session, asked))
+        call = asyncio.create_task(_ask(session, asked, _Progress(tell)))
         try:
             answer = await self._answer_of(session, call, asked["seconds"])
         finally:
@@ -281,7 +285,23 @@ class Keeper:
             return {"ok": False, "rule": session.program.rule, "text": session.program.why or "its server ended"}
 
 
-async def _ask(session: Session, asked: dict[str, Any]) -> dict[str, Any]:
+class _Progress:
+    """Tells how far a call is, as often as somebody can follow."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._told, self._last = tell, 0, 0.0
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        now = time.monotonic()
+        if self._told >= PROGRESS_AT_ONCE and now - self._last < PROGRESS_SECONDS:
+            return
+        self._told, self._last = self._told + 1, now
+        done = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+        words = " ".join((message or "")[:PROGRESS_CHARS].split())
+        self._tell(f"[progress {done}]{f' {words}' if words else ''}\n")
+
+
+async def _ask(session: Session, asked: dict[str, Any], progress: _Progress) -> dict[str, Any]:
     """Have a tool called, or what stands for one of ours, and its result as text."""
     assert session.client
     send, name, given = session.client.session.send_request, asked["tool"], asked["arguments"]
@@ -311,7 +331,7 @@ async def _ask(session: Session, asked: dict[str, Any]) -> dict[str, Any]:
                 "text": _cut("\n".join(f"{each.role}: {_part(each.content)}" for each in prompt.messages)),
             }
     request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=given))
-    return _result(await send(request, types.CallToolResult, **limit))
+    return _result(await send(request, types.CallToolResult, progress_callback=progress, **limit))
 
 
 def _listed(rows: Iterable[tuple[str | None, ...]], cursor: str | None) -> dict[str, Any]:
@@ -326,7 +346,20 @@ def _result(result: types.CallToolResult) -> dict[str, Any]:
     if (given := result.structured_content) is not None and given not in map(_parsed, parts):
         parts.append(json.dumps(given, ensure_ascii=False))
     text = _cut("\n".join(parts))
-    return {"ok": False, "rule": "raised", "text": text} if result.is_error else {"ok": True, "text": text}
+    if result.is_error:
+        return {"ok": False, "rule": "raised", "text": text}
+    return {"ok": True, "text": text, "pictures": _pictures(result)}
+
+
+def _pictures(result: types.CallToolResult) -> list[str]:
+    """The first of its pictures, in base64, as many as there is room for."""
+    found: list[str] = []
+    room = MOST_PICTURE_CHARS
+    for each in result.content:
+        if isinstance(each, types.ImageContent) and len(found) < MOST_PICTURES and len(each.data) <= room:
+            found.append(each.data)
+            room -= len(each.data)
+    return found
 
 
 def _parsed(text: str) -> Any:
@@ -381,7 +414,7 @@ async def _serve(keeper: Keeper, connection: socket.socket) -> None:
     try:
         (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         asked = json.loads(await reader.readexactly(size))
-        answer = asyncio.create_task(keeper.answer(asked))
+        answer = asyncio.create_task(keeper.answer(asked, lambda text: writer.write(packed({"progress": text}))))
         try:
             await _first(answer, reader.read(1))
             if answer.done():

@@ -20,7 +20,7 @@ from nanohost.lib import env
 from nanohost.lib.redaction import remember
 from tools.errors import Interrupted
 from tools.mcp.errors import NotStarted
-from tools.mcp.frames import packed, unpacked
+from tools.mcp.frames import packed, size_of, unpacked
 from tools.mcp.models import IMPORTED, SECRET_NAME, McpServer, Transport
 from tools.outbound import urls
 from tools.sandbox import modes
@@ -48,9 +48,16 @@ class Keeper:
         self._stop_at = 0.0
 
     def ask(
-        self, request: dict[str, Any], *, seconds: float, still_wanted: Callable[[], bool], repeatable: bool
+        self,
+        request: dict[str, Any],
+        *,
+        seconds: float,
+        still_wanted: Callable[[], bool],
+        repeatable: bool,
+        on_progress: Callable[[str], None] = lambda text: None,
     ) -> dict[str, Any] | None:
         """The answer, as the keeper gives it; None if nobody wants it any more. ``seconds``: of the call itself.
+        ``on_progress`` is told of each line that says how far it is.
 
         Raises :class:`tools.errors.Interrupted` at a shutdown, for what may be asked again.
         """
@@ -88,7 +95,7 @@ class Keeper:
                     return _failed("crashed", "the process that talks to MCP servers ended")
                 received += chunk
                 try:
-                    answer = unpacked(received)
+                    answer = _answer(received, on_progress)
                 except (ValueError, RecursionError):
                     return _failed("output", "the process that talks to MCP servers answered what is no answer")
                 if answer is not None:
@@ -155,6 +162,16 @@ class Keeper:
                 pass_fds=[theirs.fileno()],
             )
         return self._control
+
+
+def _answer(received: bytearray, on_progress: Callable[[str], None]) -> dict[str, Any] | None:
+    """The answer, if all of it was received; what comes before it is told, and taken away."""
+    while (message := unpacked(received)) is not None:
+        if "progress" not in message:
+            return message
+        on_progress(str(message["progress"]))
+        del received[: size_of(received)]
+    return None
 
 
 @cache

@@ -15,8 +15,12 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
+from tools.sandbox import cgroup
+
 # Bytes of a message. A result is cut to much less; what is longer is taken for a flood, and ends the server.
 MOST_LINE = 8 << 20
+# Twice of what the launcher allows where its bound counts.
+MOST_PROCESSES = 256
 # Lines that are no messages: some programs log there; one that does nothing else is ended.
 MOST_GARBAGE = 1_000
 _STDERR_KEPT = 2_000
@@ -34,9 +38,16 @@ class Program:
 
     @asynccontextmanager
     async def run(self, spec: dict[str, Any]) -> AsyncIterator[Any]:
-        """Start it; gives the two streams that mcp's client talks over."""
+        """Start it; gives the two streams that mcp's client talks over. It and all that it starts are as many processes
+        as a server may have, also where the host runs as root."""
+        with cgroup.bounded(MOST_PROCESSES, spec["command"]) as command:
+            async with self._started(command, spec) as streams:
+                yield streams
+
+    @asynccontextmanager
+    async def _started(self, command: list[str], spec: dict[str, Any]) -> AsyncIterator[Any]:
         process = await asyncio.create_subprocess_exec(
-            *spec["command"],
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

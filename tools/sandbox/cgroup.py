@@ -7,6 +7,7 @@ below its own; elsewhere the limit of the user holds, and none is made.
 
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -14,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 _NAME = "nanohost-command-"
+# An empty one that is older is nobody's any more.
+_LEFT_SECONDS = 60
 
 
 @contextmanager
@@ -38,7 +41,8 @@ def _made(processes: int) -> Path | None:
         return None
     for left in parent.glob(f"{_NAME}*"):
         with suppress(OSError):  # it is in use
-            left.rmdir()
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:  # else its program may be about to enter it
+                left.rmdir()
     folder = parent / f"{_NAME}{secrets.token_hex(8)}"
     try:
         folder.mkdir()

@@ -1,5 +1,6 @@
 """Tools of MCP servers: called through the gate, pinned, and kept within bounds, whatever their server does."""
 
+import base64
 import json
 import os
 import random
@@ -12,13 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from django.db import transaction
 
-from tests.support.tool_calls import ask, run
+from tests.support import mcp_server
+from tests.support.tool_calls import EVERY_TOOL, ask, run, run_in_thread
+from tests.support.wait import wait_until
 from tools import gate, registry
 from tools.mcp import catalogue, keeping
 from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer, McpTool
-from tools.models import CallStatus, ToolSetting
+from tools.models import CallStatus, ToolCall, ToolSetting
+from tools.sandbox import cgroup
+from tools.workspace import beneath, people
+from tools.workspace.store import open_workspace
 
 SCRIPT = str(Path(__file__).parents[2] / "support" / "mcp_server.py")
 
@@ -260,6 +267,78 @@ def test_a_server_that_dies_in_mid_call_leaves_the_call_unknown_and_is_started_a
     assert run(ask("mcp_ours_echo", text="a")).status == CallStatus.SUCCESS
     lines = marks.read_text().splitlines()
     assert (lines.count("once"), len([line for line in lines if line.startswith("pid")])) == (1, 2)
+
+
+def test_progress_is_told_while_the_call_runs():
+    catalogue.refresh(server("progress"))
+    allow("mcp_ours_echo")
+    told, asked = [], ask("mcp_ours_echo", text="a")
+    gate.run(
+        asked.pk,
+        agent_tools=lambda call: EVERY_TOOL,
+        worker="worker-1",
+        on_start=lambda call: None,
+        then=lambda call: None,
+        on_output=lambda call, at, text: told.append((at, text)),
+    )
+    first, second = "[progress 1 of 2] looked at 1\n", "[progress 2 of 2] looked at 2\n"
+    assert told == [(0, first), (len(first), second)]
+    assert ToolCall.objects.get(pk=asked.pk).result == "a"
+
+
+def test_a_call_that_nobody_wants_any_more_is_cancelled_at_its_server(bare, tmp_path):
+    marks = tmp_path / "marks"
+    catalogue.refresh(server("waits", marks))
+    allow("mcp_ours_echo")
+    asked = ask("mcp_ours_echo", text="a")
+    running = threading.Thread(target=run_in_thread, args=[asked])
+    running.start()
+    wait_until(lambda: "called" in marks.read_text())
+    with transaction.atomic():
+        gate.end_open([asked.turn_id], rule="cancelled", reason="Cancelled.")
+    running.join(60)
+    number = re.search(r"^called (.*)$", marks.read_text(), re.MULTILINE).group(1)
+    wait_until(lambda: f"cancelled {number}\n" in marks.read_text())
+
+
+@pytest.mark.skipif(bool(beneath.why_missing()), reason=beneath.why_missing())
+def test_pictures_are_kept_as_files_that_nobody_trusts(settings, tmp_path, owner):
+    settings.WORKSPACES_DIR = tmp_path / "workspaces"
+    catalogue.refresh(server("pictures"))
+    allow("mcp_ours_echo")
+    call = run(ask("mcp_ours_echo", text="a", owner_id=owner.pk))
+    kept = re.findall(r"kept in the workspace as (mcp/ours/\w+\.png)\]", call.result)
+    assert (len(kept), len(set(kept)), call.result.count("not kept, it is no base64")) == (2, 1, 1)
+    content = people.read(agent="default", owner_id=owner.pk, path=kept[0])
+    assert content == base64.b64decode(mcp_server.PICTURE)
+    with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+        assert not workspace.is_trusted(kept[0], content)
+        workspace.delete(kept[0])
+    settings.WORKSPACE_MAX_BYTES = 10
+    assert "not kept: The workspace is full" in run(ask("mcp_ours_echo", text="a", owner_id=owner.pk)).result
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="for other users than root, RLIMIT_NPROC holds")
+def test_the_kernel_bounds_the_processes_of_a_server(good):
+    allow("mcp_ours_echo")
+    assert run(ask("mcp_ours_echo", text="a")).result == "a"
+    with cgroup.bounded(8, ["true"]) as program:
+        if program == ["true"]:
+            pytest.skip("NOT TRIED: this machine lets nobody make a control group")
+    groups = [each.parent for each in cgroup.ROOT.rglob("nanohost-command-*/cgroup.procs") if _serves(each)]
+    # Servers of other tests are still warm.
+    assert {(each / "pids.max").read_text().strip() for each in groups} == {"256"}
+
+
+def _serves(file):
+    """Whether a control group has a process of a server of the keeper that this test's process has started."""
+    with suppress(OSError):
+        return str(keeping.keeper().pid) in map(_parent, file.read_text().split())
+    return False
+
+
+def _parent(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
 
 def test_servers_that_are_killed_end_each_call_with_its_effect_at_most_once(bare, tmp_path):
