@@ -45,6 +45,7 @@ def background_of(
     profile: Mapping[str, Any],
     *,
     key: str,
+    owner_id: int | None,
     memory: str,
     notes: str,
     summary: str,
@@ -56,7 +57,8 @@ def background_of(
     """What a model is told before the history. ``profile``: of a version of the agent. ``key``: the conversation's. Of
     one that is there for a request only nothing is told: the next request has another, and prompts are to begin
     alike."""
-    shelf = skills.shelf() if skills.TOOL in tools else skills.Shelf()
+    may_read = skills.TOOL in tools
+    shelf = skills.shelf(agent=profile["name"], owner_id=owner_id) if may_read else skills.Shelf()
     channel, _, chat = ("" if is_transient else key).partition(":")
     return Background(
         system_prompt=profile["system_prompt"],
@@ -109,6 +111,7 @@ def background(context: StepContext) -> Background:
     return background_of(
         {"name": agent.name, "system_prompt": agent.system_prompt, "documents": agent.documents},
         key=claim.key,
+        owner_id=claim.owner_id,
         memory=context.memory,
         notes=context.notes,
         summary=stored.summary,
@@ -417,7 +420,7 @@ def build_again(conversation: Conversation, model: str, kept: dict[str, Any], *,
         doubts.append("a pinned message is gone")
     told: dict[str, Any] = {"memory": memory, "notes": notes, "summary": summary, "pinned": pinned}
     told |= {"options": asked_with, "is_transient": is_transient}
-    background = background_of(profile, key=conversation.key, tools=names, **told)
+    background = background_of(profile, key=conversation.key, owner_id=conversation.owner_id, tools=names, **told)
     said = said_between(conversation.pk, kept["first"], kept["last"], is_stamped=not is_transient)
     form, again = None, []
     if "schema" in kept:

@@ -37,6 +37,7 @@ def estimated(asked: Asked, transcript: list[ChatMessage], *, instructions: str,
     background = background_of(
         {"name": agent.name, "system_prompt": agent.system_prompt, "documents": agent.documents},
         key="",
+        owner_id=owner_id,
         memory=known.content,
         notes=known.notes,
         summary="",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tools.registry import Caller, tool
+from tools.registry import Caller, Untrusted, tool
 from tools.skills.shelf import file_of
 from tools.workspace import text
 
@@ -19,7 +19,8 @@ def read_skill(caller: Caller, name: str, path: str = "SKILL.md", offset: Annota
         offset: The first line, counted from 1.
     """
     try:
-        content = file_of(name, path)
+        content, trusted = file_of(name, path, agent=caller.agent, owner_id=caller.owner_id)
     except FileNotFoundError:
         raise ValueError(f"The skill {name} has no file {path!r}.") from None
-    return text.shown(text.decoded(content), offset=offset, limit=1000)
+    shown = text.shown(text.decoded(content), offset=offset, limit=1000)
+    return shown if trusted else Untrusted(shown, by=f"a skill of the workspace ({name})")

@@ -63,7 +63,8 @@ def test_a_tool_is_called_with_headers_from_secrets(started, transport, monkeypa
     allow("mcp_ours_echo", "mcp_ours_environment")
     call = run(ask("mcp_ours_echo", text="hello"))
     assert (call.status, call.tainted_by) == (CallStatus.SUCCESS, "the tool mcp_ours_echo")
-    assert call.result == 'hello\n[image: image/png, 3000 bytes]\n{"said": "hello"}'
+    kept = "[picture: not kept, it is no PNG, JPEG, GIF or WebP]"
+    assert call.result == f'hello\n[image: image/png, 3000 bytes]\n{{"said": "hello"}}\n{kept}'
     said = run(ask("mcp_ours_environment", text="")).result
     given = json.loads(said.splitlines()[0])
     assert given["Authorization"] != "Bearer of-the-server-alone-4711"  # it is redacted in what the server says
