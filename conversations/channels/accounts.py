@@ -225,15 +225,23 @@ def refuse(channel: Channel, event: Event) -> None:
         Sender.objects.filter(pk__in=too_many).delete()
 
 
-# Of an event, what is kept until its sender is let in; its files are not.
-_HELD = ("external_id", "chat_id", "thread", "sender_id", "sender_name", "message_id", "title", "is_proven")
+# Characters of what somebody has written who asks to be let in.
 MAX_HELD_CHARS = 4000
 
 
 def held_of(event: Event) -> dict[str, Any]:
-    """What is kept of a message of somebody who asks to be let in."""
-    said = {name: value for name, value in vars(event).items() if name in _HELD} | {"text": event.text[:MAX_HELD_CHARS]}
-    return {name: storable(value) if isinstance(value, str) else value for name, value in said.items()}
+    """What is kept of a message of somebody who asks to be let in; its files are not."""
+    return {
+        "external_id": storable(event.external_id),
+        "chat_id": storable(event.chat_id),
+        "thread": storable(event.thread),
+        "sender_id": storable(event.sender_id),
+        "sender_name": storable(event.sender_name),
+        "message_id": storable(event.message_id),
+        "title": storable(event.title),
+        "is_proven": event.is_proven,
+        "text": storable(event.text[:MAX_HELD_CHARS]),
+    }
 
 
 def set_state(sender: Sender, state: SenderState) -> None:
