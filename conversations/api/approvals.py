@@ -123,6 +123,9 @@ def _found(request: Request, approval_id: UUID) -> Approval:
 def _refuse_who_may_no_more(key: ApiKey, approval_id: UUID) -> None:
     """Raise if the key was revoked or narrowed, or its owner lost what let them decide, since the request came."""
     now = ApiKey.objects.active().select_related("owner").filter(pk=key.pk, owner__is_active=True).first()
+    if now and now.is_of_browser and now.owner.is_staff and now.owner.has_perm(DECIDERS):
+        # Such a key has that of its owner's role, and it is stored nowhere.
+        now.scopes, now.agent_names = key.scopes, key.agent_names
     if now is None or Scope.APPROVE not in now.scopes:
         raise NotAuthenticated("This API key was revoked, or may decide no more, since the request was made.")
     if not _decidable(now, now.owner).filter(pk=approval_id).exists():

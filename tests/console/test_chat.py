@@ -164,7 +164,7 @@ def test_a_question_is_answered_in_the_talk(visitor, house):
     say(page, scripted({"call": [asks]}, {"say": "You chose {results}"}))
     expect(page.get_by_text("Which <b>colour</b>?", exact=True)).to_be_visible()
     page.reload()
-    page.get_by_role("button", name="Blue").click()
+    page.get_by_role("button", name="Blue", exact=True).click()
     expect(answers(page).last).to_contain_text('"answer": "Blue"')
     say(page, scripted({"call": [asks]}, {"say": "You chose {results}"}))
     page.get_by_role("textbox", name="Another answer").fill("Green")
