@@ -13,11 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from django.db import transaction
 
 from tests.support import mcp_server
-from tests.support.tool_calls import EVERY_TOOL, ask, run, run_in_thread
-from tests.support.wait import wait_until
+from tests.support.tool_calls import EVERY_TOOL, ask, run
 from tools import gate, registry
 from tools.mcp import catalogue, keeping
 from tools.mcp.errors import NotStarted
@@ -284,21 +282,6 @@ def test_progress_is_told_while_the_call_runs():
     first, second = "[progress 1 of 2] looked at 1\n", "[progress 2 of 2] looked at 2\n"
     assert told == [(0, first), (len(first), second)]
     assert ToolCall.objects.get(pk=asked.pk).result == "a"
-
-
-def test_a_call_that_nobody_wants_any_more_is_cancelled_at_its_server(bare, tmp_path):
-    marks = tmp_path / "marks"
-    catalogue.refresh(server("waits", marks))
-    allow("mcp_ours_echo")
-    asked = ask("mcp_ours_echo", text="a")
-    running = threading.Thread(target=run_in_thread, args=[asked])
-    running.start()
-    wait_until(lambda: "called" in marks.read_text())
-    with transaction.atomic():
-        gate.end_open([asked.turn_id], rule="cancelled", reason="Cancelled.")
-    running.join(60)
-    number = re.search(r"^called (.*)$", marks.read_text(), re.MULTILINE).group(1)
-    wait_until(lambda: f"cancelled {number}\n" in marks.read_text())
 
 
 @pytest.mark.skipif(bool(beneath.why_missing()), reason=beneath.why_missing())
