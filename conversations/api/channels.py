@@ -1,5 +1,7 @@
 """The door of channels: ``POST /channels/<name>/webhook``, signed by the platform; with GET some make sure of it."""
 
+from http import HTTPStatus
+
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
@@ -36,7 +38,8 @@ def webhook(request: HttpRequest, name: str) -> HttpResponse:
     # A form is a button of Slack's, which takes nothing but 200 for a yes.
     is_form = request.content_type == "application/x-www-form-urlencoded"
     status = 200 if is_form else platform_of(channel.kind).taken
-    return JsonResponse({"taken": taken.taken, "known": taken.known, "refused": taken.refused}, status=status)
+    told = {"taken": taken.taken, "known": taken.known, "refused": taken.refused}
+    return JsonResponse(told if status == HTTPStatus.ACCEPTED or is_form else {}, status=status)
 
 
 def _confirmed(channel: Channel, request: HttpRequest) -> HttpResponse:

@@ -173,7 +173,7 @@ class OutgoingMessage:
 class Platform(ABC):
     """How a platform is spoken to, by one account. It knows no database: its methods are given all they need. One that
     sends requests has :meth:`parse`, one that has to be asked has :meth:`ask`. ``taken``: the status that a request is
-    answered with that was taken in."""
+    answered with that was taken in; with 202 goes how much of it was."""
 
     kind: ClassVar[str]
     title: ClassVar[str]

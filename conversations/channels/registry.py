@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 
 from conversations.channels.base import Platform
 from conversations.channels.discord import Discord
+from conversations.channels.feishu import Feishu
 from conversations.channels.mail import Mail
 from conversations.channels.matrix import Matrix
 from conversations.channels.slack import Slack
@@ -15,7 +16,7 @@ from conversations.channels.whatsapp import WhatsApp
 
 GROUP = "nanohost.channels"
 
-OWN: tuple[type[Platform], ...] = (Webhook, Telegram, Slack, Matrix, Mail, Discord, WhatsApp)
+OWN: tuple[type[Platform], ...] = (Webhook, Telegram, Slack, Matrix, Mail, Discord, WhatsApp, Feishu)
 
 
 class NoSuchPlatform(Exception):

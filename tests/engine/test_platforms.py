@@ -26,6 +26,7 @@ from tests.support.chat_platforms import (
     PEERS,
     SECRETS,
     DiscordServer,
+    FeishuServer,
     MailHouse,
     MatrixServer,
     SlackServer,
@@ -35,6 +36,7 @@ from tests.support.chat_platforms import (
     make_channel,
 )
 from tests.support.delivering import deliver
+from tests.support.files import picture
 from tests.support.receiver import Says
 from tests.support.tables import rows_of_all_tables
 from tests.support.wait import wait_until
@@ -114,7 +116,7 @@ def test_an_edit_and_a_reaction_are_notes(peer, channel):
 def test_a_file_comes_with_its_message(peer, channel):
     peer.tells_a_file("report.txt", b"The figures")
     message = Message.objects.get()
-    assert message.content == "Read this"
+    assert message.content == ("Read this" if "captions" not in peer.lacks else "")
     assert [file["name"] for file in message.attachments] == ["report.txt"]
 
 
@@ -199,6 +201,7 @@ def test_a_group_wakes_the_agent_by_a_mention_alone(peer, owner):
     assert Turn.objects.count() == 2
 
 
+@able("captions")
 def test_a_message_that_the_host_never_takes_is_told_of_in_the_chat(peer, channel):
     peer.tells_a_file("report.txt", b"The figures", text="/new")  # a command takes no files
     assert not Turn.objects.exists()
@@ -325,6 +328,40 @@ def test_whatsapp_s_errors_say_what_to_do(peer, channel):
     (row,) = deliver(row)
     assert row.status == DeliveryStatus.FAILED
     assert "More than 24 hours" in row.error
+
+
+@only(FeishuServer)
+def test_feishu_s_requests_are_sealed_signed_and_of_these_hours(peer, channel, client):
+    peer.tells("Hello")
+    assert (peer.last.status_code, peer.last.json()) == (200, {})
+    body, token = peer.events[-1], SECRETS["CHANNEL_SECRET_SIGNING"]
+    other = body | {"header": body["header"] | {"token": "another"}}
+    wrong = [peer.post(body, sign="another"), peer.post(body, secret="another"), peer.post(other)]
+    wrong += [peer.post(body, at=-9 * 3600), peer.post(body, at=9 * 3600)]
+    wrong.append(client.post("/channels/shop/webhook", body, content_type="application/json"))
+    assert {each.status_code for each in wrong} == {401}
+    peer.files["img_1"] = picture("JPEG")
+    line = [{"tag": "text", "text": "Look "}, {"tag": "img", "image_key": "img_1"}]
+    peer.tells("", kind="post", content={"title": "A picture", "content": [line]})
+    assert Message.objects.filter(content="A picture\nLook").exists()
+    asked = {"type": "url_verification", "challenge": "c-1", "token": token}
+    assert peer.post(asked, sign="of nobody").json() == {"challenge": "c-1"}
+    assert peer.post(asked | {"token": "another"}).status_code == 401
+    assert Turn.objects.count() == 2
+
+
+@only(FeishuServer)
+def test_feishu_s_token_is_asked_for_again_once_it_counts_no_more(peer, channel):
+    peer.tells("Hello")
+    (row,) = answered()
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    peer.tokens.append("t-of-another-day")
+    (row,) = outgoing.say(Conversation.objects.get(), "<AT id=all></AT> <at id=all></at>")
+    (row,) = deliver(row)
+    assert row.status == DeliveryStatus.QUEUED
+    due_again(row)
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    assert "<at" not in peer.sent[-1].text.lower()
 
 
 @only(MatrixServer)

@@ -108,6 +108,9 @@ class HttpPeer:
             def do_PUT(self) -> None:
                 self.do_POST()
 
+            def do_PATCH(self) -> None:
+                self.do_POST()
+
             def log_message(self, *_: Any) -> None:
                 pass
 

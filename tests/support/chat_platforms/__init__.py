@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.support.chat_platforms.accounts import SECRETS, hear, hear_until, make_channel
 from tests.support.chat_platforms.discord import DiscordServer
+from tests.support.chat_platforms.feishu import FeishuServer
 from tests.support.chat_platforms.mail import MailHouse
 from tests.support.chat_platforms.matrix import MatrixServer
 from tests.support.chat_platforms.slack import SlackServer
@@ -12,12 +13,21 @@ from tests.support.chat_platforms.telegram import TelegramServer
 from tests.support.chat_platforms.whatsapp import WhatsAppServer
 
 # Each says what its platform lacks, and why: those cases are not tried.
-PEERS: Sequence[Any] = (TelegramServer, SlackServer, MatrixServer, MailHouse, DiscordServer, WhatsAppServer)
+PEERS: Sequence[Any] = (
+    TelegramServer,
+    SlackServer,
+    MatrixServer,
+    MailHouse,
+    DiscordServer,
+    WhatsAppServer,
+    FeishuServer,
+)
 
 __all__ = [
     "PEERS",
     "SECRETS",
     "DiscordServer",
+    "FeishuServer",
     "MailHouse",
     "MatrixServer",
     "SlackServer",
