@@ -7,13 +7,12 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
-from conversations.channel_models import Channel
 from conversations.channels import accounts
 from conversations.channels.base import Permanent, Request, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform, platform_of
 from conversations.deliveries.signatures import NoWebhookKey
 from conversations.engine import from_channels
-from nanohost.lib.errors import Problem, Unavailable
+from nanohost.lib.errors import NotFound, Problem, Unavailable
 from nanohost.lib.ids import request_id
 from nanohost.lib.rest import PROBLEM_TYPE, as_problem, problem
 
@@ -24,9 +23,9 @@ def webhook(request: HttpRequest, name: str) -> HttpResponse:
     """Take in what a platform tells, and say so at once; whoever answers it does so by the outbox."""
     identity = request_id(request.headers.get("X-Request-ID", ""))
     try:
-        channel = from_channels.active(name)
         if request.method == "GET":
-            return _confirmed(channel, request)
+            return _confirmed(name, request)
+        channel = from_channels.active(name)
         headers = {key.lower(): value for key, value in request.headers.items()}
         taken = from_channels.take_request(channel, Request(headers=headers, body=request.body), request_id=identity)
     except (NoWebhookKey, NoSuchPlatform, SecretNotSet, Permanent) as error:
@@ -42,8 +41,12 @@ def webhook(request: HttpRequest, name: str) -> HttpResponse:
     return JsonResponse(told if status == HTTPStatus.ACCEPTED or is_form else {}, status=status)
 
 
-def _confirmed(channel: Channel, request: HttpRequest) -> HttpResponse:
-    text = accounts.platform(channel).confirm(request.GET.dict())
+def _confirmed(name: str, request: HttpRequest) -> HttpResponse:
+    """What a platform is told that makes sure of the address; of others nobody learns whether they are there."""
+    try:
+        text = accounts.platform(from_channels.active(name)).confirm(request.GET.dict())
+    except NotFound:
+        text = None
     return HttpResponseNotAllowed(["POST"]) if text is None else HttpResponse(text, content_type="text/plain")
 
 

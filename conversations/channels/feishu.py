@@ -66,9 +66,9 @@ _EMOJI_NAME, _MENTION = re.compile(r"[A-Za-z]{1,40}"), re.compile(r"<(?=/?at\b)"
 _TOO_MANY, _TOKEN, _FOR_NOW = (99991400, 230020, 11232, 11233), (99991661, 99991663, 99991668), (1663, 2200, 230049)
 
 # Tokens of the tenant by who has asked for them, each with when it ends.
-_tokens: dict[str, tuple[str, float]] = {}
+_tenants: dict[str, tuple[str, float]] = {}
 _lock = threading.Lock()
-_MAX_TOKENS = 100
+_MAX_TENANTS = 100
 
 
 class Feishu(Platform):
@@ -262,7 +262,7 @@ class Feishu(Platform):
         number, words = at(said, "code"), text_at(said, "msg", most=300)
         if number in _TOKEN:
             with _lock:
-                _tokens.pop(self._holder(), None)
+                _tenants.pop(self._holder(), None)
             raise Retry(f"It answered {words or number}", status=answer.status)
         if number in _TOO_MANY:
             wait = calls.wait_in(_seconds(answer.headers.get("x-ogw-ratelimit-reset", ""))) or 1.0
@@ -279,7 +279,7 @@ class Feishu(Platform):
         """By the tenant's token, which is asked for and kept until shortly before it ends."""
         holder = self._holder()
         with _lock:
-            token, ends = _tokens.get(holder, ("", 0.0))
+            token, ends = _tenants.get(holder, ("", 0.0))
         if time.monotonic() >= ends:
             asked = {"app_id": self.setting("app_id"), "app_secret": self.secret("app_secret")}
             url = f"{self._server()}/auth/v3/tenant_access_token/internal"
@@ -292,9 +292,9 @@ class Feishu(Platform):
                     f"It gives no token: {text_at(said, 'msg', most=300) or 'app_id or app_secret is wrong'}"
                 )
             with _lock:
-                if len(_tokens) >= _MAX_TOKENS:
-                    _tokens.clear()
-                _tokens[holder] = token, time.monotonic() + lasts - 60
+                if len(_tenants) >= _MAX_TENANTS:
+                    _tenants.clear()
+                _tenants[holder] = token, time.monotonic() + lasts - 60
         return {"Authorization": f"Bearer {token}"}
 
     def _holder(self) -> str:

@@ -311,7 +311,7 @@ def test_whatsapp_s_signature_and_its_question_whether_somebody_is_there(peer, c
     for wrong in ({"hub.verify_token": "another"}, {"hub.mode": "unsubscribe"}):
         assert client.get("/channels/shop/webhook", asked | wrong).status_code == 401
     # A message of another number of the same app, and a replay of a time whose ids are forgotten.
-    peer._tell({"type": "text", "text": {"body": "Hello"}}, number="1")
+    peer.tells("Hello", number="1")
     peer.tells("Hello", timestamp="1600000000")
     assert Turn.objects.count() == 1
 

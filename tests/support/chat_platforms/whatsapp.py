@@ -88,8 +88,8 @@ class WhatsAppServer(HttpPeer):
         self.events.append({"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": changes}]})
         self.last = self.post(self.events[-1])
 
-    def tells(self, text: str, *, sender: str = "anna", **more: Any) -> None:
-        self._tell({"type": "text", "text": {"body": text}} | more, sender=sender)
+    def tells(self, text: str, *, sender: str = "anna", number: str = NUMBER, **more: Any) -> None:
+        self._tell({"type": "text", "text": {"body": text}} | more, sender=sender, number=number)
 
     def tells_again(self) -> None:
         self.last = self.post(self.events[-1])
