@@ -1304,3 +1304,4 @@ class OutgoingFile(models.Model):
 # Rows of their own modules.
 from conversations import question_models  # noqa: E402, F401
 from conversations.replay_models import Replay as Replay  # noqa: E402
+from conversations.replay_models import ReplayRun as ReplayRun  # noqa: E402

@@ -31,6 +31,30 @@ class Unrecorded(models.TextChoices):
     SIMULATE = "simulate", "the gate says whether it would run; it does not"
 
 
+class ReplayRun(models.Model):
+    """Turns that are replayed together, graded, and compared with the run of that name before."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=100, help_text="Of the set: runs of one name are compared with each other.")
+    asked_by = models.CharField(max_length=150, blank=True, help_text="Who asked for it.")
+    changes = models.JSONField(default=dict, help_text="What is other than in the turns.")
+    graders = models.JSONField(default=list, help_text="What each answer is held against, with a judge's prompt.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "replay run"
+        ordering = ["-created_at"]
+        indexes = [models.Index(fields=["name", "-id"], name="replay_runs_by_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def before(self) -> "ReplayRun | None":
+        """The run of that name before."""
+        earlier = ReplayRun.objects.filter(name=self.name, pk__lt=self.pk)
+        return earlier.order_by("-pk").first()
+
+
 class ReplayQuerySet(LeaseQuerySet["Replay"]):
     """Look-ups that say what they mean."""
 
@@ -61,6 +85,18 @@ class Replay(Leased):
         related_name="replays",
         help_text="The turn it repeats.",
     )
+    run = models.ForeignKey(
+        ReplayRun,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="replays",
+        help_text="The run that it is part of, if it is of one.",
+    )
+    expected = models.JSONField(
+        null=True, blank=True, help_text="What its case expects: words, and texts that they contain."
+    )
+    grades = models.JSONField(null=True, blank=True, help_text="Whether it passed each grader, and why not.")
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.CASCADE,

@@ -11,9 +11,9 @@ from django.utils.html import format_html
 
 from agent.spending.money import told_money
 from conversations.access import READERS
-from conversations.engine import replays
-from conversations.models import Replay
-from nanohost.lib.admin import GrowingAdmin, diff, excerpt, link_to, shown, table
+from conversations.engine import grading, replays
+from conversations.models import Replay, ReplayRun
+from nanohost.lib.admin import GrowingAdmin, diff, excerpt, link_to, link_to_list, shown, table
 
 # Characters of a text that is shown beside another.
 MAX_CHARS = 20_000
@@ -57,10 +57,10 @@ class ReplayAdmin(GrowingAdmin):
     list_prefetch_related = ["turn", "agent"]
     search_fields = ["id", "turn__id"]
     search_help_text = "An id (or its beginning) of a replay or turn."
-    readonly_fields = ["its_turn", "its_changes", "side_by_side", "doubts", "paid"]
+    readonly_fields = ["its_turn", "its_changes", "side_by_side", "doubts", "paid", "graded"]
     fieldsets = [
-        (None, {"fields": ["id", "its_turn", "agent", "owner", "asked_by", "its_changes", "status"]}),
-        ("Result", {"fields": ["side_by_side", "doubts", "error_code", "error_detail"]}),
+        (None, {"fields": ["id", "its_turn", "agent", "owner", "run", "asked_by", "its_changes", "status"]}),
+        ("Result", {"fields": ["graded", "side_by_side", "doubts", "error_code", "error_detail"]}),
         (
             "Usage",
             {"fields": ["model", "prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "paid"]},
@@ -105,3 +105,92 @@ class ReplayAdmin(GrowingAdmin):
     @admin.display(description="cost")
     def paid(self, replay: Replay) -> str:
         return told_money(replay.cost, settings.CURRENCY)
+
+    @admin.display(description="grades")
+    def graded(self, replay: Replay) -> str:
+        grades = replay.grades or []
+        cells = ((each["kind"], "passed" if each["passed"] else "failed", shown(each["why"])) for each in grades)
+        return table(("grader", "verdict", "why"), cells) or "–"
+
+
+@admin.register(ReplayRun)
+class ReplayRunAdmin(GrowingAdmin):
+    """Turns that were replayed together: what came of them, and what is better and worse than the run before."""
+
+    nothing_yet = "manage.py evaluate replays a set of turns, and grades the answers; each run appears here."
+    list_display = ["created_at", "name", "asked_by"]
+    list_filter = ["created_at"]
+    search_fields = ["id", "name"]
+    search_help_text = "An id (or its beginning) of a run; the name of its set."
+    fields = [
+        "id",
+        "name",
+        "asked_by",
+        "created_at",
+        "its_changes",
+        "its_graders",
+        "outcome",
+        "compared",
+        "all_replays",
+    ]
+    readonly_fields = ["its_changes", "its_graders", "outcome", "compared", "all_replays"]
+
+    @admin.display(description="changes")
+    def its_changes(self, run: ReplayRun) -> str:
+        return shown(json.dumps(run.changes, ensure_ascii=False)) if run.changes else "none"
+
+    @admin.display(description="graders")
+    def its_graders(self, run: ReplayRun) -> str:
+        return shown(json.dumps(run.graders, ensure_ascii=False)) if run.graders else "none"
+
+    @admin.display(description="outcome")
+    def outcome(self, run: ReplayRun) -> str:
+        told = _report_of(run)
+        counts = [(name, f"{told[key]:,}") for name, key in _COUNTS.items()]
+        sums = [
+            (f"{name}, {side}", f"{told[side][key]:,}")
+            for name, key in (("prompt tokens", "promptTokens"), ("answer tokens", "completionTokens"), ("ms", "ms"))
+            for side in ("original", "replay")
+        ]
+        costs = [
+            (f"cost, {side}", told_money(told[side]["cost"], settings.CURRENCY)) for side in ("original", "replay")
+        ]
+        return table(("", ""), [*counts, *sums, *costs])
+
+    @admin.display(description="compared with the run before")
+    def compared(self, run: ReplayRun) -> str:
+        told = _report_of(run)
+        if not told["before"]:
+            return "It is the first of its name."
+        rows = [
+            (word, link_to_list("conversations_replay", f"turn {turn}", turn=turn))
+            for word in ("worse", "better")
+            for turn in told[word][:MAX_COMPARED]
+        ]
+        before = link_to("conversations_replayrun", told["before"], "The run before")
+        counts = f"{len(told['better'])} better, {len(told['worse'])} worse"
+        return format_html("{}: {}{}", before, counts, table(("", "turn"), rows))
+
+    @admin.display(description="replays")
+    def all_replays(self, run: ReplayRun) -> str:
+        return link_to_list("conversations_replay", "Its replays, each beside its original", run=run.pk)
+
+
+# Turns that are named in a comparison.
+MAX_COMPARED = 100
+_COUNTS = {
+    "turns": "cases",
+    "not ended": "open",
+    "failed": "failed",
+    "passed every grader": "passed",
+    "with the same words": "sameWords",
+}
+
+
+def _report_of(run: ReplayRun) -> dict[str, Any]:
+    """Made once for a page, which asks for its fields several times."""
+    known: dict[str, Any] = vars(run)
+    if "_report" not in known:
+        known["_report"] = grading.report(run)
+    found: dict[str, Any] = known["_report"]
+    return found

@@ -15,7 +15,7 @@ from agent.errors import LlmBadResponse, LlmError
 from agent.llm.base import Completion, ModelRequest, Usage, with_unique_ids
 from agent.loop import CallModel, ChatMessage, Finish, Limit, RunTools, next_step
 from agent.prompt import shown_result, with_last_word
-from conversations.engine import replays
+from conversations.engine import grading, replays
 from conversations.engine.paying import Purse
 from conversations.engine.replays import Frozen, Hold
 from conversations.engine.runner import Runner
@@ -90,7 +90,9 @@ class Replayer(Runner):
             return
         try:
             frozen = await self.database(replays.freeze, hold)
-            result = await _Replay(self, hold, frozen).run()
+            replay = _Replay(self, hold, frozen)
+            result = await replay.run()
+            grades = await replay.grade(result["words"])
         except CannotReplay as error:
             await self._stored(replays.fail, hold, code="cannot_replay", detail=str(error))
         except LlmError as error:
@@ -101,7 +103,7 @@ class Replayer(Runner):
             else:
                 await self._stored(replays.fail, hold, **told)
         else:
-            await self._stored(replays.finish, hold, result)
+            await self._stored(replays.finish, hold, result, grades)
 
     async def _stored(
         self, store: Callable[Concatenate[Hold, P], T], hold: Hold, *args: P.args, **kwargs: P.kwargs
@@ -183,7 +185,15 @@ class _Replay:
         return {"role": "tool", "tool_call_id": call["id"], "content": answer}
 
     async def _ask(self, own: list[ChatMessage], limit: Limit | None) -> ChatMessage:
-        request = self._request(own, limit)
+        completion, cost = await self._pay_for(self._request(own, limit))
+        self._count(completion, cost)
+        if limit:
+            completion = replace(completion, tool_calls=())
+        if not completion.content.strip() and not completion.tool_calls and not limit:
+            raise LlmBadResponse("an empty answer")
+        return self._as_message(await redacted_answer(completion), own)
+
+    async def _pay_for(self, request: ModelRequest) -> tuple[Completion, int | None]:
         estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, request.messages))
         purse = self._purse()
         pictures = await pictures_of(request)
@@ -198,12 +208,26 @@ class _Replay:
             await outages.tell(self.runner.database)
         bill = offer.bill(completion)
         await self.runner.charge(self.hold, completion, bill)
-        self._count(completion, bill.cost)
-        if limit:
-            completion = replace(completion, tool_calls=())
-        if not completion.content.strip() and not completion.tool_calls and not limit:
-            raise LlmBadResponse("an empty answer")
-        return self._as_message(await redacted_answer(completion), own)
+        return completion, bill.cost
+
+    async def grade(self, words: str) -> list[dict[str, Any]] | None:
+        """Hold the answer against the graders of its run; None if it is of none."""
+        run = self.hold.row.run
+        if run is None:
+            return None
+        expected = self.hold.row.expected or {}
+        found = []
+        for grader in run.graders:
+            if grader["kind"] == grading.JUDGE:
+                wanted = expected.get("words", self.frozen.original)
+                request = grading.judging(grader, self.frozen.own, wanted=wanted, words=words)
+                completion, _ = await self._pay_for(request)
+                found.append(grading.verdict_of((await redacted_answer(completion)).content))
+            else:
+                found.append(
+                    await asyncio.to_thread(grading.grade, grader, words, expected, original=self.frozen.original)
+                )
+        return found
 
     def _count(self, completion: Completion, cost: int | None) -> None:
         self.used += completion.usage

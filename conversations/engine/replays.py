@@ -30,7 +30,7 @@ from conversations.engine import doorbell, outgoing
 from conversations.engine.model_request import build_again, calls_of
 from conversations.errors import CannotReplay, FenceLost
 from conversations.kinds import REPLAYS
-from conversations.models import Message, Replay, Turn
+from conversations.models import Message, Replay, ReplayRun, Turn
 from conversations.options import Options
 from conversations.replay_models import ReplayStatus, Unrecorded
 from nanohost.lib.clock import Now, from_now
@@ -72,9 +72,11 @@ class Changes:
         return found | ({"unrecorded": self.unrecorded} if self.unrecorded != Unrecorded.REFUSE else {})
 
 
-def request(turn: Turn, changes: Changes, *, by: str) -> Replay:
-    """Have a turn asked again, once the current transaction has committed. ``by``: who asks for that. Raises
-    :class:`CannotReplay`."""
+def request(
+    turn: Turn, changes: Changes, *, by: str, run: ReplayRun | None = None, expected: Mapping[str, Any] | None = None
+) -> Replay:
+    """Have a turn asked again, once the current transaction has committed. ``by``: who asks for that. ``run``: which it
+    is part of. ``expected``: what its case expects. Raises :class:`CannotReplay`."""
     conversation = turn.conversation
     if changes.version is not None:
         _profile_of(conversation.agent, changes.version)
@@ -85,6 +87,8 @@ def request(turn: Turn, changes: Changes, *, by: str) -> Replay:
         owner_id=turn.owner_id,
         agent_id=conversation.agent_id,
         asked_by=by,
+        run=run,
+        expected=expected,
         changes=changes.as_json(),
         model=changes.model or turn.model,
         cost=0,
@@ -128,7 +132,7 @@ def claim(replay_id: UUID, *, worker: str) -> Hold | None:
         )
         if changed != 1:
             return None
-        row = Replay.objects.select_related("turn__conversation__agent", "agent").get(pk=replay_id)
+        row = Replay.objects.select_related("turn__conversation__agent", "agent", "run").get(pk=replay_id)
     return Hold(row=row, fence=row.fence)
 
 
@@ -181,10 +185,10 @@ def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
         budgets.settle(bill)
 
 
-def finish(hold: Hold, result: Mapping[str, Any]) -> None:
-    """Store what came of it; raises :class:`FenceLost`."""
+def finish(hold: Hold, result: Mapping[str, Any], grades: Sequence[Mapping[str, Any]] | None = None) -> None:
+    """Store what came of it, and its grades; raises :class:`FenceLost`."""
     ended: dict[str, Any] = {"status": ReplayStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()}
-    if _held(hold).update(result=_without_secrets(result), error_code="", error_detail="", **ended) != 1:
+    if _held(hold).update(result=_without_secrets(result), grades=grades, error_code="", error_detail="", **ended) != 1:
         raise FenceLost
 
 
@@ -239,7 +243,8 @@ def canonical(arguments: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Frozen:
     """What a replay is asked. ``agent``: as it is for the replay, not to be saved. ``request``: the first. ``own``: the
-    turn's messages that the first request has already. ``doubts``: why it may not be what the turn was asked."""
+    turn's messages that the first request has already. ``original``: what the turn was answered. ``doubts``: why it may
+    not be what the turn was asked."""
 
     agent: Agent
     request: ModelRequest
@@ -249,6 +254,7 @@ class Frozen:
     owner_id: int
     conversation_id: UUID
     tainted_by: str = ""
+    original: str = ""
     doubts: list[str] = field(default_factory=list)
 
     @property
@@ -290,6 +296,7 @@ def freeze(hold: Hold) -> Frozen:
         owner_id=turn.owner_id,
         conversation_id=conversation.pk,
         tainted_by=conversation.tainted_by,
+        original=str(original_of(turn)["words"]),
         doubts=[] if changes.version or changes.tools is not None else list(sent.doubts),
     )
 

@@ -112,6 +112,7 @@ DOORS = (
             Page(name="conversations.question", title="Questions"),
             Page(name="conversations.compaction", title="Summaries"),
             Page(name="conversations.replay", title="Replays"),
+            Page(name="conversations.replayrun", title="Evaluations"),
         ),
     ),
     Door(

@@ -31,6 +31,7 @@ from conversations.models import (
     Delivery,
     Message,
     Replay,
+    ReplayRun,
     Share,
     StoredResponse,
     TaintedText,
@@ -175,7 +176,12 @@ def make_rows(number: int) -> None:
         )
         call = {"name": HOSTILE, "arguments": HOSTILE, "answer": HOSTILE, "source": HOSTILE}
         numbers = {"promptTokens": 1, "completionTokens": 1, "cost": None, "ms": 1, "modelCalls": 1}
+        of_run = ReplayRun.objects.create(
+            name=HOSTILE, asked_by=HOSTILE, changes={"model": HOSTILE}, graders=[{"kind": HOSTILE, "prompt": HOSTILE}]
+        )
+        grade = {"kind": HOSTILE, "passed": False, "why": HOSTILE}
         Replay.objects.create(
+            run=of_run, grades=[grade], expected={"words": HOSTILE},
             turn=turn, owner=owner, agent=agent, asked_by=HOSTILE, changes={"model": HOSTILE}, status="succeeded",
             model=HOSTILE, result={"words": HOSTILE, "calls": [call], "doubts": [HOSTILE], **numbers},
             error_code=HOSTILE, error_detail=HOSTILE,
