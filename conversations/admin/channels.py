@@ -93,6 +93,9 @@ def _listener(channel: Channel) -> Listener | None:
 class ChannelAdmin(ModelAdmin):
     """How people elsewhere talk to agents. Rows stay when a channel is switched off."""
 
+    nothing_yet = (
+        "Each way by which people elsewhere talk to agents stands here. Add one for a platform where they are."
+    )
     form = ChannelForm
     list_per_page = 50
     list_display = ["name", "kind", "agent", "state", "last_in_at", "last_out_at", "failures"]
@@ -245,6 +248,9 @@ class ChannelAdmin(ModelAdmin):
 class SenderAdmin(ModelAdmin):
     """Who has written by a channel, and who was refused."""
 
+    nothing_yet = (
+        "Whoever writes by a channel appears here, to be allowed or blocked; add those who may write in advance."
+    )
     list_per_page = 50
     list_display = ["sender_id", "name", "channel", "state", "asks", "refusals", "owner", "last_at"]
     list_filter = ["state", "channel"]
@@ -290,6 +296,7 @@ class SenderAdmin(ModelAdmin):
 class ChatAdmin(ReadOnlyAdmin):
     """Where conversations are held elsewhere."""
 
+    nothing_yet = "A chat of a platform appears here once somebody has written in it."
     list_display = ["key", "title", "channel", "owner", "chat_id", "thread", "created_at"]
     list_filter = ["channel"]
     list_select_related = ["channel", "owner"]
@@ -300,6 +307,7 @@ class ChatAdmin(ReadOnlyAdmin):
 class DestinationAdmin(ModelAdmin):
     """Where agents may write besides where they were spoken to, by the names that they know."""
 
+    nothing_yet = "Agents write where they were spoken to. Add a destination for where else one of them may write."
     list_per_page = 50
     list_display = ["name", "agent", "place", "made_by", "created_at"]
     list_filter = ["agent"]

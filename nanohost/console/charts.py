@@ -52,7 +52,9 @@ def bars(title: str, *, steps: Sequence[datetime], links: Sequence[str], series:
 def lines(title: str, *, steps: Sequence[datetime], links: Sequence[str], series: Sequence[Series], hours: int,
           show: Callable[[float], str]) -> dict[str, Any]:  # fmt: skip
     """Lines through the values, with a gap where there is none; each step leads somewhere, as a bar does."""
-    top = _top(max((value or 0 for each in series for value in each.values), default=0), is_whole=False)
+    top = max(
+        _LEAST_TOP, _top(max((value or 0 for each in series for value in each.values), default=0), is_whole=False)
+    )
     chart = bars(title, steps=steps, links=links, series=(), hours=hours, show=show)
     for at, bar in enumerate(chart["bars"]):
         told = [f"{each.name} {show(value)}" for each in series if (value := each.values[at]) is not None]
@@ -98,6 +100,8 @@ def _moment(moment: datetime) -> str:
 
 # An axis ends at one of these, times a power of ten: four equal steps lead there.
 _TOPS = (1, 2, 4, 8)
+# That of lines at least here: seconds are told by tenths, and no two values of an axis are told alike.
+_LEAST_TOP = 0.4
 
 
 def _top(most: float, *, is_whole: bool) -> float:

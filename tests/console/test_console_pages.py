@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import unfold
 from django.apps import apps
+from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.contrib.staticfiles import finders
@@ -226,3 +227,22 @@ def test_every_list_stands_behind_a_door_that_names_itself_on_its_page(admin_cli
         assert [item["title"] for item in side if item["active"]] == trail[:1], (page, trail)
         if page.view == "changelist" and trail[0] == navigation.SETTINGS:
             assert page.address in settings, page
+
+
+# Of these there are rows from the first start on; and tables of the scheduler's, which stand behind its jobs.
+NEVER_EMPTY = {"agent", "agentversion", "toolsetting"}
+OF_THE_SCHEDULER = {"periodictask", "clockedschedule", "crontabschedule", "intervalschedule", "solarschedule"}
+
+
+def test_an_empty_list_says_what_would_stand_there():
+    silent = {
+        model._meta.model_name for model, page in admin.site._registry.items() if not getattr(page, "nothing_yet", "")
+    }
+    assert silent == NEVER_EMPTY | OF_THE_SCHEDULER
+
+
+def test_a_list_counts_results_where_something_was_looked_for(admin_client):
+    make_a_row_of_each()
+    for address, counts in (("", False), ("?q=words", True), ("?status__exact=failed", True)):
+        page = admin_client.get(f"/admin/conversations/turn/{address}").content.decode()
+        assert ("Show all" in page.split("</h1>")[0]) is counts, address
