@@ -63,7 +63,7 @@ class WhatsAppServer(HttpPeer):
             case kind:
                 is_right = kind == "reaction" and bool(said["reaction"]["emoji"])
         if not is_right:
-            return 400, {"error": {"message": "(#100) Invalid parameter", "code": 100}}
+            return 400, {"error": {"message": f"(#{100}) Invalid parameter", "code": 100}}
         return 200, {"messaging_product": "whatsapp", "messages": [{"id": f"wamid.out{len(self.sent)}"}]}
 
     def is_sent(self, asked: Asked) -> bool:
