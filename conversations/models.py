@@ -296,6 +296,14 @@ class Turn(Leased):
     api_key_id = models.BigIntegerField(
         null=True, blank=True, editable=False, help_text="The API key that it was asked with, if it was with one."
     )
+    traceparent = models.CharField(
+        max_length=55,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Where it stands in a trace, as W3C's Trace Context writes it; empty while telemetry is off.",
+    )
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique for the owner.")
     body_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what was asked, hexadecimal.")
 
@@ -1065,6 +1073,9 @@ class Delivery(Leased):
     # To one endpoint, or to the mail server, or a few more if they are claimed at the same moment: one that hangs
     # leaves places to others.
     MAX_AT_ONCE = 4
+
+    # Of one that is being sent: where that stands in a trace.
+    traceparent = ""
 
     class Channel(models.TextChoices):
         """How it goes out."""

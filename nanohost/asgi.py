@@ -29,8 +29,23 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1000})
 
 
+def _export() -> None:
+    """Begin to export telemetry; the figures of the host as well, which are the same at each web node."""
+    from nanohost.console.metrics import HostCollector
+    from nanohost.lib import telemetry
+    from nanohost.lib.database import borrowed_connection
+
+    def figures() -> Any:
+        with borrowed_connection():
+            return list(HostCollector().collect())
+
+    telemetry.start(figures=figures)
+
+
 async def _live(receive: Receive, send: Send) -> None:
     await receive()
+    if settings.TELEMETRY:
+        _export()
     embedded: Any = None
     if settings.EMBEDDED:
         from nanohost.embedded import Embedded
@@ -43,4 +58,8 @@ async def _live(receive: Receive, send: Send) -> None:
     await gateway.close()
     if embedded:
         await asyncio.to_thread(embedded.stop)
+    if settings.TELEMETRY:
+        from nanohost.lib import telemetry
+
+        await asyncio.to_thread(telemetry.stop)
     await send({"type": "lifespan.shutdown.complete"})

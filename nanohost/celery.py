@@ -70,6 +70,10 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     if settings.EMBEDDED:  # there, the lifespan starts and stops it
         return
     harden()
+    if settings.TELEMETRY:
+        from nanohost.lib import telemetry
+
+        telemetry.start()
     kinds = [BY_QUEUE[queue] for queue in sender.app.amqp.queues.consume_from]
     if len(kinds) > 1 and any(kind.is_alone for kind in kinds):
         raise SystemExit("Tools run in workers of their own, which hold no key: --queues tools, or --queues turns,...")
@@ -111,3 +115,7 @@ def _stop_runtime(**_: Any) -> None:
 
     if not settings.EMBEDDED:
         runtime().stop()
+        if settings.TELEMETRY:
+            from nanohost.lib import telemetry
+
+            telemetry.stop()

@@ -7,7 +7,7 @@ from tools import registry
 
 # Secrets of ours that may be variables; those of tools are the tools' to name.
 SECRETS = (
-    *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "METRICS_TOKEN"),
+    *("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "METRICS_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS"),
     *("NANOHOST_ADMIN_PASSWORD", "NANOHOST_API_KEY", "WEBHOOK_KEY", "EMAIL_HOST_PASSWORD"),
     "OIDC_CLIENT_SECRET",
     *("ATTACHMENTS_BUCKET_KEY", "LLM_HEADERS", "ZHIPUAI_API_KEY"),

@@ -13,7 +13,7 @@ from kombu import Queue
 
 from agent.llm import providers
 from conversations import kinds
-from nanohost.lib import env, logs, redaction
+from nanohost.lib import env, logs, redaction, traces
 from tools.outbound import addresses
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -270,6 +270,88 @@ METRICS_TOKEN = env.key("METRICS_TOKEN")
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
 LOG_FORMAT = env.choice("LOG_FORMAT", "auto", choices=("auto", "json", "text"))
 LOG_CONTENT = env.boolean("LOG_CONTENT", False)
+
+# --- telemetry: by the variables that OpenTelemetry has for it ---------------------------------------------------
+OTEL_SDK_DISABLED = env.boolean("OTEL_SDK_DISABLED", False)
+OTEL_EXPORTER_OTLP_ENDPOINT = env.address("OTEL_EXPORTER_OTLP_ENDPOINT")
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = env.address("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+OTEL_EXPORTER_OTLP_METRICS_ENDPOINT = env.address("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+OTEL_EXPORTER_OTLP_LOGS_ENDPOINT = env.address("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+OTEL_EXPORTER_OTLP_HEADERS = env.secret("OTEL_EXPORTER_OTLP_HEADERS")
+OTEL_EXPORTER_OTLP_PROTOCOL = env.choice("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", choices=("http/protobuf",))
+OTEL_EXPORTER_OTLP_COMPRESSION = env.choice("OTEL_EXPORTER_OTLP_COMPRESSION", "none", choices=("none", "gzip"))
+OTEL_EXPORTER_OTLP_CERTIFICATE = env.string("OTEL_EXPORTER_OTLP_CERTIFICATE")
+OTEL_EXPORTER_OTLP_TIMEOUT = env.integer("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000, maximum=600_000)
+OTEL_TRACES_EXPORTER = env.choice("OTEL_TRACES_EXPORTER", "otlp", choices=("otlp", "none"))
+OTEL_METRICS_EXPORTER = env.choice("OTEL_METRICS_EXPORTER", "otlp", choices=("otlp", "none"))
+OTEL_LOGS_EXPORTER = env.choice("OTEL_LOGS_EXPORTER", "otlp", choices=("otlp", "none"))
+OTEL_TRACES_SAMPLER = env.choice("OTEL_TRACES_SAMPLER", "parentbased_always_on", choices=traces.SAMPLERS)
+OTEL_TRACES_SAMPLER_ARG = env.share("OTEL_TRACES_SAMPLER_ARG", 1.0)
+OTEL_SERVICE_NAME = env.string("OTEL_SERVICE_NAME")
+OTEL_RESOURCE_ATTRIBUTES = env.string("OTEL_RESOURCE_ATTRIBUTES")
+# Milliseconds between batches; spans that may wait, and that are in one batch at most.
+OTEL_BSP_SCHEDULE_DELAY = env.integer("OTEL_BSP_SCHEDULE_DELAY", 1000, minimum=10, maximum=600_000)
+OTEL_BSP_MAX_QUEUE_SIZE = env.integer("OTEL_BSP_MAX_QUEUE_SIZE", 8192, maximum=1_000_000)
+OTEL_BSP_MAX_EXPORT_BATCH_SIZE = env.integer("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512, maximum=1_000_000)
+OTEL_METRIC_EXPORT_INTERVAL = env.integer("OTEL_METRIC_EXPORT_INTERVAL", 60_000, minimum=10, maximum=86_400_000)
+
+
+def _exported() -> dict[str, str]:
+    """Where each signal goes; those that go nowhere are missing."""
+    found = {}
+    for signal in ("traces", "metrics", "logs"):
+        name = signal.upper()
+        own, everybodys = globals()[f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT"], OTEL_EXPORTER_OTLP_ENDPOINT.rstrip("/")
+        if (own or everybodys) and globals()[f"OTEL_{name}_EXPORTER"] == "otlp":
+            found[signal] = own or f"{everybodys}/v1/{signal}"
+    return {} if OTEL_SDK_DISABLED or NANOHOST_TOOL_PROCESS else found
+
+
+TELEMETRY = _exported()
+traces.configure(
+    on="traces" in TELEMETRY,
+    sampler=OTEL_TRACES_SAMPLER,
+    share=OTEL_TRACES_SAMPLER_ARG,
+    most=OTEL_BSP_MAX_QUEUE_SIZE,
+)
+
+
+def _set_up_telemetry() -> None:
+    import nanohost
+    from nanohost.lib import telemetry
+
+    told: dict[str, dict[str, str]] = {}
+    for name in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES"):
+        try:
+            told[name] = telemetry.attributes_of(globals()[name])
+            if name == "OTEL_EXPORTER_OTLP_HEADERS":
+                env.check_headers(told[name])
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{name} makes no sense: {error}.") from None
+    for header, value in told["OTEL_EXPORTER_OTLP_HEADERS"].items():
+        if header.lower() not in env.PUBLIC_HEADERS:
+            redaction.remember(f"OTEL_EXPORTER_OTLP_HEADERS {header}", value)
+            redaction.remember(f"OTEL_EXPORTER_OTLP_HEADERS {header} alone", value.rpartition(" ")[2])
+    attributes = told["OTEL_RESOURCE_ATTRIBUTES"]
+    telemetry.configure(
+        telemetry.Target(
+            urls=TELEMETRY,
+            headers=told["OTEL_EXPORTER_OTLP_HEADERS"],
+            service=OTEL_SERVICE_NAME or attributes.get("service.name", "nanohost"),
+            version=nanohost.__version__,
+            attributes=attributes,
+            seconds=OTEL_EXPORTER_OTLP_TIMEOUT / 1000,
+            compresses=OTEL_EXPORTER_OTLP_COMPRESSION == "gzip",
+            certificate=OTEL_EXPORTER_OTLP_CERTIFICATE,
+            every=OTEL_BSP_SCHEDULE_DELAY / 1000,
+            metrics_every=OTEL_METRIC_EXPORT_INTERVAL / 1000,
+            batch=OTEL_BSP_MAX_EXPORT_BATCH_SIZE,
+        )
+    )
+
+
+if TELEMETRY:
+    _set_up_telemetry()
 
 # --- Django ------------------------------------------------------------------------------------------------------
 DEBUG = env.boolean("DEBUG", False)
@@ -667,7 +749,12 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"lines": {"()": lambda: logs.formatter(LOG_FORMAT)}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+    "handlers": {
+        "stderr": {
+            "class": "nanohost.lib.logs.Exported" if "logs" in TELEMETRY else "logging.StreamHandler",
+            "formatter": "lines",
+        }
+    },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         # Django's own handlers would write a second, unredacted line.

@@ -21,6 +21,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, transaction
 
+from nanohost.lib import traces
 from nanohost.lib.database import Tries, borrowed_connection, store_again
 from nanohost.lib.ids import new_id
 from nanohost.lib.logs import about
@@ -433,12 +434,14 @@ def run(
     on_start: Callable[[ToolCall], None],
     then: Callable[[ToolCall], None],
     on_output: Callable[[ToolCall, int, str], None] = lambda call, offset, text: None,
+    context_of: Callable[[ToolCall], str] = lambda call: "",
 ) -> None:
     """Claim a call, run it once, store its outcome, and go on with ``then`` once that is committed.
 
     Does nothing for a call that is not to be had: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
     call, what its agent may use now; ``on_start`` is told of it before it runs, and ``on_output`` of what a program
-    says meanwhile: where in all of it the piece begins, and the piece.
+    says meanwhile: where in all of it the piece begins, and the piece. ``context_of`` tells where the call stands in a
+    trace, and is asked only while telemetry is on.
     """
     try:
         call = _stored("a claim", partial(calls.claim, call_id, worker=worker), seconds=settings.TURN_LEASE_SECONDS)
@@ -454,6 +457,9 @@ def run(
             return
         on_start(call)
         began = time.perf_counter()
+        if traces.is_on:
+            _begin_span(call, context_of)
+        outcome: Outcome | None = None
         try:
             outcome = _decide_and_run(call, agent_tools, partial(on_output, call))
             duration_ms = round((time.perf_counter() - began) * 1000)
@@ -465,6 +471,9 @@ def run(
         except CallLost:
             logger.warning("tool call %s was ended elsewhere while it ran; its outcome is dropped", call.pk)
             return
+        finally:
+            if call.span:
+                _end_span(call, outcome)
         if outcome.status == CallStatus.WAITING:
             return
         _audit(call, outcome, duration_ms)
@@ -478,6 +487,35 @@ def finish(call_id: UUID, outcome: Outcome) -> ToolCall | None:
     if call:
         transaction.on_commit(partial(_audit, call, ended, 0))
     return call
+
+
+def _begin_span(call: ToolCall, context_of: Callable[[ToolCall], str]) -> None:
+    began = time.time_ns()
+    try:
+        context = context_of(call)
+    except DatabaseError:  # a trace is not worth a call
+        context = ""
+    call.span = traces.begin(context, at=began)
+    call.traceparent = traces.of(call.span, context)
+    traces.enter(call.traceparent)
+
+
+def _end_span(call: ToolCall, outcome: Outcome | None) -> None:
+    """``outcome`` None: it goes back, or somebody else has ended it."""
+    assert call.span
+    status = str(outcome.status) if outcome else "INTERRUPTED"
+    traces.end(
+        call.span,
+        traces.TOOL,
+        call.tool_name,
+        call.call_id,
+        call.turn_id,
+        status,
+        outcome.rule if outcome else "",
+        call.ran_by,
+        about=call.tool_name,
+        error="" if status in (CallStatus.SUCCESS, CallStatus.WAITING) else (outcome.rule if outcome else "") or status.lower(),
+    )
 
 
 def _stored(what: str, store: Callable[[], T], *, seconds: float | None = None) -> T:
@@ -504,6 +542,7 @@ def _decide_and_run(
     except DatabaseError as error:  # it has not been started: it may be again, whatever its effects
         logger.warning("the gate could not decide (%s); the call goes back into the queue", type(error).__name__)
         raise Interrupted from None
+    call.ran_by = type(tool.runner).__name__
     outcome = tool.runner.run_admitted(
         AdmittedCall(
             call=call,

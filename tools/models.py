@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from nanohost.lib import traces
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
@@ -253,6 +254,10 @@ class ToolCall(Leased):
 
     # Not stored. Of a call that is asked for: whether its tool had a rate limit when the gate let it in.
     rate_limited = False
+    # Of one that runs here, while telemetry is on: its span, what stands in the trace below it, and what runs it.
+    span: traces.Span | None = None
+    traceparent = ""
+    ran_by = ""
     # Of one that waits for consent: whether two people have to give it.
     four_eyes = False
 

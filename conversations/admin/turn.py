@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from agent.models import AgentVersion
 from agent.spending.money import told_money
 from conversations import waits
-from conversations.admin import bulk_actions, reading, replaying
+from conversations.admin import bulk_actions, reading, replaying, waterfall
 from conversations.admin.conversation import name_of
 from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
@@ -23,7 +23,7 @@ from conversations.errors import TurnProblem
 from conversations.models import Message, Turn
 from conversations.statuses import OPEN, WaitingFor
 from nanohost.accounts.models import ApiKey
-from nanohost.lib import clock
+from nanohost.lib import clock, traces
 from nanohost.lib.admin import (
     CANCEL,
     FAIL,
@@ -95,9 +95,24 @@ class TurnAdmin(GrowingAdmin):
     actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again", "replay_turns"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
-    readonly_fields += ["paid", "not_valid", "its_key", "replayed"]
+    readonly_fields += ["paid", "not_valid", "its_key", "replayed", "over_time"]
     fieldsets = [
-        (None, {"fields": ["id", "its_conversation", "number", "owner", "status", "waiting_for", "stands", "calls"]}),
+        (
+            None,
+            {
+                "fields": [
+                    "id",
+                    "its_conversation",
+                    "number",
+                    "owner",
+                    "status",
+                    "waiting_for",
+                    "stands",
+                    "calls",
+                    "over_time",
+                ]
+            },
+        ),
         (
             "Outcome",
             {"fields": ["error_code", "error_detail", "asked_again", "cancel_requested", "gave_way_to", "ended_at"]},
@@ -141,7 +156,22 @@ class TurnAdmin(GrowingAdmin):
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.sent_view)
-        return [path("<uuid:pk>/sent/", view, name="conversations_turn_sent"), *super().get_urls()]
+        drawn = path("<uuid:pk>/time/", self.admin_site.admin_view(self.time_view), name="conversations_turn_time")
+        return [path("<uuid:pk>/sent/", view, name="conversations_turn_sent"), drawn, *super().get_urls()]
+
+    def time_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """The turn over time, as a waterfall."""
+        check_readers(request)
+        turn = Turn.objects.filter(pk=pk).first()
+        if turn is None:
+            raise Http404("There is no such turn; perhaps its conversation was deleted.")
+        told = waterfall.drawn(turn) | {
+            "opts": self.opts,
+            "title": f"Turn {turn.number} over time",
+            "trace": traces.trace_id(turn.traceparent),
+        }
+        page = "admin/conversations/waterfall.html"
+        return TemplateResponse(request, page, self.admin_site.each_context(request) | told)
 
     def sent_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """What the model was sent in this turn, call by call."""
@@ -188,6 +218,10 @@ class TurnAdmin(GrowingAdmin):
         return format_html(
             '<a href="{}">each of its model calls</a>', reverse("admin:conversations_turn_sent", args=[turn.pk])
         )
+
+    @admin.display(description="over time")
+    def over_time(self, turn: Turn) -> str:
+        return format_html('<a href="{}">its waterfall</a>', reverse("admin:conversations_turn_time", args=[turn.pk]))
 
     @admin.display(description="waiting for", empty_value="–")
     def stands(self, turn: Turn) -> str | None:

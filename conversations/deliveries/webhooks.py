@@ -38,6 +38,8 @@ def send(delivery: Delivery) -> Outcome:
         headers = signatures.headers_of(
             message_id=outbox.id_of(delivery), timestamp=int(time.time()), body=body, secrets_now=_secrets(endpoint)
         )
+        if delivery.traceparent:
+            headers["traceparent"] = delivery.traceparent
         answer = fetch(
             endpoint.url,
             policy=allowed(),

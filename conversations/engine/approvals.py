@@ -5,6 +5,7 @@ who decide at once come one after the other, and so do a decision and whoever ca
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
@@ -14,7 +15,7 @@ from conversations.engine import announcements, approval_notices, doorbell, resu
 from conversations.engine.tool_calls import tools_of_agent
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Turn
-from nanohost.lib import clock
+from nanohost.lib import clock, traces
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
 from tools import approvals, gate
@@ -60,9 +61,23 @@ def decide(
                 _check(approval, arguments)
             if approvals.approve(approval, by, arguments=arguments, seen=seen, reason=reason):
                 _go_on(approval, ToolCall.objects.get(pk=approval.call_id))
+    if traces.is_on and approval.state != ApprovalState.PENDING:
+        _trace(approval)
     if is_late:
         raise AlreadyDecided("Its time was over, so it was denied.")
     return approval
+
+
+def _trace(approval: Approval) -> None:
+    """The span of the time for which a call has waited for people."""
+    context = Turn.objects.filter(pk=approval.turn_id).values_list("traceparent", flat=True).first() or ""
+    if span := traces.begin(context, at=_nanoseconds(approval.requested_at)):
+        told, at = (approval.pk, approval.tool_name, str(approval.state)), _nanoseconds(approval.decided_at)
+        traces.end(span, traces.APPROVAL, *told, about=approval.tool_name, at=at)
+
+
+def _nanoseconds(moment: datetime | None) -> int:
+    return int(moment.timestamp() * 1e9) if moment else 0
 
 
 def expire_due() -> None:

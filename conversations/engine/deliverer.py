@@ -14,7 +14,8 @@ from conversations.engine import sweeper, undelivered
 from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
 from conversations.kinds import DELIVERIES
-from conversations.models import Delivery
+from conversations.models import Delivery, Turn
+from nanohost.lib import traces
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
 
@@ -29,6 +30,16 @@ SENDERS: dict[str, Callable[[Delivery], Outcome]] = {
 
 # Seconds for which a process that stops waits for answers, and tries to store one while the database is away.
 WAIT_AT_A_STOP, STORE_SECONDS = 1.0, 60.0
+
+
+def turn_of(delivery: Delivery) -> str:
+    """The turn that a delivery tells of, or that has said it; empty: none."""
+    told = delivery.turn_id or (delivery.data.get("turnId") if isinstance(delivery.data, dict) else None)
+    return str(told or "")
+
+
+def _context_of(turn_id: str) -> str:
+    return Turn.objects.filter(pk=turn_id).values_list("traceparent", flat=True).first() or ""
 
 
 class Deliverer(Runner):
@@ -87,11 +98,25 @@ class Deliverer(Runner):
             return Outcome(error="Its workers died, again and again.", is_final=True)
         if hold.may_have_arrived and not sending.may_be_sent_again(hold.delivery):
             return Outcome(error="Its worker died while it was sent: it may have arrived.", in_doubt=True)
+        span = await self._begin_span(hold.delivery) if traces.is_on else None
         try:
-            return await in_own_thread(lambda: SENDERS[hold.delivery.channel](hold.delivery))
+            outcome = await in_own_thread(lambda: SENDERS[hold.delivery.channel](hold.delivery))
         except Exception as error:
             logger.exception("a delivery stumbled over a fault of ours")
-            return Outcome(error=f"A fault of the host: {type(error).__name__}.")
+            outcome = Outcome(error=f"A fault of the host: {type(error).__name__}.")
+        if span:
+            row, failed = hold.delivery, str(outcome.status or "failed") if outcome.error else ""
+            told = (row.pk, row.kind, row.attempts, outcome.status, turn_of(row))
+            traces.end(span, traces.DELIVERY, *told, about=row.channel, error=failed)
+        return outcome
+
+    async def _begin_span(self, delivery: Delivery) -> traces.Span | None:
+        """The span of an attempt, below what its turn was asked by; webhooks are told of it in a header."""
+        turn_id = turn_of(delivery)
+        context = await self.database(_context_of, turn_id) if turn_id else ""
+        span = traces.begin(context)
+        delivery.traceparent = traces.of(span, context)
+        return span
 
     async def renew(self, database: DatabaseThreads) -> None:
         if self._held:

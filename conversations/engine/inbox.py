@@ -41,6 +41,7 @@ from conversations.models import Conversation, DeferredMessage, DeferredState, I
 from conversations.options import Options
 from conversations.statuses import ACTIVE, TurnStatus, WaitingFor
 from nanohost.accounts.models import ApiKey
+from nanohost.lib import traces
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.ids import new_id
@@ -103,7 +104,7 @@ def _agent(name: str) -> Agent:
 _insert_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "waiting_for", "api_key_id", "response_format", "options"),
+    *("created_at", "waiting_for", "api_key_id", "response_format", "options", "traceparent"),
     status=TurnStatus.QUEUED,
     notified_at=Now(),
     cost=0,
@@ -111,7 +112,7 @@ _insert_turn = Insert(
 _insert_claimed_turn = Insert(
     Turn,
     *("id", "conversation_id", "owner_id", "number", "model", "request_id", "idempotency_key", "body_hash"),
-    *("created_at", "agent_version", "worker", "api_key_id", "response_format", "options"),
+    *("created_at", "agent_version", "worker", "api_key_id", "response_format", "options", "traceparent"),
     status=TurnStatus.RUNNING,
     fence=1,
     lease_until=from_now(Given("lease", DurationField())),
@@ -213,6 +214,7 @@ def receive(
                 "api_key_id": key.pk if key else None,
                 "response_format": incoming.response_format,
                 "options": incoming.options.as_json() if incoming.options is not None else None,
+                "traceparent": traces.received(turn_id) if traces.is_on else "",
             }
             along = _take_along(conversation.pk, turn_id) if taken.set_aside and not command else []
             # What taints the conversation does so where a turn is claimed.
@@ -294,6 +296,7 @@ def _insert_claimed(
         api_key_id=stored["api_key_id"],
         is_transient=conversation.is_transient,
         options=Options.of(stored["options"]),
+        traceparent=stored["traceparent"],
         fence=1,
         attempts=0,
         deadline=began + timeout.total_seconds(),

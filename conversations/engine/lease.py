@@ -36,6 +36,7 @@ from conversations.errors import FenceLost, NotClaimed
 from conversations.models import Conversation, Message, Turn, TurnQuerySet
 from conversations.options import Options
 from conversations.statuses import TurnStatus
+from nanohost.lib import traces
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import lease_length
 from nanohost.lib.statements import Given, Rows, Update
@@ -76,9 +77,10 @@ POINTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A held turn. ``deadline`` is on this process's monotonic clock, set by the database's. ``as_claimed``: what was
-    stored of it as it was claimed, unless it was to be cancelled. ``is_transient``: its conversation is of this one
-    request."""
+    """A held turn. ``traceparent``: its place in a trace; ``claimed_from`` and ``claimed_at``: when it was claimed, in
+    nanoseconds, if that is traced. ``deadline`` is on this process's monotonic clock, set by the database's.
+    ``as_claimed``: what was stored of it as it was claimed, unless it was to be cancelled. ``is_transient``: its
+    conversation is of this one request."""
 
     turn_id: UUID
     conversation_id: UUID
@@ -91,6 +93,9 @@ class Claim:
     api_key_id: int | None
     is_transient: bool
     options: Options
+    traceparent: str = ""
+    claimed_from: int = field(default=0, compare=False)
+    claimed_at: int = field(default=0, compare=False)
     fence: int
     attempts: int
     deadline: float = field(compare=False)
@@ -172,6 +177,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     It is to be had if it is due, no earlier turn of its conversation is open, no call of it is open, and no other
     turn of the conversation is active (a unique index). A fresh turn's messages get their place in the transcript.
     """
+    began = time.time_ns() if traces.is_on else 0
     inbox = _inbox(turn_id=turn_id)
     try:
         with transaction.atomic():
@@ -217,6 +223,9 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
         api_key_id=turn.api_key_id,
         is_transient=conversation.is_transient,
         options=Options.of(turn.options),
+        traceparent=turn.traceparent,
+        claimed_from=began,
+        claimed_at=time.time_ns() if began else 0,
         fence=turn.fence,
         attempts=turn.attempts,
         deadline=time.monotonic() + turn.time_left.total_seconds(),  # type: ignore[attr-defined]  # annotated above

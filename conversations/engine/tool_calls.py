@@ -16,7 +16,7 @@ from conversations.engine import doorbell, outgoing
 from conversations.engine.runner import Done, Runner
 from conversations.events.kinds import EventKind
 from conversations.kinds import TOOLS, TURNS
-from conversations.models import Conversation
+from conversations.models import Conversation, Turn
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.statements import Given, Rows
@@ -69,7 +69,8 @@ class CallRunner(Runner):
 
 def run_call(call_id: UUID, *, worker: str) -> None:
     """Run a tool call in this thread, and notify its turn's workers when it has ended."""
-    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, on_start=_tell, then=_go_on, on_output=_tell_output)
+    told: dict[str, Any] = {"on_start": _tell, "then": _go_on, "on_output": _tell_output, "context_of": context_of}
+    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, **told)
 
 
 def _tell(call: ToolCall) -> None:
@@ -95,6 +96,12 @@ _agent = Rows(
         tainted_by=Subquery(Conversation.objects.filter(pk=Given("conversation_id")).values("tainted_by"))
     )
 )
+_traceparent = Rows[str](lambda: Turn.objects.filter(pk=Given("turn_id")).values_list("traceparent", flat=True))
+
+
+def context_of(call: ToolCall) -> str:
+    """The place in a trace of what is done for a call's turn; asked only while telemetry is on."""
+    return next(iter(_traceparent(turn_id=call.turn_id)), "")
 
 
 def tools_of_agent(call: ToolCall) -> AgentTools:

@@ -50,6 +50,7 @@ from conversations.engine.step_context import StepContext
 from conversations.errors import FenceLost
 from conversations.events.kinds import DELTAS, EventKind
 from conversations.kinds import TURNS
+from nanohost.lib import traces
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.lease import backoff
@@ -91,6 +92,7 @@ class _Held:
     task: "asyncio.Task[None]"
     ending: Ending = ""
     missed: int = 0
+    span: traces.Span | None = None
 
     def end(self, why: Ending) -> None:
         """Stop the turn's task, which also closes its model's socket; why tells it what to store."""
@@ -218,7 +220,11 @@ class TurnRunner(Runner):
         if claim.fence == 1:  # later claims go on with it
             events.publish(turn_id, EventKind.TURN_STARTED, fence=claim.fence)
         held = self._held[turn_id] = _Held(claim, task)
-        with about(requestId=claim.request_id, turn=turn_id, conversation=claim.conversation_id):
+        about_it: dict[str, object] = {"requestId": claim.request_id, "turn": turn_id}
+        if traces.is_on:
+            held.span = _begin_span(claim)
+            about_it["traceId"] = traces.trace_id(claim.traceparent)
+        with about(**about_it, conversation=claim.conversation_id):
             try:
                 if self._stopping:
                     held.end("shutdown")
@@ -235,6 +241,8 @@ class TurnRunner(Runner):
             finally:
                 if self._held.get(turn_id) is held:
                     del self._held[turn_id]
+                if held.span:
+                    _end_span(held.span, held)
 
     def _may_hold(self, claim: Claim) -> bool:
         """Whether this turn, if it is a suspect, may run beside those that are held."""
@@ -364,30 +372,40 @@ class TurnRunner(Runner):
         :class:`LlmError`."""
         asking.check()
         purse = purse_of(claim, self.database)
+        held = self._held.get(claim.turn_id)
         while True:
             pictures = await pictures_of(asking.request)
             telling = _Telling(claim, stored)
             offer = await purse.reserve(asking.request, estimated=asking.estimated)
+            span = traces.begin(traces.of(held.span, "")) if held and held.span else None
+            answered: tuple[Completion, Bill] | None = None
+            error = "interrupted"
             try:
                 seconds = min(settings.LLM_TIMEOUT_SECONDS, claim.seconds_left())
                 work = claim.turn_id
                 request = replace(offer.request, pictures=pictures) if pictures else offer.request
                 completion = await llm.ask(request, seconds=seconds, on_delta=telling, work=work)
+                bill = offer.bill(completion)
+                answered, error = (completion, bill), ""
                 break
-            except LlmContextTooLong:
+            except LlmContextTooLong as failure:
+                error = failure.code
                 await purse.release(offer)
                 if not asking.make_smaller():
                     raise
-            except LlmRequestRefused:
+            except LlmRequestRefused as failure:
+                error = failure.code
                 await purse.release(offer)
                 if not asking.put_into_words():
                     raise
-            except BaseException:
+            except BaseException as failure:
+                error = failure.code if isinstance(failure, LlmError) else error
                 await purse.release(offer)
                 raise
             finally:
+                if span:
+                    _end_call(span, claim, offer.request, answered, error)
                 await outages.tell(self.database)
-        bill = offer.bill(completion)
         telling.end()
         tokens.correction.learn(
             offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
@@ -531,6 +549,47 @@ def claim_and_load(turn_id: UUID, *, worker: str) -> Taken | None:
         return None
     answers = claim.attempts == 0  # of one that may kill its workers, nothing is stored before it is known to be held
     return claim, step_context.as_claimed(claim, store_results=steps.store_results if answers else None)
+
+
+def _begin_span(claim: Claim) -> traces.Span | None:
+    """The span of what this process does for a turn. A claim that was made apart from its row has one below it."""
+    span = traces.begin(claim.traceparent, at=claim.claimed_from)
+    context = traces.of(span, claim.traceparent)
+    traces.enter(context)
+    if claim.claimed_from and (claimed := traces.begin(context, at=claim.claimed_from)):
+        traces.end(claimed, traces.CLAIM, claim.turn_id, claim.fence, at=claim.claimed_at)
+    return span
+
+
+def _end_span(span: traces.Span, held: _Held) -> None:
+    claim = held.claim
+    told = (claim.agent.name, claim.conversation_id, claim.turn_id, claim.fence)
+    traces.end(span, traces.RUN, *told, about=claim.agent.name, error=held.ending.replace(" ", "_"))
+
+
+def _end_call(
+    span: traces.Span, claim: Claim, request: ModelRequest, answered: tuple[Completion, Bill] | None, error: str
+) -> None:
+    """The span of a model's answer, or of none; its content only where it is logged as well."""
+    model, (said, bill) = request.model, answered or (Completion(), bills.NOTHING)
+    finish = ("length",) if said.is_cut else ("tool_calls",) if said.tool_calls else ("stop",)
+    usage, tells = said.usage, settings.LOG_CONTENT
+    traces.end(
+        span,
+        traces.CHAT,
+        model,
+        said.provider or None,
+        claim.conversation_id,
+        usage.prompt_tokens if answered else None,
+        usage.completion_tokens if answered else None,
+        usage.cached_tokens or None,
+        finish if answered else None,
+        bill.cost if answered else None,
+        list(request.messages) if tells else None,
+        [said.as_message()] if tells and answered else None,
+        about=model,
+        error=error,
+    )
 
 
 def answer_calls(claim: Claim, stored: Snapshot) -> StepContext:

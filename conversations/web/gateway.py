@@ -44,6 +44,7 @@ from conversations.events.wire import LAST
 from conversations.models import Turn
 from conversations.statuses import WaitingFor
 from conversations.web import cors
+from nanohost.lib import traces
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import handed_over
 from nanohost.lib.errors import (
@@ -162,7 +163,13 @@ class ResponseGateway:
         identity = request_id(given)
         await self.hub.attach()
         with about(requestId=identity, **_subjects(scope["path"])):
+            span = _begin_span(scope) if traces.is_on else None
             status = await _RequestHandler(self, scope, receive, send, identity).serve()
+            if span:
+                error = str(status) if status >= 500 else ""
+                traces.end(
+                    span, traces.REQUEST, scope["method"], _as_logged(scope["path"]), status, identity, error=error
+                )
             access_log.info(
                 "request",
                 extra={
@@ -192,6 +199,21 @@ class ResponseGateway:
                 return context.run(function, *args, **kwargs)
 
         return await handed_over(self._threads, call)
+
+
+# What is asked again and again, of which nobody wants a trace.
+_UNTRACED = ("/health/", "/metrics", "/static/")
+
+
+def _begin_span(scope: Scope) -> traces.Span | None:
+    """The request's span, below its caller's if the headers name one; what is made for it goes on below it."""
+    if scope["path"].startswith(_UNTRACED):
+        return None
+    context = traces.accepted(dict(scope["headers"]).get(b"traceparent", b"").decode("latin-1"))
+    span = traces.begin(context)
+    traces.enter(traces.of(span, context))
+    also_about(traceId=traces.trace_id(context))
+    return span
 
 
 class _RequestHandler:

@@ -1,7 +1,9 @@
 """``/metrics`` for Prometheus: read from the database when it is asked for, so that all web nodes tell the same."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -16,15 +18,19 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 import nanohost
 from agent.llm.providers import PROVIDERS
 from agent.models import ProviderOutage
 from conversations import events
 from conversations.engine import intake
-from conversations.statuses import FINAL
+from conversations.models import Turn
+from conversations.statuses import FINAL, TurnStatus
 from nanohost.console import attention, figures, monitors, queue
+from nanohost.lib import traces
 from tools.models import OPEN_CALL, CallStatus
 
 
@@ -35,12 +41,41 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if refused := monitors.refusal(request):
         return refused
     registry = CollectorRegistry()
+    if "application/openmetrics-text" in request.headers.get("Accept", ""):
+        registry.register(HostCollector(exemplars=_exemplars()))
+        text = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # the package's is not
+        return HttpResponse(text, content_type=openmetrics.CONTENT_TYPE_LATEST)
     registry.register(HostCollector())
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
+# So many of the latest turns are looked through for one of each bucket.
+_MOST_LOOKED_AT = 200
+
+
+def _exemplars() -> dict[tuple[str, float], Exemplar]:
+    """The trace of a recent turn that took as long, by its model and the bound of its bucket."""
+    if not traces.is_on:
+        return {}
+    found: dict[tuple[str, float], Exemplar] = {}
+    latest = Turn.objects.order_by("-created_at").values_list(
+        "model", "traceparent", "status", "created_at", "ended_at"
+    )
+    for model, traceparent, status, began, ended in latest[:_MOST_LOOKED_AT]:
+        if not ended or status != TurnStatus.SUCCEEDED or not (trace := traces.trace_id(traceparent)):
+            continue
+        seconds = max(0.0, (ended - began).total_seconds())
+        bound = next((each for each in figures.BOUNDS if seconds <= each), math.inf)
+        found.setdefault((model, float(bound)), Exemplar({"trace_id": trace}, seconds, ended.timestamp()))
+    return found
+
+
 class HostCollector(Collector):
-    """What the host tells of itself. docs/operations.md explains each; docs/monitoring uses them."""
+    """What the host tells of itself. docs/operations.md explains each; docs/monitoring uses them. ``exemplars``: traces
+    of turns, by model and bound of time."""
+
+    def __init__(self, exemplars: Mapping[tuple[str, float], Exemplar] = MappingProxyType({})) -> None:
+        self._exemplars = exemplars
 
     def collect(self) -> Iterator[Metric]:
         """Read the figures."""
@@ -109,11 +144,18 @@ class HostCollector(Collector):
             calls.add_metric([model], each.get("model_calls", 0), each.get("model_ms", 0) / 1000)
             for kind in ("prompt", "completion"):
                 tokens.add_metric([model, kind], each[f"{kind}_tokens"])
-            within = [(str(float(bound)), count) for bound, count in zip(figures.BOUNDS, each["within"], strict=True)]
-            took.add_metric([model], [*within, ("+Inf", each["succeeded"])], each["seconds"])
+            within = [*zip(figures.BOUNDS, each["within"], strict=True), (math.inf, each["succeeded"])]
+            buckets: list[Any] = [
+                (_bound(float(bound)), count, self._exemplars.get((model, float(bound)))) for bound, count in within
+            ]
+            took.add_metric([model], buckets, each["seconds"])
         yield tokens
         yield took
         yield calls
+
+
+def _bound(seconds: float) -> str:
+    return "+Inf" if seconds == math.inf else str(seconds)
 
 
 def _family(

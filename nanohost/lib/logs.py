@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from . import traces
 from .redaction import is_plain, names_a_secret, redact, redact_head
 
 # What moves a terminal's cursor or changes its colours; line feed and tab are left.
@@ -121,6 +122,15 @@ def _plain_line(record: logging.LogRecord) -> str | None:
 def _tells_nothing(name: str) -> bool:
     """Whether a field's name is no secret, and makes none of what the field holds. Callers write them: they are few."""
     return name.isidentifier() and not names_a_secret(name) and redact(name) == name
+
+
+class Exported(logging.StreamHandler[Any]):
+    """Writes lines to standard error, and has each exported as it was written: it is made once."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        traces.log(int(record.created * 1e9), record.levelno, line, _subjects.get().get("traceId", ""))
+        return line
 
 
 def formatter(style: str) -> logging.Formatter:

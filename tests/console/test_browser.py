@@ -234,6 +234,7 @@ def of_the_talk(console):
         "transcript": f"{conversation}/transcript/",
         "conversation-delete": f"{conversation}/delete/",
         "turn-sent": f"/admin/conversations/turn/{UUID(str(row['id']))}/sent/",
+        "turn-time": f"/admin/conversations/turn/{UUID(str(row['id']))}/time/",
     }
 
 

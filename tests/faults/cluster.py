@@ -51,8 +51,12 @@ class Node:
         self.kind, self.name = service.name, name
         self.log = root / f"{self.name}.log"
         self.wanted = True
-        self._command, self._environment = leashed(service.command), environment
+        self._command, self._environment = leashed(self.command(service)), environment
         self.start()
+
+    def command(self, service: Service) -> list[str]:
+        """What is run."""
+        return list(service.command)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -78,8 +82,11 @@ class Node:
 class Cluster:
     """Servers, a ledger and nodes. ``ended``: who ended with another code than it was asked for.
 
-    ``FAULTS_KEEP`` in the environment leaves the folder with everybody's log and the ledger behind.
+    ``FAULTS_KEEP`` in the environment leaves the folder with everybody's log and the ledger behind. ``HOST``: where web
+    nodes listen.
     """
+
+    HOST = "127.0.0.1"
 
     def __init__(self, *, workers: int, toolboxes: int, most_attempts: int) -> None:
         # Short: a Unix socket's path has a hundred characters at most.
@@ -96,7 +103,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         try:
             self.ledger = Ledger(self.root)
-            self.postgresql, self.redis = PostgreSql(self.root / "postgresql"), Redis(self.root / "redis")
+            self.postgresql, self.redis = self.servers()
             self.postgresql.start()
             self.redis.start()
             self._services = read_services()
@@ -104,7 +111,7 @@ class Cluster:
                 folder=self.root,
                 database_url=self.postgresql.url,
                 redis_url=self.redis.url,
-                host="127.0.0.1",
+                host=self.HOST,
                 port=0,
             )
             key = "of these tests, and long enough to be taken for one: 0123456789"
@@ -143,6 +150,14 @@ class Cluster:
         if not os.environ.get("FAULTS_KEEP"):
             shutil.rmtree(self.root, ignore_errors=True)
 
+    def servers(self) -> tuple[PostgreSql, Redis]:
+        """The servers, not started yet."""
+        return PostgreSql(self.root / "postgresql"), Redis(self.root / "redis")
+
+    def node(self, service: Service, name: str, environment: dict[str, str]) -> Node:
+        """A node that has been started."""
+        return Node(service, name, self.root, environment)
+
     def _environment_of(self, service: Service, name: str) -> dict[str, str]:
         """What a node is given; and for all of them, where the ledger is, which no deployment has."""
         settings = SETTINGS | {"TURN_MAX_ATTEMPTS": str(self.most_attempts)}
@@ -177,7 +192,7 @@ class Cluster:
                 clock = CLOCKS[self._numbers % len(CLOCKS)]
             off = {"FAULT_CLOCK": str(clock)} if clock else {}
             service, name = self._services[kind], f"{kind}-{self._numbers}"
-            node = Node(service, name, self.root, self._environment_of(service, name) | off)
+            node = self.node(service, name, self._environment_of(service, name) | off)
             self.nodes.append(node)
             return node
 

@@ -104,6 +104,10 @@ class Server:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def command(self, *command: str) -> list[str]:
+        """The command as it is run."""
+        return list(command)
+
     def _launch(self) -> subprocess.Popen[bytes]:
         raise NotImplementedError
 
@@ -150,7 +154,7 @@ class PostgreSql(Server):
         options = [f"--{option}" for option in (*self.OPTIONS, f"port={self.port}")]
         with self.log.open("ab") as log:
             command = leashed([str(_binary("postgres")), "-D", str(self.directory), *options], user=self._user)
-            return subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
+            return subprocess.Popen(self.command(*command), cwd="/", stdout=log, stderr=log)
 
     def _answers(self) -> bool:
         try:
@@ -184,7 +188,7 @@ class Redis(Server):
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         with self.log.open("ab") as log:
             command = leashed([str(_binary("redis-server")), *options])
-            return subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=log)
+            return subprocess.Popen(self.command(*command), cwd=self.directory, stdout=log, stderr=log)
 
     def _answers(self) -> bool:
         try:

@@ -7,8 +7,11 @@ import pytest
 import yaml
 from django.test import Client
 from django.utils import timezone
+from prometheus_client.openmetrics import parser as openmetrics
 
 from conversations.models import Worker
+from nanohost.console.models import Total
+from nanohost.lib import traces
 from tests import shapes
 from tests.support.scraping import TOKEN, scrape
 from tests.support.scripts import script
@@ -186,3 +189,17 @@ def test_each_alarm_is_explained():
     names = [rule["alert"] for rule in alarms()]
     assert re.findall(r"^\| `(Nanohost\w+)` \|", explained, re.MULTILINE) == names
     assert all(rule["labels"]["severity"] in ("page", "ticket") and rule["annotations"]["summary"] for rule in alarms())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_asked_for_openmetrics_it_tells_a_recent_trace_of_each_bucket(say, settings, monkeypatch):
+    settings.METRICS_TOKEN = TOKEN
+    monkeypatch.setattr(traces, "is_on", True)
+    (turn,) = settle([say("Hello")])
+    Total.objects.update(counted_at=None)
+    asks = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/openmetrics-text; version=1.0.0, */*;q=0.1"}
+    answer = Client(headers=asks).get("/metrics")
+    assert answer["Content-Type"].startswith("application/openmetrics-text")
+    families = list(openmetrics.text_string_to_metric_families(answer.content.decode()))
+    told = [sample.exemplar for family in families for sample in family.samples if sample.exemplar]
+    assert [each.labels for each in told] == [{"trace_id": turn.traceparent[3:35]}]

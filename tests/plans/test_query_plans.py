@@ -1926,6 +1926,7 @@ def console_paths() -> Iterator[tuple[str, str]]:
     yield "owners with files", f"/admin/agent/agent/{turn.conversation.agent_id}/files/"
     yield "files of an owner", f"/admin/agent/agent/{turn.conversation.agent_id}/files/{turn.owner_id}/"
     yield "what the model was sent", f"/admin/conversations/turn/{turn.pk}/sent/"
+    yield "a turn over time", f"/admin/conversations/turn/{turn.pk}/time/"
     for state in ("all", "running", "waiting", "queued", "held"):
         yield f"queue, {state}", f"/admin/queue/?state={state}"
     yield "getting started", "/admin/start/"

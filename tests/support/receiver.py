@@ -90,7 +90,8 @@ class Receiver:
                 receiver.leave()
 
             def do_GET(self) -> None:
-                receiver.take(Received(f"GET {self.path}", {}, b""))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                receiver.take(Received(f"GET {self.path}", headers, b""))
                 self._say(Says(200))
 
             def _say(self, says: Says) -> None:

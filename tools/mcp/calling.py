@@ -37,6 +37,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
                 "hash": runner.hash,
                 "arguments": admitted.arguments,
                 "seconds": admitted.timeout,
+                "traceparent": admitted.call.traceparent,
             },
             seconds=admitted.timeout,
             still_wanted=admitted.still_wanted,

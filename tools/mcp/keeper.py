@@ -330,7 +330,8 @@ async def _ask(session: Session, asked: dict[str, Any], progress: _Progress) -> 
                 "ok": True,
                 "text": _cut("\n".join(f"{each.role}: {_part(each.content)}" for each in prompt.messages)),
             }
-    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=given))
+    along: Any = {"_meta": {"traceparent": asked["traceparent"]}} if asked.get("traceparent") else {}
+    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=given, **along))
     return _result(await send(request, types.CallToolResult, progress_callback=progress, **limit))
 
 

@@ -21,6 +21,7 @@ Built on httpcore2, the transport of httpx2: httpx2 itself would parse the URL a
 bound. Imports no Django, so that a tool's process can use it.
 """
 
+import os
 import queue
 import re
 import socket
@@ -212,6 +213,8 @@ def _request(method: str, target: Target, given: Mapping[str, str], body: bytes)
         "Accept-Encoding": "gzip, deflate, br",
         "Connection": "close",
     }
+    if traceparent := os.environ.get("TRACEPARENT"):  # in a tool's process, of the call that runs
+        sent["traceparent"] = traceparent
     names = {name.lower() for name in given}
     sent = {name: value for name, value in sent.items() if name.lower() not in names} | dict(given)
     if body or method not in ("GET", "HEAD"):

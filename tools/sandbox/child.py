@@ -444,6 +444,8 @@ def _is_changed(code: dict[str, dict[str, Any]]) -> bool:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Run one call and say how it ended; whatever the tool raises is part of the answer."""
     os.environ.update(request["secrets"])
+    if request.get("traceparent"):
+        os.environ["TRACEPARENT"] = request["traceparent"]
     for name, secret in request["secrets"].items():
         remember(name, secret)
     try:
@@ -469,7 +471,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             "trace": cap(traceback.format_exc(), 8000),
         }
     finally:
-        for name in request["secrets"]:
+        for name in (*request["secrets"], *(("TRACEPARENT",) if request.get("traceparent") else ())):
             os.environ.pop(name, None)
 
 

@@ -51,7 +51,8 @@ _ENDED_BY = ("timeout", "crashed", "memory", "interrupted", "output", "unavailab
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One run of a tool. ``permissions``: what it was granted. ``timeout`` in seconds; ``repeatable``: a shutdown may
-    interrupt it; it is run again. ``alone``: a place of its own, where each run has a process of its own."""
+    interrupt it; it is run again. ``traceparent``: where it stands in a trace, which it finds as TRACEPARENT.
+    ``alone``: a place of its own, where each run has a process of its own."""
 
     module: str
     qualname: str
@@ -61,6 +62,7 @@ class Task:
     secrets: tuple[str, ...]
     repeatable: bool
     permissions: tuple[str, ...] = ()
+    traceparent: str = ""
     alone: "Place | None" = None
 
     @property
@@ -189,6 +191,7 @@ class ChildPool:
             "arguments": task.arguments,
             "outputBytes": task.output_bytes,
             "secrets": secrets,
+            "traceparent": task.traceparent,
         }
         payload = json.dumps(request).encode()
         # JSON writes a byte as six at worst; more than that is not an answer of child.py
@@ -353,6 +356,7 @@ def run_in_child(runner: InChild, admitted: AdmittedCall) -> Outcome:
         secrets=tool.secrets,
         repeatable=tool.effects in REPEATABLE,
         permissions=tool.permissions,
+        traceparent=admitted.call.traceparent,
     )
     close_old_connections()  # none is kept while the tool runs
     answer = pool().run(task, still_wanted=admitted.still_wanted)

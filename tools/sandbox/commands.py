@@ -128,6 +128,7 @@ def run_in_box(runner: InBox, admitted: AdmittedCall) -> Outcome:
                 seconds=admitted.timeout,
                 still_wanted=admitted.still_wanted,
                 tell=admitted.on_output,
+                traceparent=call.traceparent,
             )
     except PathRefused as error:
         return _failed("raised", str(error))
@@ -167,9 +168,11 @@ def run(
     seconds: float,
     still_wanted: Callable[[], bool] = lambda: True,
     tell: Callable[[int, str], None] = lambda offset, text: None,
+    traceparent: str = "",
 ) -> Ended:
     """Run a program to its end. ``shut``: paths in the workspace that it may not change. ``is_full``: what there is too
-    much of in the workspace. ``tell``: is told of the output as it comes, and where in it each piece stands."""
+    much of in the workspace. ``tell``: is told of the output as it comes, and where in it each piece stands.
+    ``traceparent``: where it stands in a trace, if in one."""
     box = _box(modes.in_force(), network)
     command = _command(box, program, workspace=workspace, shut=shut)
     # What starts more than it may is found by a look, and ended; this is for what is faster than looks.
@@ -179,7 +182,7 @@ def run(
             process = subprocess.Popen(  # noqa: S603 -- our own module, which becomes what the tool's function names
                 bounded,
                 cwd=settings.BASE_DIR,  # from which it imports; the workspace may hold a module of any name
-                env=_environment(box, workspace),
+                env=_environment(box, workspace) | ({"TRACEPARENT": traceparent} if traceparent else {}),
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,

@@ -179,6 +179,7 @@ SECRETS = {
     "ZHIPUAI_API_KEY": "sk-0123456789-also-of-zhipu",
     "ATTACHMENTS_BUCKET_KEY": "the word of the bucket",
     "METRICS_TOKEN": "scrape-0123456789",
+    "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant-key=collect-0123456789",
     "DATABASE_URL": "postgresql://user:pass-word@db.example/name",
     "REDIS_URL": "rediss://:pass-word@redis.example:6380/0",
 }
