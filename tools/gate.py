@@ -514,7 +514,9 @@ def _end_span(call: ToolCall, outcome: Outcome | None) -> None:
         outcome.rule if outcome else "",
         call.ran_by,
         about=call.tool_name,
-        error="" if status in (CallStatus.SUCCESS, CallStatus.WAITING) else (outcome.rule if outcome else "") or status.lower(),
+        error=""
+        if status in (CallStatus.SUCCESS, CallStatus.WAITING)
+        else (outcome.rule if outcome else "") or status.lower(),
     )
 
 
