@@ -19,7 +19,7 @@ from django.utils import timezone as django_timezone
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agent.models import AgentVersion
+from agent.models import DOCUMENTS, AgentVersion
 from conversations.engine import compaction, inbox
 from conversations.engine.incoming import Incoming
 from conversations.errors import FolderInUse
@@ -940,6 +940,16 @@ def test_documents_are_taken_into_the_agent_as_a_version(workspace, take_in, age
     assert written == {name: (workspace / name).read_bytes() for name in ("SOUL.md", "HEARTBEAT.md")}
     assert take_in(with_documents=True) == take_in() == []
     assert AgentVersion.objects.filter(made_by="import_sessions").count() == 2
+
+
+def test_each_kind_of_document_is_taken_in_and_written_as_it_was(workspace, take_in, agent, owner, folder):
+    texts = {name: f"# {name}\r\n\nÄ {name}.\n" for name in DOCUMENTS}
+    for name, text in texts.items():
+        (workspace / f"{name}.md").write_bytes(text.encode())
+    assert take_in(with_documents=True) == []
+    agent.refresh_from_db()
+    assert agent.documents == texts
+    assert export(folder, owner, agent) == {f"{name}.md": text.encode() for name, text in texts.items()}
 
 
 def test_without_an_agent_documents_are_reported(workspace, take_in, agent):

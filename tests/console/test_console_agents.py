@@ -1,5 +1,7 @@
 """An agent on one page: what it is and was, may use, remembers, did last, and when it is spoken to."""
 
+import re
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -8,6 +10,8 @@ from django.urls import reverse
 from agent.models import Agent, AgentVersion
 from conversations.engine import inbox
 from conversations.engine.incoming import Incoming
+from conversations.models import Turn
+from conversations.statuses import TurnStatus
 from memory import documents
 from nanohost.console import agents
 from scheduler import series, ticking
@@ -94,6 +98,19 @@ def test_what_it_remembers_when_it_is_spoken_to_and_what_it_did(admin_client, cl
     version = AgentVersion.objects.get(agent=clerk, number=turn.agent_version)
     assert reverse("admin:agent_agentversion_change", args=[version.pk]) in turns
     assert reverse("admin:conversations_conversation_transcript", args=[conversation.pk]) in turns
+
+
+def test_a_turn_that_failed_is_asked_again_from_here(admin_client, clerk, owner):
+    conversation = inbox.start_conversation(owner_id=owner.pk, agent="clerk", metadata={})
+    turn = inbox.receive(Incoming("hello"), conversation=conversation, request_id="r")
+    assert "Ask again" not in section(look(admin_client, clerk), "turns")
+    Turn.objects.filter(pk=turn.pk).update(status=TurnStatus.FAILED, error_code="llm_unavailable")
+    (action,) = re.findall(r'formaction="([^"]+)">Ask again<', section(look(admin_client, clerk), "turns"))
+    assert admin_client.post(action).status_code == 302
+    (again,) = conversation.turns.exclude(pk=turn.pk)
+    turns = section(look(admin_client, clerk), "turns")
+    assert f'asked again as <a href="{reverse("admin:conversations_turn_change", args=[again.pk])}"' in turns
+    assert "Ask again</button>" not in turns
 
 
 def test_of_other_agents_it_shows_nothing(admin_client, clerk, agent, say, owner):

@@ -8,6 +8,7 @@ import pytest
 from django.apps import apps
 
 from conversations.events.kinds import EventKind
+from conversations.statuses import WaitingFor
 from tests.support.sources import PACKAGES, PROJECT, ROOT, product_modules, tracked_files
 
 pytestmark = pytest.mark.shapeless(reason="it reads the source")
@@ -270,3 +271,10 @@ def test_every_field_people_see_explains_itself():
         if not field.help_text and field.name not in _SAYS_IT_ALL
     ]
     assert silent == []
+
+
+def test_the_page_names_all_that_a_turn_waits_for():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (named,) = re.findall(r"⇄ waiting \(([^)]+)\)", page)
+    # Of a queued turn the intake is told, not of a waiting one.
+    assert set(named.split(" | ")) == set(WaitingFor) - {WaitingFor.INTAKE}

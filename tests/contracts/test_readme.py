@@ -126,6 +126,15 @@ def test_every_command_does_what_the_pages_say(reader):
                 assert matches, f"{page}:\n{block}\nbut:\n{printed}"
 
 
+def test_the_readme_takes_five_minutes_and_says_to_stop_one_host_before_the_next():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 200
+    _, *later = re.split(r"^```bash\n(?:\w+=\S+ )*make run\n```$", text, flags=re.MULTILINE)
+    assert len(later) == 3
+    # Between the first host and the second.
+    assert "Stop the host (Ctrl-C) first." in later[0]
+
+
 # --- docs/settings.md ---------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ STANDS = [
     (TurnStatus.WAITING, WaitingFor.TOOLS),
     (TurnStatus.WAITING, WaitingFor.APPROVAL),
     (TurnStatus.WAITING, WaitingFor.CALLER),
+    (TurnStatus.WAITING, WaitingFor.ANSWER),
     (TurnStatus.WAITING, WaitingFor.RETRY),
 ]
 

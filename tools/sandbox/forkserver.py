@@ -39,7 +39,7 @@ _START_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
 
 # How often it is looked at: whoever has stopped it keeps its children's calls waiting no longer than twice this.
-_WATCH_SECONDS = 0.4
+WATCH_SECONDS = 0.4
 
 # What tells that it was killed, or hangs. Too few descriptors or processes are another matter: it goes on.
 GONE = (ConnectionError, TimeoutError)
@@ -187,7 +187,7 @@ class ForkServer:
         its_end = select.poll()
         ending = os.pidfd_open(process.pid)
         its_end.register(ending, select.POLLIN)
-        while not its_end.poll(_WATCH_SECONDS * 1000):
+        while not its_end.poll(WATCH_SECONDS * 1000):
             if not self.pid:
                 continue
             if _stands_still(self.pid):

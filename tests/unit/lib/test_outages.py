@@ -2,6 +2,7 @@
 
 import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
+from django.test import Client
 
 from conversations.models import Conversation
 from nanohost.lib import outages
@@ -91,6 +92,10 @@ def test_a_full_disk_is_an_outage(monkeypatch):
     )
     assert (type(error), str(error)) == (OperationalError, "database or disk is full")
     assert outages.refused_lately()
+    # By reading, it would seem to be well.
+    assert Client().get("/health/ready").json()["checks"]["database"] == "unavailable"
+    monkeypatch.setattr(outages, "REFUSES_FOR", 0.0)
+    assert Client().get("/health/ready").json()["checks"]["database"] == "ok"
 
 
 @on_sqlite

@@ -29,7 +29,7 @@ from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
 from tools.errors import Interrupted
 from tools.models import CallStatus
-from tools.sandbox import child, children
+from tools.sandbox import child, children, forkserver
 from tools.sandbox.children import Answer, ChildPool
 
 pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database; the tests of calls run on both")
@@ -132,6 +132,11 @@ def test_what_is_not_wanted_after_a_long_wait_for_a_process_is_not_begun(warm_po
 
 def test_there_is_a_second_for_the_end_of_what_is_hard_to_end():
     assert children.END_SECONDS + child.REAP_SECONDS < 1
+
+
+def test_a_stopped_fork_server_is_noticed_within_a_second():
+    """At the second look at it, at the latest."""
+    assert 2 * forkserver.WATCH_SECONDS < 1
 
 
 # --- whatever a tool does, it ends, and nobody else does ---------------------------------------------------------
