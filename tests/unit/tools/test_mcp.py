@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import mcp_server
 from tests.support.tool_calls import EVERY_TOOL, ask, run
+from tests.support.wait import wait_until
 from tools import gate, registry
 from tools.mcp import catalogue, keeping
 from tools.mcp.errors import NotStarted
@@ -282,6 +283,22 @@ def test_progress_is_told_while_the_call_runs():
     first, second = "[progress 1 of 2] looked at 1\n", "[progress 2 of 2] looked at 2\n"
     assert told == [(0, first), (len(first), second)]
     assert ToolCall.objects.get(pk=asked.pk).result == "a"
+
+
+def test_a_call_that_nobody_wants_any_more_is_cancelled_at_its_server(bare, tmp_path):
+    marks = tmp_path / "marks"
+    made = server("waits", marks)
+    catalogue.refresh(made)
+    asked = {"ask": "call", "server": keeping.spec_of(made), "tool": "echo", "arguments": {"text": "a"}, "seconds": 300}
+    answer = keeping.keeper().ask(
+        asked | {"hash": McpTool.objects.get(name="echo").hash},
+        seconds=300,
+        still_wanted=lambda: "called" not in marks.read_text(),
+        repeatable=False,
+    )
+    number = re.search(r"^called (.*)$", marks.read_text(), re.MULTILINE).group(1)
+    wait_until(lambda: f"cancelled {number}\n" in marks.read_text())
+    assert answer is None
 
 
 @pytest.mark.skipif(bool(beneath.why_missing()), reason=beneath.why_missing())
