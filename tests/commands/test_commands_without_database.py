@@ -32,6 +32,8 @@ COMMANDS = [
     ["restored"],
     ["import_config", "config.json"],
     ["export_config", "out.json"],
+    ["replay", "00000000-0000-0000-0000-000000000000"],
+    ["evaluate", "answers", "--filter", "status=failed"],
     # Django's, and its apps': all pass the same way.
     *(["changepassword", "admin"], ["clearsessions"], ["axes_reset"]),
 ]
@@ -75,7 +77,7 @@ def run(folder: Path, commands: list[list[str]] = COMMANDS, **environment: str) 
 
 def test_every_command_of_ours_is_tried():
     ours = {name for name, app in get_commands().items() if str(app).removeprefix("nanohost.") in OURS}
-    assert ours == {command[0] for command in (*COMMANDS[:17], *ON_A_SERVER)} | STARTS | ASKS_A_HOST | READS_A_FOLDER
+    assert ours == {command[0] for command in (*COMMANDS[:19], *ON_A_SERVER)} | STARTS | ASKS_A_HOST | READS_A_FOLDER
 
 
 def test_a_missing_data_folder_is_named(tmp_path):
