@@ -94,7 +94,11 @@ def use_real_things(host: Host, case: Any) -> None:
         real_days = {"from": f"{date.today() - timedelta(days=7)}", "to": f"{date.today()}"}
         case.query.update({name: day for name, day in real_days.items() if is_day(case.query.get(name))})
     if isinstance(case.query, dict) and isinstance(case.query.get("cursor"), str):
-        case.query["cursor"] = ""
+        if case.path.endswith("v1/turns"):  # a turn's id
+            if is_uuid(case.query["cursor"]):
+                del case.query["cursor"]
+        else:
+            case.query["cursor"] = ""
 
 
 def say_one_thing(body: dict[str, Any]) -> None:
@@ -135,6 +139,8 @@ def use_real_times(body: dict[str, Any], *, is_new: bool) -> None:
         body["cron"] = real["cron"]
     if is_uuid(body.get("conversationId")):
         body["conversationId"] = None
+    if is_destination(body.get("deliverTo")):
+        body["deliverTo"] = {}  # no agent here has been given one
 
 
 TYPES = ("text", "image_url", "file", "image", "input_text", "input_image", "input_file")
@@ -145,6 +151,11 @@ def is_uuid(value: Any) -> bool:
         return str(UUID(value)) == value
     except (ValueError, TypeError, AttributeError):
         return False
+
+
+def is_destination(value: Any) -> bool:
+    name = value.get("destination", "") if isinstance(value, dict) and set(value) <= {"destination"} else None
+    return isinstance(name, str) and len(name) <= 32
 
 
 def is_day(value: Any) -> bool:

@@ -335,7 +335,7 @@ def test_a_changed_document_is_a_version_that_the_next_turn_ran_with(boss, api):
     page = boss.page
     page.goto("/admin/agent/agent/")
     page.locator("#result_list").get_by_role("link", name="default").click()
-    page.get_by_label("SOUL").fill("Speak like a pirate.")
+    page.get_by_role("textbox", name="SOUL").fill("Speak like a pirate.")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("was changed successfully")).to_be_visible()
     page.goto("/admin/agent/agentversion/")

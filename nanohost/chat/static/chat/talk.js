@@ -387,8 +387,7 @@ function happened(turnId, turn, name, data) {
   else if (name === "tool.started") calls.set(data.callId, { ...data, status: "RUNNING" });
   else if (name === "tool.finished") calls.set(data.callId, { ...calls.get(data.callId), ...data });
   else if (name === "approval.requested") consent(node, data);
-  else if (name === "question.asked") question(node, data);
-  else if (name === "question.answered") node.querySelector(`[data-question="${data.questionId}"]`)?.remove();
+  else if (name.startsWith("question.")) import("./questions.js").then((it) => it.told(node, name, data, around.tell));
   else if (name === "approval.decided") node.querySelector(`[data-approval="${data.approvalId}"]`)?.remove();
   else if (name.startsWith("turn.") && name !== "turn.queued") return ended(turnId, name, data);
   // Pieces come faster than a screen shows them, and a long answer takes longer to read each time.
@@ -451,24 +450,6 @@ function consent(node, { approvalId, toolName, rule, arguments: given, expiresAt
   if (mayDecide)
     card.append(button("Approve", decide("approve"), { className: "primary" }), " ", button("Deny", decide("deny")));
   else card.append(make("p", { className: "status", text: "Somebody who may decide has to." }));
-  node.append(card);
-}
-
-function question(node, { questionId, text, options, expiresAt, isInChat }) {
-  if (node.querySelector(`[data-question="${questionId}"]`)) return;
-  const card = make("div", { className: "approval", data: { question: questionId } }, make("p", { text, dir: "auto" }));
-  const status = make("p", { className: "status", text: `The agent waits until ${local(expiresAt)}.` });
-  const answer = async (said) => {
-    const done = await ask("POST", `/questions/${questionId}/answer`, { answer: said }).catch(around.tell);
-    if (done) card.replaceChildren(make("p", { text: `${text} → ${done.answer}`, dir: "auto" }));
-  };
-  const input = make("input", { maxLength: 4000, ariaLabel: "Another answer", dir: "auto" });
-  const own = () => input.value.trim() && answer(input.value);
-  input.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && own());
-  const buttons = options.flatMap((each) => [button(each, () => answer(each), { className: "primary" }), " "]);
-  if (isInChat) status.textContent = "The person in the chat is asked, who alone can answer.";
-  else card.append(...buttons, input, " ", button("Answer", own));
-  card.append(status);
   node.append(card);
 }
 
