@@ -41,6 +41,9 @@ class ReplayRun(models.Model):
     graders = models.JSONField(default=list, help_text="What each answer is held against, with a judge's prompt.")
     created_at = models.DateTimeField(auto_now_add=True)
 
+    # What a page tells of it, made once for all that it shows.
+    report: dict[str, Any] | None = None
+
     class Meta:
         verbose_name = "replay run"
         ordering = ["-created_at"]
