@@ -70,7 +70,7 @@ class Question(models.Model):
             models.Index(fields=["agent", "-asked_at"], name="questions_by_agent"),
             # Few wait.
             models.Index(fields=["expires_at"], condition=Q(state="pending"), name="questions_that_wait"),
-            models.Index(fields=["chat"], condition=Q(chat__isnull=False), name="questions_of_a_chat"),
+            models.Index(fields=["chat"], name="questions_of_a_chat"),
         ]
 
     def __str__(self) -> str:

@@ -232,9 +232,7 @@ class Migration(migrations.Migration):
                     models.Index(
                         condition=models.Q(("state", "pending")), fields=["expires_at"], name="questions_that_wait"
                     ),
-                    models.Index(
-                        condition=models.Q(("chat__isnull", False)), fields=["chat"], name="questions_of_a_chat"
-                    ),
+                    models.Index(fields=["chat"], name="questions_of_a_chat"),
                 ],
             },
         ),

@@ -131,6 +131,7 @@ def test_who_lost_it_between_two_requests_decides_nothing(ask, key, operator, wr
 def are_waiting(count: int) -> bool:
     """Whether so many of this database's sessions wait for a lock."""
     with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # what was seen first is seen to the end of a transaction
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )

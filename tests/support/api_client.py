@@ -152,7 +152,7 @@ def question_of(host: Host, owner: str, conversation: str) -> str:
     host.sql(
         "INSERT INTO conversations_question (id, conversation_id, turn_id, call_id, owner_id, agent, text, options,"
         " sender_id, state, answer, answered_by, asked_at, expires_at)"
-        " VALUES (?, ?, ?, ?, ?, 'default', 'Which colour?', '[\"Red\", \"Blue\"]', ?, 'pending', ?, ?,"
+        " VALUES (?, ?, ?, ?, ?, 'default', 'Which colour', '[\"Red\", \"Blue\"]', ?, 'pending', ?, ?,"
         " CURRENT_TIMESTAMP, '2126-12-24 09:00:00')",
         *(question, UUID(conversation), turn, call, owner_id, none, none, none),
     )
