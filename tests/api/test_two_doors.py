@@ -99,7 +99,7 @@ def test_of_one_by_the_api_and_one_in_the_console_one_wins_and_the_other_is_told
         ended = in_threads(
             [
                 lambda: by_the_api(key[1], approval, first),  # noqa: B023 -- done before the next
-                lambda: in_the_console(operator[1], approval, second),  # noqa: B023
+                lambda: in_the_console(operator[1], approval, second),  # noqa: B023 -- the same
             ]
         )
         assert ended.count("told") == 1, ended
