@@ -1,4 +1,4 @@
-"""Models: the agents that a key may name. (No rows: those are in ``conversations/models.py``.)"""
+"""Models: the agents that a key may name. (No rows: those are in ``conversations/models/``.)"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

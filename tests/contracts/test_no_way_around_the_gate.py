@@ -220,7 +220,10 @@ ALLOWED = {
     ): "The runner that a kind of work names.",
     ("conversations.kinds", "getattr"): "The setting that a kind of work names.",
     ("conversations.engine.branching", "getattr"): "The columns of a row, from the tuple that stands above it.",
-    ("conversations.models", "setattr"): "The fields of a row that was updated, by the names its caller gave.",
+    (
+        "conversations.models.conversation",
+        "setattr",
+    ): "The fields of a row that was updated, by the names its caller gave.",
     ("nanohost.lib.admin", "getattr"): "A column of a row, as its model has it.",
     ("nanohost.lib.statements", "vars"): "Fills the fields of a row, whose names are its columns'.",
     ("nanohost.lib.logs", "vars"): "What a line's caller has added to its record.",

@@ -133,7 +133,7 @@ MUTANTS = (
         name="a turn overtakes the one before it",
         edits=(
             (
-                "conversations.models:TurnQuerySet.claimable",
+                "conversations.models.turn:TurnQuerySet.claimable",
                 "self.due().filter(~Exists(earlier), ",
                 "self.due().filter(",
             ),
@@ -292,7 +292,7 @@ MUTANTS = (
         name="what is held is not let in by itself",
         edits=(
             (
-                "conversations.models:TurnQuerySet.due",
+                "conversations.models.turn:TurnQuerySet.due",
                 "~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())",
                 "~Q(waiting_for=WaitingFor.INTAKE)",
             ),
@@ -306,7 +306,7 @@ MUTANTS = (
         name="what is held is worked on",
         edits=(
             (
-                "conversations.models:TurnQuerySet.due",
+                "conversations.models.turn:TurnQuerySet.due",
                 "Q(status=TurnStatus.QUEUED) & on_time & is_let_in",
                 "Q(status=TurnStatus.QUEUED) & on_time",
             ),

@@ -1,0 +1,152 @@
+"""Compactions: the work of summarising a conversation."""
+
+from typing import Self
+
+from django.db import models
+from django.db.models import Q
+
+from conversations.models.conversation import Conversation
+from conversations.models.limits import MAX_REASON
+from nanohost.lib.clock import Now
+from nanohost.lib.ids import new_id
+from nanohost.lib.lease import Leased, LeaseQuerySet
+
+
+class CompactionStatus(models.TextChoices):
+    """Where a compaction stands; the last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    # There was nothing left to do: somebody else had moved the conversation on.
+    DROPPED = "dropped"
+    # Of a day's summary, which nothing depends on; a rolling one ends in a stub instead.
+    FAILED = "failed"
+
+
+class CompactionKind(models.TextChoices):
+    """What a summary is for."""
+
+    ROLLING = "rolling"
+    DAILY = "daily"
+
+
+OPEN_COMPACTION = (CompactionStatus.QUEUED, CompactionStatus.RUNNING)
+
+
+class CompactionQuerySet(LeaseQuerySet["Compaction"]):
+    """Look-ups that say what they mean."""
+
+    def open(self) -> Self:
+        """Compactions that have not ended."""
+        return self.filter(status__in=OPEN_COMPACTION)
+
+    def due(self) -> Self:
+        """Compactions that nobody works on and whose time has come."""
+        return self.filter(
+            Q(status=CompactionStatus.QUEUED) & (Q(run_after=None) | Q(run_after__lte=Now())) | Compaction.expired()
+        )
+
+
+class Compaction(Leased):
+    """Messages that are put into a summary: a piece of work, and its record.
+
+    A rolling one takes the place of older messages in the prompt, and goes into the long-term memory and the history
+    log as well; a daily one tells people of one day. It names what the summary was made of: which messages, by which
+    model, after which turn.
+    """
+
+    QUEUED, LEASED = CompactionStatus.QUEUED, CompactionStatus.RUNNING
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="compactions", db_index=False)
+    kind = models.CharField(
+        max_length=7,
+        choices=CompactionKind.choices,
+        default=CompactionKind.ROLLING,
+        help_text="rolling: for prompts. daily: of one day, for people.",
+    )
+    day = models.DateField(null=True, blank=True, help_text="The day that a daily one is of.")
+    since = models.DateTimeField(null=True, blank=True, help_text="A daily one covers what was said from then on,")
+    until = models.DateTimeField(null=True, blank=True, help_text="and before then.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that made it necessary.")
+    keep_tokens = models.PositiveIntegerField(help_text="Of the newest messages, so many tokens stay at most.")
+    status = models.CharField(max_length=7, choices=CompactionStatus.choices, default=CompactionStatus.QUEUED)
+
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    failures = models.PositiveIntegerField(
+        default=0, help_text="Answers that were of no use, in a row, and workers that died. At three, a stub is made."
+    )
+    error = models.CharField(max_length=500, blank=True, help_text="What went wrong last.")
+
+    first_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The first message it covers.")
+    through_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it covers.")
+    summary_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The message that is its summary.")
+    is_stub = models.BooleanField(default=False, help_text="No model could summarise them; the log has them whole.")
+    memory_version = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The version of the long-term memory that it made."
+    )
+    before_through = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The last message that the summary before it covered."
+    )
+    before_summary = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The message that was the summary before it."
+    )
+    undone_at = models.DateTimeField(
+        null=True, blank=True, help_text="When people undid it: the summary before it counts again."
+    )
+    undone_by = models.CharField(max_length=150, default="", db_default="", blank=True, help_text="Who undid it.")
+    undone_because = models.CharField(max_length=MAX_REASON, default="", db_default="", blank=True, help_text="Why.")
+    made_so_far = models.JSONField(
+        null=True, blank=True, help_text="What was made of its first chunks, while others are still to come."
+    )
+    model = models.CharField(max_length=128, blank=True, help_text="The model that made it.")
+    fallback_model = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The model that is asked in place of its agent's own, one of its further ones. Empty: none.",
+    )
+    fallback_reason = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
+    )
+    retries = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Failures of its provider since an answer came, one after the other."
+    )
+    retrying_since = models.DateTimeField(null=True, blank=True, help_text="When the first of them was.")
+    prompt_tokens = models.PositiveIntegerField(default=0)
+    completion_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Of the prompts' tokens, those that the provider had cached."
+    )
+    cost = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+    )
+    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Answers that models gave it.")
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    objects = CompactionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["conversation"],
+                condition=Q(status__in=OPEN_COMPACTION, kind=CompactionKind.ROLLING),
+                name="one_open_compaction",
+            ),
+            models.UniqueConstraint(fields=["conversation", "day"], name="one_summary_a_day"),
+        ]
+        indexes = [
+            models.Index(fields=["status", "notified_at"], name="compactions_by_status"),
+            models.Index(fields=["conversation", "-summary_seq"], name="compactions_of_a_conversation"),
+            models.Index(fields=["-created_at"], name="compactions_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"messages {self.first_seq} to {self.through_seq}" if self.through_seq else f"compaction {self.status}"

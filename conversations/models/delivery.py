@@ -1,0 +1,187 @@
+"""Deliveries: what is to go out, and the files that they send."""
+
+from typing import Self
+
+from django.db import models
+from django.db.models import Exists, OuterRef, Q
+
+from conversations.channel_models import MAX_EXTERNAL_ID, Channel, Chat
+from conversations.models.limits import MAX_ADDRESS, MAX_REASON
+from conversations.models.webhook import WebhookEndpoint
+from nanohost.lib.clock import Now
+from nanohost.lib.ids import new_id
+from nanohost.lib.lease import Leased, LeaseQuerySet
+
+
+class DeliveryStatus(models.TextChoices):
+    """Where a delivery stands; the last four are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    # It was begun to be sent, and nobody knows whether it is there.
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
+
+
+OPEN_DELIVERY = (DeliveryStatus.QUEUED, DeliveryStatus.RUNNING)
+
+
+class DeliveryQuerySet(LeaseQuerySet["Delivery"]):
+    """Look-ups that say what they mean."""
+
+    def open(self) -> Self:
+        """Deliveries that have not ended."""
+        return self.filter(status__in=OPEN_DELIVERY)
+
+    def due(self) -> Self:
+        """Deliveries that nobody works on and whose time has come."""
+        on_time = Q(run_after=None) | Q(run_after__lte=Now())
+        return self.filter(Q(status=DeliveryStatus.QUEUED) & on_time | Delivery.expired())
+
+    def claimable(self) -> Self:
+        """Due ones, to endpoints that are not sent as many at this moment as one may be; the mail server is one, and so
+        is each account of a channel. To a chat goes one after the other, and nothing to a platform that has asked for
+        time."""
+        held = Delivery.objects.filter(status=DeliveryStatus.RUNNING, lease_until__gt=Now()).order_by("pk")
+        full = slice(Delivery.MAX_AT_ONCE - 1, Delivery.MAX_AT_ONCE)
+        to_endpoint = held.filter(endpoint=OuterRef("endpoint"))
+        to_mail_server = held.filter(endpoint=None, account=None, channel=OuterRef("channel"))
+        to_account = held.filter(account=OuterRef("account"))
+        earlier = Delivery.objects.open().filter(chat=OuterRef("chat"), number__lt=OuterRef("number")).order_by()
+        wants_time = Channel.objects.filter(pk=OuterRef("account"), held_until__gt=Now()).order_by()
+        return self.due().filter(
+            ~Exists(to_endpoint[full]),
+            ~Exists(to_mail_server[full]),
+            Q(account=None) | ~Exists(to_account[full]) & ~Exists(earlier) & ~Exists(wants_time),
+        )
+
+
+class Delivery(Leased):
+    """The outbox: something that is to go out, until it is there or was tried for a day."""
+
+    QUEUED, LEASED = DeliveryStatus.QUEUED, DeliveryStatus.RUNNING
+
+    # To one endpoint, or to the mail server, or a few more if they are claimed at the same moment: one that hangs
+    # leaves places to others.
+    MAX_AT_ONCE = 4
+
+    # Of one that is being sent: where that stands in a trace.
+    traceparent = ""
+
+    class Channel(models.TextChoices):
+        """How it goes out."""
+
+        WEBHOOK = "webhook"
+        EMAIL = "email"
+        # By an account of a platform, to a chat.
+        CHAT = "chat"
+
+    id = models.UUIDField(
+        primary_key=True, default=new_id, editable=False, help_text="Receivers know it by this, however often it comes."
+    )
+    channel = models.CharField(
+        max_length=16, choices=Channel.choices, default=Channel.WEBHOOK, help_text="How it goes out."
+    )
+    endpoint = models.ForeignKey(
+        WebhookEndpoint,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="deliveries",
+        db_index=False,
+        help_text="Where a webhook's goes.",
+    )
+    recipient = models.CharField(
+        max_length=MAX_ADDRESS, blank=True, db_default="", help_text="The address that an e-mail goes to."
+    )
+    account = models.ForeignKey(
+        "Channel",  # the model, which the choices above hide
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="deliveries",
+        db_index=False,
+        help_text="The channel that a message to a chat goes by.",
+    )
+    chat = models.ForeignKey(
+        Chat,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="deliveries",
+        db_index=False,
+        help_text="The chat that it goes to.",
+    )
+    number = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The order in which messages go to the chat."
+    )
+    conversation_id = models.UUIDField(null=True, blank=True, help_text="Where a message to a chat was said.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="And in which turn.")
+    in_reply_to = models.CharField(
+        max_length=MAX_EXTERNAL_ID, blank=True, db_default="", help_text="The platform's id of what it answers."
+    )
+    external_id = models.CharField(
+        max_length=MAX_EXTERNAL_ID,
+        blank=True,
+        db_default="",
+        help_text="The platform's own id of it, once it is there.",
+    )
+    about = models.UUIDField(
+        null=True, blank=True, help_text="The delivery whose message it changes, reacts to, or takes the buttons of."
+    )
+    kind = models.CharField(max_length=32, help_text="The kind of event that it tells of, or of message that it is.")
+    data = models.JSONField(help_text="What it tells: of an event ids and facts; of a message to a chat what it says.")
+    owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose event it is, if it is somebody's.")
+    status = models.CharField(max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.QUEUED)
+
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    expires_at = models.DateTimeField(help_text="It is tried until then.")
+    attempts = models.PositiveIntegerField(default=0, help_text="How often workers have begun to send it.")
+    tries = models.JSONField(default=list, blank=True, help_text="What became of the latest attempts.")
+    last_status = models.PositiveIntegerField(null=True, blank=True, help_text="The HTTP status of the last answer.")
+    error = models.CharField(max_length=MAX_REASON, blank=True, help_text="What went wrong last.")
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it was delivered, or given up.")
+
+    objects = DeliveryQuerySet.as_manager()
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        ordering = ["-created_at"]
+        indexes = [
+            models.Index(fields=["status", "notified_at"], name="deliveries_by_status"),
+            models.Index(fields=["endpoint", "-created_at"], name="deliveries_of_a_webhook"),
+            models.Index(fields=["-created_at"], name="deliveries_by_time"),
+            # Few have failed; the overview counts the latest.
+            models.Index(
+                fields=["-created_at"], condition=models.Q(status=DeliveryStatus.FAILED), name="deliveries_failed"
+            ),
+            models.Index(fields=["account", "-created_at"], name="deliveries_of_a_channel"),
+            models.Index(fields=["chat", "number"], name="deliveries_of_a_chat"),
+            models.Index(
+                fields=["conversation_id"],
+                condition=models.Q(conversation_id__isnull=False),
+                name="deliveries_of_what_was_said",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.status}"
+
+
+class OutgoingFile(models.Model):
+    """What a delivery of a file sends; its bytes are here since whoever sends it has not the folder that it was in."""
+
+    MAX_BYTES = 5 * 1024 * 1024
+
+    delivery = models.OneToOneField(
+        Delivery, on_delete=models.CASCADE, primary_key=True, related_name="file", help_text="Which sends it."
+    )
+    name = models.CharField(max_length=100, help_text="What it is called there.")
+    data = models.BinaryField(help_text="Its bytes.")
+
+    def __str__(self) -> str:
+        return self.name
