@@ -36,7 +36,7 @@ MAX_ANSWER_CHARS = 500_000
 MAX_KEPT_CHARS = 20_000
 
 # What is wrong with an answer is told in so many sentences at most, and so many characters.
-_MOST_ERRORS, _MAX_TOLD = 5, 480
+_MAX_ERRORS, _MAX_TOLD = 5, 480
 
 # Steps, of which an ordinary answer takes some hundreds: about a second. An error takes more of them than a look.
 MAX_STEPS, _STEPS_AN_ERROR = 100_000, 5
@@ -362,7 +362,7 @@ def _wrong_with(value: Any, schema_text: str) -> str | None:
     """What is wrong with a value, in words; None: nothing."""
     token = _left.set([MAX_STEPS])
     try:
-        errors = list(islice(leaves(_validator(schema_text).iter_errors(value)), _MOST_ERRORS))
+        errors = list(islice(leaves(_validator(schema_text).iter_errors(value)), _MAX_ERRORS))
     except _TooManySteps:
         return _TOO_MANY_STEPS
     except RecursionError:

@@ -17,7 +17,7 @@ BYTES_A_TOKEN = 4
 _MESSAGE_TOKENS = 4
 
 # A provider that reports less or more than so many times the estimate has miscounted.
-_LEAST_RATIO, _MOST_RATIO = 0.2, 5.0
+_LEAST_RATIO, _MAX_RATIO = 0.2, 5.0
 
 # After a refusal as too long: dense text, such as base64, has twice as many tokens as words of that length.
 _REFUSED = 1.5
@@ -67,13 +67,13 @@ class Correction:
         """Take in what a provider reports of a prompt. The latest counts half: texts of one kind come in a row."""
         if not (estimated > 0 and reported > 0):
             return  # some report nothing
-        seen = min(max(reported / estimated, _LEAST_RATIO), _MOST_RATIO)
+        seen = min(max(reported / estimated, _LEAST_RATIO), _MAX_RATIO)
         known = self._ratios.get(model)
         self._ratios[model] = seen if known is None else (known + seen) / 2
 
     def refused(self, model: str) -> None:
         """Take in that a prompt that should have fitted was refused as too long."""
-        self._ratios[model] = min(self.ratio(model) * _REFUSED, _MOST_RATIO)
+        self._ratios[model] = min(self.ratio(model) * _REFUSED, _MAX_RATIO)
 
 
 # What this process has learned.

@@ -11,7 +11,7 @@ class FenceLost(Exception):
 
 
 class NotClaimed(Exception):
-    """The turn is not to be had now."""
+    """The turn is not claimable now."""
 
 
 class Overtaken(Exception):

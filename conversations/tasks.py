@@ -1,4 +1,4 @@
-"""What the doorbell rings. Each task looks at one row and makes one domain call."""
+"""The Celery tasks that receive notifications. Each looks at one row and makes one domain call."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 def pass_on(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
-    """How a worker follows a ring (Celery's name for it is a strategy): it is heard, and its task is called, no more.
+    """How a worker consumes a notification (Celery calls it a strategy): acknowledge it, and call its task.
 
-    Celery's own makes a request of each message, traces it, and signals six times: two thirds of what a ring costs. Its
-    monitoring lives off that, so who has switched that on gets it.
+    Celery's own strategy makes a request of each message, traces it and sends six signals, which is two thirds of what
+    a notification costs. Its monitoring needs that, so with WORKER_EVENTS Celery's own is used.
     """
     if settings.WORKER_EVENTS:
         return default(task, app, consumer)
@@ -46,14 +46,14 @@ def pass_on(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
     return hear
 
 
-class Ring(Task):  # type: ignore[type-arg]  # the stubs' is generic, Celery's is not
+class Notification(Task):  # type: ignore[type-arg]  # the stubs' is generic, Celery's is not
     """A task that only hands over what it is notified of."""
 
     Strategy = "conversations.tasks:pass_on"
 
 
 def _make_task(kind: Kind) -> None:
-    @shared_task(base=Ring, name=kind.task)
+    @shared_task(base=Notification, name=kind.task)
     def look(row_id: str) -> None:
         worker.runtime().take(kind, UUID(row_id), wait=kind.is_waited_for)
 

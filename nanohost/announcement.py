@@ -31,7 +31,7 @@ def announcement(
     manage: str = ".venv/bin/python manage.py",
 ) -> str:
     """What a user is told at the start; ``password`` and ``key`` if they were made now, and are shown this once;
-    ``sandbox``: what keeps tools where they are, in a sentence; ``told``: sentences of what else has happened."""
+    ``sandbox``: which sandbox tools run in, in a sentence; ``told``: sentences of what else has happened."""
     if password:
         how_to_log_in = f"{password}  (shown this once)"
     elif env.secret("NANOHOST_ADMIN_PASSWORD"):

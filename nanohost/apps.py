@@ -9,7 +9,7 @@ class NanohostConfig(AppConfig):
     name = "nanohost"
 
     def ready(self) -> None:
-        # Whoever rings the doorbell, in whatever process and thread, rings this application's.
+        # Whoever sends notifications, in whatever process and thread, sends them by this application.
         from nanohost import checks  # noqa: F401 -- registers them
         from nanohost.celery import app
         from nanohost.lib import garbage, logs, process

@@ -86,7 +86,7 @@ def _start_runtime(sender: Any, **_: Any) -> None:
     except (CommandError, SandboxMissing) as error:
         raise SystemExit(str(error)) from None
     except Exception as error:
-        # Celery would log it, go on, and listen to rings that nobody follows.
+        # Celery would log it, go on, and consume notifications that nobody acts on.
         raise SystemExit(redact(f"The worker could not start: {type(error).__name__}: {error}")) from error
     finally:
         # In a moment Celery closes the socket of whatever this thread still holds, as it would after a fork; the pool

@@ -33,7 +33,7 @@ class _WakefulScheduler(SystemScheduler):
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # Celery's is untyped
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Ring what is due, and return when the next look is."""
+        """Send the tasks that are due, and return when to look next."""
         self._stopping.wait(super().tick(*args, **kwargs))
         if self.should_sync():  # beat does so after its sleep, of which there is none
             self._do_sync()  # type: ignore[attr-defined]  # not in the stubs
@@ -57,7 +57,8 @@ class Embedded:
         """Start beat, the workers' runtime, and a Celery worker for each of the queues."""
         expire_leases_of_the_dead()
         self._runtime = start_runtime(KINDS, loop=self._loop)
-        # Tools have one of their own: when all their places are taken, their rings wait in it and keep no turn waiting.
+        # Tools have one of their own: when all their places are taken, their notifications wait in it and delay no
+        # turn.
         alone = [[kind.queue] for kind in KINDS if kind.is_alone]
         for queues in ([kind.queue for kind in KINDS if not kind.is_alone], *alone):
             self._run(f"worker-{queues[0]}", self._worker(queues[0], queues).start)
@@ -66,14 +67,15 @@ class Embedded:
         self._run("beat", self._beat.start)
 
     def stop(self) -> None:
-        """Stop taking work, hand back what runs, and wait for the threads."""
+        """Stop taking work, release what runs, and wait for the threads."""
         if self._beat:
             self._beat.stop(wait=False)
         self._stopping.set()
         worker_state.should_stop = 0  # type: ignore[assignment]  # an exit code; None would mean: go on
         if self._runtime:
             self._runtime.wind_down()
-        # Their loops look up every 2 s only, and once more when they have seen that they are to stop: two last rings
+        # Their loops look up every 2 s only, and once more when they have seen that they are to stop: two last
+        # notifications
         # each, for no row.
         for _ in range(2):
             for kind in KINDS:
@@ -106,7 +108,7 @@ class Embedded:
 def expire_leases_of_the_dead() -> None:
     """Whoever held a lease on this database is dead, since the lock on DATA_DIR is ours: no need to wait.
 
-    Every ring of theirs is lost as well, with the broker in their memory.
+    Every notification of theirs is lost as well, with the broker in their memory.
     """
     for kind in KINDS:
         kind.rows.expire_all()

@@ -139,7 +139,7 @@ TOOL_CONCURRENCY = env.integer("TOOL_CONCURRENCY", 8, maximum=MAX_THREADS)
 # Of each process a tool runs in or starts. Less than the minimum would not hold what is imported.
 TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20)
 
-# What keeps tools' processes where they are: tools/sandbox/modes.py tells what is in force.
+# The sandbox of tools' processes: tools/sandbox/modes.py tells which is in force.
 TOOL_SANDBOX = env.choice("TOOL_SANDBOX", "auto", choices=("auto", "bubblewrap", "landlock", "none"))
 # All of this machine's files besides code that a tool may be granted: FS_READ, FS_WRITE.
 TOOL_FOLDERS = env.words("TOOL_FOLDERS")
@@ -684,7 +684,7 @@ SPECTACULAR_SETTINGS = {
 # --- Celery: the database is the queue, the broker a doorbell ----------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
 CELERY_BROKER_TRANSPORT = "nanohost.lib.broker:Transport" if REDIS_URL else None
-# Whoever rings waits a second at most for a broker that is silent, to connect as well, and does not try twice. The
+# Whoever notifies waits a second at most for a broker that is silent, to connect as well, and does not try twice. The
 # consumers' own blocking reads outlast this.
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
     {
@@ -694,16 +694,16 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
         "health_check_interval": 5,
         "max_retries": 0,
         "priority_steps": [0],
-        # A ring is taken off the queue when it is heard. Were it kept until its task is taken up, each would cost four
-        # commands more, a fifth of a worker's time; one that is lost is found by the sweep.
+        # A notification is taken off the queue when it is heard. Were it kept until its task is taken up, each would
+        # cost four commands more, a fifth of a worker's time; one that is lost is found by the sweep.
         "ack_emulation": False,
     }
     if REDIS_URL
-    # The memory transport looks once a second unless told otherwise. The process takes its own rings while it has room,
+    # The memory transport looks once a second unless told otherwise. The process takes its own while it has room,
     # so this is how long one waits that found none; each look costs CPU.
     else {"polling_interval": 0.05}
 )
-# A connection for each thread that may ring, or they would wait for one another at a broker that is silent.
+# A connection for each thread that may notify, or they would wait for one another at a broker that is silent.
 CELERY_BROKER_POOL_LIMIT = WEB_THREADS + WORKER_DB_THREADS + TOOL_CONCURRENCY
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Also after an error's reply, such as a demoted replica's: without this, a worker ends at it.
@@ -724,8 +724,8 @@ CELERY_TASK_ROUTES = {
     "tools.tasks.*": {"queue": kinds.TOOLS.queue},
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-# Rings only pass through, in the thread that hears them: what they ring for runs on the runtime's own loop and threads.
-# A worker without room hears no more of them meanwhile, and leaves them to others.
+# Notifications only pass through, in the thread that hears them: what they are about runs on the runtime's own loop and
+# threads. A worker without room hears no more of them meanwhile, and leaves them to others.
 CELERY_WORKER_POOL = "solo"
 CELERY_WORKER_CONCURRENCY = 1
 WORKER_EVENTS = env.boolean("WORKER_EVENTS", False)

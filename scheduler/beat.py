@@ -25,7 +25,7 @@ class SystemScheduler(DatabaseScheduler):
     sync_every = 30
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Ring what is due; returns the seconds until it is to be called again."""
+        """Send the tasks that are due; returns the seconds until it is to be called again."""
         seconds: float = super().tick(*args, **kwargs)
         if self._come_back_from_the_future():
             seconds = 0.0

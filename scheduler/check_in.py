@@ -1,6 +1,6 @@
 """Check-ins: every so many minutes an agent is asked to do what its document HEARTBEAT says, if it says anything.
 
-Beat rings each minute; any number of looks may run at once. Time is cut into pieces of the agent's minutes, or of
+Beat runs it each minute; any number of looks may run at once. Time is cut into pieces of the agent's minutes, or of
 HEARTBEAT_MINUTES, and an agent has one row in each at most, by a constraint; by another it has one at a time that has
 not ended. So neither a second beat nor a slow model has it asked twice; nor does a change of the minutes, by which a
 piece may hold what began in another.
@@ -42,7 +42,7 @@ def ask_agents(*, now: datetime) -> int:
         try:
             made += _look_after(agent, now=now)
         except Exception:
-            logger.exception("the check-in of %s failed, and is tried again at the next ring", agent)
+            logger.exception("the check-in of %s failed, and is tried again at the next run", agent)
     return made
 
 
@@ -73,7 +73,7 @@ def _look_after(agent: Agent, *, now: datetime) -> bool:
             logger.warning("agent %s is asked nothing more by check-ins on this day: %s", agent, why)
             told = f"{why} {agent} is asked again on the next day."
             if not inbox.note(conversation_id=_told_in(row).pk, content=told):
-                return False  # somebody speaks there just now; at the next ring
+                return False  # somebody speaks there just now; at the next run
         return _write_down(row, CheckInState.CAPPED, why, now=now)
     try:
         _ask(row)
@@ -146,7 +146,7 @@ def _settle(row: CheckIn, turn: Turn | None, *, now: datetime) -> None:
         if CheckIn.objects.filter(pk=row.pk, ended_at=None).update(**changed) != 1:
             return  # somebody else was first
         if row.state == CheckInState.TOLD and not _tell(row, answer or ""):
-            transaction.set_rollback(True)  # somebody speaks there just now; at the next ring
+            transaction.set_rollback(True)  # somebody speaks there just now; at the next run
 
 
 def _tell(row: CheckIn, answer: str) -> bool:

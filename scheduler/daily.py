@@ -1,4 +1,4 @@
-"""The daily summary: which day is to be summarised when beat rings."""
+"""The daily summary: which day is to be summarised when beat runs it."""
 
 from datetime import date, datetime, time, timedelta
 

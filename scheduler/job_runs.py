@@ -1,4 +1,4 @@
-"""The record of house jobs: when each ran, how long, how it ended, what it did.
+"""The record of system jobs: when each ran, how long, how it ended, what it did.
 
 A job that runs every few seconds and mostly finds nothing to do would fill a table with that. So such runs in a row
 share a row; only what did something, failed or was cut short has one of its own.

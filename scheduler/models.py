@@ -277,7 +277,7 @@ class CheckIn(models.Model):
 
 
 class JobState(models.TextChoices):
-    """How a run of a house job stands."""
+    """How a run of a system job stands."""
 
     RUNNING = "running"
     OK = "ok"
@@ -286,7 +286,7 @@ class JobState(models.TextChoices):
 
 
 class JobRun(models.Model):
-    """A run of a house job, and what it did. Runs in a row that found nothing to do share one row, the last one's."""
+    """A run of a system job, and what it did. Runs in a row that found nothing to do share one row, the last one's."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     job = models.CharField(max_length=200, help_text="Its name.")

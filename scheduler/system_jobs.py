@@ -18,7 +18,7 @@ LATE = timedelta(minutes=1)
 @dataclass(frozen=True, kw_only=True)
 class SystemJob:
     """A job of the house. ``times``: how often, or a cron expression in TIME_ZONE, of five fields or, with the second
-    first, six. Beat may ring twice or not at all: a job's effect must not depend on it."""
+    first, six. Beat may run it twice or not at all: a job's effect must not depend on it."""
 
     name: str
     task: str
@@ -65,7 +65,7 @@ SYSTEM_JOBS = (
 
 
 def sync_system_jobs(jobs: Iterable[SystemJob] = SYSTEM_JOBS) -> None:
-    """Give each house job its row. What people set (interval, enabled) is left as it is."""
+    """Give each system job its row. What people set (interval, enabled) is left as it is."""
     kept = set(PeriodicTask.objects.values_list("name", flat=True))
     for job in jobs:
         if job.name not in kept:
@@ -75,7 +75,7 @@ def sync_system_jobs(jobs: Iterable[SystemJob] = SYSTEM_JOBS) -> None:
 
 
 def next_run(job: PeriodicTask) -> datetime | None:
-    """When beat rings for a job next; a time that has passed, if it should have. None: the job is off."""
+    """When beat runs a job next; a time that has passed, if it should have. None: the job is off."""
     if not job.enabled:
         return None
     schedule = job.schedule

@@ -1,4 +1,4 @@
-"""What beat rings. Each makes its domain calls and may run any number of times, also at once."""
+"""The Celery tasks that beat runs. Each makes its domain calls and may run any number of times, also at once."""
 
 from celery import shared_task
 
@@ -52,7 +52,7 @@ def retention() -> None:
 
 @shared_task
 def data_retention() -> None:
-    """Delete what is older than its agent keeps it. Not for long: a worker hears no ring meanwhile."""
+    """Delete what is older than its agent keeps it. Not for long: a worker receives no notification meanwhile."""
     with recorded("data_retention") as report:
         transient = forget_transient(seconds=aged.RUN_SECONDS)
         report.did = ", ".join(

@@ -1,4 +1,4 @@
-"""The tick: fires what is due. Beat rings for it every few seconds; any number may run at once.
+"""The tick: fires what is due. Beat runs it every few seconds; any number may run at once.
 
 A schedule is taken by a conditional update that moves its ``next_at`` on, and in the same transaction each of its times
 gets its row in the ledger and its turn. So a time fires once: whoever comes second finds it moved on, and after a crash
@@ -22,7 +22,7 @@ from scheduler.models import Missed, RunState, Schedule
 
 logger = logging.getLogger(__name__)
 
-# The thread that hears a worker's rings is held no longer; what is left is due at the next tick.
+# The thread that receives a worker's notifications is held no longer; what is left is due at the next tick.
 TICK_SECONDS = 3.0
 # Schedules that are read at a time.
 BATCH = 50

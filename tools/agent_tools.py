@@ -17,14 +17,14 @@ from tools.registry import tool
 # kept for making HTML readable, which may also take what the client did not use, up to a bound.
 _SECONDS = 2.6
 _READABLE_SECONDS = 0.5
-_MOST_READABLE_SECONDS = 1.5
+_MAX_READABLE_SECONDS = 1.5
 
 # Bytes read of a body. Half a megabyte of HTML may hold little text.
-_MOST_BYTES = 256 * 1024
-_MOST_HTML_BYTES = 512 * 1024
+_MAX_BYTES = 256 * 1024
+_MAX_HTML_BYTES = 512 * 1024
 
 # Bytes of the text as JSON: with the rest, within TOOL_MAX_OUTPUT_BYTES unless that was lowered.
-_MOST_TEXT_BYTES = 56_000
+_MAX_TEXT_BYTES = 56_000
 
 
 @tool(effects="read")
@@ -64,7 +64,7 @@ def http_get(url: str, headers: dict[str, str] | None = None, readable: bool = F
         url,
         headers=headers,
         seconds=end - clock.monotonic() - (_READABLE_SECONDS if readable else 0),
-        most=_MOST_HTML_BYTES if readable else _MOST_BYTES,
+        most=_MAX_HTML_BYTES if readable else _MAX_BYTES,
         cut=True,
         policy=policy,
     )
@@ -77,7 +77,7 @@ def http_get(url: str, headers: dict[str, str] | None = None, readable: bool = F
         from tools.readable import readable as as_readable
 
         is_cut = is_cut or beginning(text) != text
-        made = as_readable(text, seconds=min(end - clock.monotonic(), _MOST_READABLE_SECONDS))
+        made = as_readable(text, seconds=min(end - clock.monotonic(), _MAX_READABLE_SECONDS))
         text = "[this page takes too long to be made readable; fetch it with readable=false]" if made is None else made
     shown = _cut(text)
     result = {"status": answer.status, "contentType": answer.content_type[:200], "url": answer.url}
@@ -132,6 +132,6 @@ def _proxy() -> Proxy | None:
 
 def _cut(text: str) -> str:
     """As much of a text as fits into a result."""
-    while (size := len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))) > _MOST_TEXT_BYTES:
-        text = text[: len(text) * _MOST_TEXT_BYTES // size]
+    while (size := len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))) > _MAX_TEXT_BYTES:
+        text = text[: len(text) * _MAX_TEXT_BYTES // size]
     return text

@@ -23,10 +23,10 @@ from nanohost.lib.redaction import MASK, names_a_secret, redact_head, redact_jso
 MAX_DEPTH = 64
 
 # So many errors are told of at once; a model mends them one by one otherwise, a round each.
-_MOST_ERRORS = 5
+_MAX_ERRORS = 5
 
 # Steps of casting, after which the rest is left as it is: a schema of alternatives in alternatives multiplies them.
-_MOST_STEPS = 10_000
+_MAX_STEPS = 10_000
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
@@ -50,7 +50,7 @@ def read_arguments(schema: dict[str, Any], raw: str) -> dict[str, Any]:
             arguments = _Casting(schema_text).cast(schema, arguments)
         if too_deep(arguments):
             raise InvalidArguments(f"The arguments are nested deeper than {MAX_DEPTH} levels.")
-        errors = list(islice(leaves(_validator(schema_text).iter_errors(arguments)), _MOST_ERRORS))
+        errors = list(islice(leaves(_validator(schema_text).iter_errors(arguments)), _MAX_ERRORS))
     except OverflowError:  # of multipleOf, which divides
         raise InvalidArguments("The arguments do not fit the tool's schema: a number is too large.") from None
     except RecursionError:  # of a schema that refers to itself
@@ -133,7 +133,7 @@ class _Casting:
     def cast(self, schema: Any, value: Any) -> Any:
         """The value as the schema asks for it, or as it is."""
         self._steps += 1
-        if not isinstance(schema, dict) or self._steps > _MOST_STEPS:
+        if not isinstance(schema, dict) or self._steps > _MAX_STEPS:
             return value
         schema = self._resolved(schema)
         if alternatives := schema.get("anyOf") or schema.get("oneOf"):
@@ -162,7 +162,7 @@ class _Casting:
 
     def _fits(self, schema: Any, value: Any) -> bool:
         self._steps += 1
-        return self._steps <= _MOST_STEPS and bool(self._root.evolve(schema=schema).is_valid(value))
+        return self._steps <= _MAX_STEPS and bool(self._root.evolve(schema=schema).is_valid(value))
 
     def _resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
         name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
@@ -219,7 +219,7 @@ def explained(error: Any, *, what: str = "argument") -> str:
     got = MASK if any(map(names_a_secret, error.absolute_path)) else _shown(error.instance)
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = list(error.schema.get("properties", {}))
-        unknown = [name for name in error.instance if name not in known][:_MOST_ERRORS]
+        unknown = [name for name in error.instance if name not in known][:_MAX_ERRORS]
         return "; ".join(f"{where}{_unknown(name, known, what)}" for name in unknown)
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]

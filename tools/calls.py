@@ -174,7 +174,7 @@ _by_id = Rows(lambda: ToolCall.objects.filter(pk=Given("id")))
 
 
 def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
-    """Take a call that waits, or a repeatable one whose worker is gone; None if it is not to be had.
+    """Take a call that waits, or a repeatable one whose worker is gone; None if it is not claimable.
 
     A call with side effects whose worker is gone is ended as UNKNOWN here, and a repeatable one that has cost
     ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
@@ -220,7 +220,7 @@ _outcomes = Rows[tuple[str, str, str]](
         .values_list("tool_name", "status", "result")
     )
 )
-_hand_back = Update(
+_release = Update(
     _held,
     lambda: {
         **RELEASED,
@@ -278,9 +278,9 @@ def outcomes(turn_id: UUID) -> list[tuple[str, str, str]]:
     return _outcomes(turn_id=turn_id)
 
 
-def hand_back(call: ToolCall) -> None:
+def release(call: ToolCall) -> None:
     """Put a call back in the queue that a shutdown interrupted (if it only reads) or kept from starting, at no cost."""
-    _hand_back(id=call.pk, fence=call.fence)
+    _release(id=call.pk, fence=call.fence)
 
 
 def doubt_queued(turn_ids: Iterable[UUID]) -> None:

@@ -438,7 +438,7 @@ def run(
 ) -> None:
     """Claim a call, run it once, store its outcome, and go on with ``then`` once that is committed.
 
-    Does nothing for a call that is not to be had: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
+    Does nothing for a call that is not claimable: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
     call, what its agent may use now; ``on_start`` is told of it before it runs, and ``on_output`` of what a program
     says meanwhile: where in all of it the piece begins, and the piece. ``context_of`` tells where the call stands in a
     trace, and is asked only while telemetry is on.
@@ -466,7 +466,7 @@ def run(
             if not outcome.stored:
                 _stored("an outcome", partial(calls.end, call, outcome, duration_ms=duration_ms))
         except Interrupted:
-            _stored("a call that goes back", partial(calls.hand_back, call))
+            _stored("a call that goes back", partial(calls.release, call))
             return
         except CallLost:
             logger.warning("tool call %s was ended elsewhere while it ran; its outcome is dropped", call.pk)

@@ -9,12 +9,12 @@ import queue
 import threading
 
 # An element costs half a kilobyte of memory, and may be written in three characters. Long pages have half as many.
-_MOST_TAGS = 20_000
+_MAX_TAGS = 20_000
 
 
 def beginning(html: str) -> str:
     """As much of a page as may be made readable."""
-    return "<".join(html.split("<", _MOST_TAGS)[:_MOST_TAGS])
+    return "<".join(html.split("<", _MAX_TAGS)[:_MAX_TAGS])
 
 
 def readable(html: str, *, seconds: float) -> str | None:

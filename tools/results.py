@@ -9,7 +9,7 @@ from typing import Any
 from nanohost.lib.redaction import redact
 
 # Characters at each end of a result that secrets are looked for in, many times what is kept of it.
-_MOST_REDACTED = 1 << 20
+_MAX_REDACTED = 1 << 20
 
 
 @functools.cache  # making it takes 0.3 ms; a whole call, 0.1
@@ -55,8 +55,8 @@ def cap(text: str, limit: int) -> str:
     """The text without secrets, of which half could be left at a cut: its head and its tail, ``limit`` bytes of UTF-8
     together, with a note of what was cut."""
     whole = len(text)
-    if len(text) > 2 * _MOST_REDACTED:  # most of a flood is cut anyway, and is not worth the seconds
-        text = text[:_MOST_REDACTED] + text[-_MOST_REDACTED:]
+    if len(text) > 2 * _MAX_REDACTED:  # most of a flood is cut anyway, and is not worth the seconds
+        text = text[:_MAX_REDACTED] + text[-_MAX_REDACTED:]
     raw = redact(text).encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode("utf-8")

@@ -26,8 +26,8 @@ MAX_QUERY = 400
 MAX_PAGE_BYTES = 1 << 20
 MAX_CHARS = 50_000
 
-_MOST_ANSWER_BYTES = 512 * 1024
-_MOST_TITLE, _MOST_SNIPPET, _MOST_URL = 200, 500, 1000
+_MAX_ANSWER_BYTES = 512 * 1024
+_MAX_TITLE, _MAX_SNIPPET, _MAX_URL = 200, 500, 1000
 # Of the time of a fetch, kept for making a page readable.
 _READABLE_SECONDS = 1.5
 _TAG = re.compile(r"<[^<>]{0,200}>")
@@ -70,13 +70,13 @@ class Engine:
             policy=self.policy,
             proxy=self.proxy,
             seconds=seconds,
-            most=_MOST_ANSWER_BYTES,
+            most=_MAX_ANSWER_BYTES,
         )
         return _results(_json(answer), ("web", "results"), ("title", "url", "description"), count)
 
     def _ask_searxng(self, query: str, seconds: float) -> Any:
         address = f"{self.searxng.rstrip('/')}/search?{urlencode({'q': query, 'format': 'json'})}"
-        return _json(fetch(address, policy=_reaching(self.searxng), seconds=seconds, most=_MOST_ANSWER_BYTES))
+        return _json(fetch(address, policy=_reaching(self.searxng), seconds=seconds, most=_MAX_ANSWER_BYTES))
 
 
 def _reaching(address: str) -> Policy:
@@ -114,7 +114,7 @@ def _results(said: Any, path: tuple[str, ...], names: tuple[str, str, str], coun
         title, url, snippet = (each.get(name) for name in names)
         if isinstance(url, str) and url.startswith(("http://", "https://")):
             found.append(
-                Found(title=_plain(title, _MOST_TITLE), url=url[:_MOST_URL], snippet=_plain(snippet, _MOST_SNIPPET))
+                Found(title=_plain(title, _MAX_TITLE), url=url[:_MAX_URL], snippet=_plain(snippet, _MAX_SNIPPET))
             )
     return found
 

@@ -16,7 +16,7 @@ from agent.errors import LlmError, LlmRateLimited, LlmUnavailable
 # So many failures in a row, of so many pieces of work.
 FAILURES, WORKS = 5, 3
 # It is left alone for so many times as long as at first, at most.
-MOST_TIMES = 4
+MAX_TIMES = 4
 # Of those who may ask whether it is back, the next may if the last one has told nothing for so many seconds.
 PROBE_SECONDS = 30.0
 # Who comes while one asks looks again so soon.
@@ -99,7 +99,7 @@ class Breaker:
             now = self._clock()
             if not rest or not (circuit.times or is_out) or circuit.until > now:
                 return
-            circuit.times = min(2 * circuit.times or 1, MOST_TIMES)
+            circuit.times = min(2 * circuit.times or 1, MAX_TIMES)
             circuit.until, circuit.probe_until, circuit.known_at = now + rest * circuit.times, 0.0, None
             self._changes.append(Change(provider=provider, seconds=rest * circuit.times, code=error.code))
 

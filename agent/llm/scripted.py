@@ -287,7 +287,7 @@ def _least(schema: Any, text: str, depth: int = 0) -> Any:
 _DEEPEST = 20
 
 # What a summary, and an entry, quote of each line, and how long they may become; in characters.
-_QUOTED, _MOST_SUMMARY, _MOST_ENTRY = 160, 2000, 3000
+_QUOTED, _MAX_SUMMARY, _MAX_ENTRY = 160, 2000, 3000
 
 
 def _consolidated(question: str, tool: str) -> dict[str, Any]:
@@ -298,12 +298,12 @@ def _consolidated(question: str, tool: str) -> dict[str, Any]:
     quotes = [words[:_QUOTED] for words in said]
     earlier = "" if summary.strip() == "(none)" else summary.strip()
     quoted = "\n".join([earlier, *(f"The user said: {quote}" for quote in quotes)]).strip()
-    arguments = {"summary": quoted[-_MOST_SUMMARY:] or "Nothing was said."}
+    arguments = {"summary": quoted[-_MAX_SUMMARY:] or "Nothing was said."}
     if tool == TOOL_NAME:
         known = [line for line in memory.removeprefix(MEMORY_HEAD).strip().splitlines() if line != "(empty)"]
         kept = [f"- {words[:_QUOTED]}" for words in said if re.match("remember", words, re.IGNORECASE)]
         arguments["memory_update"] = "\n".join([*known, *(line for line in kept if line not in known)])
-        arguments["history_entry"] = " / ".join(quotes)[:_MOST_ENTRY]
+        arguments["history_entry"] = " / ".join(quotes)[:_MAX_ENTRY]
     return {"call": [{"name": tool, "arguments": arguments}]}
 
 

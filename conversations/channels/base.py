@@ -110,7 +110,7 @@ class Event:
     """Something that happened in a chat. ``external_id``: the platform's, unique for its account; the same event has
     the same one whenever it is told. ``message_id``: of the message that was sent, edited or reacted to. ``title``:
     what the chat is called, where it is called something. ``fetch``: gets its files, once it is known that its sender
-    may write; raises :class:`Retry`, or :class:`Permanent` if they are not to be had. ``is_proven``: whether the
+    may write; raises :class:`Retry`, or :class:`Permanent` if they are not available. ``is_proven``: whether the
     platform vouches for who has sent it. A ``choice`` is a button that was pressed: its ``text`` is the
     :attr:`Option.value` that the button was sent with. ``acknowledge``: tells the platform that it was taken in, once
     it was; what that raises of a platform's failures changes nothing. ``is_called``: it is for the agent, since it

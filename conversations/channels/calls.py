@@ -80,7 +80,7 @@ def ask(
 
 
 def file(url: str, *, name: str, headers: Mapping[str, str] | None = None) -> SentFile:
-    """Get a file. Raises :class:`Retry`, and :class:`Permanent` if it is not to be had or is too large."""
+    """Get a file. Raises :class:`Retry`, and :class:`Permanent` if it is not available or is too large."""
     try:
         answer = fetch(url, policy=allowed(), headers=headers, seconds=2 * SECONDS, most=MAX_FILE_BYTES)
     except NotFetched as error:

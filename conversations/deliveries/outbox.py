@@ -185,7 +185,7 @@ class Hold:
 
 
 def claim(delivery_id: UUID, *, worker: str) -> Hold | None:
-    """Take a delivery; None if it is not to be had."""
+    """Claim a delivery; None if it is not claimable."""
     with transaction.atomic():
         taken = Delivery.objects.claimable().filter(pk=delivery_id)
         claimed = Delivery.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS)
@@ -219,7 +219,7 @@ def renew(held: Collection[UUID], *, worker: str) -> None:
     mine.update(lease_until=from_now(settings.TURN_LEASE_SECONDS))
 
 
-def hand_back(hold: Hold) -> None:
+def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
     _held(hold).update(status=DeliveryStatus.QUEUED, attempts=F("attempts") - 1, **RELEASED)
 
@@ -265,7 +265,7 @@ def settle(hold: Hold, outcome: Outcome) -> bool:
             is_lost = False
         elif outcome.in_doubt:
             ended = is_lost = bool(_held(hold).update(status=DeliveryStatus.UNKNOWN, **over))
-        elif outcome.is_final or not _put_off(hold, outcome, told):
+        elif outcome.is_final or not _reschedule(hold, outcome, told):
             ended = is_lost = bool(_held(hold).update(status=DeliveryStatus.FAILED, **over))
             if ended and outcome.disable and hold.delivery.endpoint:
                 endpoints.disable(hold.delivery.endpoint, because=outcome.disable)
@@ -288,7 +288,7 @@ def _tell_account(account_id: int, outcome: Outcome) -> None:
     Channel.objects.filter(pk=account_id).update(**told)
 
 
-def _put_off(hold: Hold, outcome: Outcome, told: Mapping[str, Any]) -> bool:
+def _reschedule(hold: Hold, outcome: Outcome, told: Mapping[str, Any]) -> bool:
     """Have it tried again, the last time when its time is up; False if that has been."""
     waits = WAITS_OF_CHATS if hold.delivery.chat_id else WAITS
     step = waits[min(hold.delivery.attempts, len(waits)) - 1]

@@ -1,9 +1,9 @@
 """Compaction: what a conversation's prompt has no room for goes into its summary, the long-term memory and the log.
 
-A turn that leaves its conversation too long stores a :class:`Compaction` with its end, and rings. It is a piece of
-work like a turn: claimed by a conditional update that raises its fence, kept by a lease, found by the sweep. A model is
-asked without any transaction held; what it makes is stored whole or not at all, with the pointer that says how far the
-conversation is consolidated.
+A turn that leaves its conversation too long stores a :class:`Compaction` with its end, and notifies the workers. It is
+a piece of work like a turn: claimed by a conditional update that raises its fence, kept by a lease, found by the sweep.
+A model is asked without any transaction held; what it makes is stored whole or not at all, with the pointer that says
+how far the conversation is consolidated.
 """
 
 from collections.abc import Sequence
@@ -136,7 +136,7 @@ class Hold:
 
 
 def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
-    """Take a compaction; None if it is not to be had. One whose worker died counts that as a failure."""
+    """Claim a compaction; None if it is not claimable. One whose worker died counts that as a failure."""
     with transaction.atomic():
         taken = Compaction.objects.due().filter(pk=compaction_id)
         changed = taken.update(
@@ -201,7 +201,7 @@ def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
         budgets.settle(bill)
 
 
-def hand_back(hold: Hold) -> None:
+def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
     _held(hold).update(status=CompactionStatus.QUEUED, **RELEASED)
 
@@ -227,7 +227,9 @@ def fall_back(hold: Hold, *, model: str, reason: str) -> Hold:
     return replace(hold, fallback_model=model, failures=0, retries=0, retrying_for=0.0, made_so_far=so_far)
 
 
-def put_off(hold: Hold, *, error: str, counts: bool, seconds: float | None = None, of_provider: bool = False) -> None:
+def reschedule(
+    hold: Hold, *, error: str, counts: bool, seconds: float | None = None, of_provider: bool = False
+) -> None:
     """Let go of it for a while. ``counts``: as a failure, of which there may be three in a row. ``of_provider``: it is
     the provider's, who may recover."""
     again = backoff(hold.failures, first=RETRY_FIRST, longest=RETRY_LONGEST) if counts else RETRY_WHILE_AWAY

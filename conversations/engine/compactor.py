@@ -63,7 +63,7 @@ class Compactor(Runner):
         llm.warm()  # which the loop must not wait for
 
     async def advance(self, compaction_id: UUID) -> None:
-        """Take a compaction and see it through; does nothing if it is not to be had."""
+        """Claim a compaction and run it; does nothing if it is not claimable."""
         task = asyncio.current_task()
         assert task is not None
         self._working.add(task)
@@ -83,7 +83,7 @@ class Compactor(Runner):
                 if keeper.done():
                     logger.info("a compaction is stopped: %s", keeper.result())
                 else:
-                    await self._stored(compaction.hand_back, hold)
+                    await self._stored(compaction.release, hold)
             except (FenceLost, Overtaken):
                 logger.info("the conversation was moved on meanwhile; this compaction is dropped")
                 await self._stored(compaction.drop, hold)
@@ -91,12 +91,12 @@ class Compactor(Runner):
                 # Nothing is given up: prompts leave out what is old until there is money again.
                 logger.warning("a compaction waits: %s", error.code)
                 told = f"{error.code}: {error.detail}"
-                await self._stored(compaction.put_off, hold, error=told, counts=False, seconds=LONGEST_WAIT)
+                await self._stored(compaction.reschedule, hold, error=told, counts=False, seconds=LONGEST_WAIT)
             except LlmError as error:
                 # A provider that is away is no reason to give up on a summary.
                 logger.warning("a compaction has failed: %s", error.code)
                 await self._stored(
-                    compaction.put_off,
+                    compaction.reschedule,
                     hold,
                     error=f"{error.code}: {error.detail}",
                     counts=not error.transient or isinstance(error, LlmBadResponse | LlmTimeout),
@@ -105,15 +105,15 @@ class Compactor(Runner):
                 )
             except Malformed as error:
                 logger.warning("a compaction has failed: the model's answer is of no use: %s", error)
-                await self._stored(compaction.put_off, hold, error=f"the model's answer: {error}", counts=True)
+                await self._stored(compaction.reschedule, hold, error=f"the model's answer: {error}", counts=True)
             except MemoryChanged:
-                await self._stored(compaction.put_off, hold, error="the memory keeps changing", counts=False)
+                await self._stored(compaction.reschedule, hold, error="the memory keeps changing", counts=False)
             except OperationalError as error:
                 logger.warning("a compaction could not be stored (%s); it is begun again", type(error).__name__)
-                await self._stored(compaction.put_off, hold, error=type(error).__name__, counts=False)
+                await self._stored(compaction.reschedule, hold, error=type(error).__name__, counts=False)
             except Exception as error:
                 logger.exception("a compaction stumbled over a fault of ours")
-                await self._stored(compaction.put_off, hold, error=type(error).__name__, counts=True)
+                await self._stored(compaction.reschedule, hold, error=type(error).__name__, counts=True)
             finally:
                 keeper.cancel()
 

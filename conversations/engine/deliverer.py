@@ -57,7 +57,7 @@ class Deliverer(Runner):
 
     async def advance(self, delivery_id: UUID) -> None:
         """Send a delivery; then, as long as there are some, others that nobody had room for. Does nothing if it is not
-        to be had."""
+        claimable."""
         task = asyncio.current_task()
         assert task is not None
         self._working.add(task)
@@ -86,7 +86,7 @@ class Deliverer(Runner):
             await self.database.store(Tries("a delivery", seconds=seconds), undelivered.settle, hold, outcome)
         except asyncio.CancelledError:
             # Its thread may still get through to the receiver, who knows the next one by its id.
-            let_go: Callable[[Hold], object] = outbox.hand_back
+            let_go: Callable[[Hold], object] = outbox.release
             if hold.delivery.account_id and not sending.may_be_sent_again(hold.delivery):
                 let_go = undelivered.leave_in_doubt
             await self.database.store(Tries("a delivery", seconds=STORE_AT_A_STOP), let_go, hold)

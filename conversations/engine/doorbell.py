@@ -1,8 +1,8 @@
-"""The doorbell: tells workers to look at a row. The database is the queue; a lost ring costs seconds, not work.
+"""The doorbell: tells workers to look at a row. The database is the queue; a lost notification costs seconds, no work.
 
-A ring goes over the broker to whatever worker is free. A process that works on rows of its kind, and has room, takes
-it itself: that costs no message, and is what an embedded host always does. It may also claim a row in the transaction
-that stores it (:func:`place`), which then needs no ring.
+A notification goes over the broker to any worker that is free. A process that works on rows of its kind, and has room,
+takes it itself: that costs no message, and is what an embedded host always does. It may also claim a row in the
+transaction that stores it (:func:`place`), which then needs no notification.
 """
 
 import json
@@ -73,23 +73,23 @@ def place(kind: Kind) -> Iterator[Place | None]:
 
 
 def answer_here(kind: Kind, here: Here) -> None:
-    """Offer a kind's rings to this process first."""
+    """Offer a kind's notifications to this process first."""
     _here[kind] = here
 
 
 def answer_no_more() -> None:
-    """Have every ring go over the broker."""
+    """Send every notification over the broker."""
     _here.clear()
 
 
 class _Broker:
-    """Whether the broker is worth ringing at. While it is not, one caller at a time finds out whether it is again."""
+    """Whether the broker can be reached. While it cannot, one caller at a time tries whether it can again."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None
         self._trying = threading.Lock()
 
-    def ring(self, kind: Kind, row_id: UUID) -> bool:
+    def notify(self, kind: Kind, row_id: UUID) -> bool:
         """Publish; False if the broker did not take it, or was left alone."""
         failed_at = self._failed_at  # read once: whoever tries at this moment may find that it is back
         if failed_at is None:
@@ -139,7 +139,7 @@ _broker = _Broker()
 
 def _publish(kind: Kind, row_id: UUID) -> None:
     here = _here.get(kind)
-    if (here and here.hear(row_id)) or _broker.ring(kind, row_id):
+    if (here and here.hear(row_id)) or _broker.notify(kind, row_id):
         return
     try:
         # Whoever stored it took workers for notified: the next sweep would pass it over.

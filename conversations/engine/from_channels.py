@@ -174,8 +174,8 @@ def _answer(channel: Channel, event: Event, question_id: UUID, said: str, is_str
 
 
 def _with_files(event: Event) -> Event:
-    """The event with the files that lie at the platform; raises :class:`NotTakenNow` if they are not to be had for
-    now. Of one that is never to be had, the message says so."""
+    """The event with the files that lie at the platform; raises :class:`NotTakenNow` if they are not available
+    now. Of one that never will be, the message says so."""
     if event.fetch is None:
         return event
     if not connection.in_atomic_block:

@@ -172,9 +172,9 @@ _claimed = Rows(
 
 
 def claim(turn_id: UUID, *, worker: str) -> Claim | None:
-    """Take a turn: one short transaction, and None if it is not to be had.
+    """Claim a turn in one short transaction; None if it is not claimable.
 
-    It is to be had if it is due, no earlier turn of its conversation is open, no call of it is open, and no other
+    It is claimable if it is due, no earlier turn of its conversation is open, no call of it is open, and no other
     turn of the conversation is active (a unique index). A fresh turn's messages get their place in the transcript.
     """
     began = time.time_ns() if traces.is_on else 0

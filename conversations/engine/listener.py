@@ -56,7 +56,7 @@ class Hold:
 
 
 def claim(listener_id: UUID, *, worker: str) -> Hold | None:
-    """Take a listener; None if it is not to be had."""
+    """Claim a listener; None if it is not claimable."""
     claimed = Listener.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS)
     if Listener.objects.claimable().filter(pk=listener_id).update(run_after=None, **claimed) != 1:
         return None
@@ -102,7 +102,7 @@ def take(hold: Hold, heard: Heard) -> Hold | None:
     return replace(hold, cursor=heard.cursor, failures=0) if stored else None
 
 
-def put_off(hold: Hold, error: str, *, seconds: float) -> None:
+def reschedule(hold: Hold, error: str, *, seconds: float) -> None:
     """Let go of it for a while; a sweep finds it as soon as that is over."""
     Listener.objects.held(hold.id, hold.fence).update(
         status=ListenerStatus.WAITING,
@@ -115,7 +115,7 @@ def put_off(hold: Hold, error: str, *, seconds: float) -> None:
     )
 
 
-def hand_back(hold: Hold) -> None:
+def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it."""
     Listener.objects.held(hold.id, hold.fence).update(status=ListenerStatus.WAITING, **RELEASED)
 
@@ -137,7 +137,7 @@ class ListenerRunner(Runner):
         return list(self._holds)
 
     async def advance(self, listener_id: UUID) -> None:
-        """Listen, until somebody else does or this process stops; does nothing if it is not to be had."""
+        """Listen, until somebody else does or this process stops; does nothing if it is not claimable."""
         task = asyncio.current_task()
         assert task is not None
         if listener_id in self._tasks:
@@ -163,12 +163,12 @@ class ListenerRunner(Runner):
             finally:  # whoever listens next is not to find it connected
                 await _close(hold.platform)
         except asyncio.CancelledError:
-            await self.database.store(Tries("a listener", seconds=STORE_AT_A_STOP), hand_back, hold)
+            await self.database.store(Tries("a listener", seconds=STORE_AT_A_STOP), release, hold)
         except Exception as error:
             told, seconds = _what_failed(error, hold)
             logger.warning("channel %s is asked again in %.0f s: %s", hold.channel.name, seconds, _words(told))
             await self.database.store(
-                Tries("a listener", seconds=STORE_AT_A_STOP), put_off, hold, told, seconds=seconds
+                Tries("a listener", seconds=STORE_AT_A_STOP), reschedule, hold, told, seconds=seconds
             )
 
     async def _once(self, hold: Hold) -> Hold | None:

@@ -44,7 +44,7 @@ class Replayer(Runner):
         llm.warm()  # which the loop must not wait for
 
     async def advance(self, replay_id: UUID) -> None:
-        """Take a replay and see it through; does nothing if it is not to be had."""
+        """Claim a replay and run it; does nothing if it is not claimable."""
         task = asyncio.current_task()
         assert task is not None
         self._working.add(task)
@@ -62,7 +62,7 @@ class Replayer(Runner):
                 await self._work(hold)
             except asyncio.CancelledError:
                 if not keeper.done():
-                    await self._stored(replays.hand_back, hold)
+                    await self._stored(replays.release, hold)
             except FenceLost:
                 logger.info("somebody else has taken or ended a replay, or it was deleted")
             except Exception:
@@ -99,7 +99,7 @@ class Replayer(Runner):
             logger.warning("a replay has failed: %s", error.code)
             told: dict[str, Any] = {"code": error.code, "detail": error.detail}
             if error.transient:
-                await self._stored(replays.put_off, hold, **told, seconds=error.retry_after)
+                await self._stored(replays.reschedule, hold, **told, seconds=error.retry_after)
             else:
                 await self._stored(replays.fail, hold, **told)
         else:

@@ -115,7 +115,7 @@ class Hold:
 
 
 def claim(replay_id: UUID, *, worker: str) -> Hold | None:
-    """Take a replay; None if it is not to be had. One whose worker died counts that as a failure."""
+    """Claim a replay; None if it is not claimable. One whose worker died counts that as a failure."""
     with transaction.atomic():
         changed = (
             Replay.objects.due()
@@ -145,12 +145,12 @@ def keep(hold: Hold) -> bool:
     return bool(_held(hold).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
 
 
-def hand_back(hold: Hold) -> None:
+def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
     _held(hold).update(status=ReplayStatus.QUEUED, **RELEASED)
 
 
-def put_off(hold: Hold, *, code: str, detail: str, seconds: float | None = None) -> None:
+def reschedule(hold: Hold, *, code: str, detail: str, seconds: float | None = None) -> None:
     """Let go of it for a while, after a failure that may pass; or let it fail, after too many."""
     if hold.row.failures + 1 >= MAX_FAILURES:
         fail(hold, code=code, detail=detail)

@@ -66,7 +66,7 @@ class Runner:
         """The process begins nothing more: tell what runs."""
 
     async def stop(self) -> None:
-        """Hand back what is held, and wait until that is stored."""
+        """Release what is held, and wait until that is stored."""
 
     def close(self) -> None:
         """The process has stopped: end what is left."""

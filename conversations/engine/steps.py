@@ -208,7 +208,7 @@ def store_calls(
                 for kind, data in tool_events(row):  # of those that are refused
                     events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
             if queued and all(row.ended for row in queued):
-                # A rate limit has refused them all just now: there is nothing to wait for, and nobody else rings.
+                # A rate limit has refused them all just now: there is nothing to wait for, and nobody else notifies.
                 doorbell.notify(TURNS, claim.turn_id)
             if not rows:
                 _ask_caller(claim, wanted)
@@ -243,7 +243,7 @@ _totals = Rows[Any](
 
 def _ask_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
     """Have the caller run these calls, which have its round in their ids; in the transaction that has the turn wait for
-    it. Whoever waits for the turn has what there is to be had for now."""
+    it. Whoever waits for the turn has what there is for now."""
     round_id = CallerRound.id_of(calls[0]["id"])
     ((prompt_tokens, completion_tokens, cached_tokens, rounds, spoken, by),) = _totals(turn_id=claim.turn_id)
     if by:
@@ -297,7 +297,7 @@ def finish(
     bill: Bill = bills.NOTHING,
     taint: Taint = CLEAN,
 ) -> None:
-    """Reply and status in one transaction; then tell of it, and ring for the conversation's next turn.
+    """Store reply and status in one transaction; then publish it, and notify workers of the conversation's next turn.
 
     ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``number``: which of the
     turn's answers it is. ``rounds``: how often it has asked its caller to. ``compact_to``: how many tokens of the
@@ -443,7 +443,7 @@ _next = Rows(
 
 
 def notify_next(conversation_id: UUID) -> None:
-    """Ring for the conversation's next queued turn, once the current transaction has committed."""
+    """Notify workers of the conversation's next queued turn, once the current transaction has committed."""
     for next_turn in _next(conversation_id=conversation_id):
         doorbell.notify(TURNS, next_turn)
 

@@ -25,8 +25,8 @@ OVERLOOKED_AFTER = timedelta(seconds=30)
 def find(kind: Kind, *, wanted: int = MAX_FOUND, held: Collection[UUID] = ()) -> Sequence[UUID]:
     """Rows that are due and that nobody was notified of lately, marked as notified; no more than a worker has room for.
 
-    While all workers are full, rings wait at the broker, and what is found would only have to wait as well. What the
-    asking worker holds, though its lease ran out, is left for others to find.
+    While all workers are full, notifications wait at the broker, and what is found would only have to wait as well.
+    What the asking worker holds, though its lease ran out, is left for others to find.
     """
     found: list[UUID] = kind.rows.find(limit=min(wanted, MAX_FOUND), leaving_out=held)
     return found

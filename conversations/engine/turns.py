@@ -66,10 +66,11 @@ T = TypeVar("T")
 # Seconds before the first retry of a provider's error, at most; doubled each time, and never more than the last figure.
 RETRY_FIRST, RETRY_MAX = 1.0, 60.0
 
-# Turns whose workers died twice are suspects: one of them may be what kills workers, and those who are held beside it
-# die with it each time. So few of them are held at once, and later each alone; for as many seconds they stand back.
+# Turns whose workers died twice are poison turns, or stood beside one: one of them may be what kills workers, and those
+# who are held beside it die with it each time. So few of them are held at once, and later each alone; the others are
+# rescheduled by so many seconds.
 MAX_POISON_TURNS = 8
-STAND_BACK = (1.0, 3.0)
+RESCHEDULE_POISON = (1.0, 3.0)
 
 # A model that was given all of a turn's time is stopped a little before its end: uvloop counts in milliseconds.
 TIMERS_ARE_EARLY = 0.01
@@ -215,7 +216,7 @@ class TurnRunner(Runner):
             return
         claim, context = taken
         if not self._may_hold(claim):
-            await self._stand_back(claim)
+            await self._reschedule_poison(claim)
             return
         if claim.fence == 1:  # later claims go on with it
             events.publish(turn_id, EventKind.TURN_STARTED, fence=claim.fence)
@@ -245,22 +246,22 @@ class TurnRunner(Runner):
                     _end_span(held.span, held)
 
     def _may_hold(self, claim: Claim) -> bool:
-        """Whether this turn, if it is a suspect, may run beside those that are held."""
+        """Whether this turn, if it may be a poison turn, may run beside those that are held."""
         if claim.attempts < 2 or claim.attempts > settings.TURN_MAX_ATTEMPTS:
             return True
-        suspects = [claim, *(held.claim for held in self._held.values() if held.claim.attempts >= 2)]
-        alone = any(each.attempts >= min(3, settings.TURN_MAX_ATTEMPTS) for each in suspects)
-        return len(suspects) <= (1 if alone else MAX_POISON_TURNS)
+        poison = [claim, *(held.claim for held in self._held.values() if held.claim.attempts >= 2)]
+        alone = any(each.attempts >= min(3, settings.TURN_MAX_ATTEMPTS) for each in poison)
+        return len(poison) <= (1 if alone else MAX_POISON_TURNS)
 
-    async def _stand_back(self, claim: Claim) -> None:
-        """Leave a suspect to another worker, or to a later moment."""
-        seconds = random.uniform(*STAND_BACK)  # noqa: S311 -- no secret
+    async def _reschedule_poison(self, claim: Claim) -> None:
+        """Leave what may be a poison turn to another worker, or to a later moment."""
+        seconds = random.uniform(*RESCHEDULE_POISON)  # noqa: S311 -- no secret
         try:
             await self._stored(steps.reschedule, claim, seconds=seconds)
         except FenceLost:
             await self._stored(steps.cancel_if_asked, claim)
             return
-        self._ring_in(claim.turn_id, seconds)
+        self._notify_in(claim.turn_id, seconds)
 
     async def _run(self, claim: Claim, context: StepContext | None) -> None:
         """Step until the turn waits or ends. A database that goes away in between is waited for: what is stored then
@@ -473,15 +474,15 @@ class TurnRunner(Runner):
         except FenceLost:
             await self._stored(steps.cancel_if_asked, claim)
             return
-        self._ring_in(claim.turn_id, seconds)
+        self._notify_in(claim.turn_id, seconds)
 
-    def _ring_in(self, turn_id: UUID, seconds: float) -> None:
-        timer = asyncio.create_task(self._ring_later(turn_id, seconds))
+    def _notify_in(self, turn_id: UUID, seconds: float) -> None:
+        timer = asyncio.create_task(self._notify_later(turn_id, seconds))
         self._timers.add(timer)
         timer.add_done_callback(self._timers.discard)
 
-    async def _ring_later(self, turn_id: UUID, seconds: float) -> None:
-        """Ring on time. The sweeper would ring too, but only at its next round; this is lost with the process."""
+    async def _notify_later(self, turn_id: UUID, seconds: float) -> None:
+        """Notify on time. The sweeper would notify too, but only at its next round; this is lost with the process."""
         await asyncio.sleep(seconds + 0.01)
         try:
             await self.database(doorbell.notify, TURNS, turn_id)

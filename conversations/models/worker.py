@@ -29,7 +29,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         return self.filter(queues__regex=rf"(^|,){kind.queue}(,|$)")
 
     def sandboxes(self) -> list[str]:
-        """What keeps tools where they are, of those that run tools and are alive: each that there is, once."""
+        """The sandboxes of those that run tools and are alive: each that there is, once."""
         return sorted(set(self.alive().working_on(TOOLS).exclude(sandbox="").values_list("sandbox", flat=True)))
 
     def scripted(self) -> Literal["", "some", "all"]:

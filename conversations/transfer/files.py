@@ -24,11 +24,11 @@ Record = dict[str, Any]
 NANOBOT, NANOHOST = "nanobot", "nanohost"
 
 # Characters, as the columns have room for.
-_MOST_CALL_ID = _MOST_TOOL_NAME = 128
-_MOST_KEY = 255
+_MAX_CALL_ID = _MAX_TOOL_NAME = 128
+_MAX_KEY = 255
 
 # How deep a line may be nested; databases have bounds of their own.
-_MOST_DEPTH = 200
+_MAX_DEPTH = 200
 
 
 class Unreadable(Exception):
@@ -41,7 +41,7 @@ class Unreadable(Exception):
 def record_in(line: bytes) -> Record:
     """What a line of a session says, as it comes back from every database; raises :class:`Unreadable`."""
     try:
-        record = _storable(json.loads(line.decode("utf-8-sig").strip(), parse_constant=_refuse), room=_MOST_DEPTH)
+        record = _storable(json.loads(line.decode("utf-8-sig").strip(), parse_constant=_refuse), room=_MAX_DEPTH)
     except UnicodeDecodeError:
         raise Unreadable("this is no UTF-8") from None
     except json.JSONDecodeError as error:
@@ -236,7 +236,7 @@ def message_of(record: Record, *, before: datetime, zone: tzinfo) -> Message:
         message.tool_calls = _fit_calls(record.get("tool_calls")) or None
     if role == Message.Role.TOOL:
         message.tool_call_id = _fit_id(record.get("tool_call_id"))
-        message.tool_name = _text(record.get("name"))[:_MOST_TOOL_NAME]
+        message.tool_name = _text(record.get("name"))[:_MAX_TOOL_NAME]
     told = record_of(message, zone=zone)
     if left := {name: value for name, value in record.items() if name not in told or told[name] != value}:
         message.metadata = {NANOBOT: left}
@@ -314,7 +314,7 @@ def _fit_id(given: object) -> str:
     """The id of a call. One that is too long becomes the same shorter one wherever it stands."""
     text = _text(given)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return text if len(text) <= _MOST_CALL_ID else f"{text[: _MOST_CALL_ID - 33]}-{digest}"
+    return text if len(text) <= _MAX_CALL_ID else f"{text[: _MAX_CALL_ID - 33]}-{digest}"
 
 
 # --- the metadata record -----------------------------------------------------------------------------------------
@@ -357,8 +357,8 @@ def is_header(record: Record) -> bool:
 def header_in(record: Record, *, line: int, stem: str, zone: tzinfo) -> Header:
     """What a metadata record says, of which anything may be missing; raises :class:`Unreadable`."""
     key = record.get("key") or stem.replace("_", ":", 1)  # as nanobot finds the key of an older file
-    if not isinstance(key, str) or len(key) > _MOST_KEY:
-        raise Unreadable(f"its key is no text of {_MOST_KEY} characters at most")
+    if not isinstance(key, str) or len(key) > _MAX_KEY:
+        raise Unreadable(f"its key is no text of {_MAX_KEY} characters at most")
     left = {name: value for name, value in record.items() if name not in _COLUMNS}
     wrong, times = [], {}
     for name in ("created_at", "updated_at"):
@@ -479,7 +479,7 @@ class Place:
 # --- names of files ----------------------------------------------------------------------------------------------
 
 # Bytes of a name: file systems take 255.
-_MOST_NAME = 200
+_MAX_NAME = 200
 
 
 def file_name(key: str) -> str:
@@ -487,8 +487,8 @@ def file_name(key: str) -> str:
     name of a file, the characters that are in the way are written as in URLs."""
     channel, colon, chat = key.partition(":")
     name = quote(channel, safe="").replace("_", "%5F") + ("_" if colon else "") + quote(chat, safe="@=+, ")
-    if len(name) > _MOST_NAME:
-        name = f"{name[: _MOST_NAME - 66]}%~{hashlib.sha256(key.encode()).hexdigest()}"
+    if len(name) > _MAX_NAME:
+        name = f"{name[: _MAX_NAME - 66]}%~{hashlib.sha256(key.encode()).hexdigest()}"
     return f"{name}.jsonl"
 
 

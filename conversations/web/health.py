@@ -27,7 +27,7 @@ def live(request: HttpRequest) -> JsonResponse:
 @require_safe
 def ready(request: HttpRequest) -> JsonResponse:
     """The database, the doorbell, a worker of turns and one of tools answer, and this node hears of what happens; 503
-    and which does not, otherwise. And what keeps the toolboxes' tools where they are."""
+    and which does not, otherwise. And which sandbox the tools run in."""
     database = _passes(_database)
     checks = {
         "database": database,

@@ -386,7 +386,7 @@ class UnsealedEntry(models.Model):
 
 
 class LegalHold(models.Model):
-    """What keeps everything of an owner, a conversation or an agent from being deleted, until it is released. Its row
+    """It prevents everything of an owner, a conversation or an agent from being deleted, until it is released. Its row
     stays. Whom it is about stands here by number, id or name, and never by what people call them."""
 
     class Kind(models.TextChoices):

@@ -60,7 +60,7 @@ _JobsAdmin: Any = beat.PeriodicTaskAdmin
 # Past its time by so much, a job is late: beat stores every SystemScheduler.sync_every when it last ran.
 _LATE = timedelta(seconds=60) + timedelta(seconds=SystemScheduler.sync_every)
 
-# Where it is written what a house job did, time by time.
+# Where it is recorded what a system job did, run by run.
 _LEDGERS = {
     "tick": ("scheduler_schedulerun", "run history"),
     "heartbeat": ("scheduler_checkin", "check-ins"),

@@ -254,7 +254,7 @@ def _blocked(look: Look) -> Iterator[Need]:
             hits=len(found),
             link=reverse("queue"),
             look="Queue",
-            mend=Mend(label="Notify workers again", permission=queue_page.RING, do=queue_page.notify_again),
+            mend=Mend(label="Notify workers again", permission=queue_page.MAY_NOTIFY, do=queue_page.notify_again),
         )
 
 
@@ -286,7 +286,7 @@ def _providers(look: Look) -> Iterator[Need]:
             hits=waiting,
             link=list_of("agent_provideroutage"),
             look="Outages",
-            mend=Mend(label="Ask it now", permission=queue_page.RING, do=_ask_providers_again),
+            mend=Mend(label="Ask it now", permission=queue_page.MAY_NOTIFY, do=_ask_providers_again),
         )
 
 

@@ -1,4 +1,4 @@
-"""The broker's own view: how many rings wait there."""
+"""The broker's own view: how many notifications wait there."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class BrokerAway(Exception):
 
 
 def waiting_notifications() -> dict[str, int] | None:
-    """How many rings wait, by queue; None where there is no broker: an embedded host takes its rings itself.
+    """How many notifications wait, by queue; None without a broker: an embedded host takes its own itself.
 
     Raises :class:`BrokerAway`.
     """

@@ -46,7 +46,7 @@ _OPEN: dict[str, dict[str, str]] = {
 }
 
 # So many error codes have a colour of their own.
-MOST_CODES = 5
+MAX_CODES = 5
 
 _TOKENS = ("prompt_tokens", "completion_tokens")
 
@@ -261,7 +261,7 @@ def _by_code(turns: list[figures.Figures], now: figures.Figures, begin: datetime
     """The error codes that most turns failed with, and the others together; hours that an earlier release counted are
     among these."""
     codes: Counter[str] = Counter(now.get("errors", {}))
-    most = [code for code, _ in codes.most_common(MOST_CODES)]
+    most = [code for code, _ in codes.most_common(MAX_CODES)]
     drawn = [
         Series(
             name=code,
@@ -272,7 +272,7 @@ def _by_code(turns: list[figures.Figures], now: figures.Figures, begin: datetime
         for at, code in enumerate(most)
     ]
     others = [each.get(TurnStatus.FAILED, 0) - _sum(each.get("errors", {}), most) for each in turns]
-    return [*drawn, *([Series(name="others", css=f"series-{MOST_CODES}", values=others)] if any(others) else [])]
+    return [*drawn, *([Series(name="others", css=f"series-{MAX_CODES}", values=others)] if any(others) else [])]
 
 
 def _slower(now: float | None, before: float | None) -> str:

@@ -54,7 +54,7 @@ class Workers:
 
     @property
     def why_nobody_comes(self) -> str:
-        """What keeps a due turn waiting, with a blank before it; "" if nothing is known to."""
+        """Why a due turn waits, with a blank before it; "" if that is not known."""
         if not self.by_kind[TURNS]:
             return " No worker for turns is online: start one."
         if self.held >= self.places:
@@ -102,7 +102,8 @@ STATES = (RUNNING, WAITING, QUEUED, HELD)
 
 
 def _candidates(states: set[str]) -> Iterable[QuerySet[Turn]]:
-    """Of each kind those first that are the likeliest to be late. Each goes by the index of status and ring."""
+    """Of each kind those first that are the likeliest to be late. Each goes by the index of status and time of
+    notification."""
     every = Turn.objects.prefetch_related("conversation")
     if RUNNING in states:
         yield every.filter(status=TurnStatus.RUNNING).order_by("lease_until")[:MAX_OF_A_KIND]

@@ -50,7 +50,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 # So many of the latest turns are looked through for one of each bucket.
-_MOST_LOOKED_AT = 200
+_MAX_LOOKED_AT = 200
 
 
 def _exemplars() -> dict[tuple[str, float], Exemplar]:
@@ -61,7 +61,7 @@ def _exemplars() -> dict[tuple[str, float], Exemplar]:
     latest = Turn.objects.order_by("-created_at").values_list(
         "model", "traceparent", "status", "created_at", "ended_at"
     )
-    for model, traceparent, status, began, ended in latest[:_MOST_LOOKED_AT]:
+    for model, traceparent, status, began, ended in latest[:_MAX_LOOKED_AT]:
         if not ended or status != TurnStatus.SUCCEEDED or not (trace := traces.trace_id(traceparent)):
             continue
         seconds = max(0.0, (ended - began).total_seconds())

@@ -1,4 +1,4 @@
-"""The page *Queue*: the open turns, what keeps them, who works on them, and the switch of the intake."""
+"""The page *Queue*: the open turns, why they are blocked, who works on them, and the switch of the intake."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ MAX_TURNS, MAX_FAILED, MAX_WORKERS, MAX_ENTRIES = 100, 20, 50, 10
 
 VIEW = ("conversations.view_turn", "conversations.view_worker")
 PAUSE = "conversations.pause_intakepause"
-RING = "conversations.requeue_turn"
+MAY_NOTIFY = "conversations.requeue_turn"
 
 # What may be chosen to be seen.
 CHOICES = {"all": diagnosis.STATES, **{state: (state,) for state in diagnosis.STATES}}
@@ -79,7 +79,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "pause": intake.current_pause(),
         "left": left,
         "may_pause": request.user.has_perm(PAUSE),
-        "may_notify": request.user.has_perm(RING),
+        "may_notify": request.user.has_perm(MAY_NOTIFY),
         **_broker(left.queued, workers),
         "choices": [{"name": name, "count": sum(counts[each] for each in CHOICES[name])} for name in CHOICES],
         "chosen": chosen if chosen in CHOICES else "all",
@@ -100,16 +100,16 @@ def show(request: HttpRequest) -> HttpResponse:
 
 
 def _broker(queued: int, workers: diagnosis.Workers) -> dict[str, Any]:
-    rings, away = None, ""
+    waiting, away = None, ""
     try:
-        rings = broker.waiting_notifications()
+        waiting = broker.waiting_notifications()
     except broker.BrokerAway as error:
         away = str(error)
     late = sweeper.overlooked()
     lines = [
         Line(
             kind=kind,
-            notifications=rings[kind.queue] if rings else None,
+            notifications=waiting[kind.queue] if waiting else None,
             rows=queued if kind == TURNS else kind.rows.filter(status=kind.rows.model.QUEUED).count(),
             workers=workers.by_kind[kind],
             overlooked=len(late[kind]),
@@ -146,8 +146,8 @@ def _differences(lines: list[Line], away: str, workers: diagnosis.Workers) -> It
                 words += f" No worker for {line.kind.queue} is online: start one."
             yield words
         elif line.notifications and not line.workers:
-            rings = "1 notification waits" if line.notifications == 1 else f"{line.notifications} notifications wait"
-            yield f"{rings} for {line.kind.queue}, and no worker listens: start one."
+            waiting = "1 notification waits" if line.notifications == 1 else f"{line.notifications} notifications wait"
+            yield f"{waiting} for {line.kind.queue}, and no worker listens: start one."
         elif line.notifications and line.notifications > 2 * line.rows + 100:
             yield (
                 f"Many more notifications than rows wait for {line.kind.queue}: its workers are slow to listen. Those"
@@ -223,7 +223,7 @@ def _uuid(text: str) -> UUID | None:
 @require_POST
 def notify(request: HttpRequest) -> HttpResponse:
     """Notify workers again of what nobody came for."""
-    if not request.user.has_perm(RING):
+    if not request.user.has_perm(MAY_NOTIFY):
         raise PermissionDenied
     messages.success(request, notify_again(request))
     return HttpResponseRedirect(reverse("queue"))

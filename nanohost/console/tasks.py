@@ -1,4 +1,4 @@
-"""What beat rings for the console."""
+"""The console's Celery tasks that beat runs."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from scheduler.system_jobs import SystemJob
 
 @shared_task
 def count() -> None:
-    """Count what happened, also when nobody looks. Not for long: a worker hears no ring meanwhile."""
+    """Count what happened, also when nobody looks. Not for long: a worker receives no notification meanwhile."""
     with recorded("count") as report:
         # This hour is counted each time.
         report.did = told(max(0, refresh(seconds=1) - 1), "earlier hour counted", "earlier hours counted")

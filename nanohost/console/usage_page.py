@@ -26,7 +26,7 @@ WINDOWS = {"today": 1, "7 days": 7, "30 days": 30, "365 days": 365}
 USUAL = "30 days"
 
 # Lines that a chart has a colour for; the others are drawn as one.
-MOST_DRAWN = 5
+MAX_DRAWN = 5
 
 
 @require_safe
@@ -79,7 +79,7 @@ def _charts(found: Report) -> list[dict[str, Any]]:
         list_of("conversations_turn", created_at__gte=since.isoformat(), created_at__lt=until.isoformat())
         for since, until in zip(steps, ends, strict=True)
     ]
-    lines = uses.by_day(group_by=found.group_by, first=found.first, last=found.last, most=MOST_DRAWN)
+    lines = uses.by_day(group_by=found.group_by, first=found.first, last=found.last, most=MAX_DRAWN)
     told: dict[str, Any] = {"steps": steps, "links": links, "hours": 24}
     cost, tokens = [], []
     for at, (name, of_days) in enumerate(lines.items()):

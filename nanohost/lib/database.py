@@ -58,7 +58,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class Tries:
-    """The tries to store one thing: answers of turns, outcomes of calls, what is handed back, compactions. A fence
+    """The tries to store one thing: answers of turns, outcomes of calls, what is released, compactions. A fence
     makes it safe to repeat each, also where a commit went through and only the answer to it was lost.
 
     While the database is away nobody else can take over what we hold; so there is no reason to give up before

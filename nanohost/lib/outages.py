@@ -16,7 +16,7 @@ from django.db.utils import DatabaseError, DatabaseErrorWrapper, OperationalErro
 
 # PostgreSQL's SQLSTATEs, by their class: no connection; rolled back for another's sake; out of disk, memory or
 # connections; told to stop; trouble of the system. And single ones: read-only, as a primary that was demoted; ended for
-# being idle in a transaction; a lock that was not to be had in time.
+# being idle in a transaction; a lock that was not granted in time.
 _AWAY_CLASSES = ("08", "40", "53", "57", "58")
 READ_ONLY = "25006"
 _AWAY = (READ_ONLY, "25P03", "55P03")

@@ -125,10 +125,10 @@ def likely_places(lower: str) -> Iterator[int]:
 
 
 def _is_in_pairs(text: str, begin: int) -> bool:
-    return shapes.OF_PAIRS.search(text, max(0, begin - _MOST_BEFORE_A_PAIR), begin) is not None
+    return shapes.OF_PAIRS.search(text, max(0, begin - _MAX_BEFORE_A_PAIR), begin) is not None
 
 
-_MOST_BEFORE_A_PAIR = 32
+_MAX_BEFORE_A_PAIR = 32
 
 
 def _with_name(found: _Found) -> str:

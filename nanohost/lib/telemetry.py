@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 SCOPE = "nanohost"
 
 # A batch that was not taken is sent again after so many seconds, twice as many each time, and not more often.
-FIRST_WAIT, LONGEST_WAIT, MOST_TRIES = 1.0, 30.0, 6
+FIRST_WAIT, LONGEST_WAIT, MAX_TRIES = 1.0, 30.0, 6
 # So long an end of the process waits for what is left.
 LAST_SECONDS = 3.0
 # Of what is exported of one text, in characters.
@@ -114,11 +114,11 @@ class Exporter:
         if self._target.compresses:
             body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
         wait = FIRST_WAIT
-        for tries in range(1, MOST_TRIES + 1):
+        for tries in range(1, MAX_TRIES + 1):
             said, after = self._try(self._target.urls[signal], body, headers)
             if not said:
                 return
-            if after is None or tries == MOST_TRIES or self._stopping.is_set():
+            if after is None or tries == MAX_TRIES or self._stopping.is_set():
                 break
             self._tell(f"{signal} could not be exported ({said}); it is tried again")
             self._stopping.wait(max(after, wait * random.uniform(1, 1.3)))  # noqa: S311 -- no secret

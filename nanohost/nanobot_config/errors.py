@@ -1,4 +1,4 @@
-"""What keeps a config.json from being imported or written."""
+"""Why a config.json cannot be imported or written."""
 
 
 class Refused(Exception):

@@ -16,7 +16,7 @@ from nanohost.nanobot_config.secret_files import STORED
 from tools.mcp.models import IMPORTED, McpServer, Transport
 
 _TRANSPORTS = {"stdio": Transport.STDIO, "sse": Transport.SSE, "streamableHttp": Transport.HTTP}
-_MOST_NAME = 20
+_MAX_NAME = 20
 
 
 class NoServer(Exception):
@@ -27,7 +27,7 @@ def name_of(name: str) -> str:
     """What a server is called here. One whose name had to be changed ends with a part of its hash."""
     if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,19}", name):
         return name
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[: _MOST_NAME - 5] or "server"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[: _MAX_NAME - 5] or "server"
     return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
 
 

@@ -53,8 +53,8 @@ def test_what_is_none_is_refused_with_what_to_change(admin_client, agent, text, 
 
 
 def test_both_answers_are_shown_with_what_was_wrong(admin_client, model, say):
-    misfit = "<b>It is cold.</b>"
-    model.answer(completion(misfit), completion('{"city": 7}'))
+    invalid = "<b>It is cold.</b>"
+    model.answer(completion(invalid), completion('{"city": 7}'))
     (turn,) = settle([say("How is Oslo?", response_format=FORM)])
     address = reverse("admin:conversations_turn_sent", args=[turn.pk])
     first = admin_client.get(f"{address}?call=1").content.decode()

@@ -263,7 +263,7 @@ def test_every_page_can_be_used_by_everybody_and_on_a_phone(boss, console):
 
 
 # Of a phone's screen, a row of a list takes half at most: the next one is seen, too.
-MOST_OF_A_ROW = WIDTHS["phone"][1] // 2
+MAX_OF_A_ROW = WIDTHS["phone"][1] // 2
 
 
 @pytest.mark.timeout(1200)  # bounds a hang: dozens of pages, each several times
@@ -278,7 +278,7 @@ def test_lists_on_a_phone_are_read_without_long_scrolling(boss, console):
         rows = boss.page.locator("#result_list .data-row, #result_list tbody tr")
         heights = rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
         looked_at += len(heights)
-        if heights and max(heights) > MOST_OF_A_ROW:
+        if heights and max(heights) > MAX_OF_A_ROW:
             wrong.append(f"{name}: a row of {max(heights):.0f} px")
         empty = boss.page.locator("#result_list td:visible").evaluate_all(
             "cells => cells.filter(cell => ['', '-', '–', '[]', '{}'].includes(cell.innerText.trim())"

@@ -94,7 +94,7 @@ def test_an_empty_queue_says_so(operator):
         assert words in shown
 
 
-def test_what_keeps_tools_where_they_are_is_told_of_each_toolbox_and_of_all(operator, worker):
+def test_the_sandbox_is_told_of_each_toolbox_and_of_all(operator, worker):
     worker(name="box-1", queues="tools", sandbox="bubblewrap")
     worker(name="box-2", queues="turns,tools", sandbox="landlock, signals get out")
     worker(name="gone", queues="tools", sandbox="none", ended_at=timezone.now())
@@ -526,7 +526,7 @@ def line(client, name):
     return found
 
 
-def test_rings_are_told_beside_rows(operator, say):
+def test_notifications_are_told_beside_rows(operator, say):
     doorbell.purge()
     say("Hello")
     found = line(operator, "turns")
@@ -539,7 +539,7 @@ def test_rings_are_told_beside_rows(operator, say):
         assert "1 notification waits for turns, and no worker listens" in look(operator).content.decode()
 
 
-def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker):
+def test_what_nobody_came_for_is_named_and_notified_again(operator, say, worker):
     worker()
     doorbell.purge()
     turn = say("Hello")
@@ -547,7 +547,7 @@ def test_what_nobody_came_for_is_named_and_rung_for_again(operator, say, worker)
     Turn.objects.update(notified_at=from_now(-40))
     assert "Workers were notified of 1 turn more than 30 s ago, and none has come." in look(operator).content.decode()
     assert operator.post(f"{PAGE}notify/").url == PAGE
-    assert list(doorbell.rings()) == [("turn", turn.pk)]
+    assert list(doorbell.notifications()) == [("turn", turn.pk)]
     assert "No backlog." in look(operator).content.decode()
     assert LogEntry.objects.get().get_change_message() == "Notified again of 1"
 

@@ -88,7 +88,7 @@ def test_every_queue_has_its_worker_and_tools_have_one_of_their_own():
 
 
 def test_every_queue_has_a_routing_key_of_its_own():
-    """Or a ring that is sent by exchange and key would reach every worker."""
+    """Or a notification that is sent by exchange and key would reach every worker."""
     assert [queue.routing_key for queue in settings.CELERY_TASK_QUEUES] == [
         queue.name for queue in settings.CELERY_TASK_QUEUES
     ]

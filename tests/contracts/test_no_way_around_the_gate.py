@@ -672,7 +672,7 @@ def test_a_bypass_planted_in_the_tools_app_is_found(module, source):
 @pytest.mark.parametrize(
     "source",
     [
-        "from tools import gate\ngate.run(call_id, agent_tools=tools_of, worker='w', then=ring)",
+        "from tools import gate\ngate.run(call_id, agent_tools=tools_of, worker='w', then=notify)",
         "from tools.gate import AgentTools\nagent_tools = AgentTools(names=None)\nagent_tools.include('time')",
         "from tools.registry import tool\n@tool()\ndef f() -> str:\n    'Runs in tools.sandbox.children.'",
         "from tools import registry\nregistry.names()",

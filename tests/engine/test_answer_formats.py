@@ -31,7 +31,7 @@ SCHEMA = {
 }
 FORM = json.dumps({"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA, "strict": True}})
 FITS = '{"thought": "Cold.", "city": "Oslo"}'
-MISFIT = '{"thought": "Cold."}'
+INVALID = '{"thought": "Cold."}'
 
 
 @pytest.fixture
@@ -136,32 +136,32 @@ def test_a_command_has_no_form(say, of_agent):
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_again_with_what_was_wrong(model, say, conversation):
-    model.answer(completion(MISFIT), completion(FITS), completion("It is cold."))
+    model.answer(completion(INVALID), completion(FITS), completion("It is cold."))
     (turn,) = settle([say("How is Oslo?", response_format=FORM)])
     assert (turn.status, turn.model_calls) == (TurnStatus.SUCCEEDED, 2)
     first, second = (request.body["messages"] for request in model.requests)
     assert second[: len(first)] == first
     answer, correction = second[len(first) :]
-    assert answer == {"role": "assistant", "content": MISFIT}
+    assert answer == {"role": "assistant", "content": INVALID}
     assert "missing: city" in correction["content"]
     # Both are in the record and paid for; the transcript has the second alone, and so have later prompts.
     assert said(turn) == [("user", "How is Oslo?"), ("assistant", FITS)]
     assert (turn.prompt_tokens, turn.completion_tokens) == (24, 10)
     calls = model_request.calls_of(turn)
     assert [each.record.get("again") for each in calls] == [None, 1]
-    assert (calls[0].invalid["content"], calls[0].invalid["usage"]["prompt"]) == (MISFIT, 12)
+    assert (calls[0].invalid["content"], calls[0].invalid["usage"]["prompt"]) == (INVALID, 12)
     assert told(turn) == received(model)
     settle([say("And now?")])
-    assert MISFIT not in json.dumps(model.requests[-1].body)
+    assert INVALID not in json.dumps(model.requests[-1].body)
 
 
 def test_twice_and_the_turn_fails_with_what_was_wrong(model, say):
-    model.answer(completion("Cold."), completion(MISFIT))
+    model.answer(completion("Cold."), completion(INVALID))
     (turn,) = settle([say("How is Oslo?", response_format=FORM)])
     assert (turn.status, turn.error_code) == (TurnStatus.FAILED, "answer_not_valid")
     assert (len(model.requests), turn.model_calls, turn.prompt_tokens) == (2, 2, 24)
     assert said(turn) == [("user", "How is Oslo?")]
-    assert [each["content"] for each in turn.invalid_answers] == ["Cold.", MISFIT]
+    assert [each["content"] for each in turn.invalid_answers] == ["Cold.", INVALID]
     answer = answers.current(turn.pk, request_id="r")
     assert (answer.status, answer.body["code"]) == (502, "answer_not_valid")
     assert "missing: city" in answer.body["detail"]
@@ -172,7 +172,7 @@ def test_the_second_try_is_offered_no_tools_and_calls_none(model, say, tool_sett
     tool_settings("time")
     model.answer(
         completion(None, tool_calls=[call("time")]),
-        completion(MISFIT),
+        completion(INVALID),
         completion(FITS, tool_calls=[call("time", call_id="call_2")]),
     )
     (turn,) = settle([say("How is Oslo?", response_format=FORM)])
@@ -193,10 +193,10 @@ def test_words_beside_a_tool_call_have_no_form(model, say, tool_settings):
 
 def test_a_worker_that_goes_on_asks_again_as_it_would_have_been(model, say):
     """The first answer is stored before the second is asked for: it is neither lost nor asked for twice."""
-    model.answer(completion(MISFIT), failure(503), completion(FITS))
+    model.answer(completion(INVALID), failure(503), completion(FITS))
     turn = advance(say("How is Oslo?", response_format=FORM))
     assert turn.status == TurnStatus.WAITING
-    assert [each["content"] for each in turn.invalid_answers] == [MISFIT]
+    assert [each["content"] for each in turn.invalid_answers] == [INVALID]
     let_pass(turn)
     turn = advance(turn)
     assert (turn.status, turn.model_calls, len(model.requests)) == (TurnStatus.SUCCEEDED, 2, 3)
@@ -204,7 +204,7 @@ def test_a_worker_that_goes_on_asks_again_as_it_would_have_been(model, say):
 
 
 def test_an_empty_answer_is_asked_for_as_ever(model, say):
-    model.answer(completion(MISFIT), completion(" "))
+    model.answer(completion(INVALID), completion(" "))
     turn = advance(say("How is Oslo?", response_format=FORM))
     assert (turn.status, turn.retry_code) == (TurnStatus.WAITING, "llm_bad_response")
 
@@ -233,12 +233,12 @@ def test_at_a_limit_the_answer_is_json_alone(model, say, agent, conversation, to
 
 
 def test_readers_forget_what_did_not_fit(model, say, listening):
-    model.answer(completion(MISFIT), completion(FITS))
+    model.answer(completion(INVALID), completion(FITS))
     turn = say("How is Oslo?", response_format=FORM)
     heard = listening(lambda: settle([turn]))
     kinds = [kind for kind, _ in heard if kind.startswith("message")]
     reset = kinds.index("message.reset")
-    assert "".join(each["text"] for kind, each in heard[: heard_at(heard, reset)] if kind == "message.delta") == MISFIT
+    assert "".join(each["text"] for kind, each in heard[: heard_at(heard, reset)] if kind == "message.delta") == INVALID
     assert "".join(each["text"] for kind, each in heard[heard_at(heard, reset) :] if kind == "message.delta") == FITS
 
 
@@ -297,7 +297,7 @@ def test_a_further_model_is_asked_in_its_own_way(providers, say, agent, conversa
     agent.fallback_models = [other]
     agent.save()
     conversation.agent.refresh_from_db()
-    providers.answer(completion(MISFIT), refused("groq", 413), answer)
+    providers.answer(completion(INVALID), refused("groq", 413), answer)
     (turn,) = settle([say("How is Oslo?", response_format=FORM)])
     assert (turn.status, turn.fallback_model) == (TurnStatus.SUCCEEDED, other)
     assert [made.record["schema"] for made in model_request.calls_of(turn)] == ["given", "given", how]
@@ -323,7 +323,7 @@ def test_a_failed_turn_is_asked_again_in_the_same_form(model, say):
 
 
 def test_a_turn_that_is_cancelled_between_the_two_pays_for_the_first(model, say, monkeypatch):
-    model.answer(completion(MISFIT), failure(503))
+    model.answer(completion(INVALID), failure(503))
     turn = advance(say("How is Oslo?", response_format=FORM))
     turn_control.cancel_turn(turn)
     turn.refresh_from_db()

@@ -65,7 +65,7 @@ def test_workers_outlive_a_broker_that_refuses_and_go_on_by_sweeping(own: Host, 
 
 
 # A second: what connects once for each second that it waits is far from it, what connects for each answer is past it.
-MOST_CONNECTIONS = 2.0
+MAX_CONNECTIONS = 2.0
 
 
 def test_a_replica_is_left_alone_between_two_looks_at_it(own: Host, redis: Redis) -> None:
@@ -82,7 +82,7 @@ def test_a_replica_is_left_alone_between_two_looks_at_it(own: Host, redis: Redis
         finally:
             keys.execute_command("REPLICAOF", "NO", "ONE")
         listening = [name for name in own.processes if name in ("worker", "toolbox")]
-        assert made / seconds / len(listening) < MOST_CONNECTIONS
+        assert made / seconds / len(listening) < MAX_CONNECTIONS
 
 
 def connections_of(keys: Any) -> int:
@@ -94,14 +94,14 @@ def refusals(host: Host, since: int) -> int:
     return sum("refuses to be read" in line["event"] for line in host.log_lines()[since:])
 
 
-def ring(
+def notification(
     task: str = "conversations.tasks.advance_turn",
     *,
     body: object = ((NOWHERE,), {}, {}),
     encoded: str = "",
     **changed: object,
 ) -> str:
-    """A ring as Celery writes it, but for what is changed."""
+    """A notification as Celery writes it, but for what is changed."""
     made = {
         "body": encoded or base64.b64encode(json.dumps(body).encode()).decode(),
         "content-encoding": "utf-8",
@@ -126,18 +126,18 @@ JUNK = {
     "a number": "7",
     "an empty object": "{}",
     "a list": "[1, 2]",
-    "no base64": ring(encoded="!"),
-    "a body that is no JSON": ring(encoded="e30x"),
-    "an unknown task": ring("os.system"),
-    "no arguments": ring(body=((), {}, {})),
-    "no id": ring(body=(("no id",), {}, {})),
-    "too many arguments": ring(body=((NOWHERE, NOWHERE), {}, {})),
-    "arguments that are none": ring(body=7),
-    "a pickle": ring(**{"content-type": "application/x-python-serialize"}),
-    "an unknown content type": ring(**{"content-type": "application/x-unknown"}),
-    "no headers": ring(headers=None),
-    "no properties": ring(properties={}),
-    "an unknown encoding": ring(**{"content-encoding": "klingon"}),
+    "no base64": notification(encoded="!"),
+    "a body that is no JSON": notification(encoded="e30x"),
+    "an unknown task": notification("os.system"),
+    "no arguments": notification(body=((), {}, {})),
+    "no id": notification(body=(("no id",), {}, {})),
+    "too many arguments": notification(body=((NOWHERE, NOWHERE), {}, {})),
+    "arguments that are none": notification(body=7),
+    "a pickle": notification(**{"content-type": "application/x-python-serialize"}),
+    "an unknown content type": notification(**{"content-type": "application/x-unknown"}),
+    "no headers": notification(headers=None),
+    "no properties": notification(properties={}),
+    "an unknown encoding": notification(**{"content-encoding": "klingon"}),
 }
 
 

@@ -61,7 +61,7 @@ def test_who_waits_is_answered_though_redis_goes_away_meanwhile(own: Host, away)
 
 
 def test_who_asks_while_redis_is_away_is_answered(own: Host, away) -> None:
-    """A sweep finds the turn, which nothing rings for; a look at the rows its end."""
+    """A sweep finds the turn, of which nothing notifies; a look at the rows its end."""
     with own.client() as client:
         conversation_id = start(client)
         away()

@@ -242,7 +242,7 @@ def test_keeping_renews_nothing_of_another_worker(say):
         lambda stale: steps.wait_for_retry(stale, seconds=1),
         lambda stale: steps.release(stale),
     ],
-    ids=["read", "store_calls", "finish", "fail", "wait_for_retry", "hand_back"],
+    ids=["read", "store_calls", "finish", "fail", "wait_for_retry", "release"],
 )
 def test_a_stale_claim_changes_nothing(say, write):
     turn = say("Hello")
@@ -332,7 +332,7 @@ def test_what_the_database_refuses_for_another_reason_is_no_round_that_was_store
     assert ToolCall.objects.count() == before
 
 
-def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
+def test_releasing_costs_no_attempt_and_keeps_the_turn_active(say):
     first, second = say("one"), say("two")
     steps.release(claim(first))
     first.refresh_from_db()
@@ -341,7 +341,7 @@ def test_handing_back_costs_no_attempt_and_keeps_the_turn_active(say):
     assert claim(first, "worker-2").attempts == 0
 
 
-def test_a_turn_that_is_to_be_cancelled_is_handed_back_all_the_same(say):
+def test_a_turn_that_is_to_be_cancelled_is_released_all_the_same(say):
     turn = say("Hello")
     held = claim(turn)
     Turn.objects.update(cancel_requested=True)
@@ -379,7 +379,7 @@ def own_transport():
     events.transport.cache_clear()
 
 
-def test_a_call_that_waits_is_rung_for_and_a_refused_one_told_of(say, tool_settings, own_transport):
+def test_a_call_that_waits_is_notified_and_a_refused_one_told_of(say, tool_settings, own_transport):
     tool_settings("time")
     turn = say("What time is it?")
     held = claim(turn)
@@ -392,24 +392,24 @@ def test_a_call_that_waits_is_rung_for_and_a_refused_one_told_of(say, tool_setti
         (1, "c2", False),
         (2, "c3", True),
     ]
-    assert list(broker.rings()) == [("call", rows[1].pk)]
+    assert list(broker.notifications()) == [("call", rows[1].pk)]
     assert [(kind, data["callId"], data["status"]) for kind, data in told_of(turn)] == [
         *(("tool.finished", "c1", CallStatus.REJECTED), ("tool.finished", "c3", CallStatus.REJECTED))
     ]
 
 
-def test_a_round_that_is_refused_is_not_waited_for_nor_rung_for(say):
+def test_a_round_that_is_refused_is_not_waited_for_nor_notified(say):
     turn = say("What time is it?")
     held = claim(turn)
     broker.purge()
     assert steps.store_calls(held, Completion(tool_calls=(tool_call("c", "nonsense", "{}"),)), limit=None) is False
-    assert list(broker.rings()) == []
+    assert list(broker.notifications()) == []
     turn.refresh_from_db()
     assert (turn.status, turn.waiting_for) == (TurnStatus.RUNNING, "")
 
 
-@pytest.mark.parametrize(("left", "rung_for"), [(0, {"turn"}), (1, {"call"})])
-def test_a_turn_whose_calls_a_rate_limit_has_all_refused_is_rung_for(say, tool_settings, left, rung_for):
+@pytest.mark.parametrize(("left", "notified"), [(0, {"turn"}), (1, {"call"})])
+def test_a_turn_whose_calls_a_rate_limit_has_all_refused_is_notified(say, tool_settings, left, notified):
     tool_settings("time")
     ToolSetting.objects.filter(name="time").update(calls_per_minute_conversation=1 + left)
     turn = say("What time is it?")
@@ -422,7 +422,7 @@ def test_a_turn_whose_calls_a_rate_limit_has_all_refused_is_rung_for(say, tool_s
     assert steps.store_calls(held, twice, limit=None, before=1) is True
     turn.refresh_from_db()
     assert (turn.status, turn.waiting_for) == (TurnStatus.WAITING, WaitingFor.TOOLS)
-    assert {kind for kind, _ in broker.rings()} == rung_for
+    assert {kind for kind, _ in broker.notifications()} == notified
 
 
 REFUSED = Completion(tool_calls=(tool_call("c1", "nonsense", "{}"), tool_call("c2", "nonsense", "{}")))
@@ -549,12 +549,12 @@ def test_a_failure_that_is_tried_again_is_the_first_unless_told_and_its_detail_h
     assert (turn.retries, turn.retrying_since > since) == (1, True)
 
 
-def test_one_turn_is_rung_for_when_another_ends(say):
+def test_one_turn_is_notified_when_another_ends(say):
     turn, following, _ = say("one"), say("two"), say("three")
     held = claim(turn)
     broker.purge()
     steps.fail(held, code="turn_error")
-    assert list(broker.rings()) == [("turn", following.pk)]
+    assert list(broker.notifications()) == [("turn", following.pk)]
 
 
 @pytest.mark.parametrize("length", [127, 128, 129])

@@ -359,11 +359,11 @@ def test_a_worker_that_lost_its_hold_writes_nothing(conversation, fill):
     assert state(conversation)[0] == 24
 
 
-def test_of_twenty_rings_at_once_one_is_followed(conversation, fill):
+def test_of_twenty_notifications_at_once_one_is_followed(conversation, fill):
     fill(44)
     barrier = threading.Barrier(20)
 
-    def ring() -> None:
+    def notify() -> None:
         barrier.wait()
         try:
             compaction.request(conversation.pk, None, keep_tokens=KEEP)
@@ -376,7 +376,7 @@ def test_of_twenty_rings_at_once_one_is_followed(conversation, fill):
             connection.close()
         run(Compaction(pk=pk))
 
-    threads = [threading.Thread(target=ring) for _ in range(20)]
+    threads = [threading.Thread(target=notify) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:

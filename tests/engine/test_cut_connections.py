@@ -155,7 +155,7 @@ def test_an_answer_that_is_known_outlives_the_connection_it_was_stored_over(say,
 
 
 def test_a_turn_that_cannot_be_looked_at_goes_on_when_it_can(say, outsider, monkeypatch):
-    """Nothing went wrong with it: it is neither failed nor put off, and its lease need not run out."""
+    """Nothing went wrong with it: it is neither failed nor rescheduled, and its lease need not run out."""
     turn = say("Hello")
 
     def hold() -> None:

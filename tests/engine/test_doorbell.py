@@ -1,4 +1,5 @@
-"""The doorbell at a broker that is away, silent or back: ringing never holds anybody up, and nothing depends on it."""
+"""The doorbell at a broker that is away, silent or back: notifying never holds anybody up, and nothing depends on
+it."""
 
 import socket
 import threading
@@ -26,7 +27,7 @@ from tests.faults.servers import Redis, free_port, missing_binaries
 from tests.support.brokers import SilentBroker
 from tests.support.sources import read_settings
 
-# An API call answers within so many seconds whatever the broker does, and one ring is the least part of it.
+# An API call answers within so many seconds whatever the broker does, and one notification is the least part of it.
 SOON = 5.0
 pytestmark = pytest.mark.shapeless(reason="brokers of its own")
 needs_redis = pytest.mark.skipif("redis-server" in missing_binaries(), reason="needs redis-server")
@@ -56,7 +57,7 @@ def deaf() -> Iterator[int]:
 
 @pytest.fixture
 def bell_at(monkeypatch) -> Callable[[int], doorbell._Broker]:
-    """Have the doorbell ring at a port, by the settings it has with servers: ``bell_at(port)``."""
+    """Have the doorbell notify by a broker at a port, by the settings it has with servers: ``bell_at(port)``."""
 
     def point(port: int) -> doorbell._Broker:
         monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1/none")
@@ -71,22 +72,22 @@ def bell_at(monkeypatch) -> Callable[[int], doorbell._Broker]:
     return point
 
 
-def ring(bell: doorbell._Broker) -> bool:
+def notify(bell: doorbell._Broker) -> bool:
     """Whether the broker took it; fails if it took long to find out."""
     began = time.monotonic()
-    taken = bell.ring(TURNS, UUID(int=0))
+    taken = bell.notify(TURNS, UUID(int=0))
     assert time.monotonic() - began < SOON
     return taken
 
 
-def ring_together(bell: doorbell._Broker, callers: int) -> list[bool]:
+def notify_together(bell: doorbell._Broker, callers: int) -> list[bool]:
     """What each of many callers was told; fails if any of them waited long."""
     taken: list[bool] = []
     all_here = threading.Barrier(callers)
 
     def call() -> None:
         all_here.wait()
-        taken.append(ring(bell))
+        taken.append(notify(bell))
 
     threads = [threading.Thread(target=call, daemon=True) for _ in range(callers)]
     for thread in threads:
@@ -105,35 +106,35 @@ def let_time_pass(bell: doorbell._Broker) -> None:
 
 def test_a_broker_that_is_down_holds_nobody_up(bell_at):
     bell = bell_at(free_port())
-    assert [ring(bell), ring(bell)] == [False, False]
+    assert [notify(bell), notify(bell)] == [False, False]
 
 
 def test_a_broker_that_never_answers_holds_nobody_up_and_is_then_left_alone(bell_at, mute):
     bell = bell_at(mute.port)
-    assert [ring(bell), ring(bell), ring(bell)] == [False, False, False]
+    assert [notify(bell), notify(bell), notify(bell)] == [False, False, False]
     assert len(mute.accepted) == 1
 
 
 def test_a_broker_that_never_accepts_holds_nobody_up_and_is_then_left_alone(bell_at, deaf):
     bell = bell_at(deaf)
-    assert not ring(bell)
+    assert not notify(bell)
     began = time.monotonic()
-    assert not ring(bell)
+    assert not notify(bell)
     assert time.monotonic() - began < 0.5, "a try would have taken a second"
 
 
 def test_as_many_as_may_notify_at_once_wait_side_by_side_and_not_for_one_another(bell_at, mute, monkeypatch):
     monkeypatch.setenv("WEB_THREADS", "80")
-    assert ring_together(bell_at(mute.port), 80) == [False] * 80
+    assert notify_together(bell_at(mute.port), 80) == [False] * 80
 
 
 def test_after_a_while_one_caller_tries_again_and_the_others_do_not_wait(bell_at, mute):
     bell = bell_at(mute.port)
-    ring(bell)
+    notify(bell)
     let_time_pass(bell)
-    assert ring_together(bell, 10) == [False] * 10
+    assert notify_together(bell, 10) == [False] * 10
     assert len(mute.accepted) == 2
-    assert not ring(bell)
+    assert not notify(bell)
     assert len(mute.accepted) == 2, "and it is left alone again"
 
 
@@ -167,59 +168,59 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
         server.stop()
 
 
-def rings_in(server: Redis) -> int:
+def notifications_in(server: Redis) -> int:
     with server.connect() as client:
         return int(client.llen("turns"))  # type: ignore[arg-type]  # not a client that is awaited
 
 
 @needs_redis
-def test_a_broker_that_comes_up_is_rung_at_again(bell_at, redis):
+def test_a_broker_that_comes_up_is_notified_again(bell_at, redis):
     bell = bell_at(redis.port)
-    assert not ring(bell)
+    assert not notify(bell)
     redis.start()
-    assert not ring(bell), "it is left alone yet"
+    assert not notify(bell), "it is left alone yet"
     let_time_pass(bell)
-    assert ring(bell)
-    assert ring_together(bell, 5) == [True] * 5, "from now on by all"
-    assert rings_in(redis) == 6
+    assert notify(bell)
+    assert notify_together(bell, 5) == [True] * 5, "from now on by all"
+    assert notifications_in(redis) == 6
 
 
 @needs_redis
-def test_a_broker_that_falls_silent_holds_nobody_up_and_is_rung_at_when_it_speaks_again(bell_at, redis):
+def test_a_broker_that_falls_silent_holds_nobody_up_and_is_notified_when_it_speaks_again(bell_at, redis):
     redis.start()
     bell = bell_at(redis.port)
-    assert ring_together(bell, 5) == [True] * 5
+    assert notify_together(bell, 5) == [True] * 5
     redis.hang()
-    assert not any(ring_together(bell, 5))
+    assert not any(notify_together(bell, 5))
     redis.go_on()
     let_time_pass(bell)
-    assert ring(bell)
-    assert rings_in(redis) >= 6, "what was sent into the silence may have arrived"
+    assert notify(bell)
+    assert notifications_in(redis) >= 6, "what was sent into the silence may have arrived"
 
 
 @needs_redis
-def test_a_broker_that_was_restarted_between_two_rings_misses_none(bell_at, redis):
+def test_a_broker_that_was_restarted_between_two_notifications_misses_none(bell_at, redis):
     redis.start()
     bell = bell_at(redis.port)
-    assert ring_together(bell, 5) == [True] * 5
+    assert notify_together(bell, 5) == [True] * 5
     redis.stop()
     redis.start()
-    assert ring_together(bell, 5) == [True] * 5
-    assert rings_in(redis) == 5
+    assert notify_together(bell, 5) == [True] * 5
+    assert notifications_in(redis) == 5
 
 
-def test_celery_takes_a_ring_for_a_task_of_its_own(monkeypatch):
+def test_celery_takes_a_notification_for_a_task_of_its_own(monkeypatch):
     """With its monitoring switched on, it makes a request of each."""
     app = make_app(current=False)
     app.loader.import_default_modules()
-    app.conf.broker_url = "memory://rings"
+    app.conf.broker_url = "memory://notifications"
     monkeypatch.setattr(doorbell, "current_app", app)
     monkeypatch.setattr(doorbell, "_broker", doorbell._Broker())
     with app.connection_for_read() as connection, connection.channel() as channel:
         queue = Queue(TURNS.queue, routing_key=TURNS.queue, channel=channel)
         queue.declare()
         queue.purge()  # all in-memory brokers of a process are one
-        assert doorbell._broker.ring(TURNS, UUID(int=7))
+        assert doorbell._broker.notify(TURNS, UUID(int=7))
         message = queue.get()
     request = Request(message, app=app)
     assert (request.name, request.args, request.kwargs) == (TURNS.task, [str(UUID(int=7))], {})
@@ -227,7 +228,7 @@ def test_celery_takes_a_ring_for_a_task_of_its_own(monkeypatch):
 
 
 @needs_redis
-def test_a_ring_is_followed_before_celery_makes_a_message_of_it(bell_at, redis, monkeypatch):
+def test_a_notification_is_followed_before_celery_makes_a_message_of_it(bell_at, redis, monkeypatch):
     redis.start()
     bell = bell_at(redis.port)
     heard, messages = [], []
@@ -239,9 +240,9 @@ def test_a_ring_is_followed_before_celery_makes_a_message_of_it(bell_at, redis, 
         consumer = SimpleNamespace(connection_errors=(), connection=connection)
         tasks.pass_on(make_app(current=False).tasks[TURNS.task], app, consumer)
         with Consumer(channel, [queue], on_message=messages.append, no_ack=True):
-            assert bell.ring(TURNS, UUID(int=7))
+            assert bell.notify(TURNS, UUID(int=7))
             connection.drain_events(timeout=5)
-            app.send_task(TURNS.task, (str(UUID(int=8)),))  # as an older web node rings
+            app.send_task(TURNS.task, (str(UUID(int=8)),))  # as an older web node notifies
             connection.drain_events(timeout=5)
             with app.producer_or_acquire() as producer:  # as workers speak with one another
                 producer.publish({}, exchange="", routing_key=TURNS.queue, headers={"ticket": "1"})

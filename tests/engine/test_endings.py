@@ -11,7 +11,7 @@ from conversations.events import answers
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.clock import from_now
-from tests.faults import doorbell as rings
+from tests.faults import doorbell
 from tests.support.scripts import script
 from tests.support.working import advance, run_call, settle
 from tools.models import CallStatus, ToolCall
@@ -38,7 +38,7 @@ def test_a_turn_that_waits_for_tools_ends_with_its_calls(say, tool_settings, eff
     assert turn.status == TurnStatus.CANCELLED
     assert set(ToolCall.objects.values_list("status", "rule")) == {(CallStatus.FAILED, "cancelled")}
     for call in ToolCall.objects.all():
-        run_call(call)  # a ring that comes late
+        run_call(call)  # a notification that comes late
     assert not effects.exists()
 
 
@@ -217,7 +217,7 @@ def test_a_turn_that_is_requeued_is_taken_from_its_worker(say):
 
 
 def test_a_process_that_holds_a_turn_lets_it_go_and_takes_it_again_when_it_is_requeued(say):
-    """The ring may come back to whoever holds it, which is the only worker there is in an embedded host."""
+    """The notification may come back to whoever holds it, which is the only worker there is in an embedded host."""
     turn = say(script({"sleep": 0.5, "say": "So."}))
 
     async def requeue_in_mid_call() -> None:
@@ -227,7 +227,7 @@ def test_a_process_that_holds_a_turn_lets_it_go_and_takes_it_again_when_it_is_re
         while not runner.count:
             await asyncio.sleep(0.01)
         assert await threads(turn_control.requeue_turn, turn)
-        await runner.advance(turn.pk)  # the ring
+        await runner.advance(turn.pk)  # the notification
         for _ in range(2):  # once, its own last step may just have been stored
             await runner.watch()
         await task
@@ -259,21 +259,21 @@ def test_a_retry_that_is_requeued_is_not_waited_for(say):
     assert lease.claim(turn.pk, worker="worker")
 
 
-def test_a_queued_turn_that_is_requeued_is_rung_for_and_keeps_its_place(say):
+def test_a_queued_turn_that_is_requeued_is_notified_and_keeps_its_place(say):
     first, second = say("one"), say("two")
-    rings.purge()
+    doorbell.purge()
     assert turn_control.requeue_turn(second)
-    assert list(rings.rings()) == [("turn", second.pk)]
+    assert list(doorbell.notifications()) == [("turn", second.pk)]
     assert lease.claim(second.pk, worker="worker") is None
     assert lease.claim(first.pk, worker="worker").fence == 1
 
 
-def test_a_turn_that_waits_for_tools_is_rung_for_with_its_calls(say, tool_settings):
+def test_a_turn_that_waits_for_tools_is_notified_with_its_calls(say, tool_settings):
     tool_settings("time")
     turn = advance(say("What time is it?"))
-    rings.purge()
+    doorbell.purge()
     assert turn_control.requeue_turn(turn)
-    assert set(rings.rings()) == {("turn", turn.pk), ("call", ToolCall.objects.get().pk)}
+    assert set(doorbell.notifications()) == {("turn", turn.pk), ("call", ToolCall.objects.get().pk)}
 
 
 def test_an_ended_turn_is_not_requeued(say):

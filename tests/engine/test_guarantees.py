@@ -1,4 +1,5 @@
-"""What each guarantee rests on, one test each: a fence, a lease, an index, a ring after the commit, a sweeper, …"""
+"""What each guarantee rests on, one test each: a fence, a lease, an index, a notification after the commit, a sweeper,
+…"""
 
 import threading
 from collections.abc import Iterator
@@ -139,16 +140,16 @@ def test_a_claim_that_the_index_refuses_is_no_claim(say):
     assert Message.objects.transcript().count() == 0
 
 
-# --- the ring ----------------------------------------------------------------------------------------------------
+# --- the notification --------------------------------------------------------------------------------------------
 
 
-def test_nobody_hears_a_ring_before_its_commit(say):
+def test_nobody_hears_a_notification_before_its_commit(say):
     turn = say("Hello")
     broker.purge()
     heard: list[object] = []
 
     def listen() -> None:
-        heard.extend(broker.rings())
+        heard.extend(broker.notifications())
         connection.close()
 
     with transaction.atomic():
@@ -157,23 +158,23 @@ def test_nobody_hears_a_ring_before_its_commit(say):
         listener.start()
         listener.join()
         assert heard == []
-    assert list(broker.rings()) == [("turn", turn.pk)]
+    assert list(broker.notifications()) == [("turn", turn.pk)]
 
 
-def test_a_ring_whose_transaction_fails_is_never_heard(say):
+def test_a_notification_whose_transaction_fails_is_never_heard(say):
     turn = say("Hello")
     broker.purge()
     with transaction.atomic():
         doorbell.notify(TURNS, turn.pk)
         transaction.set_rollback(True)
-    assert list(broker.rings()) == []
+    assert list(broker.notifications()) == []
 
 
 # --- the sweeper -------------------------------------------------------------------------------------------------
 
 
 def a_worker_sweeps(*kinds: Kind) -> None:
-    """A worker of a process of its own starts, whom nobody rings for, and finds what there is."""
+    """A worker of a process of its own starts, whom nobody notifies, and finds what there is."""
     runtime = Runtime(kinds)
     runtime.start()
     try:
@@ -191,19 +192,19 @@ def test_the_sweeper_takes_a_turn_whose_worker_is_gone(say):
     a_worker_sweeps(TURNS, TOOLS)
 
 
-def test_the_sweeper_takes_a_turn_when_every_ring_was_lost(say):
+def test_the_sweeper_takes_a_turn_when_every_notification_was_lost(say):
     say("Hello")
     broker.purge()
     Turn.objects.update(notified_at=from_now(-60))
     a_worker_sweeps(TURNS, TOOLS)
 
 
-def test_the_sweeper_takes_a_call_when_every_ring_was_lost(say, tool_settings):
+def test_the_sweeper_takes_a_call_when_every_notification_was_lost(say, tool_settings):
     tool_settings("time")
     advance(say("What time is it?"))
     broker.purge()
     ToolCall.objects.update(notified_at=from_now(-60))
-    # What a call's end rings for, the next sweep would find only after it has counted as told for a while.
+    # What a call's end notifies of, the next sweep would find only after it has counted as told for a while.
     a_worker_sweeps(TOOLS)
 
 
@@ -250,7 +251,7 @@ def test_a_sweep_passes_over_what_another_worker_holds(say, tool_settings, owner
 # --- calls that end side by side ---------------------------------------------------------------------------------
 
 
-def test_calls_that_end_side_by_side_ring_for_their_turn(say, tool_settings, marks: Path):
+def test_calls_that_end_side_by_side_notify_their_turn(say, tool_settings, marks: Path):
     """Without the sweeper's help: whoever ends last, its turn is notified after that."""
     tool_settings("meet")
     for number in range(10):
@@ -263,11 +264,11 @@ def test_calls_that_end_side_by_side_ring_for_their_turn(say, tool_settings, mar
         turn = advance(say(f'{{"script": [{{"call": [{meetings}]}}, {{"say": "met"}}]}}'))
         broker.purge()
         in_threads([lambda call=call: run_call(call) for call in ToolCall.objects.filter(turn_id=turn.pk)])
-        for kind, row_id in broker.rings():
+        for kind, row_id in broker.notifications():
             assert kind == "turn"
             advance(row_id)
         turn.refresh_from_db()
-        assert turn.status == TurnStatus.SUCCEEDED, f"in round {number} nobody rang for the turn"
+        assert turn.status == TurnStatus.SUCCEEDED, f"in round {number} nobody notified of the turn"
 
 
 # --- connections -------------------------------------------------------------------------------------------------
@@ -313,7 +314,7 @@ def test_no_connection_is_held_while_a_model_is_silent(say):
 
 
 @pytest.mark.production(reason="what a worker has not acknowledged is Redis's to give back")
-def test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done(tmp_path: Path):
+def test_a_notification_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done(tmp_path: Path):
     """A full worker keeps none: it would come back an hour after the worker's death."""
     host = Host(tmp_path, WORKER_MAX_TURNS="1", CHAT_WAIT_SECONDS="0.1").start()
     prefix = f"{servers.database_of(tmp_path)}:"

@@ -52,7 +52,7 @@ async def go_round(times: int) -> None:
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_who_comes_while_the_last_follower_leaves_hears_everything(steps):
+def test_who_comes_while_the_last_subscriber_leaves_hears_everything(steps):
     async def do(hub: Hub, turn_id: UUID) -> None:
         with hub.subscribed(turn_id) as first:
             await hub.load(turn_id, first)
@@ -66,7 +66,7 @@ def test_who_comes_while_the_last_follower_leaves_hears_everything(steps):
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_who_comes_while_a_follower_leaves_that_has_heard_nothing_yet_hears_everything(steps):
+def test_who_comes_while_a_subscriber_leaves_that_has_heard_nothing_yet_hears_everything(steps):
     async def do(hub: Hub, turn_id: UUID) -> None:
         events.publish(turn_id, "turn.started", fence=1)
         await asyncio.to_thread(events.transport().flush, timeout=5)

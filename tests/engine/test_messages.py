@@ -118,7 +118,7 @@ def test_it_writes_to_a_destination_that_the_agent_was_given(channel, tool_setti
     assert dict(tool_events(call))[EventKind.MESSAGE_SAID]["destination"] == "boss"
 
 
-def test_a_call_that_is_rung_for_twice_sends_once(channel, tool_settings, owner):
+def test_a_call_that_is_notified_twice_sends_once(channel, tool_settings, owner):
     _, platform = channel
     tool_settings("message")
     platform.tell("Hello")

@@ -213,7 +213,7 @@ def test_a_message_that_the_host_never_takes_is_told_of_in_the_chat(peer, channe
 
 
 @able("late files")
-def test_a_message_whose_file_is_not_to_be_had_for_now_is_taken_later(peer, channel):
+def test_a_message_whose_file_is_not_available_now_is_taken_later(peer, channel):
     peer.has_files = False
     is_told = hasattr(peer, "last")
     with nullcontext() if is_told else pytest.raises(NotTakenNow):
@@ -481,7 +481,7 @@ def test_one_worker_listens_and_a_dead_one_is_replaced(peer, channel):
     assert listener.take(first, heard) is None
     assert listener.still_held([first]) == set()
     assert listener.still_held([second]) == {row.pk}
-    listener.hand_back(first)
+    listener.release(first)
     assert Listener.objects.get().status == ListenerStatus.LISTENING
 
 

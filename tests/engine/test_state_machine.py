@@ -150,7 +150,7 @@ class Work(RuleBasedStateMachine):
         rival=st.sampled_from((None, None, None, None, 0, 1)),
     )
     def a_worker_takes_a_turn(self, pick: int, worker: str, speeches: list[str], rival: int | None = None) -> None:
-        """Claims it if it is to be had, and begins to work. A rival may take it and let it go again in between."""
+        """Claims it if it is claimable, and begins to work. A rival may take it and let it go again in between."""
         turn = self.some(Turn.objects.filter(status__in=OPEN).order_by("number", "created_at"), pick)
         if turn and rival is not None:
             self.interruption = (rival, lambda: self.take_and_let_go(turn.pk, worker))
@@ -232,7 +232,7 @@ class Work(RuleBasedStateMachine):
     @precondition(lambda self: self.hands)
     @rule(pick=FIRST, how=st.sampled_from(("shutdown", "flag", "renew", "crash", "crash")))
     def a_worker_stops(self, pick: int, how: str) -> None:
-        """Hands back; sees that it is to cancel; lives on; or dies, and never uses its claims again."""
+        """Releases it; sees that it is to cancel; lives on; or dies, and never uses its claims again."""
         hand = self.hands[max(-1 - pick, -len(self.hands))]
         if hand.busy:
             return
@@ -254,7 +254,7 @@ class Work(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(pick=FIRST, worker=WORKER, ends=st.sampled_from((None, CallStatus.SUCCESS, CallStatus.FAILED)))
     def a_worker_takes_a_call(self, pick: int, worker: str, ends: CallStatus | None) -> None:
-        """Starts it if it is to be had, and may end it at once."""
+        """Starts it if it is claimable, and may end it at once."""
         call = self.some(ToolCall.objects.filter(status__in=OPEN_CALL).order_by("position", "created_at"), pick)
         if call and (hand := self.start(call.pk, worker)) and ends:
             self.end(hand, ends)
@@ -274,7 +274,7 @@ class Work(RuleBasedStateMachine):
     @precondition(lambda self: self.call_hands)
     @rule(pick=FIRST, how=st.sampled_from((CallStatus.SUCCESS, CallStatus.SUCCESS, CallStatus.FAILED, "back", "keep")))
     def a_call_goes_on(self, pick: int, how: str) -> None:
-        """Ends; is handed back by a shutdown, if it only reads; or is still wanted."""
+        """Ends; is released by a shutdown, if it only reads; or is still wanted."""
         hand = self.call_hands[max(-1 - pick, -len(self.call_hands))]
         if hand.busy:
             return
@@ -284,7 +284,7 @@ class Work(RuleBasedStateMachine):
             self.end(hand, CallStatus(how))
         elif hand.call.effects == "read":
             held = self.holds(hand.call)
-            calls.hand_back(hand.call)
+            calls.release(hand.call)
             assert not held or ToolCall.objects.get(pk=hand.call.pk).status == CallStatus.QUEUED
 
     def end(self, hand: CallHand, status: CallStatus) -> None:
@@ -475,7 +475,8 @@ class Work(RuleBasedStateMachine):
     # --- nothing is stuck --------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Every worker dies, every ring is lost and all leases run out; then one sweep brings all turns to an end."""
+        """Every worker dies, every notification is lost and all leases run out; then one sweep brings all turns to an
+        end."""
         self.interruption = None
         self.hands, self.call_hands = [], []
         intake.resume(by="somebody")
@@ -486,11 +487,11 @@ class Work(RuleBasedStateMachine):
         ToolCall.objects.filter(status=CallStatus.RUNNING).update(lease_until=from_now(-1))
         self.a_minute_passes()
         for turn_id in find(TURNS):
-            self.answer_a_turns_ring(turn_id)
+            self.answer_a_turns_notification(turn_id)
         for call_id in find(TOOLS):
-            self.answer_a_calls_ring(call_id)
-        for kind, row_id in doorbell.rings():
-            self.answer_a_turns_ring(row_id) if kind == "turn" else self.answer_a_calls_ring(row_id)
+            self.answer_a_calls_notification(call_id)
+        for kind, row_id in doorbell.notifications():
+            self.answer_a_turns_notification(row_id) if kind == "turn" else self.answer_a_calls_notification(row_id)
         self.the_rows_fit_the_design()
         stuck = list(Turn.objects.filter(status__in=OPEN).values_list("number", "status", "waiting_for", "attempts"))
         assert not stuck, f"stuck: {stuck}"
@@ -499,7 +500,7 @@ class Work(RuleBasedStateMachine):
         lost = {turn for turn, conversation in self.accepted.items() if conversation in kept} - ended
         assert not lost, f"accepted and lost: {lost}"
 
-    def answer_a_turns_ring(self, turn_id: UUID) -> None:
+    def answer_a_turns_notification(self, turn_id: UUID) -> None:
         hand = self.claim(turn_id, "worker-1")
         for _ in range(20):
             if not hand or not Turn.objects.filter(pk=turn_id, fence=hand.claim.fence, status="running").exists():
@@ -507,7 +508,7 @@ class Work(RuleBasedStateMachine):
             self.step(hand, "answer")
         raise AssertionError(f"a worker went round and round: {rows_of(turn_id)}")
 
-    def answer_a_calls_ring(self, call_id: UUID) -> None:
+    def answer_a_calls_notification(self, call_id: UUID) -> None:
         if hand := self.start(call_id, "worker-1"):
             self.end(hand, CallStatus.SUCCESS)
         if call := ToolCall.objects.filter(pk=call_id).first():

@@ -32,13 +32,13 @@ def long_ago() -> None:
     ToolCall.objects.update(notified_at=from_now(-60))
 
 
-def test_receiving_rings_after_the_commit(say):
+def test_receiving_notifications_after_the_commit(say):
     doorbell.purge()
     turn = say("Hello")
-    assert list(doorbell.rings()) == [("turn", turn.pk)]
+    assert list(doorbell.notifications()) == [("turn", turn.pk)]
 
 
-def test_a_lost_ring_is_made_up_for(say):
+def test_a_lost_notification_is_made_up_for(say):
     turn = say("Hello")
     assert sweep() == [], "it was notified just now"
     long_ago()
@@ -78,7 +78,7 @@ def test_a_held_turn_is_left_alone(say):
 def test_a_waiting_turn_with_no_open_call_is_found(say, tool_settings):
     tool_settings("time")
     turn = advance(say("What time is it?"))
-    ToolCall.objects.update(status=CallStatus.SUCCESS)  # and its worker died before it rang
+    ToolCall.objects.update(status=CallStatus.SUCCESS)  # and its worker died before it notified
     long_ago()
     assert sweep() == [turn.pk]
 
@@ -163,7 +163,7 @@ def test_a_sweep_finds_a_bounded_number(say, monkeypatch):
 # --- what nobody came for ----------------------------------------------------------------------------------------
 
 
-def test_what_was_rung_for_long_ago_is_overlooked_and_rung_for_again(say, tool_settings):
+def test_what_was_notified_long_ago_is_overlooked_and_notified_again(say, tool_settings):
     tool_settings("time")
     waiting = advance(say("What time is it?"))
     conversation = inbox.start_conversation(owner_id=waiting.owner_id, metadata={})
@@ -175,7 +175,7 @@ def test_what_was_rung_for_long_ago_is_overlooked_and_rung_for_again(say, tool_s
     assert overlooked()[TOOLS] == [ToolCall.objects.get().pk]
     doorbell.purge()
     assert notify_again() == 2
-    assert set(doorbell.rings()) == {("turn", queued.pk), ("call", ToolCall.objects.get().pk)}
+    assert set(doorbell.notifications()) == {("turn", queued.pk), ("call", ToolCall.objects.get().pk)}
     assert notify_again() == 0
 
 

@@ -1,4 +1,4 @@
-"""Rings as a worker hears them, off a real queue of kombu's."""
+"""Notifications as a worker hears them, off a real queue of kombu's."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.shapeless(reason="a broker in memory")
 
 @pytest.fixture
 def hear(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
-    """Ring with these arguments, and hear it; returns whether it was acknowledged."""
+    """Notify with these arguments, and hear it; returns whether it was acknowledged."""
     app = make_app(current=False)
     task = app.tasks["conversations.tasks.advance_turn"]
 
@@ -35,7 +35,7 @@ def hear(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
 
 
 @pytest.mark.parametrize("arguments", [("no id",), (), (str(UUID(int=7)),)], ids=["no id", "nothing", "no worker"])
-def test_a_ring_that_cannot_be_followed_ends_nothing(hear, monkeypatch, caplog, arguments):
+def test_a_notification_that_cannot_be_followed_ends_nothing(hear, monkeypatch, caplog, arguments):
     monkeypatch.setattr(worker, "_runtime", None)
     assert hear(*arguments)
     assert "could not be followed" in caplog.text

@@ -49,7 +49,7 @@ def test_while_tools_run_the_turn_waits_in_the_database(say, tool_settings):
     tool_settings("time")
     turn = advance(say("What time is it?"))
     assert (turn.status, turn.waiting_for, turn.lease_until) == (TurnStatus.WAITING, WaitingFor.TOOLS, None)
-    assert advance(turn).status == TurnStatus.WAITING, "with a call open, the turn is not to be had"
+    assert advance(turn).status == TurnStatus.WAITING, "with a call open, the turn is not claimable"
     run_call(ToolCall.objects.get(turn_id=turn.pk))
     assert advance(turn).status == TurnStatus.SUCCEEDED
 

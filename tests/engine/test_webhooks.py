@@ -475,7 +475,7 @@ def test_whose_lease_ran_out_stores_nothing(hook, receiver):
     held = outbox.claim(row.pk, worker="two")
     outbox.renew([row.pk], worker="one")
     outbox.settle(former, outbox.Outcome(status=204))
-    outbox.hand_back(former)
+    outbox.release(former)
     row.refresh_from_db()
     assert (row.status, row.worker, row.fence) == (DeliveryStatus.RUNNING, "two", held.fence)
 

@@ -78,8 +78,8 @@ def test_a_worker_introduces_itself_and_says_goodbye(settings):
     assert Worker.objects.get().ended_at is not None
 
 
-def test_what_is_rung_for_in_a_workers_own_process_it_takes_itself(runtime, say):
-    """Nothing else hears a ring here: there is no consumer of the broker."""
+def test_what_is_notified_in_a_workers_own_process_it_takes_itself(runtime, say):
+    """Nothing else hears a notification here: there is no consumer of the broker."""
     turn = say("Hello")
     until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
@@ -134,7 +134,7 @@ def test_a_turn_taken_over_is_let_go_without_a_write(runtime, say):
 
 
 def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out(runtime, say):
-    """As after a stall of the whole process: the sweeper rings before the heartbeat has renewed the lease."""
+    """As after a stall of the whole process: the sweeper notifies before the heartbeat has renewed the lease."""
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
     until(lambda: status(turn) == TurnStatus.RUNNING and len(runtime.held(TURNS)) == 1)  # claimed, and known to be held
@@ -229,7 +229,7 @@ def test_a_stop_hands_the_turns_back(runtime, say):
     assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
 
 
-def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, say, monkeypatch):
+def test_a_turn_that_is_being_claimed_at_the_stop_is_released_too(runtime, say, monkeypatch):
     from conversations.engine import lease
 
     claimed, stopped, go_on = threading.Event(), threading.Event(), threading.Event()
@@ -261,8 +261,8 @@ def test_a_turn_that_is_being_claimed_at_the_stop_is_handed_back_too(runtime, sa
     assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
 
 
-def test_what_is_rung_for_while_it_is_being_looked_at_is_looked_at_again(runtime, say, monkeypatch):
-    """The first look may have come too early to see what the second ring was for."""
+def test_what_is_notified_while_it_is_being_looked_at_is_looked_at_again(runtime, say, monkeypatch):
+    """The first look may have come too early to see what the second notification was of."""
     from conversations.engine import lease
 
     looked, go_on = threading.Event(), threading.Event()

@@ -14,6 +14,6 @@ class FaultsConfig(AppConfig):
             kill.install(kill.Fault(point))
         if os.environ.get("FAULT_LEDGER"):
             witness.watch_models()
-            witness.watch_rings()
+            witness.watch_notifications()
         if shift := os.environ.get("FAULT_CLOCK"):
             witness.shift_clock(float(shift))

@@ -1,4 +1,4 @@
-"""Reading the doorbell: the rings that wait in the broker, and doing what a worker does when it hears one."""
+"""Reading the doorbell: the notifications that wait in the broker, and doing what a worker does when it hears one."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 
 
 def purge() -> None:
-    """Lose every ring, as a broker that is restarted does. One that is slow to answer is asked again."""
+    """Lose every notification, as a broker that is restarted does. One that is slow to answer is asked again."""
     for _ in range(10):
         with suppress(OperationalError):
             return _purge()
@@ -19,12 +19,13 @@ def purge() -> None:
 def _purge() -> None:
     with current_app.connection_for_write() as broker:
         for queue in ("turns", "tools", "compaction", "deliveries", "listeners", "replays"):
-            with broker.SimpleQueue(queue) as rings:
-                rings.clear()
+            with broker.SimpleQueue(queue) as waiting:
+                waiting.clear()
 
 
-def rings() -> Iterator[tuple[str, UUID]]:
-    """Take the rings that wait, one by one, with those that come meanwhile: ("turn" or "call", the row's id)."""
+def notifications() -> Iterator[tuple[str, UUID]]:
+    """Take the notifications that wait, one by one, with those that come meanwhile: ("turn" or "call", the row's
+    id)."""
     with current_app.connection_for_read() as broker:
         queues = [("turn", broker.SimpleQueue("turns")), ("call", broker.SimpleQueue("tools"))]
         heard = True

@@ -5,7 +5,7 @@ A point is ``place:moment:nth``, such as ``steps.finish:after:2``: the second ti
 - A place that writes is named by the function that decides what is written. *before*: all is prepared, nothing is
   durable; *inside*: the transaction's first write is done, and not committed; *after*: it is durable, and nobody was
   told.
-- ``ring``: *before* or *after* the doorbell's message is handed to the broker.
+- ``notification``: *before* or *after* the doorbell's message is handed to the broker.
 - ``model``: *before* the model is asked, *during* its call, *after* its answer.
 
 Nothing of the product knows of this: it hooks Django's backend, Celery's signals and the scripted model.
@@ -48,7 +48,7 @@ class Fault:
 def install(fault: Fault) -> None:
     """Make the fault look at every event there is."""
     _at_writes(fault)
-    _at_rings(fault)
+    _at_notifications(fault)
     _at_models(fault)
 
 
@@ -94,11 +94,11 @@ def _at_writes(fault: Fault) -> None:
     connection_created.connect(watch, weak=False)
 
 
-def _at_rings(fault: Fault) -> None:
+def _at_notifications(fault: Fault) -> None:
     from celery.signals import after_task_publish, before_task_publish
 
-    before_task_publish.connect(lambda **_: fault.passes("ring", "before"), weak=False)
-    after_task_publish.connect(lambda **_: fault.passes("ring", "after"), weak=False)
+    before_task_publish.connect(lambda **_: fault.passes("notification", "before"), weak=False)
+    after_task_publish.connect(lambda **_: fault.passes("notification", "after"), weak=False)
 
 
 def _at_models(fault: Fault) -> None:

@@ -142,7 +142,7 @@ MUTANTS = (
         says="is None",
     ),
     Mutant(
-        name="ring before commit",
+        name="notification before commit",
         edits=(
             (
                 "conversations.engine.doorbell:notify",
@@ -151,8 +151,8 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            "tests/engine/test_guarantees.py::test_nobody_hears_a_ring_before_its_commit",
-            "tests/engine/test_guarantees.py::test_a_ring_whose_transaction_fails_is_never_heard",
+            "tests/engine/test_guarantees.py::test_nobody_hears_a_notification_before_its_commit",
+            "tests/engine/test_guarantees.py::test_a_notification_whose_transaction_fails_is_never_heard",
         ),
         says="Left contains one more item: ('turn', UUID(",
     ),
@@ -168,7 +168,7 @@ MUTANTS = (
             ("nanohost.settings", '"ack_emulation": False,', '"ack_emulation": True,'),
         ),
         caught_by=(
-            "tests/engine/test_guarantees.py::test_a_ring_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
+            "tests/engine/test_guarantees.py::test_a_notification_is_acknowledged_when_it_is_heard_and_not_when_its_work_is_done",
         ),
         says="not within 20 s",
         shape=PRODUCTION,
@@ -184,8 +184,8 @@ MUTANTS = (
         ),
         caught_by=(
             "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_turn_whose_worker_is_gone",
-            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_turn_when_every_ring_was_lost",
-            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_call_when_every_ring_was_lost",
+            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_turn_when_every_notification_was_lost",
+            "tests/engine/test_guarantees.py::test_the_sweeper_takes_a_call_when_every_notification_was_lost",
         ),
         says="not within 20 s",
     ),
@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         # As READ COMMITTED shows them: siblings that end at the same time have not committed yet when they are counted.
-        name="siblings counted, and only the last call rings",
+        name="siblings counted, and only the last call notifies",
         edits=(
             (
                 "tools.gate:run",
@@ -252,8 +252,8 @@ MUTANTS = (
                 "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
             ),
         ),
-        caught_by=("tests/engine/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
-        says="nobody rang for the turn",
+        caught_by=("tests/engine/test_guarantees.py::test_calls_that_end_side_by_side_notify_their_turn",),
+        says="nobody notified of the turn",
     ),
     Mutant(
         name="siblings counted in the transaction that ends the call",
@@ -272,8 +272,8 @@ MUTANTS = (
                 "        _audit(call, outcome, duration_ms)\n        if not siblings:\n            then(call)\n",
             ),
         ),
-        caught_by=("tests/engine/test_guarantees.py::test_calls_that_end_side_by_side_ring_for_their_turn",),
-        says="nobody rang for the turn",
+        caught_by=("tests/engine/test_guarantees.py::test_calls_that_end_side_by_side_notify_their_turn",),
+        says="nobody notified of the turn",
         shape=PRODUCTION,
     ),
     Mutant(
@@ -488,7 +488,7 @@ MUTANTS = (
         name="a silent broker is tried again and again",
         edits=(
             (
-                "conversations.engine.doorbell:_Broker.ring",
+                "conversations.engine.doorbell:_Broker.notify",
                 "if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying",
                 "if not self._trying",
             ),
@@ -557,7 +557,7 @@ MUTANTS += (
         says="two models at once",
     ),
     Mutant(
-        name="whoever rings waits for a silent broker, on trial",
+        name="whoever notifies waits for a silent broker, on trial",
         edits=(("nanohost.settings", '        "socket_timeout": 1,\n', ""),),
         caught_by=(f"{_TRIALS}test_redis_is_lost[once-hang]",),
         says="an answer waited for Redis",

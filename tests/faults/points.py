@@ -38,7 +38,7 @@ CATALOGUE = (
     ("retry", "steps.wait_for_retry", TRANSACTION, 1),
     ("finish", "steps.finish", TRANSACTION, 6),
     ("cancel", "turn_control.cancel_turn", TRANSACTION, 1),
-    ("ring", "ring", STATEMENT, 20),
+    ("notification", "notification", STATEMENT, 20),
 )
 
 

@@ -52,7 +52,7 @@ def trial(request: pytest.FixtureRequest, cluster: Cluster, capsys: pytest.Captu
     trial.clients.certain = False
     yield trial
     trial.wait()
-    cluster.wait_for(trial.heard_at_once, "a ring that is heard", seconds=60)
+    cluster.wait_for(trial.heard_at_once, "a notification that is heard", seconds=60)
     ended = judge(cluster)
     with capsys.disabled():
         figures = f"{len(trial.turns)} turns; all so far: {dict(ended)}; answers: {dict(trial.clients.answers)}"

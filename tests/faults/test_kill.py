@@ -18,7 +18,7 @@ SEED = int(os.environ.get("FAULTS_SEED", "") or random.SystemRandom().randrange(
 # A recovery that is killed as well: what it meets first.
 RECOVERY = [
     Point(stage="recovery", place=place, moment=moment)
-    for place, moment in (("lease.claim", "after"), ("calls.claim", "after"), ("ring", "before"))
+    for place, moment in (("lease.claim", "after"), ("calls.claim", "after"), ("notification", "before"))
 ]
 
 
@@ -82,7 +82,7 @@ def test_a_stop_takes_less_than_ten_seconds(stopped: StoppedHost) -> None:
     assert stopped.seconds < 10
 
 
-def test_a_turn_in_mid_model_call_is_handed_back_at_no_cost(stopped: StoppedHost) -> None:
+def test_a_turn_in_mid_model_call_is_released_at_no_cost(stopped: StoppedHost) -> None:
     assert stopped.between["model"]["turn"] == ["waiting", "retry", 0]
     assert stopped.after["model"]["assistantMessage"] == "at last"
 

@@ -221,7 +221,7 @@ class Trial:
     def lose_redis(self, how: str, *, queued: int, seconds: float) -> float:
         """Redis is emptied, restarted or silent while turns are queued; returns the longest time to an answer.
 
-        While it is away, what is asked is answered all the same; afterwards a ring is heard at once again.
+        While it is away, what is asked is answered all the same; afterwards a notification is heard at once again.
         """
         talks = [self.clients.talk() for _ in range(queued // 2)]
         away, back = {
@@ -235,7 +235,7 @@ class Trial:
             rows = Rows(self.cluster)
             assert {rows.turns[turn.id]["status"] for turn in self.turns[-queued:]} == {"queued"}
             with self.cluster.redis.connect() as redis:
-                assert redis.llen("turns") > 0, "there is no ring to lose"
+                assert redis.llen("turns") > 0, "there is no notification to lose"
             self.clients.slowest = 0.0
             away()
         try:
@@ -244,11 +244,11 @@ class Trial:
             back()
         self.wait(seconds=60)
         slowest = self.clients.slowest
-        self.cluster.wait_for(self.heard_at_once, "a ring that is heard", seconds=20 + seconds)
+        self.cluster.wait_for(self.heard_at_once, "a notification that is heard", seconds=20 + seconds)
         return slowest
 
     def _ask_for(self, seconds: float) -> None:
-        """Go on asking for so long; all of it has to end, though with Redis away nothing rings."""
+        """Go on asking for so long; all of it has to end, though with Redis away nothing is notified."""
         until, asked = time.monotonic() + seconds, []
         while time.monotonic() < until:
             asked.append(self.ask(self.clients.talk(), lambda name: thinks(name, 0.1)))

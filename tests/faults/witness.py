@@ -41,8 +41,8 @@ def watch_models() -> None:
     ScriptedClient.complete = watched_complete
 
 
-def watch_rings() -> None:
-    """In a toolbox every ring is for a turn whose call has just been stored as ended."""
+def watch_notifications() -> None:
+    """In a toolbox every notification is of a turn whose call has just been stored as ended."""
     from kombu import Producer
 
     publish = Producer.publish

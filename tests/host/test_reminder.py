@@ -30,7 +30,8 @@ TOLD = {"heartbeat": "told"}
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """A host whose beat rings every second, with one agent that has something to do by itself, and one that has not."""
+    """A host whose beat runs jobs every second, with one agent that has something to do by itself, and one that has
+    not."""
     host = Host(tmp_path_factory.mktemp("hasty"), beat=True)
     document = "Look after the plants.\n" + script({"say": "The plants are dry."})
     assert host.manage("shell", "--no-imports", "-c", HURRY % document).stderr == ""

@@ -139,7 +139,7 @@ def test_the_toolbox_and_its_tools_hold_no_key(stack):
     assert MODEL_KEY in holds(stack.pids["worker.1"])
     assert SECRET_KEY in holds(stack.pids["web"])
     for name in ("toolbox.1", "toolbox.2"):
-        # The nursery, and a child that waits for work.
+        # The fork server, and a child that waits for work.
         wait_until(lambda name=name: len(descendants_of(stack.pids[name])) >= 2)
         children = descendants_of(stack.pids[name])
         for pid in (stack.pids[name], *children):

@@ -180,7 +180,7 @@ def test_a_database_that_does_not_answer_in_time_is_told_without_its_password(tm
     assert "pass-word" not in said
 
 
-def test_a_worker_that_cannot_start_its_runtime_ends_and_listens_to_no_rings(tmp_path):
+def test_a_worker_that_cannot_start_its_runtime_ends_and_hears_no_notifications(tmp_path):
     """Celery logs what a signal's receiver raises, and goes on."""
     prepare(tmp_path)
     with sqlite3.connect(tmp_path / "nanohost.sqlite3") as database:

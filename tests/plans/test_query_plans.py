@@ -481,7 +481,7 @@ def claim_call() -> Callable[[], object]:
 
 
 operation("calls.keep")(with_call(calls.keep))
-operation("calls.hand_back")(with_call(calls.hand_back))
+operation("calls.release")(with_call(calls.release))
 operation("calls.doubt_queued")(with_call(lambda call: calls.doubt_queued([call.turn_id])))
 operation("calls.end")(
     with_call(lambda call: calls.end(call, calls.Outcome(status=CallStatus.SUCCESS, result="words"), duration_ms=1))
@@ -605,10 +605,10 @@ def claim_compaction() -> Callable[[], object]:
 
 operation("compaction.charge")(with_hold(lambda hold: compaction.charge(hold, Completion(usage=USAGE), bills.NOTHING)))
 operation("compaction.keep")(with_hold(compaction.keep))
-operation("compaction.hand_back")(with_hold(compaction.hand_back))
+operation("compaction.release")(with_hold(compaction.release))
 operation("compaction.drop")(with_hold(compaction.drop))
 operation("compaction.fail")(with_hold(compaction.fail))
-operation("compaction.put_off")(with_hold(lambda hold: compaction.put_off(hold, error="", counts=True)))
+operation("compaction.reschedule")(with_hold(lambda hold: compaction.reschedule(hold, error="", counts=True)))
 operation("compaction.fall_back")(with_hold(lambda hold: compaction.fall_back(hold, model="m", reason="It failed.")))
 # 2,000 messages at once; a stub reads them again, whole.
 operation("compaction.read", READING)(with_hold(the_part))
@@ -806,9 +806,9 @@ def forget_deliveries() -> Callable[[], object]:
 
 
 operation("outbox.renew")(with_delivery(lambda hold: outbox.renew([hold.id], worker="worker")))
-operation("outbox.hand_back")(with_delivery(outbox.hand_back))
+operation("outbox.release")(with_delivery(outbox.release))
 operation("outbox.settle, delivered")(with_delivery(lambda hold: outbox.settle(hold, outbox.Outcome(status=204))))
-operation("outbox.settle, put off")(with_delivery(lambda hold: outbox.settle(hold, outbox.Outcome(error="words"))))
+operation("outbox.settle, rescheduled")(with_delivery(lambda hold: outbox.settle(hold, outbox.Outcome(error="words"))))
 operation("outbox.settle, given up")(
     with_delivery(lambda hold: outbox.settle(hold, outbox.Outcome(error="words", is_final=True, disable="words")))
 )
@@ -842,8 +842,8 @@ def claim_listener() -> Callable[[], object]:
 operation("listener.renew")(with_listener(lambda hold: listener.renew([hold.id], worker="worker")))
 operation("listener.still_held")(with_listener(lambda hold: listener.still_held([hold])))
 operation("listener.take")(with_listener(lambda hold: listener.take(hold, Heard(events=(), cursor={}))))
-operation("listener.put_off")(with_listener(lambda hold: listener.put_off(hold, "words", seconds=1)))
-operation("listener.hand_back")(with_listener(listener.hand_back))
+operation("listener.reschedule")(with_listener(lambda hold: listener.reschedule(hold, "words", seconds=1)))
+operation("listener.release")(with_listener(listener.release))
 
 
 # --- what is said in chats ---------------------------------------------------------------------------------------
@@ -1406,7 +1406,7 @@ def forget_dead_workers() -> Callable[[], object]:
 
 
 @operation("the gateway looks")
-def waiting_room() -> Callable[[], object]:
+def what_the_gateway_waits_for() -> Callable[[], object]:
     waited_for = list(Turn.objects.order_by("-created_at").values_list("pk", flat=True)[:20])
     return lambda: gateway.still_open(waited_for)
 

@@ -290,7 +290,8 @@ def fill() -> None:
 
 
 def analyze() -> None:
-    """Have PostgreSQL count what there is, and take what was undone out of every index, which it else may put off."""
+    """Have PostgreSQL count what there is, and take what was undone out of every index, which it may postpone
+    otherwise."""
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         tables = ", ".join((*_TABLES, "conversations_chat", "auth_user", "agent_agent"))

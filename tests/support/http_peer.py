@@ -33,7 +33,7 @@ class HttpPeer:
 
     def __init__(self, settings: Any) -> None:
         self.asked: list[Asked] = []
-        # Files that messages bring, and whether they are to be had.
+        # Files that messages bring, and whether they are available.
         self.files: dict[str, bytes] = {}
         self.has_files = True
         self._faults: list[Says] = []

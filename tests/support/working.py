@@ -12,7 +12,7 @@ from tools.models import CallStatus, ToolCall
 
 
 def advance(turn: Turn | UUID, *, worker: str = "worker-1") -> Turn | None:
-    """Look at a turn once, as a worker does when the doorbell rings; returns the row as it then is."""
+    """Look at a turn once, as a worker does when it is notified; returns the row as it then is."""
     turn_id = turn.pk if isinstance(turn, Turn) else turn
 
     async def look() -> None:

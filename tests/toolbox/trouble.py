@@ -236,7 +236,7 @@ def fork_sessions() -> None:
 
 
 def run_away() -> None:
-    """Sixteen that each fork a follower in a session of its own, and end, again and again: none is there for long."""
+    """Sixteen that each fork a child in a session of its own, and end, again and again: none is there for long."""
     until = time.monotonic() + PATIENCE
     for _ in range(16):
         if os.fork() == 0:

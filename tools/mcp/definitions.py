@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_NAME = 64
-MOST_TOOLS = 200
-MOST_DESCRIPTION = 8_000
-MOST_SCHEMA_BYTES = 64 * 1024
-MOST_DEPTH = 32
+MAX_TOOLS = 200
+MAX_DESCRIPTION = 8_000
+MAX_SCHEMA_BYTES = 64 * 1024
+MAX_DEPTH = 32
 
 # Keywords of JSON Schema by what stands in them: a schema, schemas in a list, schemas by name.
 _SCHEMA = {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
@@ -24,7 +24,7 @@ _LIST = {"anyOf", "oneOf", "allOf", "prefixItems"}
 _NAMED = {"properties", "$defs", "definitions", "dependentSchemas"}
 # Those that look at the same value again; each may double the work.
 _IN_PLACE = {"not", "if", "then", "else", "anyOf", "oneOf", "allOf", "dependentSchemas"}
-_MOST_WORK = 1_000
+_MAX_WORK = 1_000
 
 _LOCAL = re.compile(r"#/(\$defs|definitions)/([^/~%]{1,200})")
 _UNFIT = {"patternProperties", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$vocabulary"}
@@ -59,12 +59,12 @@ def checked(definition: Definition) -> Definition:
     """The definition; raises :class:`Unfit` if it cannot be a tool here."""
     if not definition.name or len(definition.name) > 200 or not definition.name.isprintable():
         raise Unfit("its name is empty, too long, or not printable")
-    if len(definition.description) > MOST_DESCRIPTION or "\0" in definition.description:
-        raise Unfit(f"its description is longer than {MOST_DESCRIPTION} characters")
+    if len(definition.description) > MAX_DESCRIPTION or "\0" in definition.description:
+        raise Unfit(f"its description is longer than {MAX_DESCRIPTION} characters")
     if _too_deep(definition.schema):
-        raise Unfit(f"its schema is nested deeper than {MOST_DEPTH} levels")
-    if len(json.dumps(definition.schema)) > MOST_SCHEMA_BYTES:
-        raise Unfit(f"its schema is larger than {MOST_SCHEMA_BYTES} bytes")
+        raise Unfit(f"its schema is nested deeper than {MAX_DEPTH} levels")
+    if len(json.dumps(definition.schema)) > MAX_SCHEMA_BYTES:
+        raise Unfit(f"its schema is larger than {MAX_SCHEMA_BYTES} bytes")
     if definition.schema.get("type") != "object":
         raise Unfit("its schema is not that of an object")
     if "\\u0000" in json.dumps(definition.schema):
@@ -109,7 +109,7 @@ def full_name(server: str, tool: str) -> str:
 
 def _too_deep(schema: Any) -> bool:
     level = [schema]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [
             below
             for each in level
@@ -136,7 +136,7 @@ def _bounded_work(schema: dict[str, Any]) -> None:
         open_.add(id(part))
         total = 1 + sum(map(work, _in_place(schema, part)))
         open_.discard(id(part))
-        if total > _MOST_WORK:
+        if total > _MAX_WORK:
             raise Unfit("its schema has too many alternatives")
         known[id(part)] = total
         return total
@@ -157,7 +157,7 @@ def _in_place(root: dict[str, Any], part: dict[str, Any]) -> Iterator[Any]:
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """All schemas within one; it is no deeper than MOST_DEPTH."""
+    """All schemas within one; it is no deeper than MAX_DEPTH."""
     if isinstance(schema, dict):
         yield schema
         for value in schema.values():

@@ -7,7 +7,7 @@ from typing import Any
 LENGTH = struct.Struct(">I")
 
 # Of a frame, in either direction; what a server answers is cut before.
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 
 
 def packed(message: dict[str, Any]) -> bytes:
@@ -26,7 +26,7 @@ def unpacked(received: bytes | bytearray) -> dict[str, Any] | None:
     if len(received) < LENGTH.size:
         return None
     (size,) = LENGTH.unpack_from(received)
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ValueError("too large a frame")
     if len(received) < LENGTH.size + size:
         return None

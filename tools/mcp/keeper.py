@@ -25,20 +25,20 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from nanohost.lib.process import close_to_others
-from tools.mcp.definitions import MOST_TOOLS, Definition, Unfit, checked
-from tools.mcp.frames import LENGTH, MOST_BYTES, packed
+from tools.mcp.definitions import MAX_TOOLS, Definition, Unfit, checked
+from tools.mcp.frames import LENGTH, MAX_BYTES, packed
 from tools.mcp.remote import Remote, Sent, sending
 from tools.mcp.stdio import Program
 
 IDLE_SECONDS = 600.0
 START_SECONDS = 30.0
-MOST_BACKOFF_SECONDS = 60.0
+MAX_BACKOFF_SECONDS = 60.0
 # How often a server that says that its tools have changed is asked which it has.
 RELIST_SECONDS = 1.0
 # Of a call's progress, so much is told at once, and then once a second; and so many characters of a message.
 PROGRESS_AT_ONCE, PROGRESS_SECONDS, PROGRESS_CHARS = 50, 1.0, 300
 # Of one result, so many pictures, and so many characters of base64 for all of them, are handed on.
-MOST_PICTURES, MOST_PICTURE_CHARS = 4, 6 << 20
+MAX_PICTURES, MAX_PICTURE_CHARS = 4, 6 << 20
 # Characters of each end of a result; the worker cuts it further.
 _ENDS = 1 << 18
 
@@ -120,10 +120,10 @@ class Session:
             found: dict[str, Definition] = {}
             unfit: dict[str, str] = {}
             cursor: str | None = None
-            while len(found) + len(unfit) < MOST_TOOLS:
+            while len(found) + len(unfit) < MAX_TOOLS:
                 params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
                 page = await self.client.session.list_tools(params=params)
-                for tool in page.tools[: MOST_TOOLS - len(found) - len(unfit)]:
+                for tool in page.tools[: MAX_TOOLS - len(found) - len(unfit)]:
                     made = Definition(
                         name=tool.name,
                         description=tool.description or "",
@@ -191,7 +191,7 @@ class Keeper:
                 await self._end(session)
                 del self._sessions[key]
                 failures += 1
-                pause = min(MOST_BACKOFF_SECONDS, 2.0 ** (failures - 1))
+                pause = min(MAX_BACKOFF_SECONDS, 2.0 ** (failures - 1))
                 self._failures[key] = (failures, time.monotonic() + pause, session.error)
                 raise Unavailable(f"it could not be started ({session.error})")
             self._failures.pop(key, None)
@@ -355,9 +355,9 @@ def _result(result: types.CallToolResult) -> dict[str, Any]:
 def _pictures(result: types.CallToolResult) -> list[str]:
     """The first of its pictures, in base64, as many as there is room for."""
     found: list[str] = []
-    room = MOST_PICTURE_CHARS
+    room = MAX_PICTURE_CHARS
     for each in result.content:
-        if isinstance(each, types.ImageContent) and len(found) < MOST_PICTURES and len(each.data) <= room:
+        if isinstance(each, types.ImageContent) and len(found) < MAX_PICTURES and len(each.data) <= room:
             found.append(each.data)
             room -= len(each.data)
     return found
@@ -411,7 +411,7 @@ async def _first(*waits: Any) -> None:
 
 async def _serve(keeper: Keeper, connection: socket.socket) -> None:
     """One request; whoever hangs up wants no answer any more, and the call is cancelled."""
-    reader, writer = await asyncio.open_connection(sock=connection, limit=MOST_BYTES)
+    reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_BYTES)
     try:
         (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         asked = json.loads(await reader.readexactly(size))

@@ -32,7 +32,7 @@ ASK_SECONDS = 1.0
 # Of starting a server and a call's own end, on top of the call's time.
 START_SECONDS = 35.0
 
-_MOST_PROCESSES = 128
+_MAX_PROCESSES = 128
 _CLOSE_SECONDS = 5.0
 _PASSED_ON = ("LANG", "LC_ALL", "TZ")
 
@@ -266,7 +266,7 @@ def _in_a_box(program: list[str], *, network: bool) -> list[str]:
 def _launching(sandbox: modes.Sandbox, network: bool, memory: int) -> list[str]:
     """What stands before a program. Made once: which files are code is looked up for it, which takes 10 ms."""
     box = modes.box(sandbox, ["NET_HTTP"] if network else [])
-    told = {"box": asdict(box), "memory": memory << 20, "processes": _MOST_PROCESSES, "folder": "", "nice": 0}
+    told = {"box": asdict(box), "memory": memory << 20, "processes": _MAX_PROCESSES, "folder": "", "nice": 0}
     launch = [sys.executable, "-S", "-m", "tools.sandbox.launch", json.dumps(told)]
     return box.command(launch, cwd=settings.BASE_DIR)
 

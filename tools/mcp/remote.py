@@ -23,7 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tools.outbound.addresses import Address, Policy, denial_reason, policy_of
 
 # Bytes of an answer, or of an event in a stream of them; what is longer is taken for a flood, and ends the session.
-MOST_ANSWER = 8 << 20
+MAX_ANSWER = 8 << 20
 # Of connecting, and of one write; how long an answer may take is the call's own time.
 _CONNECT_SECONDS = 10.0
 _SILENT_SECONDS = 900.0
@@ -67,7 +67,7 @@ class Remote:
             return
         async with (
             client() as http,
-            streamable_http_client(spec["url"], http_client=http, max_sse_event_size=MOST_ANSWER) as streams,
+            streamable_http_client(spec["url"], http_client=http, max_sse_event_size=MAX_ANSWER) as streams,
         ):
             yield streams
 
@@ -148,8 +148,8 @@ class _Bounded(httpx2.AsyncByteStream):
                     if (end := seen.rfind(b"\n\n")) >= 0:  # where the last event ends
                         read = len(seen) - end
                     tail = seen[-1:]
-                if read > MOST_ANSWER:
-                    self._remote.end(f"it answered with more than {MOST_ANSWER} bytes", "output")
+                if read > MAX_ANSWER:
+                    self._remote.end(f"it answered with more than {MAX_ANSWER} bytes", "output")
                     raise httpx2.ReadError("too large an answer")
                 yield chunk
         except httpcore2.TimeoutException as error:

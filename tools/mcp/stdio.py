@@ -18,11 +18,11 @@ from mcp.shared.message import SessionMessage
 from tools.sandbox import cgroup
 
 # Bytes of a message. A result is cut to much less; what is longer is taken for a flood, and ends the server.
-MOST_LINE = 8 << 20
+MAX_LINE = 8 << 20
 # Twice of what the launcher allows where its bound counts.
-MOST_PROCESSES = 256
+MAX_PROCESSES = 256
 # Lines that are no messages: some programs log there; one that does nothing else is ended.
-MOST_GARBAGE = 1_000
+MAX_GARBAGE = 1_000
 _STDERR_KEPT = 2_000
 # Of a program whose input was closed, until it is killed.
 _END_SECONDS = 1.0
@@ -40,7 +40,7 @@ class Program:
     async def run(self, spec: dict[str, Any]) -> AsyncIterator[Any]:
         """Start it; gives the two streams that mcp's client talks over. It and all that it starts are as many processes
         as a server may have, also where the host runs as root."""
-        with cgroup.bounded(MOST_PROCESSES, spec["command"]) as command:
+        with cgroup.bounded(MAX_PROCESSES, spec["command"]) as command:
             async with self._started(command, spec) as streams:
                 yield streams
 
@@ -54,7 +54,7 @@ class Program:
             env=spec["environment"],
             cwd=spec["cwd"],
             start_new_session=True,
-            limit=MOST_LINE,
+            limit=MAX_LINE,
         )
         incoming, to_read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         to_write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -86,7 +86,7 @@ class Program:
                         self.why, self.rule = "it wrote a message that cannot be read", "output"
                         return
                     garbage += 1
-                    if garbage > MOST_GARBAGE:
+                    if garbage > MAX_GARBAGE:
                         self.why, self.rule = "it writes what is no message", "output"
                         return
                     continue
@@ -95,7 +95,7 @@ class Program:
                 await asyncio.wait_for(process.wait(), 0.5)
             self.why = self.why or f"its program ended ({process.returncode})"
         except ValueError:  # of readline
-            self.why, self.rule = f"it answered with more than {MOST_LINE} bytes", "output"
+            self.why, self.rule = f"it answered with more than {MAX_LINE} bytes", "output"
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:

@@ -20,7 +20,7 @@ _STEP = 64 * 1024
 
 # Few need two; each more would multiply what a byte can stand for. Brotli is read by itself alone: its window may take
 # 16 MB, whatever limit its output has.
-_MOST_CODINGS = 2
+_MAX_CODINGS = 2
 
 _GZIP = b"\x1f\x8b"
 
@@ -39,7 +39,7 @@ def decoded(chunks: Iterable[bytes], content_encoding: str, *, most: int) -> Ite
         raise Refusal(
             "http:encoding", f"the answer is coded as {unknown[0][:40]!r}; only gzip, deflate and br are read"
         )
-    if len(codings) > (1 if "br" in codings else _MOST_CODINGS):
+    if len(codings) > (1 if "br" in codings else _MAX_CODINGS):
         raise Refusal("http:encoding", f"the answer is coded {len(codings)} times, one coding within another")
     for number, coding in enumerate(reversed(codings)):
         if number:

@@ -58,8 +58,8 @@ _OURS = frozenset(
 )
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
-_MOST_HEADERS = 32
-_MOST_HEADER_BYTES = 8192
+_MAX_HEADERS = 32
+_MAX_HEADER_BYTES = 8192
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -189,10 +189,10 @@ def allowed() -> Policy:
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
     """The caller's headers; raises Refusal with http:header for those that nobody may set, or that cannot be sent."""
     if (
-        len(headers) > _MOST_HEADERS
-        or sum(len(name) + len(value) for name, value in headers.items()) > _MOST_HEADER_BYTES
+        len(headers) > _MAX_HEADERS
+        or sum(len(name) + len(value) for name, value in headers.items()) > _MAX_HEADER_BYTES
     ):
-        raise Refusal("http:header", f"{_MOST_HEADERS} headers of {_MOST_HEADER_BYTES} bytes together are the most")
+        raise Refusal("http:header", f"{_MAX_HEADERS} headers of {_MAX_HEADER_BYTES} bytes together are the most")
     if len({name.lower() for name in headers}) < len(headers):
         raise Refusal("http:header", "a header is named twice")
     for name, value in headers.items():
@@ -414,7 +414,7 @@ def _connect(address: Address, port: int, seconds: float) -> socket.socket:
 
 
 # Of a proxy's answer.
-_MOST_PROXY_BYTES = 16 * 1024
+_MAX_PROXY_BYTES = 16 * 1024
 
 
 def _tunnelled(proxy: Proxy, address: Address, port: int, seconds: float, clock: _Clock) -> socket.socket:
@@ -433,7 +433,7 @@ def _tunnelled(proxy: Proxy, address: Address, port: int, seconds: float, clock:
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         head = bytearray()
         # One at a time: what follows is of the tunnel.
-        while not head.endswith(b"\r\n\r\n") and len(head) < _MOST_PROXY_BYTES:
+        while not head.endswith(b"\r\n\r\n") and len(head) < _MAX_PROXY_BYTES:
             connection.settimeout(clock.left())
             if not (byte := connection.recv(1)):
                 break

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
 
 # Longer ones are refused by most servers.
-_MOST_CHARACTERS = 8192
+_MAX_CHARACTERS = 8192
 
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\\]")
@@ -56,8 +56,8 @@ class Target:
 def parse(url: str) -> Target:
     """Take a URL apart; raises :class:`Refusal` with http:url, http:scheme, http:userinfo, http:host or http:port."""
     url = url.strip(" ")
-    if len(url) > _MOST_CHARACTERS:
-        raise Refusal("http:url", f"a URL has {_MOST_CHARACTERS} characters at most")
+    if len(url) > _MAX_CHARACTERS:
+        raise Refusal("http:url", f"a URL has {_MAX_CHARACTERS} characters at most")
     if _FORBIDDEN.search(url):
         raise Refusal("http:url", "a URL holds no control characters and no backslashes; write them as %xx")
     if not re.match(r"https?:", url, re.IGNORECASE):
@@ -72,8 +72,8 @@ def parse(url: str) -> Target:
     if not parts:
         raise Refusal("http:host", "this host cannot be read")
     path = quote(found[3] or "/", safe="/%:@!$&'()*+,;=~[]") + quote(found[4] or "", safe="/%:@!$&'()*+,;=~[]?")
-    if len(path) > _MOST_CHARACTERS:
-        raise Refusal("http:url", f"a URL has {_MOST_CHARACTERS} characters at most, as %xx where it must")
+    if len(path) > _MAX_CHARACTERS:
+        raise Refusal("http:url", f"a URL has {_MAX_CHARACTERS} characters at most, as %xx where it must")
     return Target(scheme=scheme, host=_host(parts[1]), port=_port(parts[2], scheme), path=path)
 
 

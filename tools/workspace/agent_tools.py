@@ -1,6 +1,6 @@
 """The tools that an agent works with files by. They run inline, and see one folder: that of the agent and the owner.
 
-Nothing of what they are given is run. What keeps them in the folder is the kernel (:mod:`tools.workspace.beneath`).
+Nothing of what they are given is run. The kernel keeps them in the folder (:mod:`tools.workspace.beneath`).
 """
 
 import os

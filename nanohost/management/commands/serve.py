@@ -14,7 +14,7 @@ from tools.sandbox.modes import in_force
 
 
 class Command(BaseCommand):
-    """Starts the embedded host; see the module. What keeps it from starting is told in one line."""
+    """Starts the embedded host; see the module. If it cannot start, it says why in one line."""
 
     help = "Start nanohost as one process: web, workers and beat."
     requires_system_checks: list[str] = []

@@ -10,7 +10,7 @@ from nanohost.hardening import harden
 
 
 class Command(BaseCommand):
-    """Serves HTTP until SIGTERM or SIGINT. What keeps it from starting is told in one line."""
+    """Serves HTTP until SIGTERM or SIGINT. If it cannot start, it says why in one line."""
 
     help = "Start a web node: the API, the admin and health, on HOST and PORT."
     requires_system_checks: list[str] = []

@@ -30,7 +30,7 @@ def hear(channel: Channel) -> None:
         heard = hold.platform.ask(hold.cursor)
         assert listener.take(hold, heard)
     finally:
-        listener.hand_back(hold)
+        listener.release(hold)
 
 
 def hear_until(channel: Channel, has_heard: Callable[[], bool]) -> None:
@@ -55,7 +55,7 @@ def hear_until(channel: Channel, has_heard: Callable[[], bool]) -> None:
                 raise
         finally:
             platform.close()
-            listener.hand_back(hold or last)
+            listener.release(hold or last)
 
 
 def make_channel(owner: Any, kind: str, settings: Mapping[str, Any], **values: Any) -> Channel:

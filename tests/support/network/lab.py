@@ -5,7 +5,7 @@ each connection by the address it was made to. So a request that gets where it m
 Names are answered by a DNS server of the lab's own; certificates are of its own authority. The client under test runs
 in a process of its own (:mod:`tests.support.network.client`), whose memory is measured.
 
-Needs ``unshare`` and ``ip``, and to be allowed user namespaces, or to be root. Where that is not to be had, CI fails,
+Needs ``unshare`` and ``ip``, and to be allowed user namespaces, or to be root. Where that is not possible, CI fails,
 and others are told why these tests were left out.
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.errors import LlmAuthError, LlmBadResponse, LlmContextTooLong, LlmRateLimited, LlmTimeout, LlmUnavailable
-from agent.llm.breaker import FAILURES, MOST_TIMES, Breaker, Change, ProviderRests, counts
+from agent.llm.breaker import FAILURES, MAX_TIMES, Breaker, Change, ProviderRests, counts
 
 pytestmark = pytest.mark.shapeless(reason="it is pure")
 
@@ -91,7 +91,7 @@ def test_if_not_it_is_left_alone_for_twice_as_long_up_to_a_bound(breaker, clock)
         breaker.check("groq")
         fail(breaker, "d")
         seen.append(waits(breaker))
-    assert seen == [60, 120, 120, 120, 120] == [60, *[30 * MOST_TIMES] * 4]
+    assert seen == [60, 120, 120, 120, 120] == [60, *[30 * MAX_TIMES] * 4]
 
 
 def test_those_who_were_under_way_do_not_count_again(breaker):

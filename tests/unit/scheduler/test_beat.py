@@ -1,4 +1,4 @@
-"""Beat's scheduler on real rows: what it rings for, and when its clock was wrong."""
+"""Beat's scheduler on real rows: what it runs, and when its clock was wrong."""
 
 import time
 from datetime import timedelta
@@ -19,7 +19,7 @@ AHEAD = timedelta(minutes=10)
 
 
 class Noting(SystemScheduler):
-    """Notes what it would ring for."""
+    """Notes what it would run."""
 
     def __init__(self) -> None:
         self.notified: list[str] = []
@@ -39,7 +39,7 @@ def jobs():
     return PeriodicTask.objects
 
 
-def rings_for_tick(beat: Noting) -> None:
+def notifies_of_tick(beat: Noting) -> None:
     beat.notified.clear()
 
     def notified() -> bool:
@@ -52,21 +52,21 @@ def rings_for_tick(beat: Noting) -> None:
 def test_a_job_that_last_ran_in_the_future_is_due_by_the_clock_as_it_is(jobs, caplog):
     jobs.update(last_run_at=timezone.now() + AHEAD)
     beat = Noting()
-    rings_for_tick(beat)
+    notifies_of_tick(beat)
     assert "set back" in caplog.text
     assert all(job.last_run_at <= timezone.now() for job in jobs.filter(enabled=True))
 
 
 def test_so_is_one_of_a_beat_that_runs_while_its_clock_is_set_back(jobs):
     beat = Noting()
-    rings_for_tick(beat)
+    notifies_of_tick(beat)
     # As if all that it has seen had been seen by a clock that was ahead.
     for entry in beat._schedule.values():
         entry.model.last_run_at += AHEAD
     beat._heap = [event._replace(time=event.time + AHEAD.total_seconds()) for event in beat._heap]
     for event in beat._heap:
         event.entry.last_run_at += AHEAD
-    rings_for_tick(beat)
+    notifies_of_tick(beat)
     began = time.time()
     assert all(event.time <= began + 3600 for event in beat._heap if event.entry.name != "daily_summary")
 
@@ -75,7 +75,7 @@ def test_what_ran_in_the_past_is_left_alone(jobs):
     before = timezone.now() - timedelta(seconds=30)
     jobs.filter(name="retention").update(last_run_at=before)
     beat = Noting()
-    rings_for_tick(beat)
+    notifies_of_tick(beat)
     beat.sync()
     assert jobs.get(name="retention").last_run_at == before
     assert "retention" not in beat.notified

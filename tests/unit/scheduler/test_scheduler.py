@@ -116,7 +116,7 @@ def test_the_list_shows_when_each_job_runs_next(admin_client, settings):
 
 
 @pytest.mark.django_db
-def test_a_job_that_is_off_runs_never_and_one_that_nobody_rang_for_is_late(admin_client):
+def test_a_job_that_is_off_runs_never_and_one_that_nobody_ran_is_late(admin_client):
     sync_system_jobs()
     jobs = PeriodicTask.objects
     jobs.filter(name="retention").update(enabled=False)
@@ -333,7 +333,7 @@ series.create(owner_id=get_user_model().objects.get(username="admin").pk, prompt
 
 @pytest.fixture
 def house(tmp_path):
-    """A host whose house jobs are due every second, as is another that is disabled, and a schedule since a while."""
+    """A host whose system jobs are due every second, as is another that is disabled, and a schedule since a while."""
     host = Host(tmp_path, beat=True)
     assert host.manage("shell", "--no-imports", "-c", JOBS).stderr == ""
     yield host.start()

@@ -85,7 +85,7 @@ def test_an_outcome_is_stored_once_and_may_be_told_again(call):
     ended = row(call)
     assert (ended.status, ended.result, ended.duration_ms, ended.lease_until) == (CallStatus.SUCCESS, "noon", 7, None)
     assert calls.keep(taken) is False
-    calls.hand_back(taken)
+    calls.release(taken)
     assert row(call).status == CallStatus.SUCCESS
 
 
@@ -97,7 +97,7 @@ def test_whoever_lost_a_call_stores_nothing(reading_call):
     assert calls.keep(lost) is False
     with pytest.raises(CallLost):
         calls.end(lost, DONE, duration_ms=1)
-    calls.hand_back(lost)
+    calls.release(lost)
     assert row(lost).status == CallStatus.RUNNING
     calls.end(heir, DONE, duration_ms=1)
     with pytest.raises(CallLost):
@@ -117,7 +117,7 @@ def test_a_write_whose_worker_is_gone_is_ended_by_who_finds_it(call):
 
 def test_what_goes_back_costs_nothing_and_is_not_who_gave_it_back_s(reading_call):
     taken = calls.claim(reading_call.pk, worker="worker-1")
-    calls.hand_back(taken)
+    calls.release(taken)
     waiting = row(taken)
     assert (waiting.status, waiting.fence, waiting.attempts, waiting.notified_at) == (CallStatus.QUEUED, 2, 0, None)
     with pytest.raises(CallLost):

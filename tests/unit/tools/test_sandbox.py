@@ -384,7 +384,7 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_others_do_not_wait(pool, 
 
 
 def test_a_fork_server_that_could_not_start_is_replaced(own_pool, monkeypatch):
-    """As when there is no memory or no process to be had, for a moment."""
+    """As when there is no memory or no process to get, for a moment."""
     start, refusals = subprocess.Popen, [BlockingIOError("no process"), MemoryError(), *[BlockingIOError("none")] * 2]
 
     def refusing(*arguments, **options):

@@ -271,7 +271,7 @@ def settle_until_refused(turn):
     doorbell.purge()
     advance(turn)
     assert ToolCall.objects.get(turn_id=turn.pk, position=1).rule == "rate:conversation"
-    assert list(doorbell.rings()) == [("turn", turn.pk)]
+    assert list(doorbell.notifications()) == [("turn", turn.pk)]
 
 
 # --- what it costs -----------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        actions.add_parser("list", help="List the registered tools, and what keeps each from running.")
+        actions.add_parser("list", help="List the registered tools, and why each is not run, if it is not.")
         allow = actions.add_parser("allow", help="Enable a tool.")
         allow.add_argument("name")
         allow.add_argument("--grant", action="append", default=[], choices=[str(each) for each in grantable()])

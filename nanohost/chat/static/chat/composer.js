@@ -4,7 +4,7 @@ import { at, button, make, size } from "./dom.js";
 const form = at("say");
 const input = at("message");
 const MOST = Number(form.dataset.maxFiles ?? 0);
-const MOST_BYTES = Number(form.dataset.maxBytes ?? 0);
+const MAX_BYTES = Number(form.dataset.maxBytes ?? 0);
 
 let files = []; // { name, type, size, data }, data in base64
 
@@ -60,8 +60,8 @@ async function take(list) {
   for (const file of list) {
     const before = files.reduce((sum, each) => sum + each.size, 0);
     if (files.length >= MOST) throw new Error(`${file.name}: a message takes ${MOST} files.`);
-    if (before + file.size > MOST_BYTES)
-      throw new Error(`${file.name}: the files of a message may have ${size(MOST_BYTES)} together.`);
+    if (before + file.size > MAX_BYTES)
+      throw new Error(`${file.name}: the files of a message may have ${size(MAX_BYTES)} together.`);
     const data = await base64(file);
     files = [...files, { name: file.name, type: file.type, size: file.size, data }];
     draw();

@@ -76,11 +76,11 @@ const LIMITS = {
 };
 
 // A text with more than so many characters is shown as it is: to read it as Markdown would hold up the page.
-const MOST_CHARS = 200_000;
+const MAX_CHARS = 200_000;
 
 // `isWhole`: nothing more comes, and code and formulas are worth the time that they take.
 export function rendered(text, { isWhole = true } = {}) {
-  if (text.length > MOST_CHARS) return document.createTextNode(text);
+  if (text.length > MAX_CHARS) return document.createTextNode(text);
   const nodes = DOMPurify.sanitize(markdown.render(text), LIMITS);
   for (const link of nodes.querySelectorAll("a")) mark(link);
   for (const table of nodes.querySelectorAll("table")) {
@@ -119,7 +119,7 @@ const LANGUAGES = new Set(
     " ",
   ),
 );
-const MOST_HIGHLIGHTED = 50_000;
+const MAX_HIGHLIGHTED = 50_000;
 
 function frame(code, isWhole) {
   const said = code.className.match(/^language-(.{1,30})$/)?.[1] ?? "";
@@ -132,7 +132,7 @@ function frame(code, isWhole) {
   pre.replaceWith(box);
   box.append(head, pre);
   const language = NAMES[said.toLowerCase()] ?? said.toLowerCase();
-  if (isWhole && LANGUAGES.has(language) && code.textContent.length <= MOST_HIGHLIGHTED) colour(code, language);
+  if (isWhole && LANGUAGES.has(language) && code.textContent.length <= MAX_HIGHLIGHTED) colour(code, language);
 }
 
 async function colour(code, language) {

@@ -7,7 +7,7 @@ const box = at("talk");
 const { mayDecide } = box.dataset;
 const PAGE = 50;
 // More messages than that are taken out at the other end: a page of 10,000 would stutter.
-const MOST_ROWS = 300;
+const MAX_ROWS = 300;
 
 // What the page around it does: `send` says something, `again` says something in a branch, `changed` is told of ends.
 export const around = { send() {}, changed() {}, connection() {} };
@@ -205,7 +205,7 @@ function showOlder() {
   return moved(pages[0]?.older, (page) => {
     earlier.after(...page.rows);
     pages.unshift(page);
-    while (count() > MOST_ROWS && pages.length > 1) {
+    while (count() > MAX_ROWS && pages.length > 1) {
       drop(pages.pop());
       isAtTail = false;
     }
@@ -221,7 +221,7 @@ function showNewer() {
     later.before(...page.rows);
     pages.push(page);
     isAtTail = !page.newer;
-    while (count() > MOST_ROWS && pages.length > 1) drop(pages.shift());
+    while (count() > MAX_ROWS && pages.length > 1) drop(pages.shift());
     ends();
   });
 }
@@ -285,7 +285,7 @@ function replaceTail(page, first, anew) {
   }
   later.before(...page.rows);
   pages.push(page);
-  while (count() > MOST_ROWS && pages.length > 1) drop(pages.shift());
+  while (count() > MAX_ROWS && pages.length > 1) drop(pages.shift());
   isAtTail = true;
 }
 

@@ -1,0 +1,90 @@
+"""Standard terms, so that whoever searches finds: words that were replaced do not come back, in code or in texts."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.sources import ROOT, tracked_files
+
+pytestmark = pytest.mark.shapeless(reason="it reads the source")
+
+# What is not written any more, as a pattern of words, and what is said instead. In names, underscores part words.
+INSTEAD = {
+    r"ring|rings|ringing|rang|rung": "notify, notification, notified_at",
+    r"(?:hand|hands|handed|handing) back": "release",
+    r"(?:put|puts|putting) off": "reschedule",
+    r"(?:stand|stands|stood) back": "reschedule",
+    r"to be had": "claimable, available",
+    r"suspects?": "poison turn",
+    r"waiting room": "response gateway",
+    r"nursery|lifeline|bury|buries|buried": "fork server, liveness socket, reap",
+    r"follower|farewell|outlook": "subscriber, unsubscribe, step context",
+    r"house jobs?": "system job",
+    r"misfits?": "InvalidArguments",
+    r"what keeps": "why it is blocked; which sandbox",
+    r"(?-i:MOST [A-Z]\w*)": "MAX_…",
+    r"(?-i:LaterMessage\w*)": "DeferredMessage",
+}
+
+# Where such a word still stands, and has to: names that a database or people's settings have. It may only shrink.
+STILL_THERE: dict[str, set[str]] = {
+    "conversations/api/serializers.py": {"latermessageview"},  # a name of the API's schema
+    "conversations/models/worker.py": {"what keeps"},  # a column's help text, as its migration has it
+    "nanohost/lib/lease.py": {"rung"},  # a column
+    "tests/host/test_migrations.py": {"latermessage"},  # a model, as the last release had it
+    "tests/support/bulk.py": {"rung"},
+    # The setting MEMORY_MOST_DROPPED.
+    "docker-compose.yml": {"most dropped"},
+    "docs/memory.md": {"most dropped"},
+    "docs/settings.md": {"most dropped"},
+    "memory/documents.py": {"most dropped"},
+    "nanohost/settings.py": {"most dropped"},
+    "tests/unit/memory/test_memory_documents.py": {"most dropped"},
+}
+
+# History tells of what was, in the words of its time.
+HISTORY = ("CHANGELOG.md", "docs/decisions/", "benchmarks/")
+
+_WORDS = re.compile(rf"(?<![^\W_])(?:{'|'.join(INSTEAD)})(?![^\W_])", re.IGNORECASE)
+
+
+def replaced_words_in(text: str) -> Iterator[str]:
+    """The words of a text that were replaced, each in lower case."""
+    yield from (found[0].lower() for found in _WORDS.finditer(text.replace("_", " ")))
+
+
+def texts() -> Iterator[tuple[str, Path]]:
+    """What people read and search: code, texts and pages, without history and what other people wrote."""
+    for path in tracked_files():
+        name = str(path.relative_to(ROOT))
+        if path.suffix not in {".py", ".md", ".html", ".js", ".toml", ".yml"} or "/migrations/" in name:
+            continue
+        if not name.startswith(HISTORY) and "/vendor/" not in name and path != Path(__file__):
+            yield name, path
+
+
+def test_replaced_words_do_not_come_back():
+    found = {name: set(replaced_words_in(path.read_text())) for name, path in texts()}
+    assert {name: words for name, words in found.items() if words} == STILL_THERE
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("def _ring_in(turn_id):", "ring"),
+        ("It is handed back at a stop.", "handed back"),
+        ("reply.put_off(hold)", "put off"),
+        ("None if it is not to be had.", "to be had"),
+        ("_MOST_BYTES = 1", "most bytes"),
+        ("What keeps a turn", "what keeps"),
+    ],
+)
+def test_a_word_that_was_replaced_is_seen(text, word):
+    assert [*replaced_words_in(text)] == [word]
+
+
+@pytest.mark.parametrize("text", ["Bring a string.", "the most characters", "put it off the list", "a suspected leak"])
+def test_words_that_only_look_like_it_are_left_alone(text):
+    assert [*replaced_words_in(text)] == []
