@@ -581,7 +581,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 
 # --- the console -------------------------------------------------------------------------------------------------
-# Our one accent, from light to dark; tests/unit/test_colours.py holds its contrast.
+# Our one accent, from light to dark; tests/unit/console/test_colours.py holds its contrast.
 ACCENT = {
     "50": "#f0fdfa",
     "100": "#ccfbf1",

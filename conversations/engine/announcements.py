@@ -1,7 +1,7 @@
-"""Telling webhooks, and people by e-mail, of events: deliveries are stored with what they tell of, and workers are
-notified after the commit.
+"""Webhooks and e-mails about events: deliveries are stored in the transaction of the event, and workers are notified
+after the commit.
 
-Where nobody wants a kind of event, telling of it costs no statement.
+An event that no endpoint subscribes to costs no statement.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from conversations import announced
-from conversations.deliveries import endpoints, outbox
+from conversations.deliveries import endpoints, outbox, payloads
 from conversations.engine import doorbell
 from conversations.kinds import DELIVERIES
 from conversations.models import CallerRound, Delivery, Message, StoredResponse, Turn, WebhookEndpoint
@@ -40,18 +40,7 @@ def turn_ended(turn_id: UUID, status: str, *, error_code: str = "") -> None:
     if kind not in endpoints.wanted():
         return
     turn = Turn.objects.select_related("conversation__agent").get(pk=turn_id)
-    told = {
-        "turnId": str(turn.pk),
-        "conversationId": str(turn.conversation_id),
-        "ownerId": turn.owner_id,
-        "agent": turn.conversation.agent.name,
-        "model": turn.model,
-        "status": TurnStatus(status).value,
-        "errorCode": error_code or turn.error_code or None,
-        "promptTokens": turn.prompt_tokens,
-        "completionTokens": turn.completion_tokens,
-        "requestId": turn.request_id,
-    }
+    told = payloads.of_turn(turn, TurnStatus(status).value, error_code=error_code)
     announce(kind, told, owner_id=turn.owner_id)
 
 
@@ -82,19 +71,7 @@ def approval(kind: str, approval: Approval) -> None:
     addresses = settings.APPROVAL_EMAILS if kind == announced.APPROVAL_REQUESTED else []
     if kind not in endpoints.wanted() and not addresses:
         return
-    told = {
-        "approvalId": str(approval.pk),
-        "turnId": str(approval.turn_id),
-        "conversationId": str(approval.conversation_id),
-        "ownerId": approval.owner_id,
-        "agent": approval.agent,
-        "toolName": approval.tool_name,
-        "rule": approval.rule,
-        "state": str(approval.state),
-        "decidedBy": approval.decided_by or None,
-        "expiresAt": approval.expires_at.isoformat(),
-        "requestId": approval.request_id,
-    }
+    told = payloads.of_approval(approval)
     announce(kind, told, owner_id=approval.owner_id)
     if addresses:
         _notify(outbox.put_emails(addresses, kind, told, owner_id=approval.owner_id))

@@ -69,25 +69,29 @@ class CallRunner(Runner):
 
 def run_call(call_id: UUID, *, worker: str) -> None:
     """Run a tool call in this thread, and notify its turn's workers when it has ended."""
-    told: dict[str, Any] = {"on_start": _tell, "then": _go_on, "on_output": _tell_output, "context_of": context_of}
+    told: dict[str, Any] = {
+        "on_start": _publish,
+        "then": _go_on,
+        "on_output": _publish_output,
+        "context_of": context_of,
+    }
     gate.run(call_id, agent_tools=tools_of_agent, worker=worker, **told)
 
 
-def _tell(call: ToolCall) -> None:
-    """Tell those who follow its turn how far the call is; of one that has ended, its start was told."""
+def _publish(call: ToolCall) -> None:
+    """Publish how far the call is; of one that has ended, its start was published."""
     for kind, data in events.tool_events(call):
         if not (call.ended and kind == EventKind.TOOL_STARTED):
             events.publish(call.turn_id, kind, data)
 
 
-def _tell_output(call: ToolCall, offset: int, text: str) -> None:
-    """Tell them what a program has written by now, from that character on."""
-    data = {"callId": call.call_id, "toolName": call.tool_name, "toolCallId": str(call.pk)}
-    events.publish(call.turn_id, EventKind.TOOL_OUTPUT, data | {"offset": offset, "text": text})
+def _publish_output(call: ToolCall, offset: int, text: str) -> None:
+    """Publish what a program has written by now, from that character on."""
+    events.publish(call.turn_id, EventKind.TOOL_OUTPUT, events.tool_output(call, offset, text))
 
 
 def _go_on(call: ToolCall) -> None:
-    _tell(call)
+    _publish(call)
     doorbell.notify(TURNS, call.turn_id)
 
 

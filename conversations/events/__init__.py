@@ -143,9 +143,18 @@ def publish_end_after_commit(turn_id: UUID, success: Success | None = None) -> N
     transaction.on_commit(lambda: transport().publish_end(turn_id, success))
 
 
+def _named(call: ToolCall) -> dict[str, Any]:
+    return {"callId": call.call_id, "toolName": call.tool_name, "toolCallId": str(call.pk)}
+
+
+def tool_output(call: ToolCall, offset: int, text: str) -> dict[str, Any]:
+    """A piece of what a call's program writes, as the data of an event."""
+    return _named(call) | {"offset": offset, "text": text}
+
+
 def tool_events(call: ToolCall) -> list[tuple[EventKind, dict[str, Any]]]:
     """What has happened to a call, as events."""
-    named = {"callId": call.call_id, "toolName": call.tool_name, "toolCallId": str(call.pk)}
+    named = _named(call)
     asked = {"arguments": call.arguments}
     events: list[tuple[EventKind, dict[str, Any]]] = []
     if call.started_at:  # those that the gate refused were not

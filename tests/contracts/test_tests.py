@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pytest
@@ -86,6 +86,21 @@ def imports_of_tests(source: str) -> Iterator[str]:
 
 def sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+
+
+def loose(names: Iterable[str]) -> list[str]:
+    """The modules that stand in tests/unit itself, beside the folders of what they try."""
+    return [name for name in names if re.fullmatch(r"tests/unit/(?!__init__)\w+\.py", name)]
+
+
+def test_each_unit_test_stands_in_the_folder_of_what_it_tries():
+    assert loose(sources()) == []
+
+
+def test_a_loose_unit_test_is_seen():
+    assert loose(["tests/unit/test_x.py", "tests/unit/lib/test_x.py", "tests/unit/__init__.py"]) == [
+        "tests/unit/test_x.py"
+    ]
 
 
 def test_no_test_imports_from_another():
