@@ -285,7 +285,7 @@ def sent_at(text: str, at: datetime) -> str:
 @lru_cache(maxsize=4096)
 def _stamp(year: int, month: int, day: int, hour: int, minute: int, zone: tzinfo | None) -> str:
     """Each prompt has those of the one before."""
-    return f"[sent {datetime(year, month, day, hour, minute):%a %Y-%m-%d %H:%M} {zone}]"
+    return f"[sent {datetime(year, month, day, hour, minute, tzinfo=zone):%a %Y-%m-%d %H:%M} {zone}]"
 
 
 def unsent(text: str) -> str:

@@ -139,7 +139,7 @@ class RedisTransport:
                 if not failed:
                     logger.warning("events of turns cannot be told (%s); whoever waits looks at the rows", error)
                 failed = True
-                time.sleep(AGAIN_AFTER)
+                time.sleep(AGAIN_AFTER)  # noqa: TID251 -- a server is away
             if not self._waiting:
                 self._idle.set()
 

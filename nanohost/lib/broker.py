@@ -64,7 +64,7 @@ class Channel(_Channel):  # type: ignore[misc]
             logger.warning("the broker refuses to be read (%s); workers find due work by sweeping", error)
         self._refused_by = type(error)
         self.client.connection.disconnect()
-        time.sleep(LEFT_ALONE_SECONDS)
+        time.sleep(LEFT_ALONE_SECONDS)  # noqa: TID251 -- a server is away
 
 
 class Transport(redis.Transport):

@@ -96,7 +96,7 @@ def store_again(tries: Tries, store: Callable[[], T], *, stopping: threading.Eve
             with borrowed_connection():
                 return store()
         except OperationalError as error:
-            time.sleep(tries.wait_after(error))
+            time.sleep(tries.wait_after(error))  # noqa: TID251 -- a server is away
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def killed(host: Host, name: str, until: Callable[[Sent], bool] | None, dice: ra
             connection.sendall(sent.request if until else sent.request[: len(sent.request) // 2])
             if until:
                 wait_until(lambda: until(sent))  # noqa: B023 -- called at once
-            time.sleep(dice.random() / 5 if number else 0)  # not a wait: further kills come at moments of their own
+            time.sleep(dice.random() / 5 if number else 0)  # noqa: TID251 -- not a wait: further kills come at moments of their own
             host.kill(name)
         host.start()
         sent.judge()

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -21,16 +20,9 @@ from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from tests.support.scripts import script
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition; fails if it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come about in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -62,7 +54,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[Collection[UUID]]:
 def sweep_twice(sweeps: list[Collection[UUID]]) -> None:
     """Wait until a sweep that has begun after this is over: when the next one begins."""
     begun = len(sweeps)
-    until(lambda: len(sweeps) >= begun + 2)
+    wait_until(lambda: len(sweeps) >= begun + 2)
 
 
 def status(turn: Turn) -> str:
@@ -81,7 +73,7 @@ def test_a_worker_introduces_itself_and_says_goodbye(settings):
 def test_what_is_notified_in_a_workers_own_process_it_takes_itself(runtime, say):
     """Nothing else hears a notification here: there is no consumer of the broker."""
     turn = say("Hello")
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
 def test_a_worker_that_winds_down_takes_nothing_more(runtime, say):
@@ -94,32 +86,32 @@ def test_a_worker_that_winds_down_takes_nothing_more(runtime, say):
 def test_a_turn_handed_over_is_run(runtime, say):
     turn = say("Hello")
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
 def test_the_heartbeat_renews_leases_and_reports_its_pool(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
-    until(lambda: Turn.objects.of_worker(runtime.name).count() == 1)
+    wait_until(lambda: Turn.objects.of_worker(runtime.name).count() == 1)
     pool = connection.settings_dict["OPTIONS"].get("pool")
     row = Worker.objects.get(name=runtime.name)
     assert row.pool_most == (pool["max_size"] if pool else None)
     assert row.told_pool == (f"{row.pool_used} of {row.pool_most}" if pool else "none")
     before = Turn.objects.get(pk=turn.pk).lease_until
-    until(lambda: Turn.objects.get(pk=turn.pk).lease_until > before)
+    wait_until(lambda: Turn.objects.get(pk=turn.pk).lease_until > before)
 
 
 def test_the_heartbeat_does_not_wait_behind_other_work(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.RUNNING)
+    wait_until(lambda: status(turn) == TurnStatus.RUNNING)
     done = threading.Event()
     try:
         for _ in range(20):
             asyncio.run_coroutine_threadsafe(runtime._database(done.wait), runtime._loop)
         for _ in range(2):  # the first may have been on its way
             before = Turn.objects.get(pk=turn.pk).lease_until
-            until(lambda before=before: Turn.objects.get(pk=turn.pk).lease_until > before)
+            wait_until(lambda before=before: Turn.objects.get(pk=turn.pk).lease_until > before)
     finally:
         done.set()
 
@@ -127,9 +119,9 @@ def test_the_heartbeat_does_not_wait_behind_other_work(runtime, say):
 def test_a_turn_taken_over_is_let_go_without_a_write(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.RUNNING)
+    wait_until(lambda: status(turn) == TurnStatus.RUNNING)
     Turn.objects.update(fence=9, worker="worker-2", lease_until=from_now(60))
-    until(lambda: len(runtime.held(TURNS)) == 0)
+    wait_until(lambda: len(runtime.held(TURNS)) == 0)
     assert (Turn.objects.get().fence, status(turn)) == (9, TurnStatus.RUNNING)
 
 
@@ -137,11 +129,13 @@ def test_a_turn_that_is_held_is_not_claimed_a_second_time_when_its_lease_ran_out
     """As after a stall of the whole process: the sweeper notifies before the heartbeat has renewed the lease."""
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.RUNNING and len(runtime.held(TURNS)) == 1)  # claimed, and known to be held
+    wait_until(
+        lambda: status(turn) == TurnStatus.RUNNING and len(runtime.held(TURNS)) == 1
+    )  # claimed, and known to be held
     Turn.objects.update(lease_until=from_now(-1))
     runtime.take(TURNS, turn.pk)
-    until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())
-    until(lambda: runtime.free(TURNS) == 1)
+    wait_until(lambda: Turn.objects.filter(lease_until__gt=Now()).exists())
+    wait_until(lambda: runtime.free(TURNS) == 1)
     turn.refresh_from_db()
     assert (turn.fence, turn.attempts, len(runtime.held(TURNS))) == (1, 0, 1)
 
@@ -153,7 +147,7 @@ def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner, swe
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
     # A sweep that was under way when it was taken does not know of it; its lease does not run out so soon.
-    until(lambda: sweeps and turn.pk in sweeps[-1])
+    wait_until(lambda: sweeps and turn.pk in sweeps[-1])
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     beats = threading.Event()
     try:
@@ -162,7 +156,7 @@ def test_a_sweep_leaves_what_its_worker_holds_to_others(runtime, say, owner, swe
         doorbell.answer_no_more()  # a sweep finds it
         other = say("Hello", conversation=inbox.start_conversation(owner_id=owner.pk, metadata={}))
         Turn.objects.filter(pk=other.pk).update(notified_at=long_ago + timedelta(days=1))
-        until(lambda: status(other) == TurnStatus.SUCCEEDED)
+        wait_until(lambda: status(other) == TurnStatus.SUCCEEDED)
         assert Turn.objects.get(pk=turn.pk).notified_at == long_ago
     finally:
         beats.set()
@@ -180,7 +174,7 @@ def test_what_is_on_its_way_to_the_loop_is_not_claimed_again(runtime, say):
         Turn.objects.filter(pk=turn.pk).update(lease_until=datetime(2100, 1, 1, tzinfo=UTC))
     finally:
         stalled.set()
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
     assert Turn.objects.get(pk=turn.pk).fence == 1
 
 
@@ -190,7 +184,7 @@ def test_a_full_worker_sweeps_for_nothing_it_has_no_room_for(runtime, say, owner
     turns = [say(script({"sleep": 60}))]
     for _ in range(2):
         turns.append(say(script({"sleep": 60}), conversation=inbox.start_conversation(owner_id=owner.pk, metadata={})))
-    until(lambda: Turn.objects.of_worker(runtime.name).count() == 2)
+    wait_until(lambda: Turn.objects.of_worker(runtime.name).count() == 2)
     sweep_twice(sweeps)  # one that was begun while there was room is over by then
     Turn.objects.filter(pk=turns[2].pk).update(notified_at=None)
     sweep_twice(sweeps)
@@ -215,7 +209,7 @@ def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, m
     monkeypatch.setattr(steps, "finish", refuse_once)
     turn = say("Hello")
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
     assert len(asked) == 2
     assert [line.message for line in caplog.records if line.name == "nanohost.model"] == ["model call"]
 
@@ -223,7 +217,7 @@ def test_an_answer_outlives_a_database_that_is_away_for_a_moment(runtime, say, m
 def test_a_stop_hands_the_turns_back(runtime, say):
     turn = say(script({"sleep": 60}))
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.RUNNING)
+    wait_until(lambda: status(turn) == TurnStatus.RUNNING)
     runtime.stop()
     turn.refresh_from_db()
     assert (turn.status, turn.waiting_for, turn.attempts) == (TurnStatus.WAITING, WaitingFor.RETRY, 0)
@@ -291,10 +285,10 @@ def test_what_is_notified_while_it_is_being_looked_at_is_looked_at_again(runtime
     assert looked.wait(10)
     Turn.objects.filter(pk=turn.pk).update(run_after=None, notified_at=from_now(3600))  # no sweep finds it
     runtime.take(TURNS, turn.pk)
-    until(lambda: len(heard) == 2)
+    wait_until(lambda: len(heard) == 2)
     assert len(looks) == 2
     go_on.set()
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
 def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
@@ -306,7 +300,7 @@ def test_a_full_worker_takes_no_more_turns(runtime, say, owner, conversation):
         turns.append(say(script({"sleep": 60}), conversation=own))
     taker = threading.Thread(target=lambda: [runtime.take(TURNS, turn.pk) for turn in turns])
     taker.start()
-    until(lambda: len(runtime.held(TURNS)) == 2)
+    wait_until(lambda: len(runtime.held(TURNS)) == 2)
     assert taker.is_alive(), "the third waits for room"
     assert status(turns[2]) == TurnStatus.QUEUED
     runtime.stop()
@@ -319,10 +313,10 @@ def test_a_duty_that_fails_does_not_end_the_worker(runtime, say, monkeypatch, ca
         raise RuntimeError("the database is away")
 
     monkeypatch.setattr(sweeper, "find", broken)
-    until(lambda: "periodic duty" in caplog.text)
+    wait_until(lambda: "periodic duty" in caplog.text)
     turn = say("Hello")
     runtime.take(TURNS, turn.pk)
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
 
 
 def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(say, settings, monkeypatch, caplog):
@@ -342,11 +336,11 @@ def test_a_turn_or_call_that_fails_unforeseen_leaves_its_place_to_the_next(say, 
             assert runtime.take(TURNS, new_id())
         for _ in range(settings.TOOL_CONCURRENCY + 1):
             assert runtime.take(TOOLS, new_id())
-        until(lambda: runtime.free(TURNS) == settings.WORKER_MAX_TURNS)
-        until(lambda: runtime.free(TOOLS) == settings.TOOL_CONCURRENCY)
+        wait_until(lambda: runtime.free(TURNS) == settings.WORKER_MAX_TURNS)
+        wait_until(lambda: runtime.free(TOOLS) == settings.TOOL_CONCURRENCY)
     assert "was dropped" in caplog.text
     turn = say("Hello")
-    until(lambda: status(turn) == TurnStatus.SUCCEEDED)
+    wait_until(lambda: status(turn) == TurnStatus.SUCCEEDED)
     runtime.stop()
 
 

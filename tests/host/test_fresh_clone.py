@@ -52,7 +52,7 @@ class Newcomer:
                 if httpx2.get(f"http://127.0.0.1:{self.port}/health/ready").status_code == 200:
                     return log.read_text(), time.monotonic() - began
             except httpx2.HTTPError:
-                time.sleep(0.05)
+                time.sleep(0.05)  # noqa: TID251 -- until it is ready
 
     def stop(self) -> None:
         """Ctrl-C, which a terminal sends to make and to all it has started."""

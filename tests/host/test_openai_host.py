@@ -11,6 +11,7 @@ import pytest
 from tests.support.exits import everything_stored, everything_the_admin_shows
 from tests.support.hosts import Host
 from tests.support.openai_server import OpenAIServer, Reply, as_json, completion, failure
+from tests.support.wait import wait_until
 
 CANARY = "sk-canary-51f0a9c2b7"
 WORD = "rhododendron"
@@ -191,7 +192,4 @@ def open_turns(host: Host) -> list[tuple[str, str, int]]:
 
 
 def until_no_turn_is_open(host: Host) -> None:
-    until = time.monotonic() + 20
-    while open_turns(host):
-        assert time.monotonic() < until, open_turns(host)
-        time.sleep(0.02)
+    wait_until(lambda: not open_turns(host))

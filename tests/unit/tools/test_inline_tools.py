@@ -312,7 +312,7 @@ def test_its_output_is_capped_and_without_secrets(ask_for, settings):
 def test_a_limit_is_gone_with_what_it_limited():
     with time_limit(0.2):
         statement("SELECT 1")
-    time.sleep(0.3)  # the limit's own time
+    time.sleep(0.3)  # noqa: TID251 -- the limit's own time
     statement("SELECT 1")
     with time_limit(0.2), pytest.raises(DatabaseError):
         statement(SLOW[connection.vendor])
