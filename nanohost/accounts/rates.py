@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from nanohost.accounts.errors import RateLimited
 from nanohost.accounts.models import ApiKey
@@ -40,6 +39,8 @@ def _seconds_too_early(key_id: int, most: int) -> float:
     """Until there is room for the request; 0 if it is let in."""
     global _failed_at
     if settings.REDIS_URL and time.monotonic() - _failed_at > LEFT_ALONE_SECONDS:
+        from redis.exceptions import RedisError  # an embedded host never loads it: 8 MB
+
         try:
             return _asked(_shared(settings.REDIS_URL), key_id, most)
         except RedisError as error:

@@ -72,3 +72,9 @@ def share_one_heap() -> None:
     runs Python, they hardly ever wait for one another."""
     with suppress(AttributeError):
         libc().mallopt(_M_ARENA_MAX, 1)
+
+
+def give_memory_back() -> None:
+    """Return to the system what was freed; where the C library is another than glibc, nothing changes."""
+    with suppress(AttributeError):
+        libc().malloc_trim(0)
