@@ -24,7 +24,7 @@ LOCAL_DATABASE = "postgresql://postgres@127.0.0.1:5432/postgres"
 LOCAL_REDIS = "redis://127.0.0.1:6379/15"
 
 
-class NoServer(Exception):
+class ServerMissing(Exception):
     """A server that the tests need does not answer; says which, and what it answered instead."""
 
 
@@ -53,7 +53,7 @@ def named_servers() -> Servers:
 
 
 def find_servers() -> Servers:
-    """The servers, after seeing that both answer; raises :class:`NoServer`."""
+    """The servers, after seeing that both answer; raises :class:`ServerMissing`."""
     found = named_servers()
     try:
         with psycopg.connect(found.database_url, connect_timeout=3) as database:
@@ -61,14 +61,14 @@ def find_servers() -> Servers:
                 "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
             ).fetchone() or (False,)
     except psycopg.Error as error:
-        raise NoServer(f"PostgreSQL (TEST_DATABASE_URL): {' '.join(str(error).split())}") from None
+        raise ServerMissing(f"PostgreSQL (TEST_DATABASE_URL): {' '.join(str(error).split())}") from None
     if not may_create:
-        raise NoServer("PostgreSQL (TEST_DATABASE_URL): its user may not create databases")
+        raise ServerMissing("PostgreSQL (TEST_DATABASE_URL): its user may not create databases")
     try:
         with redis.Redis.from_url(found.redis_url, socket_connect_timeout=3, socket_timeout=3) as broker:
             broker.ping()
     except (redis.RedisError, OSError) as error:
-        raise NoServer(f"Redis (TEST_REDIS_URL): {' '.join(str(error).split())}") from None
+        raise ServerMissing(f"Redis (TEST_REDIS_URL): {' '.join(str(error).split())}") from None
     return found
 
 
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
     ran = [EMBEDDED]
     try:
         find_servers()
-    except NoServer as missing:
+    except ServerMissing as missing:
         print(f"\nproduction is not tested, a server does not answer. {missing}", flush=True)  # noqa: T201 -- a command
         # One that was named is wanted; on a machine without servers, their tests are no failure.
         passed.append(not (os.environ.get("TEST_DATABASE_URL") or os.environ.get("TEST_REDIS_URL")))

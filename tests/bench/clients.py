@@ -78,7 +78,7 @@ def _is_whole(received: bytearray) -> bool:
     return len(received) >= end + 4 + int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
 
 
-class Asker(Client):
+class BenchClient(Client):
     """Somebody who talks with a host, in one conversation."""
 
     def __init__(self, address: str, key: str) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from tests.bench.clients import Asker
+from tests.bench.clients import BenchClient
 from tests.bench.hosts import ONE_WORD, TOOL
 from tests.support.hosts import KEY, ROOT
 
@@ -27,7 +27,7 @@ def narrow_key(environment: Mapping[str, str], name: str) -> str:
 
 def ratio(address: str, key: str, turns: int) -> float:
     """A turn with ``key`` to one with the wide key: medians of as many."""
-    askers = [Asker(address, each) for each in (KEY, key)]
+    askers = [BenchClient(address, each) for each in (KEY, key)]
     took: list[list[float]] = [[], []]
     for asker in askers:
         asker.ask(ONE_WORD)  # its caches are filled

@@ -18,7 +18,7 @@ LOOP = "s=0\nfor n in range(6_000_000): s+=n"
 
 
 @dataclass(frozen=True)
-class Line:
+class GrowthLine:
     """A kind of turn with so many workers: turns a second; and per turn, milliseconds of CPU of each kind of process,
     and of all that runs here, statements, transactions and bytes of PostgreSQL's log. ``count``: how many there were.
     ``places``: how many turns a worker has at a time."""
@@ -37,7 +37,7 @@ class Line:
         return self.costs["all"] * self.rate / 1000
 
 
-def lines(production: Production, *, workers: tuple[int, ...], turns: int) -> list[Line]:
+def lines(production: Production, *, workers: tuple[int, ...], turns: int) -> list[GrowthLine]:
     """Turns that are all stored first, and then notified of at once: from then on it is measured until the last has
     ended. Each number of workers starts its processes anew."""
     found = []
@@ -50,7 +50,7 @@ def lines(production: Production, *, workers: tuple[int, ...], turns: int) -> li
                 seconds = _run(production, model, many)
                 after = _spent(production, processes)
                 costs = {name: (after[name] - before[name]) / many for name in after}
-                found.append(Line(turn, count, toolboxes, many, many / seconds, costs, _places()))
+                found.append(GrowthLine(turn, count, toolboxes, many, many / seconds, costs, _places()))
     return found
 
 
@@ -60,7 +60,7 @@ def _places() -> int:
     return TURNS.places()
 
 
-def predicted(one: Line, workers: int, *, cores: int, slowdown: float) -> tuple[float, str]:
+def predicted(one: GrowthLine, workers: int, *, cores: int, slowdown: float) -> tuple[float, str]:
     """Turns a second that so many workers should have, and what is full first, by what a turn costs with one worker.
 
     A worker has one interpreter, so it uses one core at most; all processes together have the machine's; and a worker
@@ -93,7 +93,7 @@ def slowdown_of_full_cores() -> float:
     return statistics.median(seconds(cores) / seconds(1) for _ in range(5))
 
 
-def rows(found: Sequence[Line], *, cores: int, slowdown: float) -> list[list[str]]:
+def rows(found: Sequence[GrowthLine], *, cores: int, slowdown: float) -> list[list[str]]:
     """Of a table: each line, what was predicted for it, and what was full."""
     first = {line.turn: line for line in reversed(found)}
     made = []

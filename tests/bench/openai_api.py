@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from tests.bench.clients import Asker, Client, Took
+from tests.bench.clients import BenchClient, Client, Took
 from tests.bench.hosts import ONE_WORD, STREAMED
 from tests.support.hosts import KEY, ROOT
 
@@ -46,8 +46,8 @@ def first_ratio(address: str, turns: int) -> float:
     return _ratio(address, turns, lambda asker: float(asker.ask(STREAMED, stream=True).first))
 
 
-def _ratio(address: str, turns: int, ask: Callable[[Completions | Asker], float]) -> float:
-    completions, ours = Completions(address, KEY), Asker(address, KEY)
+def _ratio(address: str, turns: int, ask: Callable[[Completions | BenchClient], float]) -> float:
+    completions, ours = Completions(address, KEY), BenchClient(address, KEY)
     ask(completions), ask(ours)  # caches are filled
     took: tuple[list[float], list[float]] = ([], [])
     for number in range(turns):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.clients import Asker
+from tests.bench.clients import BenchClient
 from tests.bench.hosts import ONE_WORD, Processes
 from tests.support.hosts import KEY
 
@@ -91,7 +91,7 @@ def _talking(host: Processes, count: int) -> Iterator[Callable[[], int]]:
     had = [0] * count
 
     def talk(number: int) -> None:
-        asker = Asker(host.address, KEY)
+        asker = BenchClient(host.address, KEY)
         while not enough.is_set():
             asker.ask(ONE_WORD)
             had[number] += 1

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.clients import Asker, Direct
+from tests.bench.clients import BenchClient, Direct
 from tests.bench.hosts import ONE_WORD, SLOW, STREAMED, TOOL, Processes
 from tests.support.hosts import KEY
 
@@ -104,7 +104,7 @@ class Measuring:
         self._flat: dict[str, list[float]] = defaultdict(list)
 
     def _asker(self, name: str) -> Any:
-        return Direct(self._model, KEY) if name == DIRECT else Asker(self._hosts[name].address, KEY)
+        return Direct(self._model, KEY) if name == DIRECT else BenchClient(self._hosts[name].address, KEY)
 
     def measure(self, tell: Callable[[str], None]) -> Found:
         """All of it."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.bench import hosts
-from tests.bench.clients import Asker
+from tests.bench.clients import BenchClient
 from tests.bench.hosts import ONE_WORD, TOOL
 from tests.support.collector import Collector
 from tests.support.hosts import KEY
@@ -32,7 +32,7 @@ def milliseconds(turns: int, rounds: int) -> dict[tuple[str, str], list[float]]:
             name: keep.enter_context(hosts.embedded(Path(place) / str(number), **hosts.asks(model), **settings))
             for number, (name, settings) in enumerate({OFF: {}, TRACES: alone, ALL: exported}.items())
         }
-        askers = {name: Asker(host.address, KEY) for name, host in running.items()}
+        askers = {name: BenchClient(host.address, KEY) for name, host in running.items()}
         for asker in askers.values():
             for _ in range(20):
                 asker.ask(ONE_WORD)

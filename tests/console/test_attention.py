@@ -28,7 +28,7 @@ from nanohost.lib.ids import new_id
 from scheduler.models import Schedule
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.console_client import client_of
-from tests.support.listening import Listener, until
+from tests.support.listening import HeardListener, until
 from tests.support.sources import ROOT
 from tests.support.wait import wait_until
 from tools.mcp.models import McpServer, McpTool
@@ -322,7 +322,7 @@ def test_a_web_node_that_hears_nothing_any_more(monkeypatch):
     """It has heard itself, then its listener ended; Redis answers as ever."""
 
     async def hear_a_word(transport):
-        await transport.attach(Listener())
+        await transport.attach(HeardListener())
         await until(transport.is_deaf)  # by the limit below: it has heard one
         await transport.detach()
 

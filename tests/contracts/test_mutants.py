@@ -25,7 +25,7 @@ def needs_its_servers(shape: str) -> None:
     if shape == shapes.PRODUCTION:
         try:
             shapes.find_servers()
-        except shapes.NoServer as missing:
+        except shapes.ServerMissing as missing:
             if os.environ.get("TEST_DATABASE_URL") or os.environ.get("TEST_REDIS_URL"):
                 raise
             pytest.skip(str(missing))

@@ -58,7 +58,7 @@ def test_what_hostile_tools_were_not_tried_is_named_and_is_not_enough_for_ci(
 @pytest.mark.production(reason="it asks for Redis behind a PostgreSQL that answers")
 def test_redis_is_asked_for_as_well(monkeypatch):
     monkeypatch.setenv("TEST_REDIS_URL", "redis://127.0.0.1:9/0")
-    with pytest.raises(shapes.NoServer, match=r"^Redis \(TEST_REDIS_URL\)"):
+    with pytest.raises(shapes.ServerMissing, match=r"^Redis \(TEST_REDIS_URL\)"):
         shapes.find_servers()
 
 

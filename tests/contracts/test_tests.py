@@ -39,6 +39,17 @@ STILL_PRIVATE: dict[str, set[str]] = {
 }
 
 
+# Classes of helpers that have the name of one of the product's. It may only shrink.
+STILL_SHADOWED: dict[str, set[str]] = {
+    "tests/leaks/management/commands/crash.py": {"Command"},  # Django looks for this name
+    "tests/support/console_client.py": {"Page"},
+    "tests/support/http_peer.py": {"Asked"},
+    "tests/support/openai_server.py": {"Reply", "Request"},
+    "tests/support/platforms.py": {"Sent"},
+    "tests/support/sse.py": {"Told"},
+}
+
+
 @cache
 def private_names() -> frozenset[str]:
     """Those of the product's modules, classes and objects."""
@@ -86,6 +97,27 @@ def imports_of_tests(source: str) -> Iterator[str]:
 
 def sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+
+
+def classes_in(source: str) -> set[str]:
+    """The classes that a module defines, without those inside others."""
+    return {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+
+
+@cache
+def classes_of_the_product() -> frozenset[str]:
+    found = (classes_in(path.read_text()) for name, path in product_modules() if ".migrations." not in name)
+    return frozenset(name for names in found for name in names if not name.startswith("_"))
+
+
+def test_helpers_have_names_of_their_own():
+    helpers = {name: source for name, source in sources().items() if "/test_" not in name}
+    found = {name: classes_in(source) & classes_of_the_product() for name, source in helpers.items()}
+    assert {name: names for name, names in found.items() if names} == STILL_SHADOWED
+
+
+def test_a_shadow_is_seen():
+    assert classes_in("class Turn: pass") & classes_of_the_product() == {"Turn"}
 
 
 def loose(names: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from conversations.events import redis as transport_module
 from conversations.events.redis import RedisTransport
 from nanohost.lib.ids import new_id
 from tests.faults.servers import Redis, missing_binaries
-from tests.support.listening import Listener, until
+from tests.support.listening import HeardListener, until
 from tests.support.scraping import scrape
 
 pytestmark = [
@@ -34,7 +34,7 @@ async def cut_all(client: AsyncRedis) -> None:
         await client.client_kill_filter(_type=kind, skipme=True)
 
 
-async def hears_of(transport: RedisTransport, listener: Listener) -> int:
+async def hears_of(transport: RedisTransport, listener: HeardListener) -> int:
     """Follow a new turn and tell of it; how often it was told until it was heard. What is told as a connection is cut
     may be lost."""
     turn_id, tries = new_id(), 0
@@ -56,7 +56,7 @@ async def hears_of(transport: RedisTransport, listener: Listener) -> int:
 @pytest.mark.parametrize("seed", range(2))
 def test_after_a_storm_of_cuts_events_are_heard_at_once(at_it, seed):
     """2 to 700 ms apart, while turns are subscribed to and left all the time."""
-    chance, listener = random.Random(seed), Listener()
+    chance, listener = random.Random(seed), HeardListener()
 
     async def come_and_go(transport: RedisTransport) -> None:
         while True:
@@ -90,7 +90,7 @@ def test_after_a_storm_of_cuts_events_are_heard_at_once(at_it, seed):
     "error", [RuntimeError("read() called while another coroutine is waiting"), ValueError("junk")]
 )
 def test_whatever_ends_a_connection_another_is_made(at_it, error):
-    class Stumbling(Listener):
+    class Stumbling(HeardListener):
         subscribed = 0
 
         def missed_some(self) -> None:
@@ -118,7 +118,7 @@ def test_who_hears_nothing_of_itself_says_that_it_is_deaf_until_it_does(at_it, r
     async def main() -> None:
         transport = RedisTransport()
         assert not transport.is_deaf()  # nobody listens
-        await transport.attach(Listener())
+        await transport.attach(HeardListener())
         await until(lambda: transport.is_connected)
         assert not transport.is_deaf()
         redis.hang()
@@ -136,7 +136,7 @@ def test_a_way_that_swallows_everything_is_left_for_another(at_it, monkeypatch):
     """As a connection whose other end has gone without a word: subscribed as ever, and nothing comes."""
     monkeypatch.setattr(transport_module, "WORD_SECONDS", 0.02)
     monkeypatch.setattr(transport_module, "DEAF_AFTER", 0.3)
-    listener = Listener()
+    listener = HeardListener()
 
     async def main() -> None:
         transport = RedisTransport()
@@ -153,7 +153,7 @@ def test_a_way_that_swallows_everything_is_left_for_another(at_it, monkeypatch):
 
 def test_a_publisher_stumbles_over_nothing(at_it):
     """What cannot be told is dropped; the next is told."""
-    listener = Listener()
+    listener = HeardListener()
 
     async def main() -> None:
         transport = RedisTransport()
@@ -173,7 +173,7 @@ def test_readiness_and_the_metrics_tell_of_a_deaf_node(at_it, monkeypatch):
     monkeypatch.setattr(events, "transport", lambda: transport)
 
     async def hear_a_word() -> None:
-        await transport.attach(Listener())
+        await transport.attach(HeardListener())
         await until(transport.is_deaf)  # by the limit below: it has heard one
         await transport.detach()
 

@@ -14,13 +14,13 @@ from conversations.events import Event, Transport
 from conversations.events.hub import Hub, Subscription
 from conversations.events.redis import MAX_TOLD_BYTES, as_end, joined_pieces
 from nanohost.lib.ids import new_id
-from tests.support.listening import Listener, until
+from tests.support.listening import HeardListener, until
 
 
-def listening(do: Callable[[Transport, Listener, UUID], Coroutine[Any, Any, None]]) -> Listener:
+def listening(do: Callable[[Transport, HeardListener, UUID], Coroutine[Any, Any, None]]) -> HeardListener:
     """Do something with a transport of one's own, while a subscriber listens to a turn of one's own."""
     transport: Transport = import_string(django_settings.EVENTS_TRANSPORT)()
-    listener, turn_id = Listener(), new_id()
+    listener, turn_id = HeardListener(), new_id()
 
     async def main() -> None:
         await transport.attach(listener)
@@ -36,7 +36,7 @@ def piece(text: str, offset: int = 0, message: int = 0) -> dict[str, Any]:
     return {"message": message, "offset": offset, "text": text}
 
 
-def told(listener: Listener) -> list[tuple[str, str]]:
+def told(listener: HeardListener) -> list[tuple[str, str]]:
     return [(event.kind, event.data.get("text", "")) for event in listener.heard]
 
 

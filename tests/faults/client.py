@@ -21,7 +21,7 @@ ENDED = ("succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class TurnSeen:
     """A turn that was accepted: answered with 2xx."""
 
     id: str
@@ -52,11 +52,11 @@ class Clients:
 
     def ask(
         self, conversation: str, name: str, steps: Sequence[dict[str, Any]], *, expects: str = "succeeded", **more: Any
-    ) -> Turn:
+    ) -> TurnSeen:
         """Ask; returns once that is accepted and the ledger knows it. ``expects``: how it is to end, with its code."""
         message = json.dumps({"question": name, **more, "script": steps})
         accepted = self._post(f"/conversations/{conversation}/chat", {"message": message}, key=name)
-        turn = Turn(id=accepted["turnId"], name=name, conversation=conversation)
+        turn = TurnSeen(id=accepted["turnId"], name=name, conversation=conversation)
         promise = {"turn": turn.id, "conversation": conversation, "expects": expects, "certain": self.certain}
         self.cluster.ledger.tell("accepted", name, **promise)
         return turn
@@ -94,7 +94,7 @@ class Clients:
         return clients[address]
 
 
-def all_ended(cluster: Cluster, turns: Iterable[Turn]) -> bool:
+def all_ended(cluster: Cluster, turns: Iterable[TurnSeen]) -> bool:
     """Whether all of them have ended, as the database has it; False while it is away."""
     ids = [turn.id for turn in turns]
     with suppress(psycopg.OperationalError), cluster.postgresql.connect() as database:
@@ -104,18 +104,18 @@ def all_ended(cluster: Cluster, turns: Iterable[Turn]) -> bool:
     return False
 
 
-def wait_until_ended(cluster: Cluster, turns: Sequence[Turn], *, seconds: float = PATIENCE) -> None:
+def wait_until_ended(cluster: Cluster, turns: Sequence[TurnSeen], *, seconds: float = PATIENCE) -> None:
     """Return once all of them have ended; fails if that takes too long, and tells which have not."""
     until = time.monotonic() + seconds
     while not all_ended(cluster, turns):
         if time.monotonic() > until:
-            rows = Rows(cluster)
+            rows = RowsSeen(cluster)
             missing = [dict(rows.turns[turn.id]) for turn in turns if rows.turns[turn.id]["status"] not in ENDED]
             raise AssertionError(f"not ended within {seconds} s: {missing}\nsee {cluster.root}\n{cluster.logs()}")
         time.sleep(0.05)
 
 
-class Rows:
+class RowsSeen:
     """What the database holds now: turns by id, transcripts by conversation, calls by turn."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -135,7 +135,7 @@ class Rows:
             for row in database.execute("SELECT * FROM tools_toolcall ORDER BY position"):
                 self.calls[str(row["turn_id"])].append(row)
 
-    def of(self, turns: Iterable[Turn]) -> list[Any]:
+    def of(self, turns: Iterable[TurnSeen]) -> list[Any]:
         """All that is stored of some turns."""
         return [
             (
@@ -149,7 +149,7 @@ class Rows:
 
 def judge(cluster: Cluster) -> Counter[str]:
     """Hold everything there is against the ledger; returns how turns and calls ended."""
-    rows = Rows(cluster)
+    rows = RowsSeen(cluster)
     accepted = {entry["turn"]: entry for entry in cluster.ledger.of("accepted")}
     assert set(accepted) - set(rows.turns) == set(), "a 2xx for a row that is not stored"
     assert set(rows.turns) - set(accepted) == set(), "a turn that nobody was told of: an Idempotency-Key made two"
@@ -167,7 +167,7 @@ def judge(cluster: Cluster) -> Counter[str]:
     return ended
 
 
-def _judge_turn(entry: dict[str, Any], turn: dict[str, Any], rows: Rows, effects: Counter[str]) -> None:
+def _judge_turn(entry: dict[str, Any], turn: dict[str, Any], rows: RowsSeen, effects: Counter[str]) -> None:
     told = f"{turn['status']} {turn['error_code']}".strip()
     assert told == entry["expects"], f"{entry['name']} is {told}: {turn}"
     own = [row for row in rows.transcripts[entry["conversation"]] if str(row["turn_id"]) == entry["turn"]]
@@ -220,7 +220,7 @@ def _judge_summaries(transcript: list[dict[str, Any]], compactions: list[dict[st
     assert sorted(row["summary_seq"] for row in compactions) == summaries
 
 
-def judge_models(cluster: Cluster, turns: Iterable[Turn]) -> None:
+def judge_models(cluster: Cluster, turns: Iterable[TurnSeen]) -> None:
     """Each model call once, and no two of a conversation at the same time; for turns whose workers nobody hurt."""
     conversation_of = {turn.name: turn.conversation for turn in turns}
     talks: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -236,10 +236,10 @@ def judge_models(cluster: Cluster, turns: Iterable[Turn]) -> None:
         assert len(set(asked)) == len(asked), f"a model was asked twice: {asked}"
 
 
-def recoveries(cluster: Cluster, turns: Iterable[Turn], since: float) -> list[float]:
+def recoveries(cluster: Cluster, turns: Iterable[TurnSeen], since: float) -> list[float]:
     """Seconds from the last death of a turn's worker in its model's call, or of its toolbox in its tool's call, to the
     turn's end."""
-    rows = Rows(cluster)
+    rows = RowsSeen(cluster)
     deaths: dict[str, float] = {}
     asked: dict[str, int] = {}
     died: dict[int, float] = {}

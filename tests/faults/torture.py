@@ -29,7 +29,7 @@ PATIENCE = 120.0
 
 
 @dataclass
-class Question:
+class AskedQuestion:
     """What a client asks, and what it knows of its turn. ``marks``: what its tools are to leave, once each."""
 
     name: str
@@ -49,7 +49,7 @@ class Talk:
     """One conversation, its questions in the order they are asked, and its transcript as it was judged."""
 
     id: str
-    questions: list[Question]
+    questions: list[AskedQuestion]
     transcript: list[dict[str, Any]] = field(default_factory=list)
 
     def speak(self, host: Host) -> None:
@@ -65,7 +65,7 @@ class Talk:
         except httpx2.TransportError:
             pass
 
-    def _ask(self, client: httpx2.Client, question: Question) -> None:
+    def _ask(self, client: httpx2.Client, question: AskedQuestion) -> None:
         response = client.post(
             f"/conversations/{self.id}/chat",
             json={"message": question.message},
@@ -171,13 +171,13 @@ class Torture:
             "b": [
                 lambda n: self._tools(n, [[self._look(f"{n}-l", **killing_look)], [self._write(f"{n}-1")]]),
                 lambda n: self._plain(n),
-                lambda n: Question(n, [{"fail": "unavailable", "times": 1, "retryAfter": 0.1, "say": f"{n}:"}]),
+                lambda n: AskedQuestion(n, [{"fail": "unavailable", "times": 1, "retryAfter": 0.1, "say": f"{n}:"}]),
                 lambda n: self._tools(n, [[self._write(f"{n}-1", seconds=0.1)]]),
             ],
             "c": [
                 lambda n: self._slow(n),
                 lambda n: self._tools(n, [[self._write(f"{n}-1"), self._write(f"{n}-2")]]),
-                lambda n: Question(n, [{"sleep": 0.5, "say": f"{n}:"}], cancel=True),
+                lambda n: AskedQuestion(n, [{"sleep": 0.5, "say": f"{n}:"}], cancel=True),
                 lambda n: self._plain(n),
             ],
         }
@@ -190,15 +190,15 @@ class Torture:
                 for letter in plans
             ]
 
-    def _plain(self, name: str) -> Question:
-        return Question(name, [{"say": f"{name}:"}])
+    def _plain(self, name: str) -> AskedQuestion:
+        return AskedQuestion(name, [{"say": f"{name}:"}])
 
-    def _slow(self, name: str) -> Question:
-        return Question(name, [{"sleep": 0.3, "say": f"{name}:"}])
+    def _slow(self, name: str) -> AskedQuestion:
+        return AskedQuestion(name, [{"sleep": 0.3, "say": f"{name}:"}])
 
-    def _tools(self, name: str, rounds: list[list[dict[str, Any]]]) -> Question:
+    def _tools(self, name: str, rounds: list[list[dict[str, Any]]]) -> AskedQuestion:
         marks = [call["arguments"]["mark"] for calls in rounds for call in calls if call["name"] == "leave_mark"]
-        return Question(name, [*({"call": calls} for calls in rounds), {"say": f"{name}: {{results}}"}], marks)
+        return AskedQuestion(name, [*({"call": calls} for calls in rounds), {"say": f"{name}: {{results}}"}], marks)
 
     def _write(self, mark: str, **options: Any) -> dict[str, Any]:
         return {"name": "leave_mark", "arguments": {"path": str(self.effects), "mark": mark, **options}}
@@ -284,7 +284,7 @@ class Torture:
             self._judge_effects(question, turns[question.name], marks)
         return transcript
 
-    def _judge_turn(self, question: Question, turn: dict[str, Any], own: list[dict[str, Any]]) -> None:
+    def _judge_turn(self, question: AskedQuestion, turn: dict[str, Any], own: list[dict[str, Any]]) -> None:
         self.ended[turn["status"]] += 1
         self.ended.update(call["status"] for call in turn["toolCalls"])
         wanted = ("succeeded", "cancelled") if question.cancel else ("succeeded",)
@@ -304,7 +304,7 @@ class Torture:
         else:
             assert not answers
 
-    def _judge_effects(self, question: Question, turn: dict[str, Any], marks: Counter[str]) -> None:
+    def _judge_effects(self, question: AskedQuestion, turn: dict[str, Any], marks: Counter[str]) -> None:
         writes = [call for call in turn["toolCalls"] if call["toolName"] == "leave_mark"]
         assert len(writes) == len(question.marks), turn
         for call, mark in zip(writes, question.marks, strict=True):

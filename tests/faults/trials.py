@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tests.faults.client import Clients, Rows, Turn, all_ended, wait_until_ended
+from tests.faults.client import Clients, RowsSeen, TurnSeen, all_ended, wait_until_ended
 from tests.faults.cluster import LEASE_SECONDS, PATIENCE, Cluster, Node
 
 # Printed with each trial, and given again to repeat it.
@@ -28,7 +28,7 @@ class Trial:
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self.cluster, self.rng = cluster, rng
         self.clients = Clients(cluster)
-        self.turns: list[Turn] = []
+        self.turns: list[TurnSeen] = []
         self.figures: list[str] = []
         self.since = time.time()
         self._prefix = f"{rng.randrange(16**6):06x}{time.time_ns() % 16**6:06x}"
@@ -41,7 +41,7 @@ class Trial:
             self._asked += 1
             return f"{self._prefix}-{self._asked}"
 
-    def ask(self, conversation: str, steps: Callable[[str], list[dict[str, Any]]], **more: Any) -> Turn:
+    def ask(self, conversation: str, steps: Callable[[str], list[dict[str, Any]]], **more: Any) -> TurnSeen:
         """Ask; ``steps`` makes the script of the turn's name."""
         name = self.name()
         turn = self.clients.ask(conversation, name, steps(name), **more)
@@ -49,7 +49,7 @@ class Trial:
             self.turns.append(turn)
         return turn
 
-    def wait(self, *, seconds: float = PATIENCE) -> list[Turn]:
+    def wait(self, *, seconds: float = PATIENCE) -> list[TurnSeen]:
         """Until all have ended; returns them."""
         wait_until_ended(self.cluster, self.turns, seconds=seconds)
         return self.turns
@@ -65,7 +65,7 @@ class Trial:
         talks = [self.clients.talk() for _ in range(2 * len(self.cluster.of("worker")))]
         hurt: set[str] = set()
         kills, until = 0, time.monotonic() + 60 + 20 * count
-        latest: dict[str, Turn] = {}
+        latest: dict[str, TurnSeen] = {}
         while kills < count:
             assert time.monotonic() < until, f"{kills} kills only"
             for talk in talks:
@@ -134,7 +134,7 @@ class Trial:
         effects = {entry["name"] for entry in self.happened("effect")}
         looks = Counter(entry["name"] for entry in self.happened("glance"))
         died = {entry["name"] for entry in self.happened("died")}
-        rows = Rows(self.cluster)
+        rows = RowsSeen(self.cluster)
         for call in (call for turn in self.turns for call in rows.calls[turn.id]):
             asked = json.loads(call["arguments"])
             if asked["mark"] not in died:
@@ -181,13 +181,13 @@ class Trial:
         try:
             held = self._held_by(node, mine)
             wait_until_ended(self.cluster, mine)
-            rows = Rows(self.cluster).of(mine)
+            rows = RowsSeen(self.cluster).of(mine)
         finally:
             node.process.send_signal(signal.SIGCONT)
         for _ in range(2):  # heartbeats: by then it has tried to store all that it held on to
             since = time.time()
             self.cluster.wait_for(lambda since=since: self._heartbeat(node) > since, "a heartbeat")
-        assert Rows(self.cluster).of(mine) == rows, "a stale write landed"
+        assert RowsSeen(self.cluster).of(mine) == rows, "a stale write landed"
         return held
 
     def _busy_with(self, kind: str, names: set[str]) -> Node | None:
@@ -203,10 +203,10 @@ class Trial:
             query = "SELECT * FROM tools_toolcall WHERE worker LIKE %s"
             return database.execute(query, [f"%:{node.pid}:%"]).fetchall()
 
-    def _held_by(self, node: Node, turns: list[Turn]) -> int:
+    def _held_by(self, node: Node, turns: list[TurnSeen]) -> int:
         if node.kind == "toolbox":
             return sum(call["status"] == "RUNNING" for call in self._calls_of(node))
-        rows = Rows(self.cluster)
+        rows = RowsSeen(self.cluster)
         held = [rows.turns[turn.id] for turn in turns]
         return sum(row["status"] == "running" and f":{node.pid}:" in row["worker"] for row in held)
 
@@ -232,7 +232,7 @@ class Trial:
         with self._workers_stopped():
             for number in range(queued):
                 self.ask(talks[number % len(talks)], self._mixed(number))
-            rows = Rows(self.cluster)
+            rows = RowsSeen(self.cluster)
             assert {rows.turns[turn.id]["status"] for turn in self.turns[-queued:]} == {"queued"}
             with self.cluster.redis.connect() as redis:
                 assert redis.llen("turns") > 0, "there is no notification to lose"
@@ -259,7 +259,7 @@ class Trial:
         """Whether a turn with a tool call ends before any sweep would have found it, or the call."""
         turn = self.ask(self.clients.talk(), lambda name: strikes(name))
         wait_until_ended(self.cluster, [turn])
-        row = Rows(self.cluster).turns[turn.id]
+        row = RowsSeen(self.cluster).turns[turn.id]
         return bool((row["ended_at"] - row["created_at"]).total_seconds() < LEASE_SECONDS - 1)
 
     def restart_postgresql(self, pauses: list[float]) -> None:
@@ -312,7 +312,7 @@ class Trial:
 
     def claims_by_worker(self) -> list[int]:
         """How many turns each worker ended."""
-        rows = Rows(self.cluster)
+        rows = RowsSeen(self.cluster)
         return list(Counter(rows.turns[turn.id]["worker"] for turn in self.turns).values())
 
     def work_past_the_lease(self) -> None:
@@ -324,7 +324,7 @@ class Trial:
             self.wait()
             thinking = {turn.name for turn in asked[:4]}
             idle -= {entry["pid"] for entry in self.happened("model began") if entry["name"] in thinking}
-            calls = Rows(self.cluster).calls
+            calls = RowsSeen(self.cluster).calls
             idle -= {int(call["worker"].split(":")[1]) for turn in asked[4:] for call in calls[turn.id]}
             if not idle:
                 return
@@ -351,7 +351,7 @@ class Trial:
 
         def work() -> None:
             mine, number = [self.clients.talk() for _ in range(talks // clients)], 0
-            asked: list[Turn] = []
+            asked: list[TurnSeen] = []
             while not enough.is_set():
                 asked = [self.ask(talk, self._mixed(number + place)) for place, talk in enumerate(mine)]
                 number += 1

@@ -55,7 +55,7 @@ from tests.plans.operations.api import KEY
 from tests.plans.operations.common import CONSOLE, GROW, OPERATIONS, WHOLE, Bound
 from tests.plans.operations.console import boss, console_paths, growing, look_at
 from tests.support import bulk, servers
-from tests.support.query_plan import Statement, explained
+from tests.support.query_plan import ExplainedStatement, explained
 from tools import calls, limits
 from tools.models import sync_settings
 
@@ -93,7 +93,7 @@ def connect_to(database: str) -> None:
     connection.settings_dict["NAME"] = database
 
 
-Seen = Callable[[str], list[Statement]]
+Seen = Callable[[str], list[ExplainedStatement]]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def seen(many_messages: None) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def seen_in_console(many_messages: None) -> dict[str, list[Statement]]:
+def seen_in_console(many_messages: None) -> dict[str, list[ExplainedStatement]]:
     """What each page of the console ran."""
     with transaction.atomic():
         paths = dict(console_paths())
@@ -119,7 +119,7 @@ def bound_of(page: str) -> Bound:
     return WHOLE if "in words" in page else CONSOLE
 
 
-def look_twice(prepare: Callable[[], Callable[[], object]], bound: Bound) -> list[Statement]:
+def look_twice(prepare: Callable[[], Callable[[], object]], bound: Bound) -> list[ExplainedStatement]:
     """Once more if something is wrong: statistics are a sample, and now and then a bound of a histogram lies just where
     is looked, which makes few rows look like many; and what others have undone is read until it is cleaned up."""
     statements = run(prepare)
@@ -129,7 +129,7 @@ def look_twice(prepare: Callable[[], Callable[[], object]], bound: Bound) -> lis
     return statements
 
 
-def run(prepare: Callable[[], Callable[[], object]]) -> list[Statement]:
+def run(prepare: Callable[[], Callable[[], object]]) -> list[ExplainedStatement]:
     with transaction.atomic():
         act = prepare()
         with explained() as statements, TestCase.captureOnCommitCallbacks(execute=True):
@@ -141,7 +141,7 @@ def run(prepare: Callable[[], Callable[[], object]]) -> list[Statement]:
 # --- what is held -----------------------------------------------------------------------------------------------------
 
 
-def wrong(statement: Statement, bound: Bound) -> list[str]:
+def wrong(statement: ExplainedStatement, bound: Bound) -> list[str]:
     """What is wrong with a statement."""
     found = [f"reads all of {table}" for table in sorted(statement.scanned() & GROW)]
     if (rows := statement.rows()) > bound.rows:
@@ -158,7 +158,9 @@ def test_an_operation_goes_by_index_and_reads_little(seen: Seen, name: str) -> N
         assert not wrong(statement, OPERATIONS[name].bound), statement
 
 
-def test_the_console_goes_by_index_and_reads_a_bounded_part(seen_in_console: dict[str, list[Statement]]) -> None:
+def test_the_console_goes_by_index_and_reads_a_bounded_part(
+    seen_in_console: dict[str, list[ExplainedStatement]],
+) -> None:
     failures = []
     for name, statements in seen_in_console.items():
         assert statements, name
@@ -166,7 +168,7 @@ def test_the_console_goes_by_index_and_reads_a_bounded_part(seen_in_console: dic
     assert not failures, "\n".join(f"{name}: {', '.join(found)}\n{statement}" for name, found, statement in failures)
 
 
-def test_each_index_is_used_by_something(seen: Seen, seen_in_console: dict[str, list[Statement]]) -> None:
+def test_each_index_is_used_by_something(seen: Seen, seen_in_console: dict[str, list[ExplainedStatement]]) -> None:
     """An index costs a write with each row; one that nothing reads by is a loss, unless it keeps something unique."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -10,7 +10,7 @@ from django.db import connection
 
 from memory import index, log
 from tests.support.factories import OwnerFactory
-from tests.support.query_plan import Statement, explained
+from tests.support.query_plan import ExplainedStatement, explained
 
 pytestmark = [
     pytest.mark.production(reason="the plans are PostgreSQL's; tests/unit/memory/test_recall.py has those of SQLite"),
@@ -54,7 +54,7 @@ def statements(owner: Any) -> Any:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what is still to be checked keeps an index from being made
         cursor.execute(make_index)
 
-    def run(query: str, *, found: int) -> list[Statement]:
+    def run(query: str, *, found: int) -> list[ExplainedStatement]:
         with explained() as ran:
             entries = log.recall(agent="default", owner_id=owner.pk, query=query, today=date(2026, 3, 10))
         assert len(entries) == found

@@ -20,7 +20,7 @@ from scheduler.models import CheckIn, Schedule, ScheduleRun
 from scheduler.ticking import BATCH, fire, tick
 from tests.support import many_schedules
 from tests.support.factories import AgentFactory, OwnerFactory
-from tests.support.query_plan import Statement, explained
+from tests.support.query_plan import ExplainedStatement, explained
 from tools.registry import Caller
 
 pytestmark = [
@@ -46,7 +46,7 @@ def many(agent: Any) -> Any:
     return owner
 
 
-def ran(act: Callable[[], object]) -> list[Statement]:
+def ran(act: Callable[[], object]) -> list[ExplainedStatement]:
     """What it ran; undone."""
     with transaction.atomic():
         with explained() as statements:
@@ -56,7 +56,7 @@ def ran(act: Callable[[], object]) -> list[Statement]:
     return statements
 
 
-def wrong(statements: list[Statement], *, rows: int) -> list[str]:
+def wrong(statements: list[ExplainedStatement], *, rows: int) -> list[str]:
     """Statements that read a table from end to end, or more rows than that."""
     return [str(each) for each in statements if each.scanned() & TABLES or each.rows() > rows]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from conversations.events import Event
 
 
-class Listener:
+class HeardListener:
     """A subscriber that keeps what it hears."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ MODE = mcp_server.MODE
 streams: dict[str, queue.Queue[str]] = {}
 
 
-class Handler(BaseHTTPRequestHandler):
+class McpHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[3]) if len(sys.argv) > 3 else 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[3]) if len(sys.argv) > 3 else 0), McpHandler)
     server.daemon_threads = True
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()

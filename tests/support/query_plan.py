@@ -13,7 +13,7 @@ WATCHED = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "(")
 
 
 @dataclass(frozen=True)
-class Statement:
+class ExplainedStatement:
     """A statement and its plan, as ``EXPLAIN (ANALYZE, BUFFERS)`` gives it."""
 
     sql: str
@@ -59,9 +59,9 @@ def _lines(step: dict[str, Any], depth: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def explained() -> Iterator[list[Statement]]:
+def explained() -> Iterator[list[ExplainedStatement]]:
     """Collects what is run inside. Each statement is run once for its plan, undone, and then run."""
-    statements: list[Statement] = []
+    statements: list[ExplainedStatement] = []
 
     def explain(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if sql.startswith(WATCHED) and not many:
@@ -72,7 +72,7 @@ def explained() -> Iterator[list[Statement]]:
                     cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {sql}", params)
                     (plan,) = cursor.fetchone()
                     plan = json.loads(plan) if isinstance(plan, str) else plan
-                    statements.append(Statement(sql=sql, plan=plan[0]["Plan"]))
+                    statements.append(ExplainedStatement(sql=sql, plan=plan[0]["Plan"]))
                 transaction.set_rollback(True)
         return execute(sql, params, many, context)
 

@@ -122,7 +122,7 @@ def record(owner: bytes, kind: int, data: bytes) -> bytes:
 
 
 @dataclass
-class Page:
+class HostilePage:
     chunks: list[bytes]
     pause: float
     endless: bool
@@ -133,7 +133,7 @@ class Servers:
     """Listen on every address, count who comes, and answer with pages."""
 
     authority: trustme.CA
-    pages: dict[str, Page] = field(default_factory=dict)
+    pages: dict[str, HostilePage] = field(default_factory=dict)
     connections: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)
@@ -205,7 +205,9 @@ class Servers:
             time.sleep(page.pause)
 
 
-CANARY = Page([b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\nContent-Type: text/plain\r\n\r\nthe canary\n"], 0, False)
+CANARY = HostilePage(
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\nContent-Type: text/plain\r\n\r\nthe canary\n"], 0, False
+)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ class Inside:
     def do_page(self, url: str, chunks: list[str], pause: float, endless: bool) -> None:
         parts = urlsplit(url)
         place = f"{parts.netloc}{parts.path}" + (f"?{parts.query}" if parts.query else "")
-        self.servers.pages[place] = Page([base64.b64decode(chunk) for chunk in chunks], pause, endless)
+        self.servers.pages[place] = HostilePage([base64.b64decode(chunk) for chunk in chunks], pause, endless)
 
     def do_connections(self) -> list[str]:
         self.servers.catch_up()
