@@ -110,10 +110,10 @@ def notes_as_they_were(*, agent: str, owner_id: int, day: date) -> Iterator[str]
 
 
 def _with_line(lines: list[str], content: str) -> str:
-    return _latest([*lines, " ".join(content.split())])
+    return newest_lines([*lines, " ".join(content.split())])
 
 
-def _latest(lines: list[str]) -> str:
+def newest_lines(lines: list[str]) -> str:
     """The last of the lines that fit, together; of one that is too long by itself, its beginning."""
     while len(lines) > 1 and sum(len(line) + 1 for line in lines) > MAX_NOTES + 1:
         del lines[0]

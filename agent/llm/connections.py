@@ -85,7 +85,7 @@ class Connections:
     def __init__(self, *, kept: int) -> None:
         self._most_kept = kept
         # Since when each is kept; the last used comes last.
-        self._kept: dict[_Origin, dict[_Connection, float]] = {}
+        self.idle: dict[_Origin, dict[_Connection, float]] = {}
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -106,10 +106,10 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close the connections that nobody uses."""
-        for kept in self._kept.values():
+        for kept in self.idle.values():
             for connection in list(kept):
                 connection.abort()
-        self._kept.clear()
+        self.idle.clear()
 
     def transport(self) -> httpx2.AsyncBaseTransport:
         """These connections as the packages of providers want them: redirects, proxies and the rest stay out."""
@@ -117,18 +117,18 @@ class Connections:
 
     def keep(self, connection: "_Connection") -> None:
         """Keep it for the next request."""
-        kept = self._kept.setdefault(connection.origin, {})
-        if sum(map(len, self._kept.values())) < self._most_kept:
+        kept = self.idle.setdefault(connection.origin, {})
+        if sum(map(len, self.idle.values())) < self._most_kept:
             kept[connection] = time.monotonic()
         else:
             connection.abort()
 
     def forget(self, connection: "_Connection") -> None:
         """It is lost."""
-        self._kept.get(connection.origin, {}).pop(connection, None)
+        self.idle.get(connection.origin, {}).pop(connection, None)
 
     def _idle(self, origin: _Origin) -> "_Connection | None":
-        kept = self._kept.get(origin)
+        kept = self.idle.get(origin)
         if not kept:
             return None
         connection, since = kept.popitem()

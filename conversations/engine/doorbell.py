@@ -82,16 +82,16 @@ def answer_no_more() -> None:
     _here.clear()
 
 
-class _Broker:
+class Broker:
     """Whether the broker can be reached. While it cannot, one caller at a time tries whether it can again."""
 
     def __init__(self) -> None:
-        self._failed_at: float | None = None
+        self.failed_at: float | None = None
         self._trying = threading.Lock()
 
     def notify(self, kind: Kind, row_id: UUID) -> bool:
         """Publish; False if the broker did not take it, or was left alone."""
-        failed_at = self._failed_at  # read once: whoever tries at this moment may find that it is back
+        failed_at = self.failed_at  # read once: whoever tries at this moment may find that it is back
         if failed_at is None:
             return self._publish(kind, row_id)
         if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying.acquire(blocking=False):
@@ -105,12 +105,12 @@ class _Broker:
         try:
             _send(kind, str(row_id))
         except (OperationalError, OSError) as error:
-            self._failed_at = time.monotonic()
+            self.failed_at = time.monotonic()
             logger.warning("the doorbell cannot be reached (%s); workers find what is due by sweeping", error)
             return False
-        if self._failed_at is not None:
+        if self.failed_at is not None:
             logger.info("the doorbell can be reached again")
-            self._failed_at = None
+            self.failed_at = None
         return True
 
 
@@ -134,12 +134,12 @@ def _send(kind: Kind, row_id: str) -> None:
             raise OperationalError(str(error)) from error
 
 
-_broker = _Broker()
+shared = Broker()
 
 
 def _publish(kind: Kind, row_id: UUID) -> None:
     here = _here.get(kind)
-    if (here and here.hear(row_id)) or _broker.notify(kind, row_id):
+    if (here and here.hear(row_id)) or shared.notify(kind, row_id):
         return
     try:
         # Whoever stored it took workers for notified: the next sweep would pass it over.

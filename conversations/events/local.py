@@ -36,7 +36,7 @@ class LocalTransport:
         self._lock = threading.Lock()
         # The least lately touched first.
         self._kept: OrderedDict[UUID, _Kept] = OrderedDict()
-        self._subscribed: set[UUID] = set()
+        self.subscribed: set[UUID] = set()
         self._subscriber: Subscriber | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last = 0
@@ -49,7 +49,7 @@ class LocalTransport:
                 self._last = max(self._last + 1, time.time_ns() // 1_000_000)
                 event = Event(f"{self._last}-0", each_kind, each_data)
                 kept.events.append(event)
-                if turn_id in self._subscribed:
+                if turn_id in self.subscribed:
                     self._soon(partial(_tell, turn_id, event))
 
     def publish_end(self, turn_id: UUID, success: Success | None) -> None:
@@ -63,13 +63,13 @@ class LocalTransport:
 
     async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
         with self._lock:
-            self._subscribed.add(turn_id)
+            self.subscribed.add(turn_id)
             kept = self._kept.get(turn_id)
             return list(kept.events) if kept else []
 
     async def unsubscribe(self, turn_id: UUID) -> None:
         with self._lock:
-            self._subscribed.discard(turn_id)
+            self.subscribed.discard(turn_id)
 
     async def detach(self) -> None:
         self._subscriber = self._loop = None

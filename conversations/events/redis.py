@@ -92,10 +92,10 @@ class RedisTransport:
         self._starting = threading.Lock()
         self._subscriber: Subscriber | None = None
         self._async: redis.asyncio.Redis | None = None
-        self._own_channel = f"{self._prefix}self:{new_id().hex}"
+        self.own_channel = f"{self._prefix}self:{new_id().hex}"
         self._following: list[asyncio.Task[None]] = []
         # The turns to be subscribed to; and by channel, whether the server has confirmed it.
-        self._subscribed: set[UUID] = set()
+        self.subscribed: set[UUID] = set()
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._wanted_changed = asyncio.Event()
         self.is_connected = False
@@ -158,7 +158,7 @@ class RedisTransport:
         with client.pipeline(transaction=False) as pipeline:
             for outgoing in batch:
                 if len(outgoing) == 1:
-                    pipeline.publish(self._own_channel, outgoing[0])
+                    pipeline.publish(self.own_channel, outgoing[0])
                     continue
                 if len(outgoing) == 2:
                     pipeline.publish(f"{self._prefix}ended", as_end(*outgoing))
@@ -200,7 +200,7 @@ class RedisTransport:
     async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
         assert self._async is not None
         key = self._key(turn_id)
-        self._subscribed.add(turn_id)
+        self.subscribed.add(turn_id)
         self._wanted_changed.set()
         try:
             if self.is_connected:
@@ -213,7 +213,7 @@ class RedisTransport:
         return [Event(event_id, fields["k"], json.loads(fields["d"])) for event_id, fields in rows]
 
     async def unsubscribe(self, turn_id: UUID) -> None:
-        self._subscribed.discard(turn_id)
+        self.subscribed.discard(turn_id)
         self._wanted_changed.set()
 
     async def detach(self) -> None:
@@ -298,7 +298,7 @@ class RedisTransport:
 
     async def _bring_up_to_date(self, pubsub: Any, subscribed: set[str]) -> set[str]:
         """Subscribe to what is wanted, and no longer to what is not; returns what is."""
-        wanted = {f"{self._prefix}ended", self._own_channel, *map(self._key, self._subscribed)}
+        wanted = {f"{self._prefix}ended", self.own_channel, *map(self._key, self.subscribed)}
         if new := wanted - subscribed:
             await pubsub.subscribe(*new)
         if old := subscribed - wanted:
@@ -314,7 +314,7 @@ class RedisTransport:
             self._is_confirmed(channel)
         if what != "message":
             return
-        if channel == self._own_channel:
+        if channel == self.own_channel:
             self._heard_at = time.monotonic()
         elif channel == f"{self._prefix}ended":
             turn_id, _, success = data.partition(" ")
@@ -322,7 +322,7 @@ class RedisTransport:
         else:
             event_id, kind, text = data.split(" ", 2)
             turn_id = UUID(channel.rpartition(":")[2])
-            if turn_id in self._subscribed:  # the server may still send after it was asked to send no more
+            if turn_id in self.subscribed:  # the server may still send after it was asked to send no more
                 self._subscriber.on_event(turn_id, Event(event_id, kind, json.loads(text)))
 
     def _is_confirmed(self, channel: str) -> None:

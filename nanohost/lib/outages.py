@@ -32,7 +32,7 @@ _SQLITE_AWAY = (
 
 # A database that has refused a write is taken to refuse others for so many seconds.
 REFUSES_FOR = 3.0
-_refused_at = -REFUSES_FOR
+refused_at = -REFUSES_FOR
 
 
 def is_away(error: BaseException) -> bool:
@@ -60,7 +60,7 @@ def _primary(error: sqlite3.Error) -> int:
 def refused_lately() -> bool:
     """Whether this process has just been refused a write for the sake of the server's state: a full disk is not seen by
     reading."""
-    return time.monotonic() - _refused_at < REFUSES_FOR
+    return time.monotonic() - refused_at < REFUSES_FOR
 
 
 class SortedErrors(DatabaseErrorWrapper):
@@ -86,9 +86,9 @@ class SortedErrors(DatabaseErrorWrapper):
         super().__exit__(kind, error, traceback)
 
     def _note(self, error: BaseException) -> None:
-        global _refused_at
+        global refused_at
         self._wrapper.errors_occurred = True
         if _refuses_writes(error):
-            _refused_at = time.monotonic()
+            refused_at = time.monotonic()
         if getattr(error, "sqlstate", None) == READ_ONLY:
             self._wrapper.is_spent = True

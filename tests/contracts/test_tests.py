@@ -18,19 +18,14 @@ STILL_PRIVATE: dict[str, set[str]] = {
     "tests/api/test_stream_readers.py": {"_subscriptions", "_threads"},
     "tests/contracts/test_docs_tools.py": {"_awaiting_schema", "_tools"},
     "tests/engine/test_claims.py": {"_inbox"},
-    "tests/engine/test_cut_events.py": {"_own_channel"},
-    "tests/engine/test_doorbell.py": {"_Broker", "_broker", "_failed_at"},
-    "tests/engine/test_hub.py": {"_subscribed"},
     "tests/engine/test_tasks.py": {"_runtime"},
     "tests/engine/test_worker.py": {"_database", "_heart", "_loop"},
     "tests/host/test_hardening.py": {"_taken"},
     "tests/support/regexes.py": {"_parser"},  # of the standard library's re
     "tests/toolbox/hostile.py": {"_is_changed"},  # it is an attacker
     "tests/toolbox/trouble.py": {"_condition", "_has_left_something", "_is_changed"},  # what a hostile tool replaces
-    "tests/unit/agent/test_llm_connections.py": {"_kept", "_transport"},
+    "tests/unit/agent/test_llm_connections.py": {"_transport"},
     "tests/unit/agent/test_llm_openai.py": {"_package"},
-    "tests/unit/lib/test_outages.py": {"_refused_at"},
-    "tests/unit/memory/test_memory_documents.py": {"_latest"},
     "tests/unit/scheduler/test_beat.py": {"_heap"},
     "tests/unit/tools/test_gate.py": {"_tools"},
     "tests/unit/tools/test_inline_tools.py": {"_tools"},

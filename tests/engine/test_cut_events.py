@@ -142,7 +142,7 @@ def test_a_way_that_swallows_everything_is_left_for_another(at_it, monkeypatch):
         transport = RedisTransport()
         await transport.attach(listener)
         await until(lambda: transport.is_connected)
-        transport._own_channel = "elsewhere"  # to which this connection is not subscribed
+        transport.own_channel = "elsewhere"  # to which this connection is not subscribed
         await until(lambda: not transport.is_connected)
         await until(lambda: transport.is_connected and not transport.is_deaf())
         assert await hears_of(transport, listener) == 1

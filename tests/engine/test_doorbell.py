@@ -56,23 +56,23 @@ def deaf() -> Iterator[int]:
 
 
 @pytest.fixture
-def bell_at(monkeypatch) -> Callable[[int], doorbell._Broker]:
+def bell_at(monkeypatch) -> Callable[[int], doorbell.Broker]:
     """Have the doorbell notify by a broker at a port, by the settings it has with servers: ``bell_at(port)``."""
 
-    def point(port: int) -> doorbell._Broker:
+    def point(port: int) -> doorbell.Broker:
         monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1/none")
         monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{port}/0")
         app = Celery("nanohost", set_as_current=False)
         app.config_from_object(SimpleNamespace(**read_settings()), namespace="CELERY")
         for module in (doorbell, health):
             monkeypatch.setattr(module, "current_app", app)
-        monkeypatch.setattr(doorbell, "_broker", doorbell._Broker())
-        return doorbell._broker
+        monkeypatch.setattr(doorbell, "shared", doorbell.Broker())
+        return doorbell.shared
 
     return point
 
 
-def notify(bell: doorbell._Broker) -> bool:
+def notify(bell: doorbell.Broker) -> bool:
     """Whether the broker took it; fails if it took long to find out."""
     began = time.monotonic()
     taken = bell.notify(TURNS, UUID(int=0))
@@ -80,7 +80,7 @@ def notify(bell: doorbell._Broker) -> bool:
     return taken
 
 
-def notify_together(bell: doorbell._Broker, callers: int) -> list[bool]:
+def notify_together(bell: doorbell.Broker, callers: int) -> list[bool]:
     """What each of many callers was told; fails if any of them waited long."""
     taken: list[bool] = []
     all_here = threading.Barrier(callers)
@@ -98,10 +98,10 @@ def notify_together(bell: doorbell._Broker, callers: int) -> list[bool]:
     return taken
 
 
-def let_time_pass(bell: doorbell._Broker) -> None:
+def let_time_pass(bell: doorbell.Broker) -> None:
     """As if the broker had been left alone for long enough."""
-    assert bell._failed_at is not None
-    bell._failed_at -= LEFT_ALONE_SECONDS
+    assert bell.failed_at is not None
+    bell.failed_at -= LEFT_ALONE_SECONDS
 
 
 def test_a_broker_that_is_down_holds_nobody_up(bell_at):
@@ -215,12 +215,12 @@ def test_celery_takes_a_notification_for_a_task_of_its_own(monkeypatch):
     app.loader.import_default_modules()
     app.conf.broker_url = "memory://notifications"
     monkeypatch.setattr(doorbell, "current_app", app)
-    monkeypatch.setattr(doorbell, "_broker", doorbell._Broker())
+    monkeypatch.setattr(doorbell, "shared", doorbell.Broker())
     with app.connection_for_read() as connection, connection.channel() as channel:
         queue = Queue(TURNS.queue, routing_key=TURNS.queue, channel=channel)
         queue.declare()
         queue.purge()  # all in-memory brokers of a process are one
-        assert doorbell._broker.notify(TURNS, UUID(int=7))
+        assert doorbell.shared.notify(TURNS, UUID(int=7))
         message = queue.get()
     request = Request(message, app=app)
     assert (request.name, request.args, request.kwargs) == (TURNS.task, [str(UUID(int=7))], {})

@@ -87,9 +87,9 @@ def test_what_is_followed_by_nobody_is_not_told():
     async def do(hub: Hub, turn_id: UUID) -> None:
         with hub.subscribed(turn_id) as subscription:
             await hub.load(turn_id, subscription)
-            assert turn_id in events.transport()._subscribed
+            assert turn_id in events.transport().subscribed
         async with asyncio.timeout(5):
-            while turn_id in events.transport()._subscribed:
+            while turn_id in events.transport().subscribed:
                 await asyncio.sleep(0.005)
 
     with_hub(do)

@@ -488,7 +488,7 @@ MUTANTS = (
         name="a silent broker is tried again and again",
         edits=(
             (
-                "conversations.engine.doorbell:_Broker.notify",
+                "conversations.engine.doorbell:Broker.notify",
                 "if time.monotonic() - failed_at < LEFT_ALONE_SECONDS or not self._trying",
                 "if not self._trying",
             ),

@@ -107,7 +107,7 @@ def test_one_that_was_idle_for_too_long_is_not(monkeypatch):
 
 def test_one_that_the_server_has_closed_is_not_kept():
     async def do(client: httpx2.AsyncClient, address: str) -> None:
-        kept = client._transport.connections._kept
+        kept = client._transport.connections.idle
         assert (await client.get(address)).text == "hi"
         while any(kept.values()):
             await asyncio.sleep(0.01)
@@ -118,7 +118,7 @@ def test_one_that_the_server_has_closed_is_not_kept():
 def test_no_more_are_kept_than_was_said():
     async def do(client: httpx2.AsyncClient, address: str) -> None:
         await asyncio.gather(*(client.get(address) for _ in range(4)))
-        assert sum(map(len, client._transport.connections._kept.values())) == 2
+        assert sum(map(len, client._transport.connections.idle.values())) == 2
 
     talk(Raw(*[OK] * 8), do)
 

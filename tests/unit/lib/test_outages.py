@@ -53,7 +53,7 @@ def test_what_no_waiting_mends_is_a_fault(sqlstate):
 @on_postgresql
 @pytest.mark.parametrize("sqlstate", ["25006", "53100", "58030"])
 def test_who_was_refused_a_write_remembers_it_for_moments(sqlstate, monkeypatch):
-    monkeypatch.setattr(outages, "_refused_at", -outages.REFUSES_FOR)
+    monkeypatch.setattr(outages, "refused_at", -outages.REFUSES_FOR)
     raised_by(saying("57014"))
     assert not outages.refused_lately()
     raised_by(saying(sqlstate))
@@ -84,7 +84,7 @@ def test_who_looks_whether_writes_are_taken_drops_the_session_that_takes_none():
 
 @on_sqlite
 def test_a_full_disk_is_an_outage(monkeypatch):
-    monkeypatch.setattr(outages, "_refused_at", -outages.REFUSES_FOR)
+    monkeypatch.setattr(outages, "refused_at", -outages.REFUSES_FOR)
     error = raised_by(
         "CREATE TEMP TABLE filler (text)",
         "PRAGMA temp.max_page_count = 2",

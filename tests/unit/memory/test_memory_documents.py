@@ -265,7 +265,7 @@ def test_a_note_is_there_in_both_places_or_in_none(owner, monkeypatch):
     def fail(lines):
         raise RuntimeError
 
-    monkeypatch.setattr(log, "_latest", fail)
+    monkeypatch.setattr(log, "newest_lines", fail)
     with pytest.raises(RuntimeError):
         note(owner, "Buy milk")
     assert not HistoryEntry.objects.exists()
