@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ from nanohost.accounts.models import WIDE, ApiKey
 from nanohost.checks import SANDBOX_MISSING, WEB
 from nanohost.console import tasks
 from nanohost.console.roles import sync_roles
+from nanohost.foreign_keys import follow_deletes
 from nanohost.lib import env
 from nanohost.lib.redaction import redact
 from scheduler.system_jobs import SYSTEM_JOBS, sync_system_jobs
@@ -46,6 +47,9 @@ _PREPARING = 7_262_646_867
 
 # Seconds a process waits for a database that is started, or migrated, beside it.
 DATABASE_PATIENCE = 60
+# The same for the locks on tables that are changed while nodes work with them.
+LOCKS_PATIENCE = 60
+_LOCKED = (psycopg.errors.LockNotAvailable.sqlstate, psycopg.errors.DeadlockDetected.sqlstate)
 
 
 def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = False) -> None:
@@ -96,7 +100,8 @@ def prepare_database() -> Prepared:
     try:
         with _one_at_a_time():
             refuse_newer_database()
-            call_command("migrate", verbosity=0, interactive=False)
+            _beside_nodes(lambda: call_command("migrate", verbosity=0, interactive=False))
+            _beside_nodes(follow_deletes)
             audit.guard()
             sync_settings()
             follow_setting()
@@ -156,6 +161,32 @@ def _one_at_a_time() -> Iterator[None]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [_PREPARING])
         connection.close()
+
+
+def _beside_nodes(change: Callable[[], object]) -> None:
+    """Change tables that nodes work with; what is done bit by bit goes on where it was given up.
+
+    On PostgreSQL it waits for a lock for far less than ``deadlock_timeout``, since it may hold one that the other waits
+    for: the other, a node in the middle of a turn, goes on as soon as this gives way, and is hardly ever the one that
+    PostgreSQL ends.
+    """
+    if connection.vendor != "postgresql":
+        change()
+        return
+    until = time.monotonic() + LOCKS_PATIENCE
+    while True:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '100ms'")
+            change()
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", "") not in _LOCKED or time.monotonic() > until:
+                raise
+            time.sleep(0.2)  # noqa: TID251 -- until whoever holds the table has let go of it, which nobody tells
+        else:
+            break
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '10s'")
 
 
 def await_database() -> None:

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from conversations.channel_models import Channel, Chat
 from conversations.deliveries import endpoints
-from conversations.models import MAX_REASON, Delivery, DeliveryStatus, OutgoingFile, WebhookEndpoint
+from conversations.models import MAX_REASON, OPEN_DELIVERY, Delivery, DeliveryStatus, OutgoingFile, WebhookEndpoint
 from nanohost.lib import lease
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import RELEASED
@@ -141,6 +141,14 @@ def cancel(delivery: Delivery) -> bool:
     if cancelled:
         wake_next(delivery)
     return bool(cancelled)
+
+
+def doubt_open(reason: str) -> int:
+    """After a restore: end messages to chats and e-mails that were open when the dump was made, and may have been sent
+    since; returns how many. Webhooks are sent, since their receivers know one that comes twice by its id."""
+    open_ones = Delivery.objects.filter(status__in=OPEN_DELIVERY).exclude(channel=Delivery.Channel.WEBHOOK)
+    doubtful = {"status": DeliveryStatus.UNKNOWN, "ended_at": Now(), "lease_until": None, "error": reason}
+    return open_ones.update(fence=F("fence") + 1, **doubtful)
 
 
 def wake_next(delivery: Delivery) -> None:

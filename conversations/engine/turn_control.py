@@ -181,8 +181,10 @@ def count_open() -> int:
 def end_restored() -> int:
     """End all turns that were open when a dump was made, which may have gone on and acted since; returns how many.
 
-    Their calls with side effects become UNKNOWN, begun or not: none of them is run a second time.
+    Their calls with side effects become UNKNOWN, begun or not: none of them is run a second time. So do messages that
+    were to be sent, before turns that end say what is to be sent now.
     """
+    outbox.doubt_open("The database was restored from a backup of when this was to be sent.")
     ended = 0
     # The last of a conversation first, so that none of them starts when one before it ends.
     for turn in list(Turn.objects.open().order_by("conversation_id", "-number")):

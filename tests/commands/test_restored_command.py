@@ -7,14 +7,19 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from agent.llm.base import Completion, tool_call
-from conversations.engine import deferred, lease, steps
-from conversations.models import DeferredMessage, DeferredState, Turn, Worker
+from conversations import announced
+from conversations.deliveries import endpoints, outbox
+from conversations.engine import deferred, lease, replays, steps
+from conversations.engine.replays import Changes
+from conversations.models import DeferredMessage, DeferredState, Delivery, DeliveryStatus, Turn, Worker
+from conversations.question_models import Question, QuestionState
 from conversations.statuses import TurnStatus
 from nanohost.lib.clock import Now
 from scheduler import series
 from scheduler.models import ScheduleRun
 from scheduler.ticking import tick
-from tests.support.working import advance
+from tests.support.scripts import script
+from tests.support.working import advance, run_call, settle
 from tools import calls
 from tools.models import CallStatus, ToolCall
 
@@ -72,6 +77,43 @@ def test_what_a_schedule_or_a_deferred_message_had_begun_is_not_begun_again(conv
     assert (message.state, message.tries) == (DeferredState.FAILED, 1)
     assert list(ScheduleRun.objects.values_list("state", "attempts", "error")) == [("failed", 1, "turn_restored")]
     assert Turn.objects.open().count() == 0
+
+
+def test_messages_to_people_are_in_doubt_and_webhooks_and_replays_go_on(say, settings):
+    """A receiver of a webhook knows one that comes twice; a replay has no effects."""
+    settings.EMAIL_HOST = "mail.example.org"
+    kind = announced.APPROVAL_REQUESTED
+    endpoint, _ = endpoints.make(name="the shop", url="https://example.org/", kinds=[kind])
+    (hook,), (waits,), (sending,) = (
+        outbox.put(kind, {}),
+        outbox.put_emails(["anna@example.org"], kind, {}, owner_id=None),
+        outbox.put_emails(["bert@example.org"], kind, {}, owner_id=None),
+    )
+    hold = outbox.claim(sending.pk, worker="worker-1")
+    replay = replays.request(settle([say("Hello")])[0], Changes(), by="anna")
+    restored("--yes")
+    assert hook.endpoint_id == endpoint.pk
+    statuses = dict(Delivery.objects.values_list("pk", "status"))
+    assert statuses[hook.pk] == DeliveryStatus.QUEUED
+    assert {statuses[row.pk] for row in (waits, sending)} == {DeliveryStatus.UNKNOWN}
+    assert not outbox.settle(hold, outbox.Outcome(error="late"))
+    sending.refresh_from_db()
+    assert "restored from a backup" in sending.error
+    assert outbox.again(sending), "whoever knows that it did not come sends it again"
+    assert replays.claim(replay.pk, worker="worker-1")
+
+
+def test_a_question_whose_turn_was_open_is_withdrawn(say, tool_settings):
+    tool_settings("ask")
+    asks = {"call": [{"name": "ask", "arguments": {"question": "Which colour?", "options": ["Red", "Blue"]}}]}
+    turn = say(script(asks, {"say": "{results}"}))
+    advance(turn)
+    run_call(ToolCall.objects.get())
+    assert Question.objects.get().state == QuestionState.PENDING
+    restored("--yes")
+    assert Question.objects.get().state == QuestionState.WITHDRAWN
+    turn.refresh_from_db()
+    assert turn.status == TurnStatus.FAILED
 
 
 def results_of(conversation, *call_ids: str) -> list[str]:

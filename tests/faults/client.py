@@ -163,7 +163,7 @@ def judge(cluster: Cluster) -> Counter[str]:
     for conversation, transcript in rows.transcripts.items():
         _judge_order(transcript, [row for row in rows.turns.values() if str(row["conversation_id"]) == conversation])
         _judge_summaries(transcript, rows.compactions[conversation])
-    assert cluster.ended == [], "somebody ended by itself"
+    assert cluster.ended == [], f"somebody ended by itself: {cluster.ended}"
     return ended
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx2
 
-from nanohost.stack import JOB, Machine, Service, read_services
+from nanohost.stack import COMPOSE_FILE, JOB, Machine, Service, read_services
 from tests.faults.ledger import Ledger
 from tests.faults.servers import PostgreSql, Redis, leashed
 from tests.support.hosts import KEY, PLAIN, ROOT
@@ -47,8 +47,10 @@ SETTINGS = {
 class Node:
     """One process, and those that take its place."""
 
-    def __init__(self, service: Service, name: str, root: Path, environment: dict[str, str]) -> None:
-        self.kind, self.name = service.name, name
+    def __init__(
+        self, service: Service, name: str, root: Path, environment: dict[str, str], *, code: Path = ROOT
+    ) -> None:
+        self.kind, self.name, self.code = service.name, name, code
         self.log = root / f"{self.name}.log"
         self.wanted = True
         self._command, self._environment = leashed(self.command(service)), environment
@@ -61,11 +63,16 @@ class Node:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._log_begins = log.tell()
-            self.process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(self._command, cwd=self.code, env=self._environment, stdout=log, stderr=log)
 
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has told its service manager so; a web node does not."""
+        return self.log.with_suffix(".alive").exists()
 
     @property
     def address(self) -> str:
@@ -83,12 +90,13 @@ class Cluster:
     """Servers, a ledger and nodes. ``ended``: who ended with another code than it was asked for.
 
     ``FAULTS_KEEP`` in the environment leaves the folder with everybody's log and the ledger behind. ``HOST``: where web
-    nodes listen.
+    nodes listen. ``code``: whose commands new nodes run.
     """
 
     HOST = "127.0.0.1"
 
-    def __init__(self, *, workers: int, toolboxes: int, most_attempts: int) -> None:
+    def __init__(self, *, workers: int, toolboxes: int, most_attempts: int, code: Path = ROOT) -> None:
+        self.code = code
         # Short: a Unix socket's path has a hundred characters at most.
         self.root = Path(tempfile.mkdtemp(prefix="nh-faults-"))
         self.root.chmod(0o755)
@@ -106,7 +114,6 @@ class Cluster:
             self.postgresql, self.redis = self.servers()
             self.postgresql.start()
             self.redis.start()
-            self._services = read_services()
             self._machine = Machine(
                 folder=self.root,
                 database_url=self.postgresql.url,
@@ -115,10 +122,10 @@ class Cluster:
                 port=0,
             )
             key = "of these tests, and long enough to be taken for one: 0123456789"
-            mounted = {name for service in self._services.values() for name in service.secrets} - {"database_url"}
+            mounted = {name for service in read_services().values() for name in service.secrets} - {"database_url"}
             own = {"secret_key": key, "webhook_key": f"{key} of webhooks"}
             self._machine.write_secrets(**dict.fromkeys(mounted, "") | own)
-            self._prepare()
+            self.prepare()
             with self.postgresql.connect() as database:
                 database.execute("UPDATE tools_toolsetting SET enabled = true WHERE name IN ('strike', 'glance')")
             for kind, count in self._counts.items():
@@ -156,7 +163,7 @@ class Cluster:
 
     def node(self, service: Service, name: str, environment: dict[str, str]) -> Node:
         """A node that has been started."""
-        return Node(service, name, self.root, environment)
+        return Node(service, name, self.root, environment, code=self.code)
 
     def _environment_of(self, service: Service, name: str) -> dict[str, str]:
         """What a node is given; and for all of them, where the ledger is, which no deployment has."""
@@ -169,11 +176,15 @@ class Cluster:
             "TOOL_SANDBOX": "none",  # tools kill what they run for, and write to its ledger
         }
 
-    def _prepare(self) -> None:
-        job = self._services[JOB]
+    def _services(self) -> dict[str, Service]:
+        return read_services(self.code / COMPOSE_FILE.name)
+
+    def prepare(self) -> None:
+        """Bring the database up to date."""
+        job = self._services()[JOB]
         environment = self._environment_of(job, JOB)
         done = subprocess.run(
-            leashed(job.command), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE
+            leashed(job.command), cwd=self.code, env=environment, capture_output=True, text=True, timeout=3 * PATIENCE
         )
         assert done.returncode == 0, done.stderr
 
@@ -191,7 +202,7 @@ class Cluster:
             if clock is None and kind in ("worker", "toolbox"):
                 clock = CLOCKS[self._numbers % len(CLOCKS)]
             off = {"FAULT_CLOCK": str(clock)} if clock else {}
-            service, name = self._services[kind], f"{kind}-{self._numbers}"
+            service, name = self._services()[kind], f"{kind}-{self._numbers}"
             node = self.node(service, name, self._environment_of(service, name) | off)
             self.nodes.append(node)
             return node

@@ -8,6 +8,7 @@ import pytest
 
 from agent.llm.base import Completion
 from tests.faults import protocol
+from tests.faults.mutants import MUTANTS, copy_of_the_code, mutate, run_tests
 from tests.faults.protocol import CALL_CLAIMS, ENDS, FINISHES, TAKES_EFFECT, Played
 
 pytestmark = [
@@ -60,12 +61,29 @@ def test_what_the_program_does_the_model_can_do(say, tool_settings, tmp_path, ca
     for number in range(RUNS):
         played = Played(say(f"Hello {number}"), asks, random.Random(seed + number))
         trace = played.play(moves=random.Random(seed + number).randrange(4, 25))
+        assert protocol.errors_of(tmp_path, fair=False, trace=trace, faults=60) > 0, f"the model cannot do {trace}"
         assert played.effects <= 1, f"an effect happened {played.effects} times: {trace}"
-        assert protocol.errors_of(tmp_path, fair=False, trace=trace, faults=40) > 0, f"the model cannot do {trace}"
         longest = max(longest, trace, key=lambda each: (any(kind == ENDS for kind, _ in each), len(each)))
     # What no program of ours may do, it refuses.
     at = next(at for at, (kind, _) in enumerate(longest) if kind == TAKES_EFFECT)
     twice = [*longest[: at + 1], (CALL_CLAIMS, longest[at][1] + 1), (TAKES_EFFECT, longest[at][1] + 1)]
     late = [*longest[:-1], (FINISHES, max(1, longest[-1][1] - 1) if longest[-1][1] > 1 else 9)]
     for refused in (twice, late):
-        assert protocol.errors_of(tmp_path, fair=False, trace=refused, faults=40) == 0, refused
+        assert protocol.errors_of(tmp_path, fair=False, trace=refused, faults=60) == 0, refused
+
+
+@pytest.mark.shapeless(reason="a mutant is run on the shape that it names")
+@pytest.mark.parametrize(
+    "name",
+    ["no fence check", "a call's outcome is stored without its fence", "what a dead worker started is run again"],
+)
+def test_a_trace_of_a_broken_program_is_refused(name: str, tmp_path: Path) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    root = copy_of_the_code(tmp_path / "copy")
+    mutate(root, mutant)
+    run = run_tests(
+        root,
+        (f"tests/faults/test_protocol.py::{test_what_the_program_does_the_model_can_do.__name__}",),
+        shape=mutant.shape,
+    )
+    assert "the model cannot do" in run.stdout, run.stdout[-3000:] + run.stderr[-3000:]

@@ -293,6 +293,20 @@ class Trial:
             longest = max(longest, self.cluster.stop(node))
         return longest
 
+    def replace(self, kind: str) -> None:
+        """Each node of a kind by one of the code that the cluster runs now; a toolbox is stopped in mid tool."""
+        old = self.cluster.of(kind)
+        if kind == "beat":  # of which there is one at most, and which nobody else waits for
+            self.cluster.wait_for(lambda: all(node.is_alive for node in old), "beat")
+        else:
+            self.cluster.scale(kind, 2 * len(old))
+            self.cluster.wait_until_ready()
+        for node in old:
+            if kind == "toolbox":
+                self.cluster.wait_for(lambda node=node: self._strikes(node), "a toolbox in mid tool")
+            self.cluster.stop(node)
+        self.cluster.scale(kind, len(old))
+
     def _strikes(self, node: Node) -> bool:
         """Whether it runs a tool with an effect."""
         return any(call["status"] == "RUNNING" and call["tool_name"] == "strike" for call in self._calls_of(node))

@@ -424,6 +424,61 @@ def test_nodes_of_this_release_work_on_the_next_one_s_database(nodes):
     )
 
 
+# What a node of this release has stored, in a table that nodes of the release before do not know.
+A_QUESTION = """
+from uuid import uuid4
+from django.contrib.auth.models import User
+from django.utils import timezone
+from agent.models import Agent
+from conversations.models import Conversation
+from conversations.question_models import Question
+
+owner, agent = User.objects.get(), Agent.objects.get()
+conversation = Conversation.objects.create(owner=owner, agent=agent, key="a:b")
+said = {"owner_id": owner.pk, "agent": agent.name, "text": "Blue?", "options": [], "expires_at": timezone.now()}
+Question.objects.create(conversation=conversation, turn_id=uuid4(), call_id=uuid4(), **said)
+"""
+NOT_FOLLOWED = """
+SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'f' AND confdeltype NOT IN ('c', 'n')
+"""
+
+
+@production
+def test_nodes_of_the_release_before_delete_what_newer_tables_refer_to(nodes):
+    group = nodes("deleting", template=servers.name_of("prepared"))
+    stored = group.manage("shell", "--no-imports", "-c", A_QUESTION)
+    assert stored.returncode == 0, stored.stderr
+    with servers.connect(servers.name_of("deleting")) as database:
+        # As they do: what they know of goes before, and nothing else.
+        assert database.execute("DELETE FROM conversations_conversation").rowcount == 1
+        assert database.execute("SELECT count(*) FROM conversations_question").fetchone() == (0,)
+        # All but those that forbid it.
+        assert {table for table, _ in database.execute(NOT_FOLLOWED)} <= {"conversations_turn"}
+
+
+WAITS = "SELECT virtualtransaction FROM pg_locks WHERE NOT granted AND relation = 'conversations_question'::regclass"
+
+
+@production
+def test_nodes_that_hold_what_a_migration_waits_for_are_not_ended_and_it_tries_again(nodes):
+    """It has locked a table that they want next."""
+    group = nodes("busy", template=servers.name_of("migrated"))
+    name = servers.name_of("busy")
+    with servers.connect(name) as node, servers.connect(name) as watcher, node.transaction():
+        node.execute("SELECT count(*) FROM conversations_question")
+        group.start("migrate")
+        tries = set()
+
+        def has_tried_twice() -> bool:
+            tries.update(watcher.execute(WAITS).fetchall())
+            return len(tries) > 1
+
+        wait_until(has_tried_twice, seconds=STARTS_SECONDS)
+        assert node.execute("SELECT count(*) FROM conversations_conversation").fetchone() == (0,)
+    (migrating,) = group.processes["migrate"]
+    assert migrating.wait(timeout=STARTS_SECONDS) == 0, group.log.read_text()
+
+
 @production
 @pytest.mark.skipif(
     not (shutil.which("pg_dump") and shutil.which("pg_restore") and shutil.which("createdb")),

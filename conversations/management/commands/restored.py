@@ -13,7 +13,8 @@ class Command(BaseCommand):
 
     help = (
         "After a restore, before anything is started: fail the turns that were open when the dump was made. Their tool"
-        " calls with side effects become UNKNOWN and are not run, since they may have been after the dump."
+        " calls with side effects become UNKNOWN and are not run, since they may have been after the dump; so do"
+        " messages to chats and e-mails that were to be sent. Each can be asked, or sent, again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
