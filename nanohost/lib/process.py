@@ -48,8 +48,8 @@ def close_to_others() -> None:
     prctl(_DUMPABLE, 0)
 
 
-def drop_capabilities() -> None:
-    """Give up what root may do besides what its files' modes let it."""
+def bound_capabilities() -> None:
+    """Have no program that this process starts, whatever its file says, get what root may do."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     for capability in range(64):
@@ -57,6 +57,13 @@ def drop_capabilities() -> None:
             prctl(_CAPBSET_DROP, capability)
         except OSError:  # the last there is, or none of ours
             break
+
+
+def drop_capabilities() -> None:
+    """Give up what root may do besides what its files' modes let it."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return
+    bound_capabilities()
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0)
     if libc().capset(header, (ctypes.c_uint32 * 6)()):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -193,6 +193,7 @@ ALLOWED = {
     ("tools.sandbox.child", "os.fork"): "It is the fork server.",
     ("tools.sandbox.child", "sys.modules"): "Sees whether a call has changed what others run by.",
     ("tools.sandbox.child", "vars"): "Sees whether a call has changed what others run by.",
+    ("tools.sandbox.child", "__code__"): "The same.",
     ("tools.sandbox.modes", "subprocess"): "Tries the sandbox from inside.",
     ("tools.sandbox.landlock", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.sandbox.seccomp", "ctypes"): "Calls the kernel, where Python has no function.",

@@ -22,8 +22,7 @@ STILL_PRIVATE: dict[str, set[str]] = {
     "tests/engine/test_worker.py": {"_database", "_heart", "_loop"},
     "tests/host/test_hardening.py": {"_taken"},
     "tests/support/regexes.py": {"_parser"},  # of the standard library's re
-    "tests/toolbox/hostile.py": {"_is_changed"},  # it is an attacker
-    "tests/toolbox/trouble.py": {"_condition", "_has_left_something", "_is_changed"},  # what a hostile tool replaces
+    "tests/toolbox/trouble.py": {"_condition", "_has_left_something"},  # what a hostile tool replaces
     "tests/unit/agent/test_llm_connections.py": {"_transport"},
     "tests/unit/agent/test_llm_openai.py": {"_package"},
     "tests/unit/scheduler/test_beat.py": {"_heap"},

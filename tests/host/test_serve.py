@@ -21,6 +21,7 @@ from django.core.management import CommandError, call_command
 from tests.support.hosts import KEY, PLAIN, Host
 from tests.support.sources import read_settings
 from tests.support.wait import wait_until
+from tools.sandbox import modes
 
 pytestmark = pytest.mark.embedded(reason="production has no `manage.py serve`; its processes are in test_stack.py")
 
@@ -129,6 +130,13 @@ def test_the_addresses_answer(new_host, first):
         answer = httpx2.get(shown(first, label), follow_redirects=True)
         assert answer.status_code == 200
         assert says in answer.text
+
+
+def test_it_tells_which_sandbox_keeps_tools(first, host_on, tmp_path):
+    """Also where there is none, and what that means."""
+    assert shown(first, "Sandbox") == modes.having("auto").sentence
+    without = host_on(tmp_path, TOOL_SANDBOX="none").start().log_text()
+    assert shown(without, "Sandbox") == "none: a tool can read, write and end whatever this user can."
 
 
 def test_name_and_password_log_in(new_host, first):

@@ -4,6 +4,7 @@ the error by which it was refused."""
 import ctypes
 import errno
 import fcntl
+import importlib
 import mmap
 import os
 import resource
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -328,6 +330,26 @@ def grow_down() -> str:
     return "64 MB"
 
 
+# --- who it is ---------------------------------------------------------------------------------------------------
+
+
+def be_root_again() -> str:
+    """By the identities that a process may still have, whoever it acts as."""
+    os.setresuid(0, 0, 0)
+    return "root"
+
+
+def identities() -> dict[str, Any]:
+    """Whose process it is: the users and groups that the kernel asks about, and the capabilities."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    capabilities = {status[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    return {
+        "users": sorted(set(os.getresuid())),
+        "groups": sorted({*os.getresgid(), *os.getgroups()}),
+        "capabilities": sorted(capabilities),
+    }
+
+
 # --- its own interpreter, and what is next in it -------------------------------------------------------------------
 
 
@@ -337,10 +359,29 @@ def take_over() -> int:
     return os.getpid()
 
 
+def take_over_within() -> int:
+    """The function stays; what it does is another's."""
+    sys.modules["__main__"].run.__code__ = _forged.__code__
+    return os.getpid()
+
+
+def take_over_a_neighbour() -> int:
+    """Not the code that runs calls, but another tool of the same app."""
+    sys.modules["tests.toolbox.agent_tools"].echo = lambda value: f"forged by {os.getpid()}"  # type: ignore[attr-defined]
+    return os.getpid()
+
+
+def take_over_imports() -> int:
+    """What finds a call's function."""
+    found = importlib.import_module
+    importlib.import_module = lambda *names: types.SimpleNamespace(echo=lambda value: f"forged {found(*names)}")  # type: ignore[assignment,misc]
+    return os.getpid()
+
+
 def take_over_unseen() -> int:
     """The same, and who would see it is replaced as well."""
     ours: Any = sys.modules["__main__"]
-    ours._is_changed = lambda code: False
+    ours.Code.is_changed = lambda code: False
     return take_over()
 
 

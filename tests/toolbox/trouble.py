@@ -131,7 +131,7 @@ def _hide_what_is_left() -> None:
     child = sys.modules["__main__"]
     child._has_left_something = lambda: False  # type: ignore[attr-defined]  # a module has any name
     child._condition = _LikeAny  # type: ignore[attr-defined]  # the same
-    child._is_changed = lambda code: False  # type: ignore[attr-defined]  # the same
+    child.Code.is_changed = lambda code: False
 
 
 class _LikeAny:

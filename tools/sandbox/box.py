@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanohost.lib.process import close_to_others, drop_capabilities
+from nanohost.lib.process import bound_capabilities, close_to_others, drop_capabilities
 from tools.sandbox import bubblewrap, landlock, paths, seccomp
 
 BUBBLEWRAP, LANDLOCK, NONE = MODES = ("bubblewrap", "landlock", "none")
@@ -61,6 +61,7 @@ class Box:
     def change_user(self) -> None:
         """Be the tools' own user, if the box has one; nobody else's process or file can be touched by it."""
         if self.user is not None:
+            bound_capabilities()  # only root can
             os.setgroups([])
             os.setresgid(self.user, self.user, self.user)
             os.setresuid(self.user, self.user, self.user)

@@ -23,9 +23,10 @@ one above or below ends the rest:
 - the host is killed or closes the control socket: the fork server ends everybody, and itself.
 
 Where the kernel can (Landlock's ABI 6), a tool can signal none of those above it. What it does to its own interpreter,
-it can also do to the code of ours that runs there; :func:`_condition` sees accidents, and no attacks. So the bounds are
-between processes: what an interpreter has run is only trusted with calls of the same app, and never with a secret; and
-before one is used again the host looks itself, from outside, whether a call has left processes or threads.
+it can also do to the code of ours that runs there; :func:`_condition` and :class:`Code` see accidents, and attacks that
+are not hidden. So the bounds are between processes: what an interpreter has run is only trusted with calls of the same
+app, and never with a secret; and before one is used again the host looks itself, from outside, whether a call has left
+processes or threads.
 
 Elsewhere than on Linux a child is ended with its process group, and those who leave it are not found.
 
@@ -58,10 +59,12 @@ import traceback
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
 from nanohost.lib.process import CHILD_SUBREAPER, PDEATHSIG, close_to_others, prctl
 from nanohost.lib.redaction import remember
+from tools import registry
 from tools.results import as_text, binder, cap, described
 from tools.sandbox import landlock
 from tools.sandbox.box import LANDLOCK, NONE, Box, limit, limit_a_tool
@@ -88,7 +91,7 @@ _HANDLED = (
     signal.SIGUSR1,
 )
 # What a call is run and answered by. This module is run as a program.
-_RUN_BY = ("__main__", "builtins", "json", "os", "tools.results")
+_RUN_BY = ("__main__", "builtins", "json", "os", "importlib", "inspect", "asyncio", "tools.results")
 # How long the host waits at most while the fork server ends what a supervisor left; it goes on with the rest meanwhile.
 REAP_SECONDS = 0.4
 
@@ -372,14 +375,14 @@ def _be_child(fd: int, box: Box, limits: Limits, supervisor: int) -> NoReturn:
 
 def serve(connection: socket.socket) -> None:
     """Be a child: run one call after another until the host closes the socket."""
-    this, as_it_was, code = os.getpid(), _condition(), _code()
+    this, as_it_was, code = os.getpid(), _condition(), Code.now()
     connection.sendall(LENGTH.pack(0))
     while (frame := read_frame(connection)) is not None:
         request = json.loads(frame)
         answer = run(request)
         if os.getpid() != this:  # a fork that a tool made and that came back with its call
             return
-        left = _has_left_something() or _condition() != as_it_was or _is_changed(code)
+        left = _has_left_something() or _condition() != as_it_was or code.is_changed()
         answer |= {"call": request["call"], "left": left}
         payload = json.dumps(answer).encode()
         connection.sendall(LENGTH.pack(len(payload)) + payload)
@@ -427,18 +430,36 @@ def _open_files() -> dict[str, str]:
     return found
 
 
-def _code() -> dict[str, dict[str, Any]]:
-    """All that has a name in those modules by which a call is run and answered."""
-    return {name: dict(vars(sys.modules[name])) for name in _RUN_BY}
+@dataclass(frozen=True)
+class Code:
+    """What calls are run and answered by, as it was before the first: all that has a name in some modules; and of ours
+    among them, and of the tools' own, the functions and what each does."""
 
+    names: dict[str, dict[str, Any]]
+    functions: list[tuple[str, str, FunctionType, CodeType]]
 
-def _is_changed(code: dict[str, dict[str, Any]]) -> bool:
-    """Whether something of these modules was replaced, by a tool's mistake or a library's habit; what is added to them
-    harms nobody. Whoever means to hide it can, in an interpreter that is its own."""
-    if not code.keys() <= sys.modules.keys():
-        return True
-    now = {name: vars(sys.modules[name]) for name in code}
-    return any(now[name] | before != now[name] for name, before in code.items())
+    @classmethod
+    def now(cls) -> "Code":
+        loaded = [name for name in ("__main__", "tools.results", *registry.modules()) if name in sys.modules]
+        functions = [
+            (module, name, each, each.__code__)
+            for module in loaded
+            for name, each in vars(sys.modules[module]).items()
+            if isinstance(each, FunctionType)
+        ]
+        return cls({name: dict(vars(sys.modules[name])) for name in _RUN_BY}, functions)
+
+    def is_changed(self) -> bool:
+        """Whether something was replaced, by a tool's mistake or a library's habit; what is added harms nobody. Whoever
+        means to hide it can, in an interpreter that is its own."""
+        try:
+            now = {name: vars(sys.modules[name]) for name in self.names}
+            return any(now[name] | before != now[name] for name, before in self.names.items()) or any(
+                vars(sys.modules[module]).get(name) is not each or each.__code__ is not code
+                for module, name, each, code in self.functions
+            )
+        except LookupError:  # one of the modules is gone
+            return True
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from django.conf import settings
 
@@ -83,16 +84,24 @@ def having(wanted: str) -> Sandbox:
             continue
         found = attempt()
         if isinstance(found, Sandbox):
-            _refuse_data_among_code(found)
-            return Sandbox(mode=mode, user=found.user, signals=found.signals, lacks=" ".join(reasons))
+            _refuse_folders_among_code(found)
+            return replace(found, lacks=" ".join(filter(None, (found.lacks, *reasons))))
         reasons.append(found)
     if wanted in (AUTO, NONE):
         return Sandbox(mode=NONE, signals=False, lacks=" ".join(reasons))
     raise SandboxMissing(f"TOOL_SANDBOX={wanted} cannot be had here. {' '.join(reasons)}")
 
 
-def _refuse_data_among_code(sandbox: Sandbox) -> None:
+def _refuse_folders_among_code(sandbox: Sandbox) -> None:
+    """Data that every tool could read, and code that one with FS_WRITE could change, for the host too."""
     for seen in box(sandbox, ()).seen():
+        for folder in settings.TOOL_FOLDERS:
+            outer, inner = sorted((seen.resolve(), Path(folder).resolve()), key=lambda path: len(path.parts))
+            if inner.is_relative_to(outer):
+                raise SandboxMissing(
+                    f"TOOL_FOLDERS: with {folder}, tools that are granted FS_WRITE could change {seen}, which this host"
+                    " runs. Choose another folder, or TOOL_SANDBOX=none."
+                )
         if settings.DATA_DIR.is_relative_to(seen.resolve()):
             raise SandboxMissing(
                 f"DATA_DIR={settings.DATA_DIR} lies in {seen}, which every tool can read: it is taken for code. Choose"
@@ -131,13 +140,14 @@ def _landlock() -> Sandbox | str:
         return "Landlock needs Linux 5.13 or newer, with landlock among its security modules."
     if not seccomp.knows_this_machine():
         return f"For Landlock's mode there is no filter of system calls on {os.uname().machine}."
-    users = [TOOLS_USER, None] if os.geteuid() == 0 else [None]
-    for user in users:
-        signals = landlock.keeps_signals_in() or user is not None
-        found = Sandbox(mode=LANDLOCK, user=user, signals=signals)
-        if not (why_not := _tried(found)):
-            return found
-    return f"Landlock makes no sandbox here ({why_not})."
+    lacks = ""
+    if os.geteuid() == 0:
+        own = Sandbox(mode=LANDLOCK, user=TOOLS_USER)
+        if not (why_not := _tried(own)):
+            return own
+        lacks = f"Tools are root, since as another user they cannot run here ({why_not}): have all users read the code."
+    found = Sandbox(mode=LANDLOCK, signals=landlock.keeps_signals_in(), lacks=lacks)
+    return f"Landlock makes no sandbox here ({why_not})." if (why_not := _tried(found)) else found
 
 
 def _tried(sandbox: Sandbox) -> str:

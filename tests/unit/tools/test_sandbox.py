@@ -8,10 +8,12 @@ import json
 import os
 import re
 import signal
+import site
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from tests.support.stack_process import descendants_of
 from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
 from tools.sandbox import landlock, modes
-from tools.sandbox.box import BUBBLEWRAP, LANDLOCK, MODES, NONE
+from tools.sandbox.box import BUBBLEWRAP, LANDLOCK, MODES, NONE, TOOLS_USER
 from tools.sandbox.children import ChildPool, Place, Task
 
 pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database")
@@ -271,11 +273,77 @@ def test_a_tool_has_temporary_files_threads_programs_and_pairs_of_sockets(mode, 
     assert json.loads(attack(pool, "live_an_honest_life").text) == ["text", "1", "hello", "b'hello'"]
 
 
+# Who a tool is, and whether it can become root again, in the mode that is told.
+WHO = """
+import json, sys
+import django
+django.setup()
+from tests.unit.tools.test_sandbox import attack
+from tools.sandbox import modes
+from tools.sandbox.children import ChildPool
+pool = ChildPool(sys.argv[1])
+told = {"sandbox": modes.having(sys.argv[1]).sentence, **json.loads(attack(pool, "identities").text)}
+print(json.dumps({**told, "root again": attack(pool, "be_root_again").text}))
+pool.close()
+"""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can have tools run as another user")
+
+
+def who(mode, tmp_path, *, python=sys.executable, before=()):
+    environment = {"PATH": os.environ["PATH"], "DATA_DIR": str(tmp_path / "data"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *site.getsitepackages()])
+    command = [*before, python, "-c", WHO, mode]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+@needs_root
+def test_where_the_host_is_root_its_tools_are_another_user(tmp_path):
+    """In Landlock's mode; if only root may read the Python that is here, it is put where all may."""
+    if not is_had(LANDLOCK):
+        pytest.skip("NOT TRIED: landlock")
+    own = ["setpriv", f"--reuid={TOOLS_USER}", f"--regid={TOOLS_USER}", "--clear-groups"]
+    if subprocess.run([*own, "test", "-r", str(ROOT / "manage.py")]).returncode:
+        pytest.skip("NOT TRIED: only root may read this checkout")
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        there = ["unshare", "-m", "sh", "-c", f'mount --bind {sys.base_prefix} {place} && exec "$0" "$@"']
+        told = who(LANDLOCK, tmp_path, before=there, python=f"{place}/bin/python3")
+    assert "a user of its own" in told["sandbox"]
+    assert (told["users"], told["groups"]) == ([TOOLS_USER], [TOOLS_USER])
+    assert told["capabilities"] == ["0000000000000000"]
+    assert told["root again"].startswith("PermissionError: ")
+
+
+@needs_root
+def test_tools_that_cannot_be_another_user_have_no_power_of_root_s_and_it_is_told_why(tmp_path):
+    if not is_had(LANDLOCK):
+        pytest.skip("NOT TRIED: landlock")
+    with tempfile.TemporaryDirectory() as place:  # which no other user may enter
+        there = ["unshare", "-m", "sh", "-c", f'mount --bind {sys.base_prefix} {place}/python && exec "$0" "$@"']
+        Path(place, "python").mkdir()
+        told = who(LANDLOCK, tmp_path, before=there, python=f"{place}/python/bin/python3")
+    assert "Tools are root, since as another user they cannot run here (" in told["sandbox"]
+    assert told["users"] == [0]
+    assert told["capabilities"] == ["0000000000000000"]
+
+
+@needs_root
+def test_root_s_tools_in_bubblewrap_have_no_power_of_root_s(tmp_path):
+    if not is_had(BUBBLEWRAP):
+        pytest.skip("NOT TRIED: bubblewrap")
+    told = who(BUBBLEWRAP, tmp_path)
+    assert told["capabilities"] == ["0000000000000000"]
+
+
 # --- one tool and another --------------------------------------------------------------------------------------------
 
 
-def test_whoever_answers_for_the_next_call_is_replaced_before_it(pool):
-    taken = attack(pool, "take_over")
+@pytest.mark.parametrize("way", ["take_over", "take_over_within", "take_over_a_neighbour", "take_over_imports"])
+def test_whoever_answers_for_the_next_call_is_replaced_before_it(pool, way):
+    taken = attack(pool, way)
     assert (taken.ok, taken.left) == (True, True)
     assert do(pool, "echo", value="honest").text == "honest"
 
@@ -444,6 +512,18 @@ def test_data_that_would_be_taken_for_code_is_refused(tmp_path):
     told = check(tmp_path, command="serve", PYTHONPATH=str(tmp_path), DATA_DIR=str(package / "data"))
     assert told.returncode != 0
     assert f"DATA_DIR={package}/data lies in {package}" in told.stderr
+
+
+@pytest.mark.parametrize("folder", ["CHECKOUT", "CHECKOUT/tools", "CHECKOUT/..", "PACKAGES/django", "/usr/lib", "LINK"])
+def test_folders_by_which_tools_would_change_the_host_s_code_are_refused(tmp_path, folder):
+    (tmp_path / "link").symlink_to(ROOT / "agent")
+    places = {"CHECKOUT": str(ROOT), "PACKAGES": site.getsitepackages()[0], "LINK": str(tmp_path / "link")}
+    for name, place in places.items():
+        folder = folder.replace(name, place)
+    told = check(tmp_path, command="serve", TOOL_FOLDERS=folder)
+    assert told.returncode != 0
+    assert f"TOOL_FOLDERS: with {folder}, tools that are granted FS_WRITE could change " in told.stderr
+    assert "Traceback" not in told.stderr
 
 
 @pytest.mark.parametrize("folder", ["relative", "DATA_DIR", "DATA_DIR/within", "/"])
