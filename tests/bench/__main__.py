@@ -50,6 +50,10 @@ def main() -> None:
                     found[speed.COMPLETED][shape].append(ratio)
                     ratio = openai_api.first_ratio(host.address, size.turns)
                     found[speed.COMPLETED_FIRST][shape].append(ratio)
+            took = growth.calls_of_a_tool(10 if quick else 1000)
+            found[speed.WARM_CALL][speed.EMBEDDED].append(took[growth.WARM][0])
+            found[speed.FRESH_CALL][speed.EMBEDDED].append(took[growth.FRESH][0])
+            calls = results.calls(took)
             goals = results.goals(found)
             _tell(goals)
             loads = (1,) if quick else profile.LOADS
@@ -59,7 +63,6 @@ def main() -> None:
         lines = growth.lines(production, workers=(1,) if quick else (1, 2, 4, 8), turns=8 if quick else 1000)
     grown = results.growth(growth.rows(lines, cores=cores, slowdown=slowdown))
     _tell(grown)
-    calls = results.calls(growth.calls_of_a_tool(10 if quick else 1000))
     _tell(calls)
     compared = results.compared(RESULTS.read_text(), goals)
     _tell(compared)

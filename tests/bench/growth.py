@@ -12,6 +12,7 @@ from tests.bench.hosts import ONE_WORD, TOOL, USUAL, Processes, Production, cpu_
 
 KINDS = ("worker", "toolbox", "PostgreSQL", "Redis")
 LAST = ("statements", "transactions", "log")
+WARM, FRESH = "in a warm process", "its process ended and replaced"
 USUAL_SECONDS = 0.2
 # Python's interpreter runs one thread at a time; what a worker does beside it (waits, C code) is little.
 LOOP = "s=0\nfor n in range(6_000_000): s+=n"
@@ -145,10 +146,9 @@ def _spent(production: Production, processes: Processes) -> dict[str, float]:
     }
 
 
-def calls_of_a_tool(times: int) -> list[list[str]]:
-    """Rows of a table, milliseconds p50 and p95, of a tool that does next to nothing: the function itself; in a process
-    that has waited for it; and with such a process ended after it and another made, as for a tool that was given a
-    secret."""
+def calls_of_a_tool(times: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds, p50 and p95, of a tool that does next to nothing: the function itself; in a process that has waited
+    for it; and with such a process ended after it and another made, as for a tool that was given a secret."""
     from tools.agent_tools import time as function
     from tools.sandbox.children import ChildPool, Task
 
@@ -172,8 +172,8 @@ def calls_of_a_tool(times: int) -> list[list[str]]:
 
     ways: dict[str, Callable[[], object]] = {
         "as a function": function,
-        "in a warm process": call,
-        "its process ended and replaced": call_and_replace,
+        WARM: call,
+        FRESH: call_and_replace,
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
     try:
@@ -186,7 +186,4 @@ def calls_of_a_tool(times: int) -> list[list[str]]:
                 took[name].append(1000 * (time.perf_counter() - began))
     finally:
         pool.close()
-    return [
-        [name, f"{statistics.median(each):.3f}", f"{statistics.quantiles(each, n=20)[-1]:.3f}"]
-        for name, each in took.items()
-    ]
+    return {name: (statistics.median(each), statistics.quantiles(each, n=20)[-1]) for name, each in took.items()}

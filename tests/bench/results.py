@@ -105,9 +105,12 @@ def _medians(text: str) -> dict[tuple[str, str], float]:
     return {(row[0], row[2]): float(row[4].split()[0]) for row in rows if row[-1] in ("met", "not met")}
 
 
-def calls(rows: Sequence[Sequence[str]]) -> str:
+def calls(took: Mapping[str, tuple[float, float]]) -> str:
     """A table of a call of a tool."""
-    return table(["a call of a tool", "p50 ms", "p95 ms"], rows)
+    return table(
+        ["a call of a tool", "p50 ms", "p95 ms"],
+        [[name, f"{p50:.3f}", f"{p95:.3f}"] for name, (p50, p95) in took.items()],
+    )
 
 
 def page(*, machine: str, goals: str, compared: str, profiles: str, growth: str, slowdown: float, calls: str) -> str:

@@ -67,6 +67,8 @@ COMPLETED_FIRST = "its first piece of text to that one's"
 FILE_READ = "a call that reads files to one of time"
 FILE_WRITTEN = "a call that writes a file to one of time"
 RECALLED = "a search of 100,000 entries of history"
+WARM_CALL = "a call of a tool in a warm process"
+FRESH_CALL = "a call of a tool in a process made for it"
 
 GOALS = (
     Goal("a turn, over the model", "ms", _both(5, 10)),
@@ -87,6 +89,9 @@ GOALS = (
     Goal(FILE_READ, "ratio", _both(1.2, 1.2)),
     Goal(FILE_WRITTEN, "ratio", _both(1.2, 1.2)),
     Goal(RECALLED, "ms", _both(50, 50)),
+    # The same in both: no host is asked.
+    Goal(WARM_CALL, "ms", {EMBEDDED: 1}),
+    Goal(FRESH_CALL, "ms", {EMBEDDED: 50}),
 )
 
 # By the goal's name, and by whom: the figure of each round.
