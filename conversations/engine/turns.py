@@ -47,15 +47,16 @@ from conversations.engine.paying import purse_of
 from conversations.engine.runner import Done, Runner
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.step_context import StepContext
+from conversations.engine.telling import Telling
 from conversations.errors import FenceLost
-from conversations.events.kinds import DELTAS, EventKind
+from conversations.events.kinds import EventKind
 from conversations.kinds import TURNS
 from nanohost.lib import traces
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.lease import backoff
 from nanohost.lib.logs import about
-from nanohost.lib.redaction import RedactedPieces, redact_known_aside
+from nanohost.lib.redaction import redact_known_aside
 from nanohost.lib.text import UNSTORABLE, duration
 
 logger = logging.getLogger(__name__)
@@ -330,7 +331,7 @@ class TurnRunner(Runner):
                 return await self._keep_invalid(claim, context, completion, wrong=checked.wrong, sent=sent, bill=bill)
             reply = checked.text
             if reply != completion.content:
-                _tell_anew(claim, stored, replace(completion, content=reply))
+                await _tell_anew(claim, stored, replace(completion, content=reply))
         given = {"reply": reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
         rounds = stored.rounds_of(callers) if callers else 0
         given["number"] = stored.answers
@@ -376,7 +377,7 @@ class TurnRunner(Runner):
         held = self._held.get(claim.turn_id)
         while True:
             pictures = await pictures_of(asking.request)
-            telling = _Telling(claim, stored)
+            telling = _telling(claim, stored)
             offer = await purse.reserve(asking.request, estimated=asking.estimated)
             span = traces.begin(traces.of(held.span, "")) if held and held.span else None
             answered: tuple[Completion, Bill] | None = None
@@ -404,10 +405,12 @@ class TurnRunner(Runner):
                 await purse.release(offer)
                 raise
             finally:
+                if not answered:
+                    telling.stop()
                 if span:
                     _end_call(span, claim, offer.request, answered, error)
                 await outages.tell(self.database)
-        telling.end()
+        await telling.end()
         tokens.correction.learn(
             offer.request.model, estimated=asking.estimated, reported=completion.usage.prompt_tokens
         )
@@ -598,29 +601,8 @@ def answer_calls(claim: Claim, stored: Snapshot) -> StepContext:
     return step_context.load(claim)
 
 
-class _Telling:
-    """Tells of the pieces of the answer as they come."""
-
-    def __init__(self, claim: Claim, stored: Snapshot) -> None:
-        self._claim = claim
-        self._message = stored.answers
-        self._pieces = {kind: RedactedPieces() for kind in DELTAS}
-        self._offsets = dict.fromkeys(DELTAS, 0)
-
-    def __call__(self, delta: Delta) -> None:
-        self._tell(EventKind.REASONING_DELTA, self._pieces[EventKind.REASONING_DELTA].add(delta.reasoning))
-        self._tell(EventKind.MESSAGE_DELTA, self._pieces[EventKind.MESSAGE_DELTA].add(delta.content))
-
-    def end(self) -> None:
-        """The answer is whole."""
-        for kind, pieces in self._pieces.items():
-            self._tell(kind, pieces.end())
-
-    def _tell(self, kind: EventKind, text: str) -> None:
-        if text:
-            data = {"message": self._message, "offset": self._offsets[kind], "text": text}
-            events.publish(self._claim.turn_id, kind, data, fence=self._claim.fence)
-            self._offsets[kind] += len(text)
+def _telling(claim: Claim, stored: Snapshot) -> Telling:
+    return Telling(partial(events.publish, claim.turn_id, fence=claim.fence), message=stored.answers)
 
 
 def _forget_what_was_told(claim: Claim, stored: Snapshot) -> None:
@@ -628,12 +610,12 @@ def _forget_what_was_told(claim: Claim, stored: Snapshot) -> None:
     events.publish(claim.turn_id, EventKind.MESSAGE_RESET, {"message": stored.answers}, fence=claim.fence)
 
 
-def _tell_anew(claim: Claim, stored: Snapshot, completion: Completion) -> None:
+async def _tell_anew(claim: Claim, stored: Snapshot, completion: Completion) -> None:
     """Tell of an answer whole, in place of its pieces: as it is to be stored."""
     _forget_what_was_told(claim, stored)
-    telling = _Telling(claim, stored)
+    telling = _telling(claim, stored)
     telling(Delta(content=completion.content, reasoning=completion.reasoning))
-    telling.end()
+    await telling.end()
 
 
 def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
