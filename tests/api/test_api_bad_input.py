@@ -9,13 +9,18 @@ import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import pytest
 from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.settings import patched_settings
 
 import conversations.api.urls
+import conversations.openai_api.urls
 import scheduler.api.urls
+from conversations.openai_api.schema import SETTINGS as OPENAI_SETTINGS
+from conversations.openai_api.schema import OpenAISchema
 from conversations.web import gateway
 from nanohost.accounts.models import Scope
 from nanohost.lib import rest
@@ -44,25 +49,57 @@ DEEP = 50_000
 
 
 WRITING = ("post", "put", "patch", "delete")
-# Every route that writes, as the addresses of the API tell: its method and pattern. All of them are tried.
-ROUTES = sorted(
-    f"{method.upper()} /" + re.sub("<[a-z]+:([a-z_]+)>", r"{\1}", str(route.pattern))
-    for route in (*conversations.api.urls.urlpatterns, *scheduler.api.urls.urlpatterns)
-    for method in WRITING
-    if hasattr(route.callback.view_class, method)
-)
-# Those that read a body, and all that take a text of a bounded length: its field, and how long it may be.
+
+
+def writing(patterns: list[Any]) -> list[str]:
+    """Of some addresses, every route that writes: its method and pattern."""
+    return sorted(
+        f"{method.upper()} /" + re.sub("<[a-z]+:([a-z_]+)>", r"{\1}", str(route.pattern))
+        for route in patterns
+        for method in WRITING
+        if hasattr(route.callback.view_class, method)
+    )
+
+
+# Of our API and of OpenAI's. All of them are tried.
+ROUTES = writing([*conversations.api.urls.urlpatterns, *scheduler.api.urls.urlpatterns])
+OPENAI_ROUTES = writing(conversations.openai_api.urls.urlpatterns)
+# Those that read a body.
 WITH_BODY = [route for route in ROUTES if not route.startswith("DELETE ")]
+OPENAI_WITH_BODY = [route for route in OPENAI_ROUTES if not route.startswith("DELETE ") and "/cancel" not in route]
 OF_A_CONVERSATION = "POST /conversations/{conversation_id}"
-BOUNDED = [
-    *((f"{OF_A_CONVERSATION}/{each}", "model", 128) for each in ("chat", "turns", "messages")),
-    *(("POST /conversations", "agent", 64), ("POST /schedules", "agent", 64), ("POST /schedules", "zone", 64)),
-    *(("PATCH /schedules/{schedule_id}", "zone", 64), ("POST /schedules/preview", "zone", 64)),
-    ("POST /approvals/{approval_id}/decide", "reason", 500),
-    ("POST /questions/{question_id}/answer", "answer", 4000),
-    (f"PATCH {OF_A_CONVERSATION.removeprefix('POST ')}", "title", 120),
-    *((f"{method} /schedules{of}", "description", 200) for method, of in (("POST", ""), ("PATCH", "/{schedule_id}"))),
-]
+
+with patched_settings(OPENAI_SETTINGS):
+    OPENAI_DOCUMENT = OpenAISchema.generator_class().get_schema(request=None, public=True)
+DOCUMENT = SchemaGenerator().get_schema(request=None, public=True)
+
+
+def told_of(document: dict[str, Any], base: str) -> dict[str, dict[str, Any]]:
+    """Of each route that writes, as an OpenAPI document tells of it, the fields of its body in JSON."""
+
+    def whole(schema: dict[str, Any]) -> dict[str, Any]:
+        name = schema.get("$ref", "").rpartition("/")[2]
+        return whole(document["components"]["schemas"][name]) if name else schema
+
+    found = {}
+    for path, ways in document["paths"].items():
+        for way in filter(WRITING.__contains__, ways):
+            body = ways[way].get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            fields = {name: whole(field) for name, field in whole(body).get("properties", {}).items()}
+            found[f"{way.upper()} {path.removeprefix(base)}"] = fields
+    return found
+
+
+TOLD, OPENAI_TOLD = told_of(DOCUMENT, "/api/v1"), told_of(OPENAI_DOCUMENT, "/v1")
+
+
+def bounded(told: dict[str, dict[str, Any]]) -> list[tuple[str, str, int]]:
+    """All that take a text of a bounded length: the route, its field, and how long it may be."""
+    each = ((route, field, how) for route, fields in told.items() for field, how in fields.items())
+    return [(route, field, how["maxLength"]) for route, field, how in each if "maxLength" in how]
+
+
+BOUNDED, OPENAI_BOUNDED = bounded(TOLD), bounded(OPENAI_TOLD)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +133,24 @@ def routes(host: Host, api: httpx2.Client) -> dict[str, tuple[str, str]]:
     return found | {"chat": found[f"{OF_A_CONVERSATION}/chat"], "undo": undo}
 
 
+@pytest.fixture(scope="module")
+def openai(host: Host) -> Iterator[httpx2.Client]:
+    """The same key, at OpenAI's API."""
+    key = key_of(host, "of bad input at OpenAI's", Scope.values)
+    with httpx2.Client(base_url=f"{host.address}/v1", headers={"Authorization": f"Bearer {key}"}, timeout=60) as openai:
+        yield openai
+
+
+@pytest.fixture(scope="module")
+def openai_routes(openai: httpx2.Client) -> dict[str, tuple[str, str]]:
+    """As ``routes``."""
+    response = openai.post("/responses", json={"model": "default", "input": "Hello"}).json()
+    conversation = openai.post("/conversations", json={"items": [{"role": "user", "content": "Hello"}]}).json()
+    (item,) = openai.get(f"/conversations/{conversation['id']}/items").json()["data"]
+    rows = {"response_id": response["id"], "conversation_id": conversation["id"], "item_id": item["id"]}
+    return {route: (route.partition(" ")[0], route.partition(" ")[2].format(**rows)) for route in OPENAI_ROUTES}
+
+
 @pytest.fixture
 def nothing_stored(host: Host, routes: dict[str, tuple[str, str]]) -> Iterator[None]:
     """Whatever the test does leaves the tables as they were."""
@@ -106,11 +161,10 @@ def nothing_stored(host: Host, routes: dict[str, tuple[str, str]]) -> Iterator[N
 
 def test_the_routes_are_those_that_the_schema_tells_of():
     """Or one could be added without being tried."""
-    told = SchemaGenerator().get_schema(request=None, public=True)["paths"]
-    writing = {f"{way.upper()} {path.removeprefix('/api/v1')}" for path in told for way in told[path] if way in WRITING}
-    assert set(ROUTES) == writing
-    assert {route for route, _, _ in BOUNDED} <= writing
-    assert len(ROUTES) > 15
+    assert set(ROUTES) == set(TOLD)
+    assert set(OPENAI_ROUTES) == set(OPENAI_TOLD)
+    assert (len(ROUTES) > 15, len(OPENAI_ROUTES) > 8) == (True, True)
+    assert (len(BOUNDED) > 20, len(OPENAI_BOUNDED) > 5) == (True, True)
 
 
 # --- bodies ------------------------------------------------------------------------------------------------------
@@ -154,9 +208,41 @@ def test_a_body_that_is_no_object_of_ours_is_refused(api, routes, route, nothing
 @pytest.mark.parametrize(("route", "field", "longest"), BOUNDED)
 def test_a_text_that_is_too_long_is_refused_by_its_field(api, routes, route, field, longest, nothing_stored):
     method, address = routes[route]
-    body = {"message": "Hello"} if route.startswith(OF_A_CONVERSATION) else {}
+    body = {"message": "Hello"} if "message" in TOLD[route] else {}
     told = problem(api.request(method, address, json=body | {field: "m" * (longest + 1)}), 400, "invalid_request")
     assert field in json.dumps(told["errors"])
+
+
+@pytest.mark.parametrize("route", OPENAI_WITH_BODY)
+def test_a_body_that_is_no_object_of_openai_s_is_refused(openai, openai_routes, route, nothing_stored):
+    method, address = openai_routes[route]
+    for name, body in (NO_JSON | NO_OBJECT).items():
+        answer = openai.request(method, address, content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error"), (
+            name,
+            answer.text,
+        )
+
+
+@pytest.mark.parametrize(("route", "field", "longest"), OPENAI_BOUNDED)
+def test_a_text_that_is_too_long_for_openai_s_api_is_refused_by_its_field(
+    openai, openai_routes, route, field, longest, nothing_stored
+):
+    method, address = openai_routes[route]
+    sensible = {"model": "default", "input": "Hello", "messages": [{"role": "user", "content": "Hello"}]}
+    body = {name: value for name, value in sensible.items() if name in OPENAI_TOLD[route]}
+    answer = openai.request(method, address, json=body | {field: "m" * (longest + 1)})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), answer.text
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_for_openai_s_api_is_refused(openai, openai_routes, chunked, nothing_stored):
+    for route in OPENAI_ROUTES:
+        method, address = openai_routes[route]
+        size = 20 * THREE_MB
+        content = (b" " * 30_000 for _ in range(size // 30_000)) if chunked else b" " * size
+        answer = openai.request(method, address, content=content)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large"), route
 
 
 BAD_CHATS = [
