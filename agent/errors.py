@@ -1,4 +1,4 @@
-"""What can go wrong with a model. Each class carries its stable code, and whether trying again can help."""
+"""Errors of model calls. Each class has its stable code, and says whether a retry can help."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""What can go wrong with schedules."""
+"""Errors of schedules."""
 
 from nanohost.lib.errors import Problem
 

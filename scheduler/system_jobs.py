@@ -1,4 +1,4 @@
-"""The house's own jobs: rows of django-celery-beat, which ops see and toggle in the admin."""
+"""The system jobs: rows of django-celery-beat, which ops see and toggle in the admin."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -134,7 +134,7 @@ def store(requested: Sequence[ToolCall]) -> None:
 
 
 def _note(action: str, call: ToolCall) -> None:
-    """Tell the audit log of a decision or an end, in the transaction that stores it: with the hash of the arguments,
+    """Record a decision or an end in the audit log, in the transaction that stores it: with the hash of the arguments,
     and not what is in them, which may be erased."""
     said = {"turn": str(call.turn_id), "argumentsHash": call.arguments_hash}
     if call.ended:
@@ -232,7 +232,7 @@ _release = Update(
 
 
 def keep(call: ToolCall) -> bool:
-    """Renew the lease of a running call; False if it is no longer ours to run."""
+    """Renew the lease of a running call; False if another worker has it, or it has ended."""
     return bool(_keep(id=call.pk, fence=call.fence, lease=lease_length()))
 
 
@@ -284,7 +284,7 @@ def release(call: ToolCall) -> None:
 
 
 def doubt_queued(turn_ids: Iterable[UUID]) -> None:
-    """Take queued calls for started: after a restore, nobody knows whether they were. Those with side effects then end
+    """Treat queued calls as started: after a restore, nobody knows whether they were. Those with side effects then end
     as UNKNOWN."""
     queued = ToolCall.objects.filter(status=CallStatus.QUEUED, turn_id__in=turn_ids)
     queued.update(status=CallStatus.RUNNING, started_at=Now())

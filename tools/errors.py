@@ -1,4 +1,4 @@
-"""What can go wrong with tools."""
+"""Errors of tools."""
 
 from nanohost.lib.errors import Problem
 

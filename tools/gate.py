@@ -74,7 +74,7 @@ class AgentTools:
 
 
 class Refused(Exception):
-    """A rule said no."""
+    """A rule refused the call."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
@@ -256,8 +256,9 @@ def _withstanding_taint(tool: RegisteredTool, agent_tools: AgentTools) -> Genera
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What would become of a call. ``passed``: the rules it passes, in their order. ``refusal``: the one that says no,
-    or None: it would run, with these ``arguments``, once somebody has approved it if there is a rule of ``consent``."""
+    """What the gate would decide on a call. ``passed``: the rules it passes, in their order. ``refusal``: the one that
+    says no, or None: it would run, with these ``arguments``, once somebody has approved it if there is a rule of
+    ``consent``."""
 
     passed: Sequence[str]
     refusal: Refused | None = None
@@ -298,7 +299,7 @@ def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[st
 
 
 def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:
-    """Every registered tool, with the rule that keeps this agent from it, or None if it may use it now."""
+    """Every registered tool, with the rule that denies it to this agent, or None if it may use it now."""
     decided = {setting.name: setting for setting in _settings()}
 
     def forbidding_rule(tool: RegisteredTool) -> str | None:
@@ -312,7 +313,7 @@ def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]
 
 
 def offered(*, agent_tools: AgentTools) -> list[RegisteredTool]:
-    """The tools that this agent may use now. What nobody has enabled, and that is most, is not even read."""
+    """The tools that this agent may use now. Tools that are not enabled, which are most, are not even read."""
     decided = {setting.name: setting for setting in _enabled()}
 
     def may_be_used(tool: RegisteredTool) -> bool:
@@ -410,7 +411,7 @@ def end_open(turn_ids: Iterable[UUID], *, rule: str, reason: str) -> tuple[list[
 
 
 def doubt_queued(turn_ids: Iterable[UUID]) -> None:
-    """Take the queued calls of turns for started, so that those with side effects end as UNKNOWN."""
+    """Treat the queued calls of turns as started, so that those with side effects end as UNKNOWN."""
     calls.doubt_queued(turn_ids)
 
 
@@ -501,7 +502,7 @@ def _begin_span(call: ToolCall, context_of: Callable[[ToolCall], str]) -> None:
 
 
 def _end_span(call: ToolCall, outcome: Outcome | None) -> None:
-    """``outcome`` None: it goes back, or somebody else has ended it."""
+    """``outcome`` None: it was released, or somebody else has ended it."""
     assert call.span
     status = str(outcome.status) if outcome else "INTERRUPTED"
     traces.end(
@@ -521,7 +522,7 @@ def _end_span(call: ToolCall, outcome: Outcome | None) -> None:
 
 
 def _stored(what: str, store: Callable[[], T], *, seconds: float | None = None) -> T:
-    """Store something; a database that is away loses nothing of what is known as long as the turn may go on."""
+    """Store something, and try again while the database is away, for as long as the turn has time."""
     patience = settings.TURN_TIMEOUT_SECONDS if seconds is None else seconds
     return store_again(Tries(what, seconds=patience), store, stopping=_stopping)
 
@@ -616,6 +617,6 @@ def stop_tools() -> None:
 
 
 def close_tools() -> None:
-    """End what tools run in; whoever starts again has it new."""
+    """End the processes that tools run in; a new start makes new ones."""
     for kind in KINDS:
         kind.close()

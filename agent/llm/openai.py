@@ -1,4 +1,4 @@
-"""Whoever speaks OpenAI's Chat Completions API: most providers, servers of one's own, and Azure by its own addresses.
+"""Providers that speak OpenAI's Chat Completions API: most of them, servers of one's own, and Azure by its own URLs.
 
 The package says what a request looks like (address, headers, credentials) and what an error means. It is asked for the
 first once, since nothing but the body differs from call to call, and for the second when there is one: what it does for

@@ -1,4 +1,5 @@
-"""A model that does as it is told: the embedded default, and the tests' model. Deterministic, offline, without a key.
+"""The scripted model, which does what a message tells it to: the embedded default, and the tests' model. Deterministic,
+offline, without a key.
 
 It answers the newest user message. A message that is a JSON object with a ``script`` is followed step by step, one
 step a call; the step is found by counting what the model has answered since, so the client keeps no state and goes on

@@ -1,4 +1,4 @@
-"""What people are told of a budget, once a period: that most of it is used, and that it refuses."""
+"""Notices about a budget, once a period: that most of it is used, and that it refuses."""
 
 from typing import Any
 

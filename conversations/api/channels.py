@@ -1,4 +1,5 @@
-"""The door of channels: ``POST /channels/<name>/webhook``, signed by the platform; with GET some make sure of it."""
+"""The endpoint of channels: ``POST /channels/<name>/webhook``, signed by the platform; with GET some make sure of
+it."""
 
 from http import HTTPStatus
 

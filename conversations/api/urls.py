@@ -1,4 +1,4 @@
-"""Addresses of the API; those of agents tell the apps below which agents there are."""
+"""The routes of the API."""
 
 from django.urls import path
 

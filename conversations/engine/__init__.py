@@ -1,1 +1,1 @@
-"""Running turns: what is taken in, who holds it, what it steps through, and who ends it."""
+"""The engine: it takes messages in, runs their turns, and ends them."""

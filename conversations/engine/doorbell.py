@@ -34,7 +34,7 @@ class Place(Protocol):
 
 
 class Here(Protocol):
-    """This process, as it works on rows of a kind."""
+    """What this process can do with rows of a kind itself."""
 
     def hear(self, row_id: UUID) -> bool:
         """Begin to work on a row, in a thread that is at the database; False if there is no room."""
@@ -90,7 +90,7 @@ class Broker:
         self._trying = threading.Lock()
 
     def notify(self, kind: Kind, row_id: UUID) -> bool:
-        """Publish; False if the broker did not take it, or was left alone."""
+        """Publish; False if the broker did not accept it, or was not tried."""
         failed_at = self.failed_at  # read once: whoever tries at this moment may find that it is back
         if failed_at is None:
             return self._publish(kind, row_id)

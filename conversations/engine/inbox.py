@@ -1,4 +1,4 @@
-"""Taking messages in: stored, with the turn that will answer them, before anybody is told so."""
+"""The inbox: a message is stored with the turn that will answer it, before the client is told that it was accepted."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Blocking calls to the outside from an event loop: each in a thread of its own, which nobody has to wait for."""
+"""Blocking calls from an event loop: each runs in a thread of its own, which nobody has to wait for."""
 
 import asyncio
 import contextvars

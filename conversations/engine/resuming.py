@@ -1,4 +1,4 @@
-"""A turn that has waited for people goes on: with what is left to wait for, and all of a turn's time before it."""
+"""Resuming a turn that has waited for people: with what is left to wait for, and a full time limit."""
 
 from uuid import UUID
 

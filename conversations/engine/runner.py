@@ -1,4 +1,4 @@
-"""What works on the rows of one kind in a worker process: the base of all runners."""
+"""The base class of runners: a runner works on the rows of one kind of work in a worker process."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -23,11 +23,11 @@ class Runner:
 
     @property
     def held(self) -> Collection[UUID]:
-        """What a sweep of this process leaves to others, though its lease may have run out."""
+        """Rows that this process's sweep skips, though their lease may have run out."""
         return ()
 
     def warm(self) -> None:
-        """Before the first row: what takes long and must not be done on the loop."""
+        """Do before the first row what takes long and must not run on the event loop."""
 
     def describe(self) -> dict[str, Any]:
         """What the process's :class:`conversations.models.Worker` says of it."""
@@ -38,7 +38,7 @@ class Runner:
         loop.call_soon_threadsafe(self._create, loop, row_id, then)
 
     def begin_here(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
-        """The same in a thread that is at the database: what is to be done there first is done at once."""
+        """The same, called in a database thread: the first database work is done at once."""
         self.begin(row_id, loop=loop, then=then)
 
     def begin_claimed(self, claimed: Any, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
@@ -54,19 +54,19 @@ class Runner:
         raise NotImplementedError
 
     async def watch(self) -> None:
-        """Every second: stop what is to be stopped."""
+        """Called every second: stop work that was cancelled or is out of time."""
 
     async def renew(self, database: DatabaseThreads) -> None:
-        """At every heartbeat: renew the leases of what is held."""
+        """Called at every heartbeat: renew the leases of what is held."""
 
     def before_sweep(self) -> None:
         """In a database thread, before the sweep looks for what is due: make due what becomes so by the clock alone."""
 
     def wind_down(self) -> None:
-        """The process begins nothing more: tell what runs."""
+        """The process starts no more work: tell what runs to stop."""
 
     async def stop(self) -> None:
         """Release what is held, and wait until that is stored."""
 
     def close(self) -> None:
-        """The process has stopped: end what is left."""
+        """The process has stopped: clean up."""

@@ -1,4 +1,4 @@
-"""What is stored of a turn and its conversation, as its next step is decided on."""
+"""A snapshot of a turn and its conversation, as stored, on which its next step is decided."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

@@ -1,4 +1,4 @@
-"""What a step of a turn is decided on: all that is stored for it, read at once."""
+"""The step context: all that a step of a turn is decided on, read at once."""
 
 import logging
 from collections.abc import Callable

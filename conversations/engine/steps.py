@@ -1,4 +1,4 @@
-"""Storing a turn's steps: every write of whoever holds it.
+"""Storing a turn's steps: every write of its holder.
 
 A transaction that appends to the transcript takes its numbers from the conversation first, since locks are taken in the
 order conversation, turn, call; the fence decides all the same, for it is rolled back whole.
@@ -222,7 +222,7 @@ def store_calls(
 
 
 def _patience() -> timedelta:
-    """How long a caller is waited for."""
+    """How long to wait for a caller."""
     return timedelta(seconds=settings.CALLER_WAIT_SECONDS)
 
 
@@ -404,8 +404,8 @@ class Failed:
 def wait_for_retry(
     claim: Claim, *, seconds: float, failed: Failed = Failed(), sent: dict[str, Any] | None = None
 ) -> None:
-    """Let go of the turn for a while; it stays active, so that nothing of its conversation overtakes it. ``sent``: as
-    in :func:`fail`."""
+    """Release the turn for a while; it stays active, so that no later turn of its conversation overtakes it. ``sent``:
+    as in :func:`fail`."""
     why: dict[str, Any] = {"retries": failed.times, "code": failed.code, "detail": redact_head(failed.detail, 200)}
     with _writing(claim, _waits_for_retry, wait=timedelta(seconds=seconds), sent=sent, **why):
         pass
@@ -419,13 +419,13 @@ def fall_back(claim: Claim, *, model: str, reason: str, sent: dict[str, Any] | N
 
 
 def reschedule(claim: Claim, *, seconds: float) -> None:
-    """Let go of the turn for a while, before anything was done for it."""
+    """Release the turn for a while, before anything was done for it."""
     with _writing(claim, _is_rescheduled, wait=timedelta(seconds=seconds)):
         pass
 
 
 def release(claim: Claim) -> None:
-    """Let go of the turn at a shutdown: whoever comes next takes it, at no cost in attempts."""
+    """Release the turn at a shutdown: the next worker claims it, at no cost in attempts."""
     with _writing(claim, _is_released):
         doorbell.notify(TURNS, claim.turn_id)
 
@@ -492,7 +492,7 @@ def _end(claim: Claim, *, status: TurnStatus, **fields: object) -> None:
 
 
 def _whose(claim: Claim) -> dict[str, Any]:
-    """Where what a turn says belongs."""
+    """The conversation and the turn that messages belong to."""
     return {
         "key": claim.key,
         "owner_id": claim.owner_id,

@@ -33,13 +33,13 @@ def find(kind: Kind, *, wanted: int = MAX_FOUND, held: Collection[UUID] = ()) ->
 
 
 def overlooked() -> Mapping[Kind, Sequence[UUID]]:
-    """What nobody came for within ``OVERLOOKED_AFTER``, ``MAX_FOUND`` of each kind at most."""
+    """Due rows that no worker has taken within ``OVERLOOKED_AFTER``, at most ``MAX_FOUND`` of each kind."""
     seconds = OVERLOOKED_AFTER.total_seconds()
     return {kind: kind.rows.overlooked(seconds=seconds, limit=MAX_FOUND) for kind in KINDS}
 
 
 def notify_again() -> int:
-    """Notify workers of what was overlooked; returns of how much."""
+    """Notify workers of overlooked rows; returns of how many."""
     with transaction.atomic():
         found = overlooked()
         for kind, ids in found.items():

@@ -1,4 +1,4 @@
-"""Taking away what somebody else holds: cancelling, failing and requeueing turns, deleting conversations."""
+"""Turn control: cancelling, failing and requeueing turns that another process may hold, and deleting conversations."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -97,7 +97,7 @@ class _Held:
     span: traces.Span | None = None
 
     def end(self, why: Ending) -> None:
-        """Stop the turn's task, which also closes its model's socket; why tells it what to store."""
+        """Stop the turn's task, which also closes its model's socket; ``why`` says what to store."""
         if not self.ending:
             self.ending = why
             self.task.cancel()
@@ -144,7 +144,7 @@ class TurnRunner(Runner):
         end_overdue_calls()
 
     def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
-        """It is claimed before the loop hears of it: that is one hand-over less."""
+        """Claim it before the event loop is involved, which saves one hand-over."""
         claiming = self.database.submit(partial(self.begin_here, row_id, loop=loop, then=then))
         self._claiming.add(claiming)
 
@@ -285,7 +285,7 @@ class TurnRunner(Runner):
             context = await self._step(claim, context)
 
     async def _step(self, claim: Claim, context: StepContext) -> StepContext | None:
-        """One step, stored; what the next one is decided on, or None when the turn waits or has ended."""
+        """Take one step and store it; returns the context of the next one, or None when the turn waits or has ended."""
         if claim.seconds_left() <= 0:
             await self.database(steps.fail, claim, code="turn_timeout")
             return None
@@ -331,7 +331,7 @@ class TurnRunner(Runner):
                 return await self._keep_invalid(claim, context, completion, wrong=checked.wrong, sent=sent, bill=bill)
             reply = checked.text
             if reply != completion.content:
-                await _tell_anew(claim, stored, replace(completion, content=reply))
+                await _publish_whole(claim, stored, replace(completion, content=reply))
         given = {"reply": reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
         rounds = stored.rounds_of(callers) if callers else 0
         given["number"] = stored.answers
@@ -345,7 +345,7 @@ class TurnRunner(Runner):
         it again, once."""
         earlier = context.snapshot.invalid_answers
         await self._paid(steps.keep_invalid, claim, completion, earlier=earlier, wrong=wrong, sent=sent, bill=bill)
-        _forget_what_was_told(claim, context.snapshot)
+        _void_what_was_published(claim, context.snapshot)
         return await self.database(step_context.load, claim)
 
     async def _paid(self, store: Callable[..., T], claim: Claim, completion: Completion, **given: Any) -> T:
@@ -359,7 +359,7 @@ class TurnRunner(Runner):
     async def _stored(
         self, store: Callable[Concatenate[Claim, P], T], claim: Claim, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Store what became of a turn, though the database may be away: an answer was paid for."""
+        """Store the outcome of a step, also while the database is away: an answer was paid for."""
         return await self.database.store(self._tries("what became of a turn", claim), store, claim, *args, **kwargs)
 
     def _tries(self, what: str, claim: Claim) -> Tries:
@@ -435,7 +435,7 @@ class TurnRunner(Runner):
         reason = f"{context.model} has failed: {error.code} ({error.detail})"
         logger.info("%s is asked in its place", following)
         await self._stored(steps.fall_back, claim, model=following, reason=reason, sent=sent)
-        _forget_what_was_told(claim, stored)
+        _void_what_was_published(claim, stored)
         return await self.database(step_context.load, claim)
 
     async def _give_up_or_wait(self, claim: Claim, stored: Snapshot, error: LlmError, *, sent: dict[str, Any]) -> None:
@@ -493,7 +493,7 @@ class TurnRunner(Runner):
             logger.warning("a turn's workers could not be notified (%s); a sweep finds it", type(error).__name__)
 
     async def _store_ending(self, held: _Held) -> None:
-        """A task that was stopped stores what it was stopped for."""
+        """Store why a task was stopped."""
         claim = held.claim
         try:
             if held.ending == "cancelled":
@@ -547,7 +547,8 @@ class TurnRunner(Runner):
 
 
 def claim_and_load(turn_id: UUID, *, worker: str) -> Taken | None:
-    """Claim a turn, and look at it while we are at the database; if it has waited for its calls, they are answered."""
+    """Claim a turn and load its step context in one visit to the database; if it has waited for its calls, store their
+    results."""
     claim = lease.claim(turn_id, worker=worker)
     if claim is None:
         return None
@@ -605,14 +606,14 @@ def _telling(claim: Claim, stored: Snapshot) -> Telling:
     return Telling(partial(events.publish, claim.turn_id, fence=claim.fence), message=stored.answers)
 
 
-def _forget_what_was_told(claim: Claim, stored: Snapshot) -> None:
-    """Of what the model has said just now, nothing counts."""
+def _void_what_was_published(claim: Claim, stored: Snapshot) -> None:
+    """The pieces of the answer that were published are void."""
     events.publish(claim.turn_id, EventKind.MESSAGE_RESET, {"message": stored.answers}, fence=claim.fence)
 
 
-async def _tell_anew(claim: Claim, stored: Snapshot, completion: Completion) -> None:
-    """Tell of an answer whole, in place of its pieces: as it is to be stored."""
-    _forget_what_was_told(claim, stored)
+async def _publish_whole(claim: Claim, stored: Snapshot, completion: Completion) -> None:
+    """Publish the whole answer, as it is to be stored, in place of its pieces."""
+    _void_what_was_published(claim, stored)
     telling = _telling(claim, stored)
     telling(Delta(content=completion.content, reasoning=completion.reasoning))
     await telling.end()
@@ -669,7 +670,7 @@ async def _is_fit(thoughts: tuple[dict[str, Any], ...]) -> bool:
 
 
 def _is_worth_another(claim: Claim, stored: Snapshot, error: LlmError) -> bool:
-    """Whether another model is to be asked in the place of one that has failed."""
+    """Whether to ask another model in place of one that has failed."""
     if claim.seconds_left() <= TIMERS_ARE_EARLY:
         return False
     return is_worth_another(error, retries=stored.retries, retrying_for=stored.retrying_for)

@@ -1,4 +1,4 @@
-"""What wakes an agent in a group: a mention or an answer always, and what the channel's settings say besides."""
+"""When an agent answers in a group: to a mention or a reply always, and else as the channel's settings say."""
 
 from typing import Any
 

@@ -184,14 +184,15 @@ class Runtime:
             doorbell.answer_here(kind, lane)
 
     def wind_down(self) -> None:
-        """Begin nothing more, and tell the tools that run."""
+        """Start no more work, and tell running tools to stop."""
         doorbell.answer_no_more()
         self._stopping.set()
         for runner in self._runners:
             runner.wind_down()
 
     def stop(self, *, timeout: float = 6.0) -> None:
-        """Hand the turns back, say goodbye, end the loop; a database that hangs is not waited for longer."""
+        """Release the turns, mark the worker's row as ended, and end the loop; do not wait for a database that
+        hangs."""
         self.wind_down()
         if self._life and not self._life.done():
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -205,7 +206,7 @@ class Runtime:
         return self._lanes[kind].take(row_id, wait=wait)
 
     def free(self, kind: Kind) -> int:
-        """How many more rows of a kind could be taken now."""
+        """How many more rows of a kind this process could take now."""
         return self._lanes[kind].room.free
 
     def held(self, kind: Kind) -> Collection[UUID]:
@@ -254,7 +255,7 @@ class Runtime:
         await self._database(self._say_goodbye)
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:
-        """Now, and again after ``seconds``; a failure is logged, and does not end it."""
+        """Call it now and every ``seconds``; failures are logged and do not end the series."""
         away = False
         while True:
             try:
@@ -273,7 +274,7 @@ class Runtime:
             await runner.watch()
 
     async def _sweep(self) -> None:
-        """Take what is due and nobody was notified of, as far as there is room."""
+        """Take what is due and nobody was notified of, as far as there are places."""
         for kind, lane in self._lanes.items():
             await self._database(lane.runner.before_sweep)
             if room := lane.room.free:

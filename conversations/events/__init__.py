@@ -1,4 +1,4 @@
-"""Events: what happens in a turn, told to those who follow it while it happens. The rows are the truth.
+"""Events: what happens in a turn, published to its subscribers while it happens. The rows are the truth.
 
 Workers, toolboxes and web nodes publish; a web node's :class:`~conversations.events.hub.Hub` follows, for all who wait
 there. A transport carries the events: within the process, or over Redis. It may drop some: whoever waits looks at the
@@ -79,7 +79,7 @@ def place_of(event_id: str) -> tuple[int, int]:
 
 
 class Subscriber(Protocol):
-    """Who is told: called on the event loop that it was attached on."""
+    """A subscriber to events, called on the event loop that it was attached on."""
 
     def on_event(self, turn_id: UUID, event: Event) -> None:
         """Something happened in a turn that was subscribed to."""
@@ -95,18 +95,18 @@ class Transport(Protocol):
     """Carries events between processes, or within one."""
 
     def publish(self, turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None) -> None:
-        """Tell of an event, from any thread. One with a fence below the latest that the turn was told of is dropped:
+        """Publish an event, from any thread. One with a fence below the latest that the turn was told of is dropped:
         it comes from a worker that has lost the turn. The first piece of a message that another fence had begun is
         preceded by its reset."""
 
     def publish_end(self, turn_id: UUID, success: Success | None) -> None:
-        """Tell that a turn has ended, from any thread, and how it succeeded, if that is known."""
+        """Publish that a turn has ended, from any thread, and how it succeeded, if that is known."""
 
     def flush(self, *, timeout: float) -> None:
-        """Return once what was published is on its way, or after so many seconds."""
+        """Return once what was published was sent, or after so many seconds."""
 
     async def attach(self, subscriber: Subscriber) -> None:
-        """Begin to tell a subscriber, on the running event loop."""
+        """Attach a subscriber, on the running event loop."""
 
     async def subscribe(self, turn_id: UUID) -> Sequence[Event]:
         """Tell the subscriber of this turn's events from now on; returns those that are kept. Raises OSError."""
@@ -115,7 +115,7 @@ class Transport(Protocol):
         """No longer."""
 
     async def detach(self) -> None:
-        """Tell the subscriber nothing more."""
+        """Detach the subscriber."""
 
     def is_deaf(self) -> bool:
         """Whether the subscriber, if there is one, is told nothing although things may happen. From any thread."""
@@ -129,17 +129,17 @@ def transport() -> Transport:
 
 
 def publish(turn_id: UUID, kind: EventKind, data: dict[str, Any] | None = None, *, fence: int | None = None) -> None:
-    """Tell of an event at once; ``fence`` is the publisher's hold on the turn, if it has one."""
+    """Publish an event at once; ``fence`` is the publisher's hold on the turn, if it has one."""
     transport().publish(turn_id, kind, data or {}, fence=fence)
 
 
 def publish_after_commit(turn_id: UUID, kind: EventKind, data: dict[str, Any], *, fence: int | None = None) -> None:
-    """Tell of an event once the current transaction has committed."""
+    """Publish an event once the current transaction has committed."""
     transaction.on_commit(partial(publish, turn_id, kind, data, fence=fence))
 
 
 def publish_end_after_commit(turn_id: UUID, success: Success | None = None) -> None:
-    """Tell that a turn has ended, or that it waits for its caller, once the current transaction has committed."""
+    """Publish that a turn has ended, or waits for its caller, once the current transaction has committed."""
     transaction.on_commit(lambda: transport().publish_end(turn_id, success))
 
 
@@ -153,7 +153,7 @@ def tool_output(call: ToolCall, offset: int, text: str) -> dict[str, Any]:
 
 
 def tool_events(call: ToolCall) -> list[tuple[EventKind, dict[str, Any]]]:
-    """What has happened to a call, as events."""
+    """The events of a call so far."""
     named = _named(call)
     asked = {"arguments": call.arguments}
     events: list[tuple[EventKind, dict[str, Any]]] = []
@@ -176,13 +176,13 @@ def _said_by(call: ToolCall) -> dict[str, str] | None:
 
 
 def approval_requested(approval: Approval, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
-    """That a call waits for consent, as an event."""
+    """A call that waits for approval, as an event."""
     more = {"rule": approval.rule, "arguments": approval.arguments, "expiresAt": approval.expires_at.isoformat()}
     return EventKind.APPROVAL_REQUESTED, _of_approval(approval, call) | more
 
 
 def approval_decided(approval: Approval, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
-    """What was decided on it, as an event."""
+    """A decision on an approval, as an event."""
     return EventKind.APPROVAL_DECIDED, _of_approval(approval, call) | {
         "state": str(approval.state),
         "reason": approval.reason,
@@ -194,7 +194,7 @@ def _of_approval(approval: Approval, call: ToolCall) -> dict[str, Any]:
 
 
 def question_asked(question: Question, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
-    """That somebody is asked something, as an event."""
+    """A question that was asked, as an event."""
     return EventKind.QUESTION_ASKED, _of_question(question, call) | {
         "text": question.text,
         "options": question.options,
@@ -204,7 +204,7 @@ def question_asked(question: Question, call: ToolCall) -> tuple[EventKind, dict[
 
 
 def question_answered(question: Question, call: ToolCall) -> tuple[EventKind, dict[str, Any]]:
-    """What has become of the question, as an event."""
+    """The outcome of a question, as an event."""
     return EventKind.QUESTION_ANSWERED, _of_question(question, call) | {
         "state": str(question.state),
         "answer": question.answer,

@@ -1,4 +1,4 @@
-"""All that a web process waits for: the turns whose end, or whose events, somebody there wants to hear of.
+"""The hub: all subscriptions of a web process to the ends and events of turns.
 
 Lives on one event loop. Events come from the transport; since it may drop some, the rows of all turns that are waited
 for are looked at every two seconds, and at once when events may have been missed.
@@ -19,7 +19,7 @@ LOOK_SECONDS = 2.0
 
 
 class Subscription:
-    """A turn that somebody waits for, and its events as far as somebody reads them: shared by all its readers."""
+    """A subscription to a turn and its events, shared by all its readers."""
 
     def __init__(self) -> None:
         # Whether there is a row of it to be looked at.
@@ -62,7 +62,7 @@ class Subscription:
         self.ended, self.success = False, None
 
     def wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all who wait, to look again."""
         wakers, self._wakers = self._wakers, set()
         for waker in wakers:
             _settle(waker, True)
@@ -99,14 +99,14 @@ class Hub:
         self._unsubscribing: dict[UUID, asyncio.Task[None]] = {}
 
     async def attach(self) -> None:
-        """Begin to hear of turns; later calls change nothing."""
+        """Attach to the transport; later calls change nothing."""
         if self._attached is None:
             self._attached = asyncio.create_task(transport().attach(self))
         if not self._attached.done():
             await self._attached
 
     async def detach(self) -> None:
-        """Hear nothing more."""
+        """Detach from the transport."""
         if self._attached:
             await transport().detach()
 
@@ -137,7 +137,7 @@ class Hub:
                 del self._unsubscribing[turn_id]
 
     async def load(self, turn_id: UUID, subscription: Subscription) -> None:
-        """Have the turn's events, those that are kept and those to come."""
+        """Subscribe to the turn's events, and load those that are kept."""
         if subscription.loading is None:
             unsubscribing = self._unsubscribing.get(turn_id)  # of those who were subscribed before
             subscription.loading = asyncio.create_task(self._load(turn_id, subscription, after=unsubscribing))
@@ -148,7 +148,7 @@ class Hub:
         self._look_now.set()
 
     def wake_all(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all who wait, to look again."""
         for subscription in list(self._subscriptions.values()):
             subscription.wake()
 

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready: for load balancers and people."""
+"""Health: liveness and readiness, for load balancers and people."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Pages of other people's apps, in the console's looks: users and groups, the house's jobs, failed sign-ins."""
+"""Pages of other people's apps, in the console's looks: users and groups, system jobs, failed sign-ins."""
 
 from collections.abc import Iterable
 from datetime import timedelta

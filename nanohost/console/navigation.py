@@ -1,4 +1,4 @@
-"""The doors of the console: ten at the side, in the order of people's work, and the pages behind each."""
+"""The navigation of the console: ten entries at the side, in the order of people's work, and the pages of each."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ STORE_AT_A_STOP = 5.0
 
 
 class TookTooLong(Exception):
-    """The time is up for what ran on the database."""
+    """The time limit of statements has passed."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ class Tries:
         self._told = False
 
     def wait_after(self, error: OperationalError) -> float:
-        """Seconds to wait before the next try; raises the error if there is to be none."""
+        """Seconds to wait before the next try; raises the error if there is no further try."""
         wait = next(self._waits, STORE_AGAIN[-1])
         if time.monotonic() + wait > self._until:
             raise error
@@ -81,12 +81,12 @@ class Tries:
         return wait
 
     def hurry(self) -> None:
-        """The process stops: there are few tries left."""
+        """The process stops: only few tries are left."""
         self._until = min(self._until, time.monotonic() + STORE_AT_A_STOP)
 
 
 def store_again(tries: Tries, store: Callable[[], T], *, stopping: threading.Event) -> T:
-    """Store something in this thread, each time on a connection that lives; not within a transaction."""
+    """Store something in this thread, trying again on a working connection; not within a transaction."""
     hurried = False
     while True:
         if stopping.is_set() and not hurried:

@@ -1,4 +1,4 @@
-"""A lease: one worker at a time holds a row, for so long, and only who holds it writes.
+"""A lease: one worker at a time holds a row, for a limited time, and only its holder writes.
 
 Every kind of work is a row with a lease. A claim raises the row's ``fence`` and sets ``lease_until``; each write passes
 the fence, or changes nothing; a renewal moves ``lease_until`` on. What is due is found by a sweep, also if nobody was
@@ -67,7 +67,7 @@ class LeaseQuerySet(models.QuerySet[LeasedT]):
         self.open().update(notified_at=None)
 
     def overlooked(self, *, seconds: float, limit: int) -> list[UUID]:
-        """Claimable rows that nobody came for within so long: there is no worker for them, or all of them are full."""
+        """Claimable rows that no worker has taken within so long: there is none for them, or all are full."""
         then = from_now(-seconds)
         waits = ~Q(status=self.model.LEASED) | Q(lease_until__lt=then)
         rows = self.claimable().filter(waits, Q(notified_at__lt=then) | Q(notified_at=None, created_at__lt=then))
@@ -95,7 +95,7 @@ class Leased(models.Model):
 
     @classmethod
     def expired(cls) -> Q:
-        """Whether whoever holds a row has not renewed its lease in time."""
+        """Whether the holder of a row has not renewed its lease in time."""
         return Q(status=cls.LEASED, lease_until__lt=Now())
 
     @classmethod
@@ -114,7 +114,7 @@ RELEASED: dict[str, Any] = {"lease_until": None, "notified_at": None}
 
 
 def rescheduled(wait: "float | Combinable") -> dict[str, Any]:
-    """What letting go of a row for a while changes, beside its status. ``wait``: seconds, or an expression for a
+    """What rescheduling a row changes, beside its status. ``wait``: seconds, or an expression for a
     duration."""
     return {"lease_until": None, "run_after": from_now(wait), "notified_at": from_now(wait)}
 

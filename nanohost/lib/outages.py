@@ -64,7 +64,7 @@ def refused_lately() -> bool:
 
 
 class SortedErrors(DatabaseErrorWrapper):
-    """Django's translation of a driver's errors into its own, with the one question put differently."""
+    """Django's translation of a driver's errors into its own, except that one question is decided by state."""
 
     def __init__(self, wrapper: Any) -> None:
         super().__init__(wrapper)

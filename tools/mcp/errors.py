@@ -1,4 +1,4 @@
-"""What can go wrong with MCP servers."""
+"""Errors of MCP servers."""
 
 
 class NotStarted(Exception):
