@@ -1,12 +1,13 @@
 """Standard terms, so that whoever searches finds: words that were replaced do not come back, in code or in texts."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.sources import ROOT, tracked_files
+from tests.support.sources import ROOT, product_modules, tracked_files
 
 pytestmark = pytest.mark.shapeless(reason="it reads the source")
 
@@ -88,3 +89,34 @@ def test_a_word_that_was_replaced_is_seen(text, word):
 @pytest.mark.parametrize("text", ["Bring a string.", "the most characters", "put it off the list", "a suspected leak"])
 def test_words_that_only_look_like_it_are_left_alone(text):
     assert [*replaced_words_in(text)] == []
+
+
+# A heartbeat is a worker's; what an agent does by itself is a check-in, but for nanobot's file and the settings.
+HEARTBEATS = {
+    *("HEARTBEAT_SECONDS", "heartbeat_at"),  # of a worker
+    *("HEARTBEAT", "HEARTBEAT_OK", "document_heartbeat"),  # the file, and what is answered where it has nothing to do
+    *("HEARTBEAT_MINUTES", "HEARTBEAT_TOKENS_A_DAY"),
+}
+
+
+def names_in(source: str) -> Iterator[str]:
+    """The names that a source gives to functions, classes, arguments and values."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
+def heartbeats_in(source: str) -> set[str]:
+    return {name for name in names_in(source) if "heartbeat" in name.lower()}
+
+
+def test_a_heartbeat_is_a_workers():
+    sources = [path.read_text() for module, path in product_modules() if ".migrations." not in module]
+    assert set().union(*map(heartbeats_in, sources)) == HEARTBEATS
+
+
+def test_an_agents_heartbeat_is_seen():
+    assert heartbeats_in("def start_heartbeat(agent): beat = 1") == {"start_heartbeat"}
