@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.faults import releases
-from tests.faults.client import Rows, judge
+from tests.faults.client import RowsSeen, judge
 from tests.faults.cluster import Cluster
 from tests.faults.servers import need_servers
 from tests.faults.trials import SEED, Trial
@@ -121,5 +121,5 @@ def _pending(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def _ended_by(cluster: Cluster, pids: set[int]) -> int:
-    rows = Rows(cluster).turns.values()
+    rows = RowsSeen(cluster).turns.values()
     return sum(bool(row["ended_at"]) and int(row["worker"].split(":")[1]) in pids for row in rows if row["worker"])
