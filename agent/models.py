@@ -15,10 +15,11 @@ from agent.llm.providers import PROVIDERS
 from nanohost.accounts import audit
 from nanohost.lib.clock import Now
 from tools.consent import validate_modes
+from tools.custom import catalogue
 from tools.gate import AgentTools
 from tools.registry import ORIGIN
 from tools.taint import Policy
-from tools.workspace.store import set_aside
+from tools.workspace.store import name_of, set_aside
 
 DEFAULT_AGENT = "default"
 
@@ -319,6 +320,7 @@ class Agent(models.Model):
             tainted_by=tainted_by,
             destinations=destinations,
             documents=frozenset(f"{name}.md" for name in self.written_documents if is_its_owner),
+            workspace="" if owner_id is None else name_of(agent=self.name, owner_id=owner_id),
         )
 
     def own_model(self) -> str:
@@ -388,6 +390,7 @@ class Agent(models.Model):
             kept = {"retention": self.retention, "deleted_at": Now()}
             DeletedAgent.objects.update_or_create(name=self.name, defaults=kept)
             self.delete()
+            catalogue.forget(self.name)
             transaction.on_commit(partial(set_aside, self.name))
 
 

@@ -156,6 +156,9 @@ MAX_FILE_BODY_BYTES = MAX_BODY_BYTES + WORKSPACE_FILE_MAX_BYTES * 4 // 3
 WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
 WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
 
+# Whether Python files in the folder tools/ of a workspace may become tools, once somebody has seen them.
+CUSTOM_TOOLS = env.boolean("CUSTOM_TOOLS", False)
+
 # The folder of this host's skills.
 NANOHOST_SKILLS = env.string("NANOHOST_SKILLS")
 

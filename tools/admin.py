@@ -23,6 +23,7 @@ from nanohost.lib.admin import TOGGLE, GrowingAdmin, KnownValues, ModelAdmin, ex
 from nanohost.lib.moments import when
 from tools import gate, registry
 from tools.changes import FIELDS, changing
+from tools.custom import admin as custom_admin  # noqa: F401 -- which registers a page
 from tools.errors import UnknownTool
 from tools.gate import AgentTools
 from tools.mcp import admin as mcp_admin  # noqa: F401 -- which registers pages as well
@@ -141,7 +142,11 @@ class ToolSettingAdmin(ModelAdmin):
     def state(self, setting: ToolSetting) -> str:
         """Whether the gate lets it run for an agent that may use every tool."""
         try:
-            gate.admit(setting.name, agent_tools=AgentTools(names=None), decided={setting.name: setting})
+            gate.admit(
+                setting.name,
+                agent_tools=AgentTools(names=None, workspace=gate.ANY_WORKSPACE),
+                decided={setting.name: setting},
+            )
         except gate.Refused as refusal:
             return f"No, {refusal.rule}: {refusal}"
         return "Yes, for every agent that may use it"
@@ -320,7 +325,7 @@ class RuleFilter(KnownValues):
     def values(self) -> Sequence[str]:
         return (
             *("not_registered", "not_in_ceiling"),
-            *(f"requires:{needed}" for needed in KNOWN),
+            *(f"requires:{needed}" for needed in (*KNOWN, "bubblewrap", "sandbox")),
             *("not_enabled", "withheld", "not_for_agent"),
             *(f"permission_ceiling:{permission}" for permission in Permission),
             *(f"permission:{permission}" for permission in Permission),
@@ -338,6 +343,7 @@ class RuleFilter(KnownValues):
                 "disk",
                 "unavailable",
                 "mcp_changed",
+                "custom_changed",
             ),
             *("cancelled", "deleted", "turn_time", "turn_ended"),
         )

@@ -24,6 +24,9 @@ class ToolsConfig(AppConfig):
         from tools.mcp import catalogue  # of models, which are there by now
 
         registry.add_source(catalogue.find)
+        from tools.custom import catalogue as custom
+
+        registry.add_source(custom.find)
         # A tool without a schema would break the first turn it is offered in; here it breaks the start. And once the
         # schema is made, the registry lets go of the function.
         for tool in registry.registered():

@@ -44,6 +44,9 @@ from tools.workspace import documents
 
 T = TypeVar("T")
 
+# For people who look at all tools: no agent works there.
+ANY_WORKSPACE = "*"
+
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("TOOL_AUDIT")
 
@@ -59,7 +62,7 @@ class AgentTools:
     text has entered the conversation that asks; empty: none has. ``taint``: what the agent says of calls with effects
     or egress once some has. ``destinations``: where it may write from the conversation that asks, by name; asked only
     for a tool that writes somewhere. ``documents``: those of its own, by their paths in a workspace, that it may change
-    for the owner of that conversation.
+    for the owner of that conversation. ``workspace``: the one that it works in there, whose own tools it may use.
     """
 
     names: frozenset[str] | None
@@ -68,9 +71,14 @@ class AgentTools:
     tainted_by: str = ""
     destinations: Callable[[], Collection[str]] = lambda: (ORIGIN,)
     documents: frozenset[str] = frozenset()
+    workspace: str = ""
 
     def include(self, name: str) -> bool:
         return self.names is None or name in self.names
+
+    def know(self, tool: RegisteredTool) -> bool:
+        """Whether there is such a tool for it: those of other workspaces there are not."""
+        return not tool.workspace or self.workspace in (tool.workspace, ANY_WORKSPACE)
 
 
 class Refused(Exception):
@@ -126,6 +134,8 @@ def _admitting(
     """The rules of who may use what, in their order: each one passed is yielded, the first that is not is raised."""
     try:
         tool = tool or registry.get(name)
+        if not agent_tools.know(tool):
+            raise UnknownTool(name)
     except UnknownTool:
         # Whoever has read what is decided looks at many tools, and not for a model that misspelt one.
         names = [] if decided is not None else [each.name for each in offered(agent_tools=agent_tools)]
@@ -299,7 +309,7 @@ def _deciding(call: ToolCall, raw: str, agent_tools: AgentTools) -> Generator[st
 
 
 def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]]:
-    """Every registered tool, with the rule that denies it to this agent, or None if it may use it now."""
+    """Every tool that there is for this agent, with the rule that denies it to it, or None if it may use it now."""
     decided = {setting.name: setting for setting in _settings()}
 
     def forbidding_rule(tool: RegisteredTool) -> str | None:
@@ -309,7 +319,7 @@ def survey(*, agent_tools: AgentTools) -> list[tuple[RegisteredTool, str | None]
             return refusal.rule
         return None
 
-    return [(tool, forbidding_rule(tool)) for tool in registry.everything()]
+    return [(tool, forbidding_rule(tool)) for tool in registry.everything() if agent_tools.know(tool)]
 
 
 def offered(*, agent_tools: AgentTools) -> list[RegisteredTool]:

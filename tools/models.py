@@ -376,4 +376,5 @@ class ApprovalVote(models.Model):
         return self.voter
 
 
+from tools.custom.models import CustomTool  # noqa: E402, F401
 from tools.mcp.models import McpServer, McpTool  # noqa: E402, F401

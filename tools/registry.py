@@ -94,7 +94,7 @@ class RegisteredTool:
     of a tool that writes to one, and ``changes_file`` the one that names a file of the workspace that it changes; the
     gate looks at both. ``withheld``: why nobody may use it now, whoever has
     enabled it, or "" if it may be used; None for those that are of this code. ``given_schema``: of a tool that is no
-    function of ours.
+    function of ours. ``workspace``: the only one in which it may be used, of a tool that is a file there.
     """
 
     name: str
@@ -111,6 +111,7 @@ class RegisteredTool:
     writes_to: str = ""
     changes_file: str = ""
     withheld: str | None = None
+    workspace: str = ""
     given_schema: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -191,8 +192,8 @@ def tool(
                 raise ToolDefinitionError(f"{tool_name}: the argument {parameter.name} needs a type.")
         if "<locals>" in function.__qualname__:
             raise ToolDefinitionError(f"{tool_name}: a tool must be defined at the top of its module.")
-        if tool_name.startswith("mcp_"):
-            raise ToolDefinitionError(f"{tool_name}: names that begin with mcp_ are of the tools of MCP servers.")
+        if tool_name.startswith(("mcp_", "custom_")):
+            raise ToolDefinitionError(f"{tool_name}: no name of code begins with mcp_ or custom_.")
         inline = _is_inline(tool_name, function)
         if effects not in (known_effects := ("read", "write", "rows") if inline else ("read", "write")):
             allowed = " or ".join(f'"{each}"' for each in known_effects)

@@ -206,4 +206,22 @@ class OnMcpServer(Runner):
         keeper.cache_clear()
 
 
-KINDS: tuple[type[Runner], ...] = (InChild, Inline, InBox, OnMcpServer)
+@dataclass(frozen=True, kw_only=True)
+class InWorkspace(Runner):
+    """The file of that row, in a workspace, runs in a child process of its own, as long as it has this hash."""
+
+    row_id: int
+    file: str
+    hash: str
+
+    @property
+    def defined_in(self) -> str:
+        return f"a workspace, as {self.file}"
+
+    def run_admitted(self, admitted: AdmittedCall) -> Outcome:
+        from tools.custom.running import run_custom
+
+        return run_custom(self, admitted)
+
+
+KINDS: tuple[type[Runner], ...] = (InChild, Inline, InBox, OnMcpServer, InWorkspace)

@@ -24,7 +24,7 @@ def tools_of(key: ApiKey, name: str | None) -> AgentTools:
     agent = access.agent_of_key(key, wanted)
     if agent is None:
         raise UnknownAgent(access.UNKNOWN.format(wanted))
-    return agent.allowed_tools()
+    return agent.allowed_tools(owner_id=key.owner_id)
 
 
 urlpatterns = [

@@ -278,7 +278,8 @@ def freeze(hold: Hold) -> Frozen:
     agent = Agent.of_profile(_profile_of(conversation.agent, kept["agent"]), pk=conversation.agent_id)
     if changes.version is not None and "tools" in kept:
         # A version that may use other tools is told of those.
-        kept["tools"] = [tool.name for tool in gate.offered(agent_tools=agent.allowed_tools())]
+        allowed = agent.allowed_tools(owner_id=conversation.owner_id)
+        kept["tools"] = [tool.name for tool in gate.offered(agent_tools=allowed)]
     if changes.tools is not None:
         kept["tools"] = list(changes.tools)
     sent = build_again(conversation, hold.row.model, kept, turn=turn)
@@ -345,7 +346,9 @@ def answer_unrecorded(frozen: Frozen, call: Mapping[str, Any]) -> str:
         name,
         arguments,
         agent_tools=frozen.agent.allowed_tools(
-            tainted_by=frozen.tainted_by, destinations=lambda: outgoing.names(frozen.agent)
+            tainted_by=frozen.tainted_by,
+            destinations=lambda: outgoing.names(frozen.agent),
+            owner_id=frozen.owner_id,
         ),
         owner_id=frozen.owner_id,
         conversation_id=frozen.conversation_id,

@@ -83,7 +83,7 @@ def load(claim: Claim, stored: Snapshot | None = None) -> StepContext:
     """
     stored = stored or snapshot.load(claim)
     has_tools = not (claim.options.is_plain or claim.options.offers_none)
-    offered = gate.offered(agent_tools=claim.agent.allowed_tools()) if has_tools else []
+    offered = gate.offered(agent_tools=claim.agent.allowed_tools(owner_id=claim.owner_id)) if has_tools else []
     today = timezone.localdate()
     known = documents.background(agent=claim.agent.name, owner_id=claim.owner_id, today=today)
     return StepContext(

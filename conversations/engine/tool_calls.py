@@ -21,6 +21,7 @@ from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.statements import Given, Rows
 from tools import gate
+from tools.custom.looking import Looking
 from tools.gate import AgentTools
 from tools.models import ToolCall
 from tools.sandbox.modes import in_force
@@ -35,7 +36,7 @@ class CallRunner(Runner):
     def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
         super().__init__(worker=worker, database=database)
         self._threads = ThreadPoolExecutor(TOOLS.places(), thread_name_prefix="tools")
-        self._forgetting = Forgetting()
+        self._forgetting, self._looking = Forgetting(), Looking()
 
     def warm(self) -> None:
         gate.warm_tools()
@@ -56,6 +57,7 @@ class CallRunner(Runner):
     def before_sweep(self) -> None:
         # Here, since workers of tools have the workspaces' folder, and those of the host's own jobs may have not.
         self._forgetting.go_on()
+        self._looking.go_on()
 
     def wind_down(self) -> None:
         gate.stop_tools()

@@ -10,6 +10,7 @@ from conversations.openai_api.errors import InvalidValue, UnsupportedParameter
 from conversations.openai_api.values import as_flag, as_list, as_object, as_one_of, as_text
 from conversations.options import NONE, REQUIRED
 from tools import gate
+from tools.gate import AgentTools
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -53,12 +54,12 @@ def function_of(given: Any, where: str) -> dict[str, Any]:
     return told
 
 
-def refuse_own_names(tools: list[dict[str, Any]], agent: Agent) -> None:
+def refuse_own_names(tools: list[dict[str, Any]], agent: Agent, *, owner_id: int) -> None:
     """Raise if a caller's tool has the name of one that the agent has from the host: a model could not tell them
     apart, and neither could we."""
     if not tools:
         return
-    own = {tool.name for tool in gate.offered(agent_tools=agent.allowed_tools())}
+    own = {tool.name for tool in gate.offered(agent_tools=agent.allowed_tools(owner_id=owner_id))}
     if both := sorted(own & {tool["function"]["name"] for tool in tools}):
         raise InvalidValue(
             f"{both[0]} is a tool that the agent has from this host; give yours another name, or name the model"
@@ -79,10 +80,10 @@ def choice_of(body: Mapping[str, Any], named: Any) -> tuple[str, bool]:
     return as_text(named, "tool_choice", least=1, most=64), True
 
 
-def refuse_unknown_choice(name: str, tools: list[dict[str, Any]], agent: Agent, *, is_plain: bool) -> None:
+def refuse_unknown_choice(name: str, tools: list[dict[str, Any]], allowed: AgentTools, *, is_plain: bool) -> None:
     """Raise if a model has to call a tool that it is not offered."""
     offered = {tool["function"]["name"] for tool in tools}
     if not is_plain:
-        offered |= {tool.name for tool in gate.offered(agent_tools=agent.allowed_tools())}
+        offered |= {tool.name for tool in gate.offered(agent_tools=allowed)}
     if name not in offered:
         raise InvalidValue(f"tool_choice names {name}, which is none of the tools.", param="tool_choice")

@@ -79,16 +79,18 @@ class Asked:
 def read(request: Request) -> Asked:
     """Read a request's body and headers; raises what is wrong with it."""
     body = as_object(request.data, None)
-    model = model_of(key_of(request), as_text(body.get("model"), "model", least=1, most=128))
+    key = key_of(request)
+    model = model_of(key, as_text(body.get("model"), "model", least=1, most=128))
     transcript = transcript_of(body.get("messages"))
     tools = caller_tools.functions_of(body.get("tools"))
     given = body.get("tool_choice")
     chosen = as_object(given.get("function"), "tool_choice.function").get("name") if isinstance(given, dict) else given
     choice, is_named = caller_tools.choice_of(body, chosen)
     if not model.is_plain:
-        caller_tools.refuse_own_names(tools, model.agent)
+        caller_tools.refuse_own_names(tools, model.agent, owner_id=key.owner_id)
     if is_named:
-        caller_tools.refuse_unknown_choice(choice, tools, model.agent, is_plain=model.is_plain)
+        allowed = model.agent.allowed_tools(owner_id=key.owner_id)
+        caller_tools.refuse_unknown_choice(choice, tools, allowed, is_plain=model.is_plain)
     metadata = metadata_of(body)
     stream_options = as_object(or_else(body.get("stream_options"), {}), "stream_options")
     conversation_id = request.headers.get(CONVERSATION_HEADER) or metadata.get("conversation_id", "")

@@ -32,7 +32,8 @@ def estimated(asked: Asked, transcript: list[ChatMessage], *, instructions: str,
     """Tokens of the whole prompt that a request would make: the agent's own part is in it."""
     agent = asked.model.agent
     has_tools = not (asked.options.is_plain or asked.options.offers_none)
-    own = [each.as_function() for each in gate.offered(agent_tools=agent.allowed_tools())] if has_tools else []
+    allowed = agent.allowed_tools(owner_id=owner_id)
+    own = [each.as_function() for each in gate.offered(agent_tools=allowed)] if has_tools else []
     known = documents.background(agent=agent.name, owner_id=owner_id, today=timezone.localdate())
     background = background_of(
         {"name": agent.name, "system_prompt": agent.system_prompt, "documents": agent.documents},

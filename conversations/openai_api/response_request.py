@@ -81,7 +81,8 @@ class Asked:
 def read(request: Request) -> Asked:
     """Read a request's body; raises what is wrong with it."""
     body = as_object(request.data, None)
-    model = model_of(key_of(request), as_text(body.get("model"), "model", least=1, most=128))
+    key = key_of(request)
+    model = model_of(key, as_text(body.get("model"), "model", least=1, most=128))
     _refuse(body)
     conversation, previous = body.get("conversation"), body.get("previous_response_id")
     if conversation is not None and previous is not None:
@@ -103,9 +104,10 @@ def read(request: Request) -> Asked:
         raise UnsupportedParameter("tool_choice may name a function, and no other tools.", param="tool_choice")
     choice, is_named = caller_tools.choice_of(body, wanted.get("name") if isinstance(wanted, dict) else wanted)
     if not model.is_plain:
-        caller_tools.refuse_own_names(tools, model.agent)
+        caller_tools.refuse_own_names(tools, model.agent, owner_id=key.owner_id)
     if is_named:
-        caller_tools.refuse_unknown_choice(choice, tools, model.agent, is_plain=model.is_plain)
+        allowed = model.agent.allowed_tools(owner_id=key.owner_id)
+        caller_tools.refuse_unknown_choice(choice, tools, allowed, is_plain=model.is_plain)
     metadata = metadata_of(body)
     as_one_of(metadata.get("tool_items", MCP_CALL), "metadata.tool_items", (MCP_CALL, PAIRS))
     parameters, told = _parameters(body)

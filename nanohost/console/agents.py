@@ -1,6 +1,7 @@
 """All about an agent on one page: what it is and was, may use, remembers, did last, and when it is spoken to."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -137,7 +138,7 @@ def profile_of(agent: Agent) -> dict[str, Any]:
     documents += [(name, agent.documents[name]) for name in DOCUMENTS if agent.documents.get(name)]
     tools = [
         {"name": tool.name, "rule": rule, "simulator": _simulator(agent, tool.name)}
-        for tool, rule in gate.survey(agent_tools=agent.allowed_tools())
+        for tool, rule in gate.survey(agent_tools=replace(agent.allowed_tools(), workspace=gate.ANY_WORKSPACE))
     ]
     gone = [] if agent.every_tool else sorted(set(agent.tools) - {tool["name"] for tool in tools})
     return {

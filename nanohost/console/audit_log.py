@@ -32,6 +32,9 @@ ACTIONS = (
         "mcp_tool.found",
         "mcp_tool.changed",
         "mcp_tool.seen",
+        "custom_tool.found",
+        "custom_tool.changed",
+        "custom_tool.seen",
     ),
     *("share.made", "share.revoked"),
     *("consent.requested", "consent.seconded", "consent.decided", "consent.withdrawn"),
@@ -85,7 +88,7 @@ _KINDS = ("user", "agent", "manage.py")
 # What it can be done to.
 OBJECTS = (
     *("tools.toolcall", "tools.toolsetting", "tools.approval", "accounts.apikey", "accounts.auditentry", "agent.agent"),
-    *("tools.mcpserver", "tools.mcptool", "conversations.share"),
+    *("tools.mcpserver", "tools.mcptool", "tools.customtool", "conversations.share"),
     *("conversations.channel", "conversations.sender", "conversations.destination"),
     *("scheduler.schedule", "conversations.conversation", "conversations.webhookendpoint", "conversations.delivery"),
     *(

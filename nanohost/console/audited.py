@@ -33,6 +33,7 @@ _TELL_THEMSELVES = {
         "tools.toolsetting",
         "tools.mcpserver",
         "tools.mcptool",
+        "tools.customtool",
         "scheduler.schedule",
         "agent.modelprice",
         "agent.budget",

@@ -141,6 +141,7 @@ DOORS = (
             Page(name="tools.settingchange", title="Changes"),
             Page(name="tools.mcpserver", title="MCP servers"),
             Page(name="tools.mcptool", title="Tools of MCP servers"),
+            Page(name="tools.customtool", title="Custom tools"),
             Page(
                 name="admin:simulator",
                 title="Simulator",

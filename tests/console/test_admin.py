@@ -34,6 +34,7 @@ READ_ONLY = [
     "tools_toolcall",
     "tools_settingchange",
     "tools_mcptool",
+    "tools_customtool",
 ]
 PAGES = [
     *READ_ONLY,

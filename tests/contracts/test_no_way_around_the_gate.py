@@ -27,17 +27,17 @@ PRODUCT = ("nanohost", "conversations", "agent", "tools", "memory", "scheduler",
 
 # Neighbours in a dotted path that lead to a tool, whatever the path begins with.
 LEADS_TO_A_TOOL = {("tools", "inline"), ("tools", "runners"), ("gate", "KINDS")}
-LEADS_TO_A_TOOL |= {("mcp", "calling"), ("mcp", "keeping")}
+LEADS_TO_A_TOOL |= {("mcp", "calling"), ("mcp", "keeping"), ("custom", "running"), ("custom", "reading")}
 LEADS_TO_A_TOOL |= {("sandbox", name) for name in ("children", "child", "forkserver", "commands")}
 # Names by which a tool can be run. As an attribute each is a way whatever it is an attribute of, since the walk cannot
 # know what an argument or an item is; only where they are at home they are not.
 RUNS_A_TOOL = {"ChildPool", "Child", "ForkServer", "_decide_and_run", "child", "children", "forkserver", "pool"}
 RUNS_A_TOOL |= {"AdmittedCall", "InChild", "Inline", "run_admitted", "run_in_child", "run_inline"}
 RUNS_A_TOOL |= {"InBox", "run_in_box", "function_of"}
-RUNS_A_TOOL |= {"OnMcpServer", "run_on_server", "Keeper"}
+RUNS_A_TOOL |= {"OnMcpServer", "run_on_server", "Keeper", "InWorkspace", "run_custom"}
 HOMES = {"tools.gate", "tools.runners", "tools.inline"}
 HOMES |= {"tools.sandbox.commands"}
-HOMES |= {"tools.mcp.calling", "tools.mcp.keeping"}
+HOMES |= {"tools.mcp.calling", "tools.mcp.keeping", "tools.custom.running", "tools.custom.reading"}
 HOMES |= {"tools.sandbox.children", "tools.sandbox.child", "tools.sandbox.forkserver"}
 # Names by which a tool's function can be had: a way everywhere.
 HAS_TOOLS = {"_awaiting_schema", "_tools", "agent_tools"}
@@ -175,6 +175,17 @@ ALLOWED = {
     ("tools.mcp.keeping", "subprocess"): "Starts the keeper.",
     ("tools.mcp.stdio", "asyncio.create_subprocess_*"): "Starts servers' programs, in the keeper.",
     ("tools.mcp.stdio", "asyncio.subprocess"): "The same.",
+    ("tools.runners", "tools.custom.running"): "Has a file of a workspace run, for the gate.",
+    ("tools.custom.running", "tools.runners"): "Is handed what it runs, as a value.",
+    ("tools.custom.running", "tools.custom.reading"): "Has a file run in a child of its own, for the gate.",
+    ("tools.custom.catalogue", "tools.custom.reading"): "Has files read in a child, by a function of ours alone.",
+    ("tools.custom.catalogue", "tools.runners.InWorkspace"): "Gives each tool its runner, and has none run.",
+    ("tools.custom.catalogue", "InWorkspace"): "The same.",
+    ("tools.custom.reading", "tools.sandbox.children"): "Has files read and run in a child of their own.",
+    ("tools.custom.code", "compile"): "It is the process that a custom tool runs in.",
+    ("tools.custom.code", "exec"): "The same.",
+    ("tools.custom.code", "sys.modules"): "The same.",
+    ("tools.custom.code", "getattr"): "Reads a node of a syntax tree.",
     ("tools.documents.reading", "tools.sandbox.children"): "Has files read in a child, by a function of ours alone.",
     ("tools.documents.reading", "pool"): "The same.",
     ("tools.sandbox.children", "tools.runners"): "Is handed what it runs, as a value.",

@@ -50,6 +50,7 @@ from scheduler import series
 from scheduler.models import CheckIn, JobRun, Schedule, ScheduleRun
 from scheduler.system_jobs import sync_system_jobs
 from tests.support.factories import OwnerFactory
+from tools.custom.models import CustomTool
 from tools.mcp.models import McpServer, McpTool
 from tools.models import Approval, CallStatus, SettingChange, ToolCall, ToolSetting
 
@@ -251,6 +252,19 @@ def make_rows(number: int) -> None:
             schema={HOSTILE: HOSTILE},
             hash="0" * 64,
             seen_by=HOSTILE,
+            seen_hash="1" * 64,
+        )
+        CustomTool.objects.create(
+            workspace=HOSTILE,
+            file=f"{HOSTILE}{CustomTool.objects.count()}",
+            full_name=f"custom_{CustomTool.objects.count()}",
+            source=HOSTILE,
+            description=HOSTILE,
+            schema={HOSTILE: HOSTILE},
+            flagged=[HOSTILE],
+            hash="0" * 64,
+            seen_by=HOSTILE,
+            seen_source=f"{HOSTILE} before",
             seen_hash="1" * 64,
         )
         SettingChange.objects.create(

@@ -3,23 +3,18 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Count, F, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
-from django.urls import path, reverse
+from django.http import HttpRequest
 from django.utils.html import format_html
-from django.views.decorators.http import require_POST
 
 from nanohost.accounts import audit
-from nanohost.lib.admin import TOGGLE, ModelAdmin, ReadOnlyAdmin, diff, excerpt, link_to, shown, table
+from nanohost.lib.admin import TOGGLE, ModelAdmin, diff, excerpt, link_to, shown, table
 from nanohost.lib.moments import when
 from nanohost.lib.redaction import redact
 from tools.mcp import catalogue, checks
 from tools.mcp.models import TOOL_OF_A_SERVER, McpServer, McpTool, Transport
-from tools.models import ToolSetting
+from tools.seeing import SeenToolAdmin, link_to_setting
 
 _HOW = ["name", "enabled", "transport", "command", "arguments", "environment", "network"]
 _HOW += ["url", "headers", "timeout_seconds"]
@@ -159,7 +154,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 @admin.register(McpTool)
-class McpToolAdmin(ReadOnlyAdmin):
+class McpToolAdmin(SeenToolAdmin):
     """The tools of MCP servers, and what somebody has seen of them. One that is new, or that its server has changed, is
     refused until somebody has."""
 
@@ -174,39 +169,10 @@ class McpToolAdmin(ReadOnlyAdmin):
         ("What its server says", {"fields": ["difference", "hash", "changed_at"]}),
         ("What was seen", {"fields": ["seen_hash", "seen_by", "seen_at"]}),
     ]
-    change_form_outer_before_template = "admin/tools/mcp_see.html"
 
-    def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view(require_POST(self.see_view))
-        return [path("<int:pk>/see/", view, name="tools_mcptool_see"), *super().get_urls()]
-
-    def see_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Note that somebody has seen it, as the form that they were shown has it."""
-        if not self._may_see(request):
-            raise PermissionDenied
-        tool = McpTool.objects.filter(pk=pk).first()
-        if tool is None:
-            raise Http404("There is no such tool.")
-        allow = request.POST.get("decision") == "allow"
-        expected, by = request.POST.get("hash", ""), request.user.get_username()
-        if catalogue.see(tool, expected=expected, by=by, reads="reads" in request.POST, allow=allow):
-            self.log_change(request, tool, "Seen, and allowed." if allow else "Seen.")
-            self.message_user(request, f"{tool} was seen{' and is enabled' if allow else ''}.", messages.SUCCESS)
-        else:
-            self.message_user(request, "Nothing was done: its server has changed it. Look again.", messages.WARNING)
-        return redirect("../change/")
-
-    def _may_see(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("tools.change_mcptool")
-
-    def changeform_view(
-        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
-    ) -> Any:
-        tool = self.get_object(request, unquote(object_id)) if object_id else None
-        told = {"tool": tool, "may_see": self._may_see(request)}
-        if tool:
-            told["address"] = reverse("admin:tools_mcptool_see", args=[tool.pk])
-        return super().changeform_view(request, object_id, form_url, {**told, **(extra_context or {})})
+    def see(self, request: HttpRequest, tool: McpTool, *, expected: str, allow: bool) -> bool:
+        by = request.user.get_username()
+        return catalogue.see(tool, expected=expected, by=by, reads="reads" in request.POST, allow=allow)
 
     @admin.display(description="state")
     def state(self, tool: McpTool) -> str:
@@ -232,7 +198,4 @@ class McpToolAdmin(ReadOnlyAdmin):
 
     @admin.display(description="as a tool of this host")
     def may_it_run(self, tool: McpTool) -> str:
-        setting = ToolSetting.objects.filter(name=tool.full_name).first()
-        if setting is None:
-            return "–"
-        return link_to(setting._meta.db_table, setting.pk, "enabled" if setting.enabled else "not enabled")
+        return link_to_setting(tool.full_name)

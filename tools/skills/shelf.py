@@ -19,7 +19,7 @@ from django.conf import settings
 from nanohost.lib import env
 from tools.skills.frontmatter import BadSkill, Skill, parsed
 from tools.workspace import beneath
-from tools.workspace.store import Workspace, open_workspace, read_file
+from tools.workspace.store import Workspace, name_of, open_workspace, read_file
 
 # Whoever may use it is told of the skills.
 TOOL = "read_skill"
@@ -136,8 +136,8 @@ def _opened(place: str) -> Iterator[int]:
 @contextmanager
 def _workspace(agent: str, owner_id: int) -> Iterator[Workspace]:
     """The workspace, if it is there: that somebody looks for skills makes none. Raises :class:`FileNotFoundError`."""
-    owner = "shared" if settings.WORKSPACE_SHARED else str(owner_id)
-    if not (Path(settings.WORKSPACES_DIR) / agent / owner / "files" / FOLDER).is_dir():
+    name = name_of(agent=agent, owner_id=owner_id)
+    if not (Path(settings.WORKSPACES_DIR) / name / "files" / FOLDER).is_dir():
         raise FileNotFoundError(FOLDER)
     with open_workspace(agent=agent, owner_id=owner_id) as workspace:
         yield workspace

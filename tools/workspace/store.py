@@ -41,6 +41,9 @@ _PART_SECONDS = 3600
 # Of the protected files and folders of a workspace in which programs run.
 MAX_SHUT = 200
 
+# In the place of an owner, where all of them have one together.
+SHARED = "shared"
+
 _ROOMS = ("files", "former", "trusted", "parts")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -310,6 +313,15 @@ class Workspace:
             raise
 
 
+def name_of(*, agent: str, owner_id: int) -> str:
+    """What a workspace is called: its place in WORKSPACES_DIR."""
+    return f"{agent}/{_folder_of(owner_id)}"
+
+
+def _folder_of(owner_id: int) -> str:
+    return SHARED if settings.WORKSPACE_SHARED else str(owner_id)
+
+
 @contextmanager
 def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
     """The workspace of an agent for an owner, made if there is none. Raises :class:`PathRefused` where it cannot be."""
@@ -317,7 +329,7 @@ def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
         raise PathRefused(f"There is no workspace on this machine: {reason}.")
     base = Path(settings.WORKSPACES_DIR)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = "shared" if settings.WORKSPACE_SHARED else str(owner_id)
+    owner = _folder_of(owner_id)
     opened: list[int] = []
     try:
         opened.append(os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

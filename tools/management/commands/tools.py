@@ -1,5 +1,7 @@
-"""``manage.py tools list | allow NAME [--grant PERMISSION] [--approval MODE] | deny NAME | new NAME [--app APP]``."""
+"""``manage.py tools list | allow NAME [--grant PERMISSION] [--approval MODE] | deny NAME | custom | see NAME
+| new NAME [--app APP]``."""
 
+import difflib
 import json
 import shlex
 import sys
@@ -9,10 +11,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from nanohost.accounts import audit
 from nanohost.lib.process import user_of_this
 from tools import gate, registry, scaffold
 from tools.changes import changing
 from tools.consent import Consent
+from tools.custom import catalogue, looking
+from tools.custom.models import CustomTool
 from tools.errors import ToolExists, UnfitName
 from tools.models import sync_settings
 from tools.permissions import grantable
@@ -24,6 +29,8 @@ WITH_CONSENT = {
 }
 
 EFFECTS = {"read": "reads", "write": "writes", "rows": "changes rows"}
+
+EVERY_TOOL = gate.AgentTools(names=None, workspace=gate.ANY_WORKSPACE)
 
 NEXT = """Wrote {tool}
   and {test}
@@ -52,6 +59,9 @@ class Command(BaseCommand):
         allow.add_argument("--approval", choices=Consent.values, help="When its calls wait for somebody's consent.")
         deny = actions.add_parser("deny", help="Disable a tool and take its grants back.")
         deny.add_argument("name")
+        actions.add_parser("custom", help="List the files of workspaces that are tools, or could be.")
+        see = actions.add_parser("see", help="Show a file that is a tool, and note that you have seen it.")
+        see.add_argument("name")
         new = actions.add_parser("new", help="Write a new tool and its test into an app of your own.")
         new.add_argument("name", help="The tool's name: that of a Python function.")
         new.add_argument("--app", help="Its dotted name; made if there is none. Default: yours, or my_tools.")
@@ -63,7 +73,7 @@ class Command(BaseCommand):
         getattr(self, f"_{action}")(options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        for tool, forbidden_by in gate.survey(agent_tools=gate.AgentTools(names=None)):
+        for tool, forbidden_by in gate.survey(agent_tools=EVERY_TOOL):
             state = f"forbidden by {forbidden_by}" if forbidden_by else "allowed"
             needs = f"needs {', '.join(tool.permissions)}" if tool.permissions else "needs no permission"
             self.stdout.write(f"{tool.name}\t{state}\t{needs}\t{EFFECTS[tool.effects]}")
@@ -75,7 +85,7 @@ class Command(BaseCommand):
             setting.grants = sorted({*setting.grants, *options["grant"]})
             setting.approval = options["approval"] or setting.approval
             mode = Consent(setting.approval)
-        survey = gate.survey(agent_tools=gate.AgentTools(names=None))
+        survey = gate.survey(agent_tools=EVERY_TOOL)
         forbidden_by = next(rule for tool, rule in survey if tool.name == name)
         if forbidden_by and forbidden_by.startswith("permission:"):
             missing = forbidden_by.removeprefix("permission:")
@@ -90,6 +100,32 @@ class Command(BaseCommand):
         with changing(name, by=_who()) as setting:
             setting.enabled, setting.grants = False, []
         self.stdout.write(f"{name} is denied.")
+
+    def _custom(self, options: dict[str, Any]) -> None:
+        if not settings.CUSTOM_TOOLS:
+            raise CommandError("Files of workspaces are no tools here: CUSTOM_TOOLS is not set.")
+        with audit.acting(_who()):
+            looking.look_at_all()
+        for tool in CustomTool.objects.filter(gone=False):
+            flagged = f"{len(tool.flagged)} flagged" if tool.flagged else "nothing flagged"
+            state = f"{tool.state}: {tool.unfit}" if tool.unfit else tool.state
+            self.stdout.write(_printable(f"{tool.full_name}\t{state}\t{flagged}\t{tool.workspace}/{tool.file}"))
+
+    def _see(self, options: dict[str, Any]) -> None:
+        tool = CustomTool.objects.filter(full_name=options["name"], gone=False).first()
+        if tool is None:
+            raise CommandError(f"No file of a workspace is {options['name']!r}; see manage.py tools custom.")
+        if tool.unfit:
+            raise CommandError(_printable(f"{tool.full_name} cannot be a tool: {tool.unfit}."))
+        before, now = (text.splitlines() for text in catalogue.what_is_told(tool))
+        for line in difflib.unified_diff(before, now, "seen", "now", lineterm=""):
+            self.stdout.write(_printable(line))
+        for each in tool.flagged:
+            self.stdout.write(_printable(f"flagged: {each}"))
+        with audit.acting(_who()):
+            if not catalogue.see(tool, expected=tool.hash, by=user_of_this()):
+                raise CommandError("It was changed just now; look again.")
+        self.stdout.write(f"{tool.full_name} was seen. Next: manage.py tools allow {tool.full_name}")
 
     def _new(self, options: dict[str, Any]) -> None:
         extra, directory = settings.NANOHOST_EXTRA_APPS, options["directory"]
@@ -116,6 +152,11 @@ class Command(BaseCommand):
                 body=shlex.quote(json.dumps({"message": json.dumps({"script": script})})),
             )
         )
+
+
+def _printable(line: str) -> str:
+    """A line of somebody else's, for a terminal."""
+    return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in line)
 
 
 def _who() -> str:
