@@ -11,7 +11,7 @@ RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends bubb
 # The ids are numbers, so that an orchestrator can see that they are not root's.
 RUN groupadd --gid 10001 nanohost && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp nanohost
 # Where the volume of messages' files is mounted, which takes its owner from here.
-RUN install --directory --owner=10001 --group=10001 --mode=700 /attachments /workspaces
+RUN install --directory --owner=10001 --group=10001 --mode=700 /attachments /workspaces /skills
 COPY --from=build /venv /venv
 WORKDIR /app
 COPY . .

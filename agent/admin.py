@@ -23,7 +23,7 @@ from unfold.widgets import (
     UnfoldAdminTextareaWidget,
 )
 
-from agent import files, simulator
+from agent import files, simulator, skills
 from agent.llm.providers import PROVIDERS
 from agent.models import (
     DEFAULT_AGENT,
@@ -300,7 +300,7 @@ class AgentsToolAdmin(ToolSettingAdmin):
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.simulator_view)
-        return [path("simulate/", view, name="simulator"), *super().get_urls()]
+        return [path("simulate/", view, name="simulator"), *skills.urls(), *super().get_urls()]
 
     def simulator_view(self, request: HttpRequest) -> HttpResponse:
         """Would a call run, and which rule decides?"""

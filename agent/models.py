@@ -18,6 +18,7 @@ from tools.consent import validate_modes
 from tools.custom import catalogue
 from tools.gate import AgentTools
 from tools.registry import ORIGIN
+from tools.skills import uploads
 from tools.taint import Policy
 from tools.workspace.store import name_of, set_aside
 
@@ -391,6 +392,7 @@ class Agent(models.Model):
             DeletedAgent.objects.update_or_create(name=self.name, defaults=kept)
             self.delete()
             catalogue.forget(self.name)
+            uploads.forget(self.name)
             transaction.on_commit(partial(set_aside, self.name))
 
 

@@ -161,6 +161,8 @@ CUSTOM_TOOLS = env.boolean("CUSTOM_TOOLS", False)
 
 # The folder of this host's skills.
 NANOHOST_SKILLS = env.string("NANOHOST_SKILLS")
+# And of those that people upload in the console.
+SKILLS_DIR = env.path("SKILLS_DIR", DATA_DIR / "skills")
 
 # The tool exec: its time, folders of programs besides the system's, and texts that no command may hold.
 EXEC_TIMEOUT_SECONDS = env.seconds("EXEC_TIMEOUT_SECONDS", 60)
@@ -173,11 +175,12 @@ _SEEN = {
     "EXEC_PATH_APPEND": EXEC_PATH_APPEND,
     "NANOHOST_SKILLS": [NANOHOST_SKILLS] if NANOHOST_SKILLS else [],
 }
+_KEPT = {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR, "SKILLS_DIR": SKILLS_DIR}
 for name, folders in _SEEN.items():
     for folder in map(Path, folders):
         if not folder.is_absolute():
             raise ImproperlyConfigured(f"{name} makes no sense: {folder} is no absolute path.")
-        for reached, kept in {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR}.items():
+        for reached, kept in _KEPT.items():
             if kept.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(kept):
                 raise ImproperlyConfigured(f"{name} makes no sense: with {folder}, tools would reach {reached}.")
 # Models are told to follow what stands there, so no tool may write it.

@@ -105,6 +105,7 @@ class Machine:
             "PORT": str(self.port),
             "ATTACHMENTS_DIR": str(self.folder / "attachments"),
             "WORKSPACES_DIR": str(self.folder / "workspaces"),
+            "SKILLS_DIR": str(self.folder / "skills"),
             "WORKER_ALIVE_FILE": str(self.folder / f"{name}.alive"),
         }
         found = env.inherited(_PASSED_ON)

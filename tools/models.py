@@ -378,3 +378,4 @@ class ApprovalVote(models.Model):
 
 from tools.custom.models import CustomTool  # noqa: E402, F401
 from tools.mcp.models import McpServer, McpTool  # noqa: E402, F401
+from tools.skills.models import SkillSetting  # noqa: E402, F401

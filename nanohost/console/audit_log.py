@@ -35,6 +35,9 @@ ACTIONS = (
         "custom_tool.found",
         "custom_tool.changed",
         "custom_tool.seen",
+        "skill.uploaded",
+        "skill.removed",
+        "skill.allowed",
     ),
     *("share.made", "share.revoked"),
     *("consent.requested", "consent.seconded", "consent.decided", "consent.withdrawn"),
@@ -88,7 +91,7 @@ _KINDS = ("user", "agent", "manage.py")
 # What it can be done to.
 OBJECTS = (
     *("tools.toolcall", "tools.toolsetting", "tools.approval", "accounts.apikey", "accounts.auditentry", "agent.agent"),
-    *("tools.mcpserver", "tools.mcptool", "tools.customtool", "conversations.share"),
+    *("tools.mcpserver", "tools.mcptool", "tools.customtool", "tools.skillsetting", "conversations.share"),
     *("conversations.channel", "conversations.sender", "conversations.destination"),
     *("scheduler.schedule", "conversations.conversation", "conversations.webhookendpoint", "conversations.delivery"),
     *(

@@ -142,6 +142,7 @@ DOORS = (
             Page(name="tools.mcpserver", title="MCP servers"),
             Page(name="tools.mcptool", title="Tools of MCP servers"),
             Page(name="tools.customtool", title="Custom tools"),
+            Page(name="admin:skills", title="Skills", permissions=("tools.view_toolsetting", "agent.view_agent")),
             Page(
                 name="admin:simulator",
                 title="Simulator",

@@ -1,4 +1,4 @@
-"""Custom tools in the console and by the command: what they say and what was flagged is shown, then they are allowed."""
+"""Custom tools in the console and by the command: what they say and what was flagged is shown, then one is allowed."""
 
 from io import StringIO
 

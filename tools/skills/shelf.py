@@ -1,8 +1,9 @@
 """The skills of an agent: those of this host, and those in its workspace; and what a model is told of them.
 
-Those of the host are the operator's own, as settings are: the folders in NANOHOST_SKILLS, and those of installed
-packages. Those in the workspace are files like others there: of one that is not the agent's own writing, a prompt has
-the name alone, which says nothing. All files are opened as those of workspaces are: nothing leads out of a skill.
+Those of the host are the operator's own, as settings are: the folders in NANOHOST_SKILLS, those that were uploaded in
+the console, and those of installed packages. Those in the workspace are files like others there: of one that is not
+the agent's own writing, a prompt has the name alone, which says nothing. All files are opened as those of workspaces
+are: nothing leads out of a skill.
 """
 
 import os
@@ -18,6 +19,7 @@ from django.conf import settings
 
 from nanohost.lib import env
 from tools.skills.frontmatter import BadSkill, Skill, parsed
+from tools.skills.models import SkillSetting
 from tools.workspace import beneath
 from tools.workspace.store import Workspace, name_of, open_workspace, read_file
 
@@ -68,14 +70,15 @@ class Shelf:
 def shelf(*, agent: str = "", owner_id: int | None = None) -> Shelf:
     """The skills there are now, of the host; and those in the workspace of an agent and an owner, if they are given.
     What cannot be read is a problem, and never an error. A name means the first that has it: NANOHOST_SKILLS, then
-    packages, then the workspace, which so replaces none of the operator's."""
+    those that were uploaded, then packages, then the workspace, which so replaces none of the operator's."""
     made = Shelf()
     for place in _places():
         try:
             with _opened(place) as root:
                 _take_in(made, root, place)
         except OSError as error:
-            named = "NANOHOST_SKILLS" if place == settings.NANOHOST_SKILLS else "The folder of a package"
+            named = {settings.NANOHOST_SKILLS: "NANOHOST_SKILLS", str(settings.SKILLS_DIR): "SKILLS_DIR"}.get(place)
+            named = named or "The folder of a package"
             made.problems[place] = f"{named} cannot be read: {error.strerror}."
     if owner_id is not None:
         try:
@@ -83,7 +86,16 @@ def shelf(*, agent: str = "", owner_id: int | None = None) -> Shelf:
                 _take_in(made, root, "", workspace)
         except (OSError, ValueError):  # there is no workspace, or no such folder in it
             pass
+    if agent:
+        # Where people have said who may use one, all others have none of it.
+        for name, agents in SkillSetting.objects.filter(name__in=_of_host(made)).values_list("name", "agents"):
+            if agent not in agents:
+                del made.found[name]
     return made
+
+
+def _of_host(made: Shelf) -> list[str]:
+    return [name for name, found in made.found.items() if found.place]
 
 
 def _take_in(made: Shelf, root: int, place: str, workspace: Workspace | None = None) -> None:
@@ -108,7 +120,8 @@ def _take_in(made: Shelf, root: int, place: str, workspace: Workspace | None = N
 
 
 def _places() -> list[str]:
-    return [*([settings.NANOHOST_SKILLS] if settings.NANOHOST_SKILLS else []), *of_packages()]
+    uploaded = [str(settings.SKILLS_DIR)] if settings.SKILLS_DIR.is_dir() else []
+    return [*([settings.NANOHOST_SKILLS] if settings.NANOHOST_SKILLS else []), *uploaded, *of_packages()]
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.hosts import ROOT
 from tools import registry
-from tools.agent_tools import web_fetch, web_search
+from tools.agent_tools import http_get, web_fetch, web_search
 from tools.outbound.addresses import PUBLIC, policy_of
 from tools.outbound.client import NotFetched, Proxy
 from tools.web import Engine, read_page
@@ -80,16 +80,15 @@ def says(path, body, status=200, kind="application/json"):
 
 
 def test_the_pages_examples_are_what_happens(server, monkeypatch):
-    page = (ROOT / "docs" / "tools.md").read_text().split("\n## The web\n")[1].split("\n## ")[0]
-    page = page.replace("http://tea.example", server.at)
-    examples = dict(re.findall(r"^\| `(\w+ \{.*?\})` \| `(.*)` \|$", page, re.MULTILINE))
-    assert len(examples) == 2
+    page = (ROOT / "docs" / "tools.md").read_text().replace("http://tea.example", server.at)
+    examples = dict(re.findall(r"^\| `((?:web_|http_)\w+ \{.*?\})` \| `(.*)` \|$", page, re.MULTILINE))
+    assert len(examples) == 3
     monkeypatch.setenv("SEARXNG_URL", server.at)
     found = {"title": "Green tea", "url": f"{server.at}/green", "content": "How it is brewed."}
     says("/search", {"results": [found, found]})
     for call, said in examples.items():
         name, arguments = call.split(" ", 1)
-        came = {"web_search": web_search, "web_fetch": web_fetch}[name](**json.loads(arguments))
+        came = {"web_search": web_search, "web_fetch": web_fetch, "http_get": http_get}[name](**json.loads(arguments))
         if isinstance(came, str):
             assert came == said.replace("⏎", "\n")
         else:
