@@ -11,12 +11,14 @@ from conversations.engine import between_agents, inbox, outgoing, questions, spa
 from conversations.engine.incoming import Incoming
 from conversations.events import ASKING_TOOL, SAYING_TOOL
 from conversations.models import Conversation, Delivery, Turn
+from conversations.options import Options
 from memory import documents
 from nanohost.accounts.models import ApiKey
 from nanohost.lib import clock
 from nanohost.lib.ids import new_id
 from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
+from tools.models import ToolCall
 from tools.registry import ORIGIN, Caller, Untrusted, Waits, tool
 from tools.workspace.store import file_of
 
@@ -203,6 +205,7 @@ def spawn(caller: Caller, task: str, label: str = "") -> str:
     if parent is None or turn is None:
         raise ValueError("The conversation was deleted.")
     _check_bounds(turn, parent)
+    share = _share_of_tokens(turn, parent)
     child_id, called = new_id(), storable(redact(" ".join((label.strip() or task).split())))
     child = Conversation.objects.create(
         id=child_id,
@@ -217,7 +220,7 @@ def spawn(caller: Caller, task: str, label: str = "") -> str:
     )
     source = documents.learnt_in(parent.pk, caller.tainted_by)
     inbox.receive(
-        Incoming(task, tainted_by=source),
+        Incoming(task, tainted_by=source, options=Options(turn_tokens=share) if share else None),
         conversation=child,
         request_id=caller.request_id,
         key=ApiKey.objects.filter(pk=turn.api_key_id).first() if turn.api_key_id else None,
@@ -244,6 +247,24 @@ def _check_bounds(turn: Turn, parent: Conversation) -> None:
             f"{settings.SPAWN_MAX_OPEN} sub-agents are at work, which is as many as may be. Start this one when the"
             " result of another has come, or do the task yourself."
         )
+
+
+def _share_of_tokens(turn: Turn, parent: Conversation) -> int:
+    """How many tokens a sub-agent's task may use: a share of what is left to the turn that starts it, behind what it
+    has given to others. 0: the turn has no limit. Raises a ValueError if nothing is left."""
+    most = Options.of(turn.options).most_tokens(parent.agent.max_turn_tokens)
+    if most is None:
+        return 0
+    calls = ToolCall.objects.filter(turn_id=turn.pk, tool_name=spawned.TOOL).values("pk")
+    started = Conversation.objects.filter(
+        owner_id=parent.owner_id, spawned_by__in=list(calls.values_list("pk", flat=True))
+    )
+    tasks = Turn.objects.filter(conversation__in=started.values("pk"), number=1).values_list("options", flat=True)
+    given = sum(Options.of(each).turn_tokens for each in tasks)
+    share = (most - turn.prompt_tokens - turn.completion_tokens - given) * settings.SPAWN_TOKENS_PERCENT // 100
+    if share <= 0:
+        raise ValueError("No tokens of this turn are left for a sub-agent. Do the task yourself, or tell the user.")
+    return share
 
 
 def _depth(conversation: Conversation) -> int:

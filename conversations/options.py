@@ -19,7 +19,8 @@ class Options:
     calls of them are for the caller to run. ``tool_choice``: the name of a tool, NONE or REQUIRED, or empty: the
     model's to choose. ``is_named_choice``: it is a tool's name, whatever it is. ``is_plain``: without the host's tools.
     ``parameters``: of each model call, by their names in Chat Completions. ``metadata``: the caller's own. ``brought``:
-    how many of the turn's answers came with the request, and are not of this host."""
+    how many of the turn's answers came with the request, and are not of this host. ``turn_tokens``: how many tokens the
+    turn may use, of a sub-agent's task; 0: as many as its agent says."""
 
     instructions: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -29,6 +30,7 @@ class Options:
     parameters: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     brought: int = 0
+    turn_tokens: int = 0
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> "Options":
@@ -39,6 +41,10 @@ class Options:
     def as_json(self) -> dict[str, Any]:
         """As a turn keeps them."""
         return {name: value for name, value in asdict(self).items() if value}
+
+    def most_tokens(self, of_agent: int | None) -> int | None:
+        """How many tokens the turn may use; None: there is no limit. ``of_agent``: what its agent says."""
+        return min((each for each in (self.turn_tokens or None, of_agent) if each is not None), default=None)
 
     @property
     def offers_none(self) -> bool:

@@ -623,7 +623,8 @@ def _limit_met(claim: Claim, stored: Snapshot) -> Limit | None:
     if claim.seconds_left() < time_for_last_answer():
         return Limit.TIME
     used = stored.usage.prompt_tokens + stored.usage.completion_tokens
-    if claim.agent.max_turn_tokens is not None and used >= claim.agent.max_turn_tokens:
+    most = claim.options.most_tokens(claim.agent.max_turn_tokens)
+    if most is not None and used >= most:
         return Limit.TOKENS
     return None
 

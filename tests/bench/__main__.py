@@ -6,7 +6,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import cache, control, files, growth, hosts, openai_api, profile, recall, results, speed
+from tests.bench import cache, control, files, growth, hosts, mcp, openai_api, profile, recall, results, speed
 from tests.support.hosts import ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -39,6 +39,7 @@ def main() -> None:
                 reading, writing = files.ratios(host.environment, 5 if quick else 200)
                 found[speed.FILE_READ][shape].append(reading)
                 found[speed.FILE_WRITTEN][shape].append(writing)
+                found[speed.MCP_CALLED][shape].append(mcp.milliseconds(host.environment, 5 if quick else 200))
             for name, goal in ((control.SCOPES, speed.SCOPED), (control.BUDGET, speed.BUDGETED)):
                 for shape, host in both.items():
                     key = control.narrow_key(host.environment, name)

@@ -66,6 +66,7 @@ COMPLETED = "a chat completion of /v1 to the turn by /api/v1"
 COMPLETED_FIRST = "its first piece of text to that one's"
 FILE_READ = "a call that reads files to one of time"
 FILE_WRITTEN = "a call that writes a file to one of time"
+MCP_CALLED = "a call of an MCP server over stdio, over the server"
 RECALLED = "a search of 100,000 entries of history"
 WARM_CALL = "a call of a tool in a warm process"
 FRESH_CALL = "a call of a tool in a process made for it"
@@ -88,6 +89,7 @@ GOALS = (
     Goal(COMPLETED_FIRST, "ratio", _both(1.1, 1.1)),
     Goal(FILE_READ, "ratio", _both(1.2, 1.2)),
     Goal(FILE_WRITTEN, "ratio", _both(1.2, 1.2)),
+    Goal(MCP_CALLED, "ms", _both(5, 5)),
     Goal(RECALLED, "ms", _both(50, 50)),
     # The same in both: no host is asked.
     Goal(WARM_CALL, "ms", {EMBEDDED: 1}),

@@ -10,6 +10,7 @@ from conversations.engine import deferred, inbox, steps, turn_control
 from conversations.engine.turns import claim_and_load
 from conversations.errors import BY_OPERATOR, FenceLost
 from conversations.models import Conversation, DeferredMessage, DeferredState, Message, Turn
+from conversations.options import Options
 from conversations.statuses import TurnStatus
 from nanohost.lib.errors import InvalidRequest
 from tests.support import tool_calls
@@ -128,6 +129,59 @@ def test_what_people_say_there_later_is_answered_there(say):
     settle([child])
     settle([say("And now?", conversation=child.conversation)])
     assert len(results()) == 1
+
+
+# --- its share of the tokens -------------------------------------------------------------------------------------
+
+
+def shares():
+    turns = Turn.objects.filter(conversation__spawned_by__isnull=False).order_by("created_at", "pk")
+    return [Options.of(turn.options).turn_tokens for turn in turns]
+
+
+def test_each_task_has_a_share_of_the_tokens_that_are_left(say, spawn, conversation):
+    conversation.agent.max_turn_tokens = 1_000
+    conversation.agent.save()
+    turn = say("Hello")
+    Turn.objects.filter(pk=turn.pk).update(prompt_tokens=150, completion_tokens=50)
+    for _ in range(3):
+        assert spawn(turn, task="Count.").status == CallStatus.SUCCESS
+    assert shares() == [400, 200, 100]
+
+
+def test_a_task_of_a_task_has_a_share_of_its_share(say, spawn, conversation):
+    conversation.agent.max_turn_tokens = 1_000
+    conversation.agent.save()
+    spawn(task="Count.")
+    (child,) = Turn.objects.filter(conversation__spawned_by__isnull=False)
+    assert spawn(child, task="Count.").status == CallStatus.SUCCESS
+    assert shares() == [500, 250]
+
+
+def test_where_nothing_is_left_none_is_started(say, spawn, conversation):
+    conversation.agent.max_turn_tokens = 1_000
+    conversation.agent.save()
+    turn = say("Hello")
+    Turn.objects.filter(pk=turn.pk).update(prompt_tokens=1_000)
+    call = spawn(turn, task="Count.")
+    assert (call.status, "No tokens of this turn are left" in call.result) == (CallStatus.FAILED, True)
+    assert shares() == []
+
+
+def test_without_a_limit_there_is_no_share(spawn):
+    spawn(task="Count.")
+    assert shares() == [0]
+
+
+def test_a_task_that_has_used_its_share_gives_its_best_answer(say, spawn, conversation, tool_settings):
+    tool_settings("time")
+    conversation.agent.max_turn_tokens = 1_000_000
+    conversation.agent.save()
+    spawn(task=script(*[{"call": [{"name": "time"}]}] * 5, {"say": "done"}))
+    Turn.objects.filter(conversation__spawned_by__isnull=False).update(options=Options(turn_tokens=1).as_json())
+    (child,) = settle(Turn.objects.filter(conversation__spawned_by__isnull=False))
+    assert child.status == TurnStatus.SUCCEEDED
+    assert "the turn's token limit" in child.messages.last().content
 
 
 # --- bounds ------------------------------------------------------------------------------------------------------
