@@ -91,6 +91,11 @@ $(VENV)/clients-installed: requirements-clients.txt $(BIN)/python
 	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements-clients.txt
 	@touch $@
 
+$(VENV)/node-installed: $(BIN)/python
+	@echo "Installing an MCP server that others wrote into $(VENV)/node, with npm."
+	@npm install --prefix $(VENV)/node --ignore-scripts --no-audit --no-fund --no-save --silent @modelcontextprotocol/server-everything@2026.8.31
+	@touch $@
+
 $(VENV)/mutants-installed: requirements-mutants.txt $(BIN)/python
 	@echo "Installing what makes the mistakes into $(VENV)/mutants; this takes a minute, once."
 	@$(BIN)/python -m venv $(VENV)/mutants
