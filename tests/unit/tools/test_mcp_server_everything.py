@@ -1,4 +1,4 @@
-"""``@modelcontextprotocol/server-everything``, which others wrote: called through the gate over all three transports."""
+"""``@modelcontextprotocol/server-everything``, which others wrote: called through the gate over each transport."""
 
 import os
 import shutil
