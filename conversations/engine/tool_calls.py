@@ -57,7 +57,7 @@ class CallRunner(Runner):
     def before_sweep(self) -> None:
         # Here, since workers of tools have the workspaces' folder, and those of the host's own jobs may have not.
         self._forgetting.go_on()
-        self._looking.go_on()
+        self._looking.go_on_apart()
 
     def wind_down(self) -> None:
         gate.stop_tools()

@@ -1,12 +1,13 @@
 """Taking in the tools of workspaces as their files change: again and again, in pieces, by workers that run tools."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from tools.custom import catalogue
 from tools.custom.models import CustomTool
@@ -28,6 +29,22 @@ class Looking:
         self._began_at = float("-inf")
         self._left: Iterator[str] = iter(())
         self._taken: dict[str, _Signature] = {}
+        self._busy = threading.Lock()
+
+    def go_on_apart(self) -> None:
+        """The same in a thread of its own, unless one is at it: whoever calls has others waiting, and a file may take
+        seconds to be read."""
+        if settings.CUSTOM_TOOLS and self._busy.acquire(blocking=False):
+            threading.Thread(target=self._apart, name="custom-tools", daemon=True).start()
+
+    def _apart(self) -> None:
+        try:
+            self.go_on()
+        except DatabaseError as error:
+            logger.warning("custom tools could not be looked for (%s)", type(error).__name__)
+        finally:
+            connections.close_all()
+            self._busy.release()
 
     def go_on(self, *, seconds: float = PIECE_SECONDS) -> None:
         """Look at some more, at one at least if any is left."""

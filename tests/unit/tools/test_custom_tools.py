@@ -10,6 +10,7 @@ import pytest
 from tests.support.factories import OwnerFactory
 from tests.support.hosts import ROOT
 from tests.support.tool_calls import ask, run
+from tests.support.wait import wait_until
 from tools import gate, registry
 from tools.custom import catalogue, looking
 from tools.custom.models import CustomTool
@@ -420,6 +421,16 @@ def test_a_worker_looks_again_when_a_file_has_changed(owner):
     looker._began_at = float("-inf")
     looker.go_on()
     assert refusal(owner) == "withheld"
+
+
+def test_a_worker_looks_in_a_thread_of_its_own_one_at_a_time(owner):
+    with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+        workspace.write("tools/shout.py", source().encode(), trusted=True)
+    looker = looking.Looking()
+    for _ in range(3):
+        looker.go_on_apart()
+    wait_until(lambda: CustomTool.objects.exists() and not looker._busy.locked())
+    assert CustomTool.objects.count() == 1
 
 
 def test_two_workers_that_look_at_once_take_in_each_file_once(owner):
