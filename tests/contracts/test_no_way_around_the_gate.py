@@ -185,7 +185,7 @@ ALLOWED = {
     ("tools.custom.code", "compile"): "It is the process that a custom tool runs in.",
     ("tools.custom.code", "exec"): "The same.",
     ("tools.custom.code", "sys.modules"): "The same.",
-    ("tools.custom.code", "getattr"): "Reads a node of a syntax tree.",
+    ("tools.custom.code", "__dict__"): "The same.",
     ("tools.documents.reading", "tools.sandbox.children"): "Has files read in a child, by a function of ours alone.",
     ("tools.documents.reading", "pool"): "The same.",
     ("tools.sandbox.children", "tools.runners"): "Is handed what it runs, as a value.",
