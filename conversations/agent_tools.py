@@ -261,7 +261,7 @@ def _share_of_tokens(turn: Turn, parent: Conversation) -> int:
     )
     tasks = Turn.objects.filter(conversation__in=started.values("pk"), number=1).values_list("options", flat=True)
     given = sum(Options.of(each).turn_tokens for each in tasks)
-    share = (most - turn.prompt_tokens - turn.completion_tokens - given) * settings.SPAWN_TOKENS_PERCENT // 100
+    share = (most - turn.prompt_tokens - turn.completion_tokens - given) * settings.SPAWN_BUDGET_PERCENT // 100
     if share <= 0:
         raise ValueError("No tokens of this turn are left for a sub-agent. Do the task yourself, or tell the user.")
     return share

@@ -245,7 +245,7 @@ SCHEDULE_TOOL_LEAST_SECONDS = env.seconds("SCHEDULE_TOOL_LEAST_SECONDS", 600)
 SPAWN_MAX_OPEN = env.integer("SPAWN_MAX_OPEN", 5)
 SPAWN_MAX_DEPTH = env.integer("SPAWN_MAX_DEPTH", 2, maximum=10)
 # Of the tokens that are left to the turn that starts one, if that has a limit.
-SPAWN_TOKENS_PERCENT = env.integer("SPAWN_TOKENS_PERCENT", 50, minimum=1, maximum=100)
+SPAWN_BUDGET_PERCENT = env.integer("SPAWN_BUDGET_PERCENT", 50, minimum=1, maximum=100)
 HEARTBEAT_MINUTES = env.integer("HEARTBEAT_MINUTES", 30, maximum=1440)
 HEARTBEAT_TOKENS_A_DAY = env.integer("HEARTBEAT_TOKENS_A_DAY", 100_000)
 # Of the first start: from then on, what stands in the admin counts.

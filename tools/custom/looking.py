@@ -25,7 +25,8 @@ _Signature = tuple[tuple[str, int, int, int, int], ...]
 class Looking:
     """Goes through all workspaces that have the folder, and takes in those in which something has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, every: float = EVERY_SECONDS) -> None:
+        self._every = every
         self._began_at = float("-inf")
         self._left: Iterator[str] = iter(())
         self._taken: dict[str, _Signature] = {}
@@ -36,6 +37,11 @@ class Looking:
         seconds to be read."""
         if settings.CUSTOM_TOOLS and self._busy.acquire(blocking=False):
             threading.Thread(target=self._apart, name="custom-tools", daemon=True).start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is at it."""
+        return self._busy.locked()
 
     def _apart(self) -> None:
         try:
@@ -51,13 +57,17 @@ class Looking:
         if not settings.CUSTOM_TOOLS:
             return
         until = time.monotonic() + seconds
+        if self._look_until(until) and time.monotonic() - self._began_at >= self._every:
+            self._began_at, self._left = time.monotonic(), iter(workspaces())
+            self._look_until(until)
+
+    def _look_until(self, until: float) -> bool:
+        """Look at what is left; True if nothing is any more."""
         for workspace in self._left:
             self._look(workspace)
             if time.monotonic() > until:
-                return
-        if time.monotonic() - self._began_at >= EVERY_SECONDS:
-            self._began_at, self._left = time.monotonic(), iter(workspaces())
-            self.go_on(seconds=seconds)
+                return False
+        return True
 
     def _look(self, workspace: str) -> None:
         now = _signature(workspace)

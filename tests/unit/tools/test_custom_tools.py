@@ -412,13 +412,12 @@ def test_no_more_than_so_many_files_are_taken_in(owner):
 
 
 def test_a_worker_looks_again_when_a_file_has_changed(owner):
-    looker = looking.Looking()
+    looker = looking.Looking(every=0)
     put(owner, source())
     looker.go_on()
     see()
     with open_workspace(agent="default", owner_id=owner.pk) as workspace:
         workspace.write("tools/shout.py", source(body="return 'changed'").encode(), trusted=True)
-    looker._began_at = float("-inf")
     looker.go_on()
     assert refusal(owner) == "withheld"
 
@@ -429,7 +428,7 @@ def test_a_worker_looks_in_a_thread_of_its_own_one_at_a_time(owner):
     looker = looking.Looking()
     for _ in range(3):
         looker.go_on_apart()
-    wait_until(lambda: CustomTool.objects.exists() and not looker._busy.locked())
+    wait_until(lambda: CustomTool.objects.exists() and not looker.is_busy)
     assert CustomTool.objects.count() == 1
 
 
