@@ -1,4 +1,4 @@
-"""Custom tools in the console and by the command: what they say and what was flagged is shown, then one is allowed."""
+"""Custom tools in the console and by the command: what they say and what was flagged is shown, then allowed."""
 
 from io import StringIO
 
@@ -26,8 +26,8 @@ class Shout(Tool):
 
 
 @pytest.fixture
-def put(settings):
-    settings.CUSTOM_TOOLS = True
+def put(settings, tmp_path):
+    settings.CUSTOM_TOOLS, settings.WORKSPACES_DIR = True, tmp_path / "workspaces"
     owner = OwnerFactory()
 
     def write(source: str, file: str = "shout.py") -> CustomTool:

@@ -170,7 +170,7 @@ HOSTILE = {
     "packed otherwise": lambda: packed({"tea/SKILL.md": SKILL}, method=zipfile.ZIP_LZMA),
     "encrypted": encrypted,
     "cut": lambda: tea()[:-30],
-    "damaged": lambda: tea().replace(b"Green.", b"Red..."),
+    "damaged": lambda: packed({"tea/SKILL.md": SKILL}, method=zipfile.ZIP_STORED).replace(b"Brew", b"Burn"),
     "no archive": lambda: b"hello",
     "empty": lambda: b"",
     "nothing in it": lambda: packed({}),

@@ -36,7 +36,8 @@ def spawn(say, owner):
     def ask_and_run(turn=None, tainted_by="", **arguments):
         turn = turn or say("Hello")
         asked = tool_calls.ask("spawn", owner_id=owner.pk, conversation_id=turn.conversation_id, **arguments)
-        ToolCall.objects.filter(pk=asked.pk).update(turn_id=turn.pk)
+        number = ToolCall.objects.filter(turn_id=turn.pk).count()
+        ToolCall.objects.filter(pk=asked.pk).update(turn_id=turn.pk, position=number, call_id=f"call_{number}")
         tools = tool_calls.AgentTools(names=None, tainted_by=tainted_by)
         return tool_calls.run_in_thread(ToolCall.objects.get(pk=asked.pk), agent_tools=tools)
 

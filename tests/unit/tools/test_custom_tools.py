@@ -50,8 +50,8 @@ class ShoutTool(Tool):
 
 
 @pytest.fixture(autouse=True)
-def allowed(settings):
-    settings.CUSTOM_TOOLS = True
+def allowed(settings, tmp_path):
+    settings.CUSTOM_TOOLS, settings.WORKSPACES_DIR = True, tmp_path / "workspaces"
 
 
 @pytest.fixture
@@ -262,6 +262,7 @@ def test_it_reaches_nothing(owner, what, tmp_path, monkeypatch, unused_tcp_liste
     told = {"file": tmp_path / "secret", "workspace": root, "port": unused_tcp_listener, "pid": os.getpid()}
     put(owner, source(body=REACHES[what].format(**told)))
     see()
+    ToolSetting.objects.filter(name="custom_shout").update(timeout_seconds=60)  # some import much before they fail
     ended = call(owner, text="x")
     assert (ended.status, ended.rule) == (CallStatus.FAILED, "raised"), ended.result
     assert "4711" not in ended.result
