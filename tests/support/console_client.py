@@ -66,7 +66,7 @@ READ = {
 }
 # And those of a model.
 READ_OF_MODEL = {
-    "admin:tools_toolsetting": ["simulator"],
+    "admin:tools_toolsetting": ["simulator", "skills"],
     "admin:tools_toolcall": ["tools_toolcall_export"],
     "admin:tools_settingchange": ["tools_settingchange_export"],
 }
@@ -256,6 +256,7 @@ def make_rows(number: int) -> None:
         )
         CustomTool.objects.create(
             workspace=HOSTILE,
+            owner=owner,
             file=f"{HOSTILE}{CustomTool.objects.count()}",
             full_name=f"custom_{CustomTool.objects.count()}",
             source=HOSTILE,
