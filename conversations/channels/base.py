@@ -3,6 +3,7 @@
 A class of one's own is found by the entry point group ``nanohost.channels``; see ``docs/channels.md``.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ ASK_SECONDS = 40.0
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """What a platform can do. ``text_limit``: characters of one message. ``tells_duplicates``: it knows a message again
-    by its key, so that one of which nobody knows whether it has arrived is sent again. ``signs``: the host's own secret
+    by its key, for ``remembers_for`` seconds, so that one of which nobody knows whether it has arrived is sent again
+    within that time. ``signs``: the host's own secret
     signs what comes in and goes out. ``reads_answers``: who sends a request reads in its answer why a message was not
     taken in; others are told in the chat. ``buttons``: so many options of a question are shown as buttons; one with
     more is asked with numbers. ``edits``, ``reacts``, ``files``: it has :meth:`Platform.edit`,
@@ -30,6 +32,7 @@ class Capabilities:
 
     text_limit: int
     tells_duplicates: bool = False
+    remembers_for: float = math.inf
     signs: bool = False
     reads_answers: bool = False
     buttons: int = 0

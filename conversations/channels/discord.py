@@ -8,7 +8,6 @@ import hashlib
 import random
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -48,8 +47,10 @@ class Discord(Platform):
     """A bot."""
 
     kind, title = "discord", "Discord"
-    # Of a nonce Discord knows for a few minutes that it has had it.
-    capabilities = Capabilities(text_limit=2000, tells_duplicates=True, buttons=25, edits=True, reacts=True)
+    # Of a nonce Discord knows for "the past few minutes" that it has had it.
+    capabilities = Capabilities(
+        text_limit=2000, tells_duplicates=True, remembers_for=120.0, buttons=25, edits=True, reacts=True
+    )
     fields = (
         Setting(name="token", words="the variable that has the bot's token", check=fields.secret, is_needed=True),
         fields.groups("servers"),
@@ -136,16 +137,14 @@ class Discord(Platform):
 
     def _choice(self, told: Any, places: "_Places") -> Sequence[Event]:
         """A button that was pressed. Discord shows a failure to who pressed it unless it is told within 3 seconds that
-        somebody has seen it."""
+        it was taken in."""
         identity, token = _id_at(told, "id"), text_at(told, "token", most=500)
         member, channel_id = at(told, "member"), _id_at(told, "channel_id")
         user = at(member, "user") or at(told, "user")
         value, sender_id = text_at(told, "data", "custom_id", most=100), _id_at(user, "id")
         if at(told, "type") != 3 or not (identity and token and value and sender_id and channel_id):
             return ()
-        with suppress(Retry, Permanent):
-            place = f"/interactions/{identity}/{quote(token, safe='')}/callback"
-            calls.ask(f"{self._server()}{place}", body={"type": 6}, seconds=3.0)
+        place = f"/interactions/{identity}/{quote(token, safe='')}/callback"
         choice = Event(
             external_id=f"choice {identity}",
             kind="choice",
@@ -153,6 +152,7 @@ class Discord(Platform):
             sender_name=_name(user, member),
             message_id=_id_at(told, "message", "id"),
             text=value,
+            acknowledge=lambda: calls.judge_news(calls.ask(f"{self._server()}{place}", body={"type": 6}, seconds=3.0)),
             **places.of(channel_id, is_direct=member is None),
         )
         return (choice,)

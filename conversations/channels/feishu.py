@@ -76,7 +76,9 @@ class Feishu(Platform):
 
     kind, title = "feishu", "Feishu (Lark)"
     # A card has 30 KB. Of a uuid Feishu knows for an hour that it has had it.
-    capabilities = Capabilities(text_limit=6000, tells_duplicates=True, buttons=10, edits=True, reacts=True)
+    capabilities = Capabilities(
+        text_limit=6000, tells_duplicates=True, remembers_for=3000.0, buttons=10, edits=True, reacts=True
+    )
     taken = 200
     fields = (
         Setting(name="app_id", words="the app's id, cli_…", check=fields.text, is_needed=True),
@@ -156,8 +158,6 @@ class Feishu(Platform):
         chat_id, message_id = text_at(message, "chat_id", most=100), text_at(message, "message_id", most=100)
         if not (chat_id and message_id and sender_id) or text_at(event, "sender", "sender_type") != "user":
             return ()
-        if text_at(message, "chat_type") != "p2p" and not self._wakes(message):
-            return ()
         content, kind = _inner(message), text_at(message, "message_type", most=50)
         text = _without(_text(content, kind), list_at(message, "mentions"))
         media = _media(content, kind)
@@ -171,13 +171,13 @@ class Feishu(Platform):
             sender_id=sender_id,
             message_id=message_id,
             text=text,
+            is_called=text_at(message, "chat_type") == "p2p" or self._is_called(message),
             fetch=(lambda: [self._file(message_id, *each) for each in media]) if media else None,
         )
         return (found,)
 
-    def _wakes(self, message: Any) -> bool:
-        if self.setting("groups") == "all":
-            return True
+    def _is_called(self, message: Any) -> bool:
+        """Whether a message of a group is for the agent."""
         called = [text_at(each, "id", "open_id", most=100) for each in list_at(message, "mentions")]
         own = self.setting("open_id")
         return own in called if own else bool(called)

@@ -36,7 +36,8 @@ def send(delivery: Delivery) -> Outcome:
     except Permanent as error:
         told = Outcome(status=error.status, error=_words(error), is_final=True)
     except InDoubt as error:
-        told = Outcome(status=error.status, error=_words(error), in_doubt=not may_be_sent_again(delivery, platform))
+        is_over = not may_be_sent_again(delivery, platform)
+        told = Outcome(status=error.status, error=_words(error), in_doubt=is_over, may_have_arrived=True)
     else:
         told = Outcome(external_id=external_id, status=None)
     return told.after(int((time.monotonic() - began) * 1000))
@@ -88,14 +89,16 @@ def _file_of(delivery: Delivery) -> SentFile | None:
     return SentFile(name=delivery.file.name, data=bytes(delivery.file.data))
 
 
-def may_be_sent_again(delivery: Delivery, platform: Platform | None = None) -> bool:
-    """Whether one of which nobody knows whether it has arrived is sent once more."""
+def may_be_sent_again(delivery: Delivery, platform: Platform | None = None, *, after: float = 0.0) -> bool:
+    """Whether one of which nobody knows whether it has arrived is sent once more. ``after``: seconds since it may
+    have."""
     channel = delivery.account
     assert channel
     if channel.in_doubt == WhenInDoubt.AGAIN or delivery.kind in _OF_ANOTHER:
         return True
     try:
-        return (platform or accounts.platform(channel)).capabilities.tells_duplicates
+        can = (platform or accounts.platform(channel)).capabilities
+        return can.tells_duplicates and after < can.remembers_for
     except NoSuchPlatform:
         return False
 

@@ -14,13 +14,13 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F
-from django.db.models.functions import Least
+from django.db.models.functions import Coalesce, Least
 from django.utils import timezone
 
 from conversations.channel_models import Channel, Chat
 from conversations.deliveries import endpoints
 from conversations.models import MAX_REASON, OPEN_DELIVERY, Delivery, DeliveryStatus, OutgoingFile, WebhookEndpoint
-from nanohost.lib import lease
+from nanohost.lib import clock, lease
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import RELEASED
 
@@ -170,6 +170,7 @@ def again(delivery: Delivery) -> bool:
             expires_at=from_now(TRIED_FOR.total_seconds()),
             attempts=0,
             ended_at=None,
+            begun_at=None,
             notified_at=Now(),
         )
     )
@@ -180,12 +181,13 @@ def again(delivery: Delivery) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """A held delivery. ``may_have_arrived``: who held it before has died, nobody knows when; of messages to chats. What
-    it is about has its id at the platform in its ``data``, as ``messageId``."""
+    """A held delivery. ``in_doubt_for``: seconds since an attempt began of which nobody knows whether it has arrived,
+    since who made it has died or had no answer; None if there is none; of messages to chats. What it is about has its
+    id at the platform in its ``data``, as ``messageId``."""
 
     delivery: Delivery
     fence: int
-    may_have_arrived: bool = False
+    in_doubt_for: float | None = None
 
     @property
     def id(self) -> UUID:
@@ -197,8 +199,9 @@ def claim(delivery_id: UUID, *, worker: str) -> Hold | None:
     with transaction.atomic():
         taken = Delivery.objects.claimable().filter(pk=delivery_id)
         claimed = Delivery.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS)
-        left = list(Delivery.objects.filter(pk=delivery_id, account__isnull=False).values_list("status", "fence"))
-        if taken.update(attempts=F("attempts") + 1, run_after=None, **claimed) != 1:
+        before = Delivery.objects.filter(pk=delivery_id, account__isnull=False).first()
+        begun_at = Coalesce("begun_at", Now())
+        if taken.update(attempts=F("attempts") + 1, run_after=None, begun_at=begun_at, **claimed) != 1:
             # If its endpoint is sent as many as it may be: whoever ends one of these finds this.
             Delivery.objects.due().filter(pk=delivery_id).update(notified_at=None)
             return None
@@ -207,8 +210,16 @@ def claim(delivery_id: UUID, *, worker: str) -> Hold | None:
             row.file = OutgoingFile.objects.get(delivery=row)
         if row.about:
             row.data = row.data | {"messageId": _external_id(row.about)}
-    died = left == [(DeliveryStatus.RUNNING, row.fence - 1)]
-    return Hold(delivery=row, fence=row.fence, may_have_arrived=died)
+    return Hold(delivery=row, fence=row.fence, in_doubt_for=_in_doubt_for(row, before))
+
+
+def _in_doubt_for(row: Delivery, before: Delivery | None) -> float | None:
+    """Since when it may have arrived, by what it was before it was claimed."""
+    if before is None or before.fence != row.fence - 1:
+        return None
+    if before.begun_at is None and before.status != DeliveryStatus.RUNNING:
+        return None
+    return (clock.read() - (row.begun_at or row.created_at)).total_seconds()
 
 
 def _external_id(delivery_id: UUID) -> str:
@@ -242,7 +253,8 @@ class Outcome:
     ``status``: of the answer, if there was one. ``error``: why it was not delivered, for people; empty if it was.
     ``retry_after``: seconds before which the receiver does not want another. ``is_final``: no other attempt would end
     otherwise. ``disable``: why the endpoint is not to be sent anything any more. ``in_doubt``: nobody knows whether it
-    was delivered, and another attempt might deliver it twice. ``external_id``: what a platform calls it.
+    was delivered, and another attempt might deliver it twice. ``may_have_arrived``: nobody knows that either, but
+    another one does no harm as long as the platform knows it again. ``external_id``: what a platform calls it.
     ``hold_account``: seconds for which the platform wants nothing else either.
     """
 
@@ -252,6 +264,7 @@ class Outcome:
     is_final: bool = False
     disable: str = ""
     in_doubt: bool = False
+    may_have_arrived: bool = False
     external_id: str = ""
     hold_account: float = 0.0
     took_ms: int = 0
@@ -302,6 +315,7 @@ def _reschedule(hold: Hold, outcome: Outcome, told: Mapping[str, Any]) -> bool:
     step = waits[min(hold.delivery.attempts, len(waits)) - 1]
     wait = max(outcome.retry_after, step * random.uniform(1, JITTER))  # noqa: S311 -- no secret
     then = Least(from_now(wait), F("expires_at"))
+    is_in_doubt = outcome.may_have_arrived or hold.in_doubt_for is not None
     changed = (
         _held(hold)
         .filter(expires_at__gt=Now())
@@ -311,6 +325,7 @@ def _reschedule(hold: Hold, outcome: Outcome, told: Mapping[str, Any]) -> bool:
             lease_until=None,
             run_after=then,
             notified_at=then - NOTIFIED_FOR,
+            begun_at=F("begun_at") if is_in_doubt else None,
             **told,
         )
     )

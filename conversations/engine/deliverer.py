@@ -96,14 +96,15 @@ class Deliverer(Runner):
     async def _attempt(self, hold: Hold) -> Outcome:
         if hold.delivery.attempts > outbox.MAX_ATTEMPTS:
             return Outcome(error="Its workers died, again and again.", is_final=True)
-        if hold.may_have_arrived and not sending.may_be_sent_again(hold.delivery):
-            return Outcome(error="Its worker died while it was sent: it may have arrived.", in_doubt=True)
+        since = hold.in_doubt_for
+        if since is not None and not sending.may_be_sent_again(hold.delivery, after=since):
+            return Outcome(error="An attempt ended in the middle: it may have arrived.", in_doubt=True)
         span = await self._begin_span(hold.delivery) if traces.is_on else None
         try:
             outcome = await in_own_thread(lambda: SENDERS[hold.delivery.channel](hold.delivery))
         except Exception as error:
             logger.exception("a delivery stumbled over a fault of ours")
-            outcome = Outcome(error=f"A fault of the host: {type(error).__name__}.")
+            outcome = Outcome(error=f"A fault of the host: {type(error).__name__}.", may_have_arrived=True)
         if span:
             row, failed = hold.delivery, str(outcome.status or "failed") if outcome.error else ""
             told = (row.pk, row.kind, row.attempts, outcome.status, turn_of(row))

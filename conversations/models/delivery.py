@@ -139,6 +139,9 @@ class Delivery(Leased):
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     expires_at = models.DateTimeField(help_text="It is tried until then.")
     attempts = models.PositiveIntegerField(default=0, help_text="How often workers have begun to send it.")
+    begun_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the first attempt began that may have arrived."
+    )
     tries = models.JSONField(default=list, blank=True, help_text="What became of the latest attempts.")
     last_status = models.PositiveIntegerField(null=True, blank=True, help_text="The HTTP status of the last answer.")
     error = models.CharField(max_length=MAX_REASON, blank=True, help_text="What went wrong last.")

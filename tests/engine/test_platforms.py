@@ -17,6 +17,7 @@ from django.utils import timezone
 from conversations.channel_models import Channel, ChannelEvent, Chat, Listener, ListenerStatus, Sender
 from conversations.channels import accounts
 from conversations.channels.base import NotTakenNow, Permanent
+from conversations.deliveries import outbox
 from conversations.engine import listener, outgoing, sweeper
 from conversations.engine.listener import ListenerRunner
 from conversations.kinds import LISTENERS
@@ -33,6 +34,7 @@ from tests.support.chat_platforms import (
     TelegramServer,
     WhatsAppServer,
     hear,
+    hear_until,
     make_channel,
 )
 from tests.support.delivering import deliver
@@ -172,6 +174,29 @@ def test_a_connection_that_breaks_in_the_middle(peer, channel):
         due_again(row)
         assert deliver(row)[0].status == DeliveryStatus.DELIVERED
         assert len({each.key for each in peer.sent}) == 1
+
+
+@only(DiscordServer, FeishuServer)
+def test_what_a_platform_knows_again_for_a_while_is_unknown_after_it(peer, channel):
+    """Whether its worker had no answer, or died; but not if the platform has said that it took nothing."""
+    long_ago = F("begun_at") - timedelta(seconds=accounts.platform(channel).capabilities.remembers_for)
+    for said, expected in ((429, DeliveryStatus.DELIVERED), (None, DeliveryStatus.UNKNOWN)):
+        peer.tells("Hello")
+        row = answered()[-1]
+        peer.answer(Says(said) if said else Says(resets=True))
+        (row,) = deliver(row)
+        assert row.status == DeliveryStatus.QUEUED
+        Delivery.objects.filter(pk=row.pk).update(begun_at=long_ago)
+        due_again(row)
+        sent = len(peer.sent)
+        assert deliver(row)[0].status == expected
+        assert len(peer.sent) == sent + (1 if said else 0)
+    peer.tells("Hello")
+    row = answered()[-1]
+    assert outbox.claim(row.pk, worker="one that dies")
+    Delivery.objects.filter(pk=row.pk).update(begun_at=long_ago)
+    due_again(row)
+    assert deliver(row)[0].status == DeliveryStatus.UNKNOWN
 
 
 def test_what_is_told_twice_is_taken_in_once(peer, channel):
@@ -431,6 +456,24 @@ def test_discord_s_session_goes_on_wherever_its_connection_breaks(peer, channel)
     gateway.breaks = [4014]
     with pytest.raises(Permanent, match="Message Content"):
         peer.tells("of one that may not read")
+
+
+@only(DiscordServer)
+def test_discord_hears_that_a_button_was_pressed_once_it_was_taken_in(peer, channel, monkeypatch):
+    def acknowledged():
+        return [each for each in peer.asked if "interactions" in each.path]
+
+    def stumble(*_, **__):
+        raise KeyError("a fault of ours")
+
+    peer.tells("Hello")
+    with monkeypatch.context() as broken:
+        broken.setattr("conversations.engine.from_channels._take", stumble)
+        with pytest.raises(KeyError):
+            peer.presses("q yes")
+    assert not acknowledged()
+    hear_until(channel, acknowledged)
+    assert ChannelEvent.objects.filter(external_id="choice 8001").count() == 1
 
 
 @only(DiscordServer)
