@@ -37,9 +37,10 @@ def webhook(request: HttpRequest, name: str) -> HttpResponse:
         return JsonResponse(dict(taken))
     # A form is a button of Slack's, which takes nothing but 200 for a yes.
     is_form = request.content_type == "application/x-www-form-urlencoded"
-    status = 200 if is_form else platform_of(channel.kind).taken
+    platform = platform_of(channel.kind)
+    status = 200 if is_form else platform.taken
     told = {"taken": taken.taken, "known": taken.known, "refused": taken.refused}
-    return JsonResponse(told if status == HTTPStatus.ACCEPTED or is_form else {}, status=status)
+    return JsonResponse(told if status == HTTPStatus.ACCEPTED or is_form else dict(platform.taken_body), status=status)
 
 
 def _confirmed(name: str, request: HttpRequest) -> HttpResponse:

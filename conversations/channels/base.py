@@ -28,7 +28,8 @@ class Capabilities:
     signs what comes in and goes out. ``reads_answers``: who sends a request reads in its answer why a message was not
     taken in; others are told in the chat. ``buttons``: so many options of a question are shown as buttons; one with
     more is asked with numbers. ``edits``, ``reacts``, ``files``: it has :meth:`Platform.edit`,
-    :meth:`Platform.react`, :meth:`Platform.send_file`."""
+    :meth:`Platform.react`, :meth:`Platform.send_file`. ``captions``: what is said with a file is part of its message;
+    elsewhere it is a message of its own before it."""
 
     text_limit: int
     tells_duplicates: bool = False
@@ -39,6 +40,7 @@ class Capabilities:
     edits: bool = False
     reacts: bool = False
     files: bool = False
+    captions: bool = True
 
 
 class NotGenuine(Problem):
@@ -156,7 +158,8 @@ class Option:
 @dataclass(frozen=True, kw_only=True)
 class OutgoingMessage:
     """A message to a chat. ``text``: Markdown, no longer than the limit; of a long one, it is one of ``parts``.
-    ``in_reply_to``: the platform's id of what it answers. ``title``: what the chat is called. ``options``: buttons, as
+    ``in_reply_to``: the platform's id of what it answers; ``began_by``: and of what began the turn that says it.
+    ``title``: what the chat is called. ``options``: buttons, as
     many at most as the capabilities say. ``message_id``: the platform's id of what is edited or reacted to. ``emoji``:
     of a reaction. ``file``: what :meth:`Platform.send_file` sends, with ``text`` as its caption."""
 
@@ -164,6 +167,7 @@ class OutgoingMessage:
     text: str
     thread: str = ""
     in_reply_to: str = ""
+    began_by: str = ""
     title: str = ""
     part: int = 1
     parts: int = 1
@@ -176,13 +180,14 @@ class OutgoingMessage:
 class Platform(ABC):
     """How a platform is spoken to, by one account. It knows no database: its methods are given all they need. One that
     sends requests has :meth:`parse`, one that has to be asked has :meth:`ask`. ``taken``: the status that a request is
-    answered with that was taken in; with 202 goes how much of it was."""
+    answered with that was taken in; with 202 goes how much of it was, with others ``taken_body``."""
 
     kind: ClassVar[str]
     title: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     fields: ClassVar[Sequence[Setting]] = ()
     taken: ClassVar[int] = 202
+    taken_body: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, account: Account) -> None:
         self.account = account

@@ -60,6 +60,11 @@ def whatsapp(markdown: str) -> str:
     return _written(markdown, _WHATSAPP)
 
 
+def plain(markdown: str) -> str:
+    """No marks at all, for platforms that show none."""
+    return _written(markdown, _PLAIN)
+
+
 def matrix(markdown: str) -> str:
     """HTML as Matrix' ``org.matrix.custom.html`` has it."""
     if len(markdown) > MAX_CHARS:
@@ -253,11 +258,25 @@ _SLACK = Dialect(
     block=lambda written, _: f"```\n{written}\n```",
     quote=lambda written: "\n".join(f"> {line}" for line in written.split("\n")),
 )
+
+
+def _link_in_words(written: str, address: str) -> str:
+    return address if written in ("", address) else f"{written} ({address})"
+
+
 _WHATSAPP = Dialect(
     escape=lambda text: text,
-    link=lambda written, address: address if written in ("", address) else f"{written} ({address})",
+    link=_link_in_words,
     marks={"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")},
     code=("`", "`"),
     block=lambda written, _: f"```{written}```",
+    quote=lambda written: "\n".join(f"> {line}" for line in written.split("\n")),
+)
+_PLAIN = Dialect(
+    escape=lambda text: text,
+    link=_link_in_words,
+    marks={"strong": ("", ""), "em": ("", ""), "s": ("", "")},
+    code=("", ""),
+    block=lambda written, _: written,
     quote=lambda written: "\n".join(f"> {line}" for line in written.split("\n")),
 )

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import json
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ from conversations.channels.base import (
 )
 from conversations.channels.calls import at, list_at, text_at
 from conversations.channels.fields import Setting
+from conversations.channels.tokens import Tokens
 from nanohost.lib.rest import load_json
 from tools.outbound.client import Answer
 
@@ -65,10 +65,7 @@ _EMOJI_NAME, _MENTION = re.compile(r"[A-Za-z]{1,40}"), re.compile(r"<(?=/?at\b)"
 # What is said of too many requests, of one token that no longer counts, and of faults that pass.
 _TOO_MANY, _TOKEN, _FOR_NOW = (99991400, 230020, 11232, 11233), (99991661, 99991663, 99991668), (1663, 2200, 230049)
 
-# Tokens of the tenant by who has asked for them, each with when it ends.
-_tenants: dict[str, tuple[str, float]] = {}
-_lock = threading.Lock()
-_MAX_TENANTS = 100
+_tokens = Tokens()
 
 
 class Feishu(Platform):
@@ -261,8 +258,7 @@ class Feishu(Platform):
         said = calls.said_in(answer)
         number, words = at(said, "code"), text_at(said, "msg", most=300)
         if number in _TOKEN:
-            with _lock:
-                _tenants.pop(self._holder(), None)
+            _tokens.forget(*self._asked_with())
             raise Retry(f"It answered {words or number}", status=answer.status)
         if number in _TOO_MANY:
             wait = calls.wait_in(_seconds(answer.headers.get("x-ogw-ratelimit-reset", ""))) or 1.0
@@ -276,30 +272,22 @@ class Feishu(Platform):
             raise Permanent(f"It answered {number}: {words}", status=answer.status)
 
     def _signed_in(self, *, seconds: float = calls.SECONDS) -> dict[str, str]:
-        """By the tenant's token, which is asked for and kept until shortly before it ends."""
-        holder = self._holder()
-        with _lock:
-            token, ends = _tenants.get(holder, ("", 0.0))
-        if time.monotonic() >= ends:
-            asked = {"app_id": self.setting("app_id"), "app_secret": self.secret("app_secret")}
-            url = f"{self._server()}/auth/v3/tenant_access_token/internal"
-            answer = calls.ask(url, body=asked, seconds=seconds)
-            said = calls.said_in(answer)
-            calls.judge_news(answer, words=text_at(said, "msg", most=300))
-            token, lasts = text_at(said, "tenant_access_token", most=1000), calls.wait_in(at(said, "expire"))
-            if not token:
-                raise Permanent(
-                    f"It gives no token: {text_at(said, 'msg', most=300) or 'app_id or app_secret is wrong'}"
-                )
-            with _lock:
-                if len(_tenants) >= _MAX_TENANTS:
-                    _tenants.clear()
-                _tenants[holder] = token, time.monotonic() + lasts - 60
+        """By the tenant's token."""
+        token = _tokens.of(*self._asked_with(), ask=lambda: self._new_token(seconds))
         return {"Authorization": f"Bearer {token}"}
 
-    def _holder(self) -> str:
-        named = json.dumps([self._server(), self.setting("app_id"), self.secret("app_secret")])
-        return hashlib.sha256(named.encode()).hexdigest()
+    def _new_token(self, seconds: float) -> tuple[str, float]:
+        server, app_id, secret = self._asked_with()
+        asked = {"app_id": app_id, "app_secret": secret}
+        answer = calls.ask(f"{server}/auth/v3/tenant_access_token/internal", body=asked, seconds=seconds)
+        said = calls.said_in(answer)
+        calls.judge_news(answer, words=text_at(said, "msg", most=300))
+        if not (token := text_at(said, "tenant_access_token", most=1000)):
+            raise Permanent(f"It gives no token: {text_at(said, 'msg', most=300) or 'app_id or app_secret is wrong'}")
+        return token, calls.wait_in(at(said, "expire"))
+
+    def _asked_with(self) -> tuple[str, str, str]:
+        return self._server(), self.setting("app_id"), self.secret("app_secret")
 
     def _server(self) -> str:
         return str(self.setting("server")).rstrip("/")

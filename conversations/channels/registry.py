@@ -19,6 +19,8 @@ OWN = {
     "discord": ("discord", "Discord"),
     "whatsapp": ("whatsapp", "WhatsApp"),
     "feishu": ("feishu", "Feishu"),
+    "dingtalk": ("dingtalk", "DingTalk"),
+    "qq": ("qq", "QQ"),
 }
 
 

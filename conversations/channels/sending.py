@@ -73,6 +73,7 @@ def message_of(delivery: Delivery) -> OutgoingMessage:
         title=delivery.chat.title,
         text=said.get("text", ""),
         in_reply_to=delivery.in_reply_to,
+        began_by=delivery.began_by,
         part=said.get("part", 1),
         parts=said.get("parts", 1),
         options=[Option(label=each["label"], value=each["value"]) for each in said.get("options", ())],

@@ -3,6 +3,7 @@
 import json
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -42,6 +43,7 @@ class Socket:
         """Open it. ``url``: ws or wss; it may hold a secret, and is in no error. Raises :class:`Retry` and
         :class:`Permanent`."""
         self._connection = _opened(url)
+        self._sign: threading.Event | None = None
 
     def receive(self, seconds: float) -> Any:
         """The next message's JSON; None if none comes in that time, or if it is no JSON. Raises :class:`Lost`."""
@@ -60,6 +62,15 @@ class Socket:
         """Send a message as JSON; raises :class:`Lost`."""
         try:
             self._connection.send(json.dumps(said, ensure_ascii=False, separators=(",", ":")))
+        except ConnectionClosed as error:
+            raise _lost(error) from None
+
+    def check(self) -> None:
+        """Ask the other side for a sign of life; raises :class:`Lost` if it gave none since it was last asked."""
+        if self._sign and not self._sign.is_set():
+            raise Lost(LOST)
+        try:
+            self._sign = self._connection.ping()
         except ConnectionClosed as error:
             raise _lost(error) from None
 

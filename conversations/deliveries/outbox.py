@@ -17,7 +17,7 @@ from django.db.models import F
 from django.db.models.functions import Coalesce, Least
 from django.utils import timezone
 
-from conversations.channel_models import Channel, Chat
+from conversations.channel_models import Channel, ChannelEvent, Chat
 from conversations.deliveries import endpoints
 from conversations.models import MAX_REASON, OPEN_DELIVERY, Delivery, DeliveryStatus, OutgoingFile, WebhookEndpoint
 from nanohost.lib import clock, lease
@@ -208,6 +208,9 @@ def claim(delivery_id: UUID, *, worker: str) -> Hold | None:
         row = Delivery.objects.select_related("endpoint", "account", "chat").get(pk=delivery_id)
         if row.kind == FILE:
             row.file = OutgoingFile.objects.get(delivery=row)
+        if row.account_id and row.turn_id and not row.in_reply_to:
+            begun = ChannelEvent.objects.filter(turn_id=row.turn_id, channel=row.account_id)
+            row.began_by = begun.values_list("message_id", flat=True).first() or ""
         if row.about:
             row.data = row.data | {"messageId": _external_id(row.about)}
     return Hold(delivery=row, fence=row.fence, in_doubt_for=_in_doubt_for(row, before))

@@ -195,6 +195,9 @@ def send_file(conversation: Conversation, file: SentFile, text: str, *, destinat
         raise ValueError(f"What is said with a file has {MAX_CAPTION} characters at most.")
     whose: dict[str, Any] = {"conversation_id": conversation.pk, "turn_id": turn_id}
     with transaction.atomic():
+        if text.strip() and not _can(chat).captions:
+            _put(chat, CHAT, text, name=destination, **whose)
+            text = ""
         said = Said(kind=outbox.FILE, data={"text": text, "file": file.name}, name=destination, **whose)
         row = _store(chat, said)
         OutgoingFile.objects.create(delivery=row, name=file.name, data=file.data)

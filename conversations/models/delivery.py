@@ -67,8 +67,8 @@ class Delivery(Leased):
     # leaves places to others.
     MAX_AT_ONCE = 4
 
-    # Of one that is being sent: where that stands in a trace.
-    traceparent = ""
+    # Of one that is being sent: where that stands in a trace, and the platform's id of what began its turn.
+    traceparent = began_by = ""
 
     class Channel(models.TextChoices):
         """How it goes out."""

@@ -26,10 +26,12 @@ from nanohost.lib.database_threads import DatabaseThreads
 from tests.support.chat_platforms import (
     PEERS,
     SECRETS,
+    DingTalkServer,
     DiscordServer,
     FeishuServer,
     MailHouse,
     MatrixServer,
+    QQServer,
     SlackServer,
     TelegramServer,
     WhatsAppServer,
@@ -37,6 +39,7 @@ from tests.support.chat_platforms import (
     hear_until,
     make_channel,
 )
+from tests.support.chat_platforms.qq import key_of
 from tests.support.delivering import deliver
 from tests.support.files import picture
 from tests.support.receiver import Says
@@ -263,10 +266,10 @@ def test_long_marked_up_answers_go_out_in_parts_that_are_whole(peer, channel):
     peer.tells("Hello")
     settle(Turn.objects.all())
     text = "\n\n".join(f"**{number}** is <{number}> & `a < b` 👩‍👩‍👧" for number in range(1000))
-    outgoing.say(Conversation.objects.get(), text)
-    rows = deliver(*Delivery.objects.order_by("number"))
-    assert {row.status for row in rows} == {DeliveryStatus.DELIVERED}
-    assert len(peer.sent) > (1 if peer.kind == "email" else 5)
+    outgoing.say(Conversation.objects.get(), text, turn_id=Turn.objects.get().pk)
+    for row in Delivery.objects.order_by("number")[: 5 if peer.kind == "qq" else None]:  # it takes five answers
+        assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    assert len(peer.sent) > (1 if peer.kind == "email" else 4)
 
 
 # --- what is of one platform ---------------------------------------------------------------------------------------
@@ -496,6 +499,102 @@ def test_discord_s_listener_keeps_its_connection_alive_and_gives_it_up(peer, cha
         worker.until_it_lets_go()
         wait_until(lambda: not gateway.open)
     assert gateway.identified == 1
+
+
+@only(DingTalkServer)
+def test_dingtalk_tells_again_until_it_was_taken_in_and_on_whichever_connection(peer, channel, monkeypatch):
+    def stumble(*_, **__):
+        raise KeyError("a fault of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("conversations.engine.from_channels._take", stumble)
+        with pytest.raises(KeyError):
+            peer.tells("one")
+    assert (peer.stream.acknowledged, Message.objects.exists()) == ([], False)
+    peer.stream.breaks = ["without a word", "", "without a word"]
+    peer.tells("two")
+    peer.tells("three")
+    assert [each.content for each in Message.objects.order_by("pk")] == ["one", "two", "three"]
+    assert peer.stream.connected >= 5
+    assert set(peer.stream.echoed) == {"o-1"}
+    with Listening(Listener.objects.get()):
+        wait_until(lambda: peer.stream.open)
+        peer.stream.drop()
+        peer.stream.tell(peer.message_of("four") | {"msgId": "four"})
+        wait_until(lambda: not peer.stream.frames)
+    wait_until(lambda: not peer.stream.open)
+    assert Message.objects.filter(content="four").exists()
+
+
+@only(DingTalkServer)
+def test_dingtalk_s_groups_and_whom_it_does_not_know(peer, channel):
+    peer.tells("Hello", conversationType="2", conversationId="cid+7/==", conversationTitle="All")
+    rich = {"richText": [{"text": "Look "}, {"type": "picture", "downloadCode": "code-2"}, {"text": "here"}]}
+    peer.files["code-2"] = picture("JPEG")
+    peer.tells("", msgtype="richText", content=rich, conversationType="2", conversationId="cid+7/==")
+    assert Message.objects.filter(content="Look here").get().attachments
+    for row in answered():
+        assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    assert {each.chat_id for each in peer.sent} == {"group:cid+7/=="}
+    Chat.objects.update(chat_id="nobody")
+    (row,) = outgoing.say(Conversation.objects.get(), "Hello")
+    assert "knows nobody" in deliver(row)[0].error
+    peer.answer(Says(403, body=b'{"code": "Forbidden.AccessDenied.QpsLimitForAppkeyAndApi"}'))
+    (row,) = outgoing.say(Conversation.objects.get(), "Hello")
+    assert deliver(row)[0].status == DeliveryStatus.QUEUED
+
+
+@only(DingTalkServer, QQServer)
+def test_a_token_that_counts_no_more_is_asked_for_again(peer, channel):
+    peer.tells("Hello")
+    (row,) = answered()
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    peer.tokens.append("t-of-another-day")
+    peer.tells("Hello")
+    row = answered()[-1]
+    assert deliver(row)[0].status == DeliveryStatus.QUEUED
+    due_again(row)
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+
+
+@only(QQServer)
+def test_qq_s_signature_and_what_it_has_signed(peer, channel, client):
+    peer.tells("Hello")
+    assert (peer.last.status_code, peer.last.json()) == (200, {"op": 12})
+    body = peer.events[-1] | {"d": peer.events[-1]["d"] | {"id": "ROBOT1.0_other"}}
+    wrong = [peer.post(body, secret="another"), peer.post(body, at=-4000), peer.post(body, at=4000)]
+    wrong.append(client.post("/channels/shop/webhook", body, content_type="application/json"))
+    assert {each.status_code for each in wrong} == {401}
+    asked = {"op": 13, "d": {"plain_token": "Arq0D5A61EgUu4OxUvOp", "event_ts": "1725442341"}}
+    told = client.post("/channels/shop/webhook", asked, content_type="application/json").json()
+    key_of(SECRETS["CHANNEL_SECRET_TOKEN"]).public_key().verify(
+        bytes.fromhex(told["signature"]), b"1725442341Arq0D5A61EgUu4OxUvOp"
+    )
+    # What is signed for whoever asks is no event.
+    for text, stamp in (('{"op":0}', "1725442341"), ("a", '1725442341{"op":0}'), ("", "1")):
+        forged = {"op": 13, "d": {"plain_token": text, "event_ts": stamp}}
+        assert client.post("/channels/shop/webhook", forged, content_type="application/json").status_code == 401
+    assert Turn.objects.count() == 1
+
+
+@only(QQServer)
+def test_qq_takes_answers_alone_and_each_once(peer, channel):
+    peer.tells_in_a_group_of("g1", "Hello")
+    (row,) = answered()
+    peer.answer(Says(resets=True))
+    assert deliver(row)[0].status == DeliveryStatus.QUEUED
+    # It had arrived, though nobody has heard that.
+    peer._taken(next(each.said for each in peer.asked if peer.is_sent(each)))
+    due_again(row)
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    assert ([each.chat_id for each in peer.sent], len(peer.taken)) == (["group:g1"] * 2, 1)
+    conversation, turn = Conversation.objects.get(), Turn.objects.get()
+    # What the turn says besides answers what began it.
+    (row,) = outgoing.say(conversation, "**More** [here](https://x.example)", turn_id=turn.pk)
+    assert deliver(row)[0].status == DeliveryStatus.DELIVERED
+    assert peer.sent[-1].text == "More here (https://x.example)"
+    (row,) = outgoing.say(conversation, "Good morning")
+    assert "nothing but answers" in deliver(row)[0].error
 
 
 # --- listening -----------------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.support.chat_platforms.accounts import SECRETS, hear, hear_until, make_channel
+from tests.support.chat_platforms.dingtalk import DingTalkServer
 from tests.support.chat_platforms.discord import DiscordServer
 from tests.support.chat_platforms.feishu import FeishuServer
 from tests.support.chat_platforms.mail import MailHouse
 from tests.support.chat_platforms.matrix import MatrixServer
+from tests.support.chat_platforms.qq import QQServer
 from tests.support.chat_platforms.slack import SlackServer
 from tests.support.chat_platforms.telegram import TelegramServer
 from tests.support.chat_platforms.whatsapp import WhatsAppServer
@@ -21,15 +23,19 @@ PEERS: Sequence[Any] = (
     DiscordServer,
     WhatsAppServer,
     FeishuServer,
+    DingTalkServer,
+    QQServer,
 )
 
 __all__ = [
     "PEERS",
     "SECRETS",
+    "DingTalkServer",
     "DiscordServer",
     "FeishuServer",
     "MailHouse",
     "MatrixServer",
+    "QQServer",
     "SlackServer",
     "TelegramServer",
     "WhatsAppServer",
