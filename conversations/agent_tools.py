@@ -24,6 +24,8 @@ from tools.workspace.store import file_of
 
 MAX_KEYS = 50
 MAX_CHARS = 8000
+# A week.
+MAX_DELAY_MINUTES = 10_080
 
 
 @tool(effects="rows", stays_inside=True)
@@ -63,7 +65,7 @@ def session_state(caller: Caller, key: str = "", value: str | None = None) -> st
 
 
 @tool(effects="rows", writes_to="destination", name=SAYING_TOOL)
-def message(caller: Caller, content: str, destination: str = ORIGIN) -> str:
+def message(caller: Caller, content: str, destination: str = ORIGIN, delay_minutes: int = 0) -> str:
     """Say something to the user at once, while you go on working: that you have begun, how far you are, a first result.
 
     Your answer at the end reaches the user by itself: do not say it with this tool as well.
@@ -72,19 +74,28 @@ def message(caller: Caller, content: str, destination: str = ORIGIN) -> str:
         content: What is said.
         destination: Where: origin is where you were spoken to; others are those that you were given, by their names.
             One may be another agent: its answer comes to this conversation as a message, so do not wait for it.
+        delay_minutes: Have it sent to a chat so much later, a week (10080) at most; until then, `edit_message` changes
+            it. It is sent as it is: for something to be done later, use a schedule.
     """
     if not content.strip():
         raise ValueError("Give a content: what is said to the user.")
+    if not 0 <= delay_minutes <= MAX_DELAY_MINUTES:
+        raise ValueError(f"Give a delay_minutes from 0 to {MAX_DELAY_MINUTES}.")
     conversation = _conversation(caller)
-    if target := between_agents.named(conversation.agent, destination):
+    target = between_agents.named(conversation.agent, destination)
+    if delay_minutes and (target or destination not in outgoing.destinations(conversation)):
+        raise ValueError("Only what goes to a chat is sent later: leave delay_minutes out, or use a schedule.")
+    if target:
         child = between_agents.send(caller, conversation, target, content)
         return f"Said to the agent {target.name} ({child.pk}). Its answer will come as a message to this conversation."
     if destination == ORIGIN and ORIGIN not in outgoing.destinations(conversation):
         # No channel holds it: who reads the conversation, or follows its turn, reads it there.
         return "Said."
     # Committed with the call's outcome: a call that is run again has sent nothing before.
-    rows = outgoing.say(conversation, redact(content), destination=destination, turn_id=caller.turn_id)
-    return f"Said; it is being sent to {destination}{_numbered(rows)}."
+    after = delay_minutes * 60.0
+    rows = outgoing.say(conversation, redact(content), destination=destination, turn_id=caller.turn_id, after=after)
+    when = f"will be sent in {delay_minutes} minutes" if delay_minutes else "is being sent"
+    return f"Said; it {when} to {destination}{_numbered(rows)}."
 
 
 @tool(effects="rows", writes_to="destination")

@@ -38,6 +38,7 @@ from nanohost.lib.admin import (
     table,
 )
 from nanohost.lib.redaction import redact
+from nanohost.lib.text import storable
 
 
 class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
@@ -179,11 +180,17 @@ class DeliveryAdmin(GrowingAdmin):
     search_fields = ["id"]
     search_help_text = "An id of a delivery, or its beginning: what stands behind msg_ in webhook-id or Message-ID."
     actions = ["send_again", "cancel"]
-    readonly_fields = ["message_id", "its_endpoint", "its_chat", "said_in", "payload", "each_try", "again"]
+    readonly_fields = ["message_id", "its_endpoint", "its_chat", "said_in", "payload", "each_try", "again", "new_text"]
     fieldsets = [
-        (None, {"fields": ["message_id", "its_endpoint", "recipient", "kind", "status", "again", "payload"]}),
+        (
+            None,
+            {"fields": ["message_id", "its_endpoint", "recipient", "kind", "status", "again", "payload", "new_text"]},
+        ),
         ("In a chat", {"fields": ["account", "its_chat", "number", "said_in", "in_reply_to", "external_id"]}),
-        ("Attempts", {"fields": ["attempts", "each_try", "last_status", "error", "run_after", "expires_at"]}),
+        (
+            "Attempts",
+            {"fields": ["attempts", "each_try", "last_status", "error", "run_after", "deliver_after", "expires_at"]},
+        ),
         ("How it is run", {"fields": ["channel", "worker", "fence", "lease_until", "notified_at"]}),
         ("Time", {"fields": ["created_at", "ended_at"]}),
     ]
@@ -243,9 +250,44 @@ class DeliveryAdmin(GrowingAdmin):
         address = reverse("admin:conversations_delivery_again", args=[delivery.pk])
         return format_html('<button type="submit" class="button" formaction="{}">Send again</button>', address)
 
+    @admin.display(description="say this instead", empty_value="–")
+    def new_text(self, delivery: Any) -> str | None:
+        """A text and a button, of a message to a chat that nobody has begun to send."""
+        said = delivery.data.get("text") if delivery.chat_id else None
+        if not delivery.may_send or not said or delivery.begun_at or delivery.status != DeliveryStatus.QUEUED:
+            return None
+        address = reverse("admin:conversations_delivery_text", args=[delivery.pk])
+        return format_html(
+            '<textarea name="new_text" aria-label="New text" rows="6" cols="60">{}</textarea>'
+            '<p><button type="submit" class="button" formaction="{}">Change the text</button></p>',
+            said,
+            address,
+        )
+
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view(self.again_view)
-        return [path("<uuid:pk>/again/", view, name="conversations_delivery_again"), *super().get_urls()]
+        again, text = (self.admin_site.admin_view(each) for each in (self.again_view, self.text_view))
+        return [
+            path("<uuid:pk>/again/", again, name="conversations_delivery_again"),
+            path("<uuid:pk>/text/", text, name="conversations_delivery_text"),
+            *super().get_urls(),
+        ]
+
+    @method_decorator(require_POST)
+    def text_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """Have it say something else, and back to its page."""
+        if not self.has_requeue_permission(request):
+            raise PermissionDenied
+        delivery = get_object_or_404(Delivery.objects.select_related("chat__channel"), pk=pk)
+        # A browser sends ends of lines as two characters.
+        text = storable(request.POST.get("new_text", "").replace("\r\n", "\n"))
+        try:
+            if outgoing.change(delivery, text):
+                messages.success(request, "The text is changed.")
+            else:
+                messages.error(request, "It was begun to be sent before, or it has no text; nothing is changed.")
+        except ValueError as error:
+            messages.error(request, str(error))
+        return HttpResponseRedirect(reverse("admin:conversations_delivery_change", args=[pk]))
 
     @method_decorator(require_POST)
     def again_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:

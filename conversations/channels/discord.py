@@ -5,12 +5,14 @@ told and not taken in.
 """
 
 import hashlib
+import json
 import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from conversations.attachments.parts import SentFile
 from conversations.channels import calls, dialects, fields
 from conversations.channels.base import Capabilities, Event, Heard, OutgoingMessage, Permanent, Platform, Retry
 from conversations.channels.calls import at, list_at, text_at
@@ -49,7 +51,13 @@ class Discord(Platform):
     kind, title = "discord", "Discord"
     # Of a nonce Discord knows for "the past few minutes" that it has had it.
     capabilities = Capabilities(
-        text_limit=2000, tells_duplicates=True, remembers_for=120.0, buttons=25, edits=True, reacts=True
+        text_limit=2000,
+        tells_duplicates=True,
+        remembers_for=120.0,
+        buttons=25,
+        edits=True,
+        reacts=True,
+        files=True,
     )
     fields = (
         Setting(name="token", words="the variable that has the bot's token", check=fields.secret, is_needed=True),
@@ -181,7 +189,11 @@ class Discord(Platform):
             told["message_reference"] = {"message_id": message.in_reply_to, "fail_if_not_exists": False}
         if message.options:
             told["components"] = _buttons(message)
-        return text_at(self._do("POST", f"{_place(message)}/messages", told | _content(message)), "id", most=_MAX_ID)
+        said = self._do("POST", f"{_place(message)}/messages", told | _content(message), message.file)
+        return text_at(said, "id", most=_MAX_ID)
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        return self.send(message, key)
 
     def edit(self, message: OutgoingMessage, key: str) -> None:
         told = _content(message) | {"components": []}
@@ -191,8 +203,13 @@ class Discord(Platform):
         emoji = quote(message.emoji, safe="")
         self._do("PUT", f"{_place(message)}/messages/{_number(message.message_id)}/reactions/{emoji}/@me", {})
 
-    def _do(self, method: str, place: str, told: Mapping[str, Any]) -> dict[str, Any]:
-        answer = calls.send(f"{self._server()}{place}", body=told, headers=self._signed_in(), method=method)
+    def _do(self, method: str, place: str, told: Mapping[str, Any], file: SentFile | None = None) -> dict[str, Any]:
+        url, headers = f"{self._server()}{place}", self._signed_in()
+        if file:
+            form, about = calls.multipart({"payload_json": json.dumps(dict(told))}, "files[0]", file)
+            answer = calls.send(url, body=form, headers=headers | about, method=method)
+        else:
+            answer = calls.send(url, body=told, headers=headers, method=method)
         said = calls.said_in(answer)
         calls.judge(answer, words=text_at(said, "message", most=300), after=calls.wait_in(at(said, "retry_after")))
         return said

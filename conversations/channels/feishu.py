@@ -74,7 +74,14 @@ class Feishu(Platform):
     kind, title = "feishu", "Feishu (Lark)"
     # A card has 30 KB. Of a uuid Feishu knows for an hour that it has had it.
     capabilities = Capabilities(
-        text_limit=6000, tells_duplicates=True, remembers_for=3000.0, buttons=10, edits=True, reacts=True
+        text_limit=6000,
+        tells_duplicates=True,
+        remembers_for=3000.0,
+        buttons=10,
+        edits=True,
+        reacts=True,
+        files=True,
+        captions=False,
     )
     taken = 200
     fields = (
@@ -219,8 +226,22 @@ class Feishu(Platform):
     # --- what goes out -----------------------------------------------------------------------------------------------
 
     def send(self, message: OutgoingMessage, key: str) -> str:
+        return self._send(message, key, {"msg_type": "interactive", "content": _card(message)})
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        assert message.file
+        about = {"file_type": "stream", "file_name": message.file.name}
+        form, headers = calls.multipart(about, "file", message.file)
+        try:
+            answer = calls.send(f"{self._server()}/im/v1/files", body=form, headers=self._signed_in() | headers)
+            self._judge(answer)
+        except InDoubt as error:  # what was uploaded is seen by nobody
+            raise Retry(str(error), status=error.status) from None
+        file_key = text_at(calls.said_in(answer), "data", "file_key", most=300)
+        return self._send(message, key, {"msg_type": "file", "content": json.dumps({"file_key": file_key})})
+
+    def _send(self, message: OutgoingMessage, key: str, told: dict[str, Any]) -> str:
         # A uuid has 50 characters at most.
-        told = {"msg_type": "interactive", "content": _card(message)}
         told |= {"uuid": hashlib.sha256(key.encode()).hexdigest()[:50]}
         if message.thread:
             place = f"/im/v1/messages/{quote(message.thread, safe='')}/reply"

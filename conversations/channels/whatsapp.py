@@ -38,6 +38,8 @@ MEDIA = {
     "video": "video.mp4",
     "sticker": "sticker.webp",
 }
+# What is shown as a picture; all else is a document.
+PICTURES = ("image/jpeg", "image/png")
 # Where media lies, beside the API itself; the token goes nowhere else.
 _MEDIA_HOSTS = (".fbsbx.com", ".facebook.com", ".whatsapp.net")
 # Of a message with buttons, and of a button.
@@ -58,7 +60,7 @@ class WhatsApp(Platform):
 
     kind, title = "whatsapp", "WhatsApp"
     # 4,096 characters; marks add to a text.
-    capabilities = Capabilities(text_limit=3500, buttons=3, reacts=True)
+    capabilities = Capabilities(text_limit=3500, buttons=3, reacts=True, files=True)
     taken = 200  # others are told again
     fields = (
         Setting(
@@ -160,6 +162,23 @@ class WhatsApp(Platform):
     def react(self, message: OutgoingMessage, key: str) -> None:
         reaction = {"message_id": message.message_id, "emoji": message.emoji}
         self._send(message, {"type": "reaction", "reaction": reaction})
+
+    def send_file(self, message: OutgoingMessage, key: str) -> str:
+        assert message.file
+        kind, body = calls.type_of(message.file), {"messaging_product": "whatsapp"}
+        form, about = calls.multipart(body | {"type": kind}, "file", message.file)
+        url = f"{self._server()}/{self.setting('number')}/media"
+        try:
+            answer = calls.send(url, body=form, headers=self._signed_in() | about)
+            _judge(answer)
+        except InDoubt as error:  # what was uploaded is seen by nobody
+            raise Retry(str(error), status=error.status) from None
+        media = {"id": text_at(calls.said_in(answer), "id", most=100)}
+        if message.text:
+            media["caption"] = dialects.whatsapp(message.text)[:_MAX_BODY]
+        if kind in PICTURES:
+            return self._send(message, {"type": "image", "image": media})
+        return self._send(message, {"type": "document", "document": media | {"filename": message.file.name}})
 
     def _send(self, message: OutgoingMessage, told: Mapping[str, Any]) -> str:
         to = {"messaging_product": "whatsapp", "recipient_type": "individual", "to": message.chat_id}

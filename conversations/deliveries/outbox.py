@@ -80,7 +80,8 @@ def put_emails(addresses: Iterable[str], kind: str, data: Mapping[str, Any], *, 
 @dataclass(frozen=True, kw_only=True)
 class Said:
     """What is to go to a chat. ``data``: as :class:`conversations.channels.base.OutgoingMessage` has it. ``name``: what
-    whoever says it calls the chat. ``about``: the delivery whose message it changes or reacts to."""
+    whoever says it calls the chat. ``about``: the delivery whose message it changes or reacts to. ``after``: seconds
+    before which it is not sent."""
 
     kind: str
     data: Mapping[str, Any]
@@ -89,6 +90,7 @@ class Said:
     in_reply_to: str = ""
     name: str = ""
     about: UUID | None = None
+    after: float = 0.0
 
 
 def put_in_chat(chat: Chat, said: Sequence[Said]) -> list[Delivery]:
@@ -112,21 +114,23 @@ def put_in_chat(chat: Chat, said: Sequence[Said]) -> list[Delivery]:
             turn_id=each.turn_id,
             in_reply_to=each.in_reply_to,
             about=each.about,
+            **(_later(each.after) if each.after else {}),
         )
         for number, each in enumerate(said, start=after - len(said))
     ]
     return Delivery.objects.bulk_create(rows)
 
 
-def _new(kind: str, data: Mapping[str, Any], owner_id: int | None, **to: Any) -> Delivery:
-    return Delivery(
-        **to,
-        kind=kind,
-        data=dict(data),
-        owner_id=owner_id,
-        expires_at=from_now(TRIED_FOR.total_seconds()),
-        notified_at=Now(),
-    )
+def _new(kind: str, data: Mapping[str, Any], owner_id: int | None, **more: Any) -> Delivery:
+    times = {"expires_at": from_now(TRIED_FOR.total_seconds()), "notified_at": Now()}
+    return Delivery(kind=kind, data=dict(data), owner_id=owner_id, **times | more)
+
+
+def _later(seconds: float) -> dict[str, Any]:
+    """When it is sent; a sweep finds it as soon as that has come."""
+    then = from_now(seconds)
+    until, told = from_now(seconds + TRIED_FOR.total_seconds()), from_now(seconds - lease.NOTIFIED_FOR)
+    return {"deliver_after": then, "run_after": then, "expires_at": until, "notified_at": told}
 
 
 def id_of(delivery: Delivery) -> str:
@@ -151,10 +155,16 @@ def doubt_open(reason: str) -> int:
     return open_ones.update(fence=F("fence") + 1, **doubtful)
 
 
+def change(delivery: Delivery, text: str) -> bool:
+    """Have it say something else; False once it has been begun to be sent, or has ended."""
+    waiting = Delivery.objects.filter(pk=delivery.pk, status=DeliveryStatus.QUEUED, begun_at=None)
+    return bool(waiting.update(data=delivery.data | {"text": text}, fence=F("fence") + 1))
+
+
 def wake_next(delivery: Delivery) -> None:
     """Have the next one to the same chat found at once, if it waited for this one."""
     if delivery.chat_id:
-        waiting = Delivery.objects.filter(chat=delivery.chat_id, status=DeliveryStatus.QUEUED)
+        waiting = Delivery.objects.due().filter(chat=delivery.chat_id, status=DeliveryStatus.QUEUED)
         first = waiting.order_by("number").values_list("pk", flat=True)[:1]
         Delivery.objects.filter(pk__in=list(first)).update(notified_at=None)
 
@@ -167,6 +177,7 @@ def again(delivery: Delivery) -> bool:
         .update(
             status=DeliveryStatus.QUEUED,
             run_after=None,
+            deliver_after=None,
             expires_at=from_now(TRIED_FOR.total_seconds()),
             attempts=0,
             ended_at=None,

@@ -137,20 +137,26 @@ def destinations(conversation: Conversation) -> dict[str, Chat]:
 
 
 def say(
-    conversation: Conversation, text: str, *, destination: str = ORIGIN, turn_id: UUID | None = None
+    conversation: Conversation,
+    text: str,
+    *,
+    destination: str = ORIGIN,
+    turn_id: UUID | None = None,
+    after: float = 0.0,
 ) -> list[Delivery]:
-    """Have something said in a chat: as many messages as the platform's length makes of it, in their order. Raises
-    :class:`UnknownDestination`, whose words name those that there are."""
+    """Have something said in a chat: as many messages as the platform's length makes of it, in their order. ``after``:
+    seconds before which it is not sent. Raises :class:`UnknownDestination`, whose words name those that there are."""
     found = destinations(conversation)
     if destination not in found:
         raise UnknownDestination.named(destination, found)
     with transaction.atomic():
-        return _put(found[destination], CHAT, text, conversation_id=conversation.pk, turn_id=turn_id, name=destination)
+        whose: dict[str, Any] = {"conversation_id": conversation.pk, "turn_id": turn_id}
+        return _put(found[destination], CHAT, text, name=destination, after=after, **whose)
 
 
 def edit(conversation: Conversation, number: int, text: str, *, destination: str, turn_id: UUID) -> None:
-    """Give something that was said in this conversation another text. Raises ``ValueError``, and
-    :class:`UnknownDestination`."""
+    """Give something that was said in this conversation another text, also before it is sent. Raises ``ValueError``,
+    and :class:`UnknownDestination`."""
     found = destinations(conversation)
     if destination not in found:
         raise UnknownDestination.named(destination, found)
@@ -158,10 +164,12 @@ def edit(conversation: Conversation, number: int, text: str, *, destination: str
     before = Delivery.objects.filter(chat=chat, number=number, conversation_id=conversation.pk, kind=CHAT).first()
     if before is None:
         raise ValueError(f"You have said no message {number} there.")
-    if not _can(chat).edits:
-        raise ValueError("What was said in this chat cannot be changed: say something new.")
     if len(text) > _can(chat).text_limit:
         raise ValueError(f"The new text has to have {_can(chat).text_limit} characters at most.")
+    if outbox.change(before, text):
+        return
+    if not _can(chat).edits:
+        raise ValueError("What was said in this chat cannot be changed: say something new.")
     whose: dict[str, Any] = {"conversation_id": conversation.pk, "turn_id": turn_id}
     with transaction.atomic():
         _store(chat, Said(kind=EDIT, data={"text": text}, about=before.pk, name=destination, **whose))
@@ -281,7 +289,7 @@ def _put(chat: Chat, kind: str, text: str, *, name: str = ORIGIN, **whose: Any) 
         for number, part in enumerate(parts, start=1)
     ]
     rows = outbox.put_in_chat(chat, [Said(kind=kind, data=data, name=name, **whose) for data in numbered])
-    for row in rows:
+    for row in rows if not whose.get("after") else ():  # a sweep finds what is for later
         doorbell.notify(DELIVERIES, row.pk)
     return rows
 
@@ -307,4 +315,19 @@ def cancel(delivery: Delivery) -> bool:
         if not outbox.cancel(delivery):
             return False
         audit.record("delivery.cancelled", about=delivery, name=delivery.kind, before={"status": delivery.status})
+    return True
+
+
+def change(delivery: Delivery, text: str) -> bool:
+    """Have a message to a chat say something else before it is sent; False once that has begun, or if it says nothing.
+    Raises ``ValueError``, in words for people."""
+    if delivery.chat is None or "text" not in delivery.data:
+        return False
+    most = _can(delivery.chat).text_limit
+    if not text.strip() or len(text) > most:
+        raise ValueError(f"The new text has to have 1 to {most} characters.")
+    with transaction.atomic():
+        if not outbox.change(delivery, text):
+            return False
+        audit.record("delivery.changed", about=delivery, name=delivery.kind, after={"characters": len(text)})
     return True

@@ -49,7 +49,9 @@ class DeliveryQuerySet(LeaseQuerySet["Delivery"]):
         to_endpoint = held.filter(endpoint=OuterRef("endpoint"))
         to_mail_server = held.filter(endpoint=None, account=None, channel=OuterRef("channel"))
         to_account = held.filter(account=OuterRef("account"))
-        earlier = Delivery.objects.open().filter(chat=OuterRef("chat"), number__lt=OuterRef("number")).order_by()
+        has_come = Q(deliver_after=None) | Q(deliver_after__lte=Now())
+        before = Delivery.objects.open().filter(has_come, chat=OuterRef("chat"), number__lt=OuterRef("number"))
+        earlier = before.order_by()
         wants_time = Channel.objects.filter(pk=OuterRef("account"), held_until__gt=Now()).order_by()
         return self.due().filter(
             ~Exists(to_endpoint[full]),
@@ -137,6 +139,9 @@ class Delivery(Leased):
     status = models.CharField(max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.QUEUED)
 
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+    deliver_after = models.DateTimeField(
+        null=True, blank=True, help_text="Whoever has said it wants it sent then; what was said later may go before it."
+    )
     expires_at = models.DateTimeField(help_text="It is tried until then.")
     attempts = models.PositiveIntegerField(default=0, help_text="How often workers have begun to send it.")
     begun_at = models.DateTimeField(

@@ -67,7 +67,7 @@ ACTIONS = (
     *("user.made", "user.changed", "user.deleted", "user.erased", "user.given", "user.taken"),
     *("role.made", "role.changed", "role.deleted", "role.given", "role.taken"),
     *("webhook.made", "webhook.changed", "webhook.rotated", "webhook.disabled", "webhook.tried", "delivery.sent_again"),
-    *("delivery.cancelled", "channel.made", "channel.changed", "channel.rotated", "channel.tried"),
+    *("delivery.cancelled", "delivery.changed", "channel.made", "channel.changed", "channel.rotated", "channel.tried"),
     *("channel.pairing_opened", "sender.paired", "sender.allowed", "sender.blocked", "sender.refused"),
     *("destination.made", "destination.changed", "destination.deleted"),
     *("price.made", "price.changed", "price.deleted"),

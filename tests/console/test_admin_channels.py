@@ -81,6 +81,28 @@ def test_what_went_wrong_is_told_sent_again_and_cancelled(admin_client, owner, p
     assert str(row.pk) in listed
 
 
+def test_what_has_not_gone_out_is_changed_until_it_is_sent(admin_client, owner, program):
+    program.channel(owner)
+    program.tell("Hello")
+    settle(Turn.objects.all())
+    row = Delivery.objects.get()
+    address = reverse("admin:conversations_delivery_text", args=[row.pk])
+    shown = page("conversations_delivery", "change", row.pk)
+    assert 'aria-label="New text"' in admin_client.get(shown).content.decode()
+    for wrong in ("  ", "x" * 16_001):
+        assert "has to have 1 to 16000" in admin_client.post(address, {"new_text": wrong}, follow=True).content.decode()
+    admin_client.post(address, {"new_text": "Good\r\nmorning"})
+    row.refresh_from_db()
+    deliver(row)
+    assert [each.text for each in program.sent] == ["Good\nmorning"]
+    assert 'aria-label="New text"' not in admin_client.get(shown).content.decode()
+    late = admin_client.post(address, {"new_text": "Good evening"}, follow=True)
+    assert "nothing is changed" in late.content.decode()
+    row.refresh_from_db()
+    assert row.data["text"] == "Good\nmorning"
+    assert AuditEntry.objects.filter(action="delivery.changed").count() == 1
+
+
 def test_a_destination_is_given_and_taken_back(admin_client, owner, agent, program):
     program.channel(owner)
     program.tell("Hello")

@@ -3,13 +3,18 @@ decide on their calls there."""
 
 import base64
 import json
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.db.models import F
+from django.utils import timezone
 
 from agent.models import Agent
 from conversations.channel_models import ApprovalNotice, Channel, Sender, SenderState
-from conversations.engine import approvals
+from conversations.deliveries import outbox
+from conversations.engine import approvals, sweeper
+from conversations.kinds import DELIVERIES
 from conversations.models import Delivery, DeliveryStatus, OutgoingFile, Turn
 from nanohost.console.roles import sync_roles
 from tests.support.delivering import deliver
@@ -99,6 +104,38 @@ def test_a_file_of_the_workspace_goes_to_the_chat(program, tool_settings, settin
         assert status == CallStatus.FAILED, wrong
     Delivery.objects.all().delete()
     assert not OutgoingFile.objects.exists()
+
+
+def test_what_is_for_later_goes_out_then_and_holds_nothing_up(program, tool_settings):
+    tool_settings("message")
+    tool_settings("edit_message")
+    later = call("message", content="It is time.", delay_minutes=30)
+    program.tell(script(later, call("edit_message", number=1, content="It is late."), {"say": "Soon."}))
+    (_, told), (_, changed) = results()
+    assert "will be sent in 30 minutes to origin as message 1" in told
+    assert "Message 1 is being changed" in changed
+    row = Delivery.objects.get(number=1)
+    assert timedelta(minutes=29) < row.deliver_after - timezone.now() <= timedelta(minutes=30)
+    assert outbox.claim(row.pk, worker="early") is None
+    (answer,) = deliver(Delivery.objects.get(number=2))
+    assert answer.status == DeliveryStatus.DELIVERED
+    half_an_hour = timedelta(minutes=30)
+    Delivery.objects.filter(pk=row.pk).update(
+        deliver_after=F("deliver_after") - half_an_hour,
+        run_after=F("run_after") - half_an_hour,
+        notified_at=F("notified_at") - half_an_hour,
+    )
+    assert sweeper.find(DELIVERIES) == [row.pk]
+    assert [each["text"] for each in sent(program)] == ["Soon.", "It is late."]
+    assert not outbox.change(row, "It is there already.")
+
+
+def test_only_what_goes_to_a_chat_is_sent_later(program, tool_settings, conversation, say):
+    tool_settings("message")
+    for arguments in ({"delay_minutes": 5}, {"delay_minutes": -1}, {"delay_minutes": 20_000}):
+        say(script(call("message", content="Later.", **arguments), {"say": "Done."}))
+    assert {status for status, _ in results()} == {CallStatus.FAILED}
+    assert not Delivery.objects.exists()
 
 
 def test_progress_and_hints_are_told_where_the_channel_wants_them(program, tool_settings):

@@ -6,6 +6,8 @@ import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from email.parser import BytesParser
+from email.policy import HTTP
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -26,6 +28,14 @@ class Asked:
     headers: dict[str, str]
     said: Any
     raw: bytes = b""
+
+
+def form_of(asked: Asked) -> dict[str, bytes]:
+    """The parts of a form that was sent, by the names of its fields."""
+    head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
+    form = BytesParser(policy=HTTP).parsebytes(head + asked.raw)
+    parts = {str(each.get_param("name", header="content-disposition")): each for each in form.iter_parts()}
+    return {name: bytes(each.get_payload(decode=True)) for name, each in parts.items()}
 
 
 class HttpPeer:

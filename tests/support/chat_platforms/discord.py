@@ -12,7 +12,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from conversations.channel_models import Channel, Listener
 from tests.support.chat_platforms.accounts import SECRETS, TOKEN, hear_until, make_channel
-from tests.support.http_peer import Answer, Asked, HttpPeer
+from tests.support.http_peer import Answer, Asked, HttpPeer, form_of
 from tests.support.platforms import Sent
 
 BOT = "900"
@@ -155,7 +155,7 @@ class DiscordServer(HttpPeer):
         settings.HTTP_ALLOWED_PORTS = [str(self.port), str(self.gateway.port)]
         self.channels: dict[str, dict[str, Any]] = {}
         self.by_nonce: dict[str, str] = {}
-        self.events = 0
+        self.events = self.pressed = 0
         self.own: Channel | None = None
 
     def close(self) -> None:
@@ -183,15 +183,23 @@ class DiscordServer(HttpPeer):
             case ("GET", "channels", channel):
                 return 200, {"id": channel, "type": 0, "name": "shop"} | self.channels.get(channel, {})
             case ("POST", "channels", channel, "messages"):
-                return self._taken(channel, asked.said)
+                return self._taken(channel, self.message_in(asked), has_file=asked.said is None)
             case ("PATCH", "channels", _, "messages", message):
                 return 200, {"id": message, "content": asked.said["content"]}
             case ("PUT", "channels", _, "messages", _, "reactions", _, "@me"):
                 return 204, b""
         return 404, {"message": "404: Not Found", "code": 0}
 
-    def _taken(self, channel: str, said: Mapping[str, Any]) -> Answer:
-        if not said["content"] or len(said["content"]) > 2000:
+    def message_in(self, asked: Asked) -> Any:
+        """What is sent: JSON, or a form with a file in it."""
+        if asked.said is not None:
+            return asked.said
+        form = form_of(asked)
+        assert set(form) == {"payload_json", "files[0]"}
+        return json.loads(form["payload_json"])
+
+    def _taken(self, channel: str, said: Mapping[str, Any], *, has_file: bool) -> Answer:
+        if not (said["content"] or has_file) or len(said["content"]) > 2000:
             return 400, {"message": "Invalid Form Body", "code": 50035}
         assert said["allowed_mentions"] == {"parse": []}, "an agent calls nobody"
         assert len(said["nonce"]) <= 25
@@ -254,8 +262,24 @@ class DiscordServer(HttpPeer):
         self._tell("MESSAGE_REACTION_ADD", told)
         return "7001"
 
-    def presses(self, value: str) -> None:
-        told = {"id": "8001", "token": "t-1", "type": 3, "channel_id": "42", "user": self._person("anna")}
+    def shown_buttons(self) -> list[str]:
+        """What the buttons of the last message give back."""
+        rows = [each for each in self.asked if self.is_sent(each)][-1].said["components"]
+        assert all(len(row["components"]) <= 5 for row in rows)
+        return [each["custom_id"] for row in rows for each in row["components"]]
+
+    def did(self) -> list[tuple[str, str, str]]:
+        """What was done to messages: what, to which, and with what."""
+        edits = [("edit", each.path[5], each.said["content"]) for each in self.asked if each.method == "PATCH"]
+        return edits + [("react", each.path[5], each.path[7]) for each in self.asked if each.method == "PUT"]
+
+    def files_sent(self) -> list[bytes]:
+        return [form_of(each)["files[0]"] for each in self.asked if self.is_sent(each) and each.said is None]
+
+    def presses(self, value: str, *, sender: str = "anna") -> None:
+        self.pressed += 1
+        told = {"id": str(8000 + self.pressed), "token": "t-1", "type": 3, "channel_id": "42"}
+        told["user"] = self._person(sender)
         self._tell("INTERACTION_CREATE", told | {"data": {"custom_id": value}, "message": {"id": "5000"}})
 
     @property
@@ -263,16 +287,16 @@ class DiscordServer(HttpPeer):
         found = []
         for each in self.asked:
             if self.is_sent(each):
-                place = each.path[3]
+                said, place = self.message_in(each), each.path[3]
                 parent = self.channels.get(place, {}).get("parent_id", "")
                 found.append(
                     Sent(
                         kind="message",
                         chat_id=parent or place,
                         thread=place if parent else "",
-                        text=each.said["content"],
-                        in_reply_to=each.said.get("message_reference", {}).get("message_id", ""),
-                        key=each.said["nonce"],
+                        text=said["content"],
+                        in_reply_to=said.get("message_reference", {}).get("message_id", ""),
+                        key=said["nonce"],
                     )
                 )
         return found

@@ -14,7 +14,7 @@ from django.test import Client
 
 from conversations.channel_models import Channel
 from tests.support.chat_platforms.accounts import SECRETS, SIGNING, TOKEN, make_channel
-from tests.support.http_peer import Answer, Asked, HttpPeer
+from tests.support.http_peer import Answer, Asked, HttpPeer, form_of
 from tests.support.platforms import Sent
 
 BOT = "ou_bot"
@@ -46,6 +46,7 @@ class FeishuServer(HttpPeer):
         self.last: Any = None
         self.tokens: list[str] = []
         self.by_uuid: dict[str, str] = {}
+        self.uploads: dict[str, bytes] = {}
 
     def channel(self, owner: Any, **values: Any) -> Channel:
         given = {"app_id": "cli_1", "app_secret": TOKEN, "encrypt_key": SIGNING, "verification_token": SIGNING}
@@ -62,6 +63,12 @@ class FeishuServer(HttpPeer):
         if not self.tokens or asked.headers.get("authorization") != f"Bearer {self.tokens[-1]}":
             return 400, {"code": 99991663, "msg": "Invalid access token for authorization"}
         match (asked.method, *place[2:]):
+            case ("POST", "files"):
+                form = form_of(asked)
+                assert form["file_type"] == b"stream"
+                assert form["file_name"]
+                self.uploads[f"file_up{len(self.uploads)}"] = form["file"]
+                return 200, {"code": 0, "msg": "success", "data": {"file_key": list(self.uploads)[-1]}}
             case ("POST", "messages"):
                 assert asked.query == {"receive_id_type": "chat_id"}
                 return self._taken(asked.said)
@@ -79,6 +86,9 @@ class FeishuServer(HttpPeer):
 
     def _taken(self, said: Mapping[str, Any]) -> Answer:
         card = json.loads(said["content"])
+        if said["msg_type"] == "file" and card["file_key"] in self.uploads and len(said["uuid"]) <= 50:
+            message = self.by_uuid.setdefault(said["uuid"], f"om_out{len(self.by_uuid)}")
+            return 200, {"code": 0, "msg": "success", "data": {"message_id": message}}
         if said["msg_type"] != "interactive" or len(said["content"].encode()) > 30_000 or len(said["uuid"]) > 50:
             return 400, {"code": 230001, "msg": "invalid request"}
         assert "<at" not in card["elements"][0]["content"]
@@ -133,9 +143,28 @@ class FeishuServer(HttpPeer):
         self._tell("im.message.reaction.created_v1", reacted)
         return "om_0"
 
-    def presses(self, value: str) -> None:
+    def shown_buttons(self) -> list[str]:
+        """What the buttons of the last message give back."""
+        said = [each.said for each in self.asked if self.is_sent(each)][-1]
+        _, actions = json.loads(said["content"])["elements"]
+        return [each["value"]["choice"] for each in actions["actions"]]
+
+    def did(self) -> list[tuple[str, str, str]]:
+        """What was done to messages: what, to which, and with what."""
+        found = []
+        for each in self.asked:
+            if each.method == "PATCH":
+                found.append(("edit", each.path[4], json.loads(each.said["content"])["elements"][0]["content"]))
+            elif each.path[-1] == "reactions":
+                found.append(("react", each.path[4], each.said["reaction_type"]["emoji_type"]))
+        return found
+
+    def files_sent(self) -> list[bytes]:
+        return list(self.uploads.values())
+
+    def presses(self, value: str, *, sender: str = "anna") -> None:
         where = {"open_message_id": "om_out0", "open_chat_id": "42"}
-        pressed = {"operator": {"open_id": "anna"}, "action": {"tag": "button", "value": {"choice": value}}}
+        pressed = {"operator": {"open_id": sender}, "action": {"tag": "button", "value": {"choice": value}}}
         self._tell("card.action.trigger", pressed | {"context": where})
 
     @property
@@ -144,7 +173,8 @@ class FeishuServer(HttpPeer):
         for each in self.asked:
             if self.is_sent(each):
                 is_reply = each.path[-1] == "reply"
-                text = json.loads(each.said["content"])["elements"][0]["content"]
+                content = json.loads(each.said["content"])
+                text = content["elements"][0]["content"] if "elements" in content else ""
                 thread = each.path[-2] if is_reply else ""
                 chat_id = "42" if is_reply else each.said["receive_id"]
                 found.append(Sent(kind="message", chat_id=chat_id, text=text, thread=thread, key=each.said["uuid"]))

@@ -11,7 +11,7 @@ from django.test import Client
 
 from conversations.channel_models import Channel
 from tests.support.chat_platforms.accounts import SECRETS, SIGNING, TOKEN, make_channel
-from tests.support.http_peer import Answer, Asked, HttpPeer
+from tests.support.http_peer import Answer, Asked, HttpPeer, form_of
 from tests.support.platforms import Sent
 from tests.support.receiver import Says
 
@@ -33,6 +33,7 @@ class WhatsAppServer(HttpPeer):
         super().__init__(settings)
         self.events: list[dict[str, Any]] = []
         self.last: Any = None
+        self.uploads: dict[str, bytes] = {}
 
     def channel(self, owner: Any, **values: Any) -> Channel:
         given = {"number": NUMBER, "token": TOKEN, "app_secret": SIGNING, "verify_token": SIGNING}
@@ -45,6 +46,12 @@ class WhatsAppServer(HttpPeer):
         match asked.path:
             case ("v23.0", place, "messages") if place == NUMBER:
                 return self._taken(asked.said)
+            case ("v23.0", place, "media") if place == NUMBER:
+                form = form_of(asked)
+                if form["messaging_product"] != b"whatsapp" or b"/" not in form["type"]:
+                    return 400, {"error": {"message": "(#100) Invalid parameter", "code": 100}}
+                self.uploads[f"up-{len(self.uploads)}"] = form["file"]
+                return 200, {"id": list(self.uploads)[-1]}
             case ("v23.0", media):
                 return 200, {"url": f"{self.url}/files/{media}", "mime_type": "text/plain", "id": media}
             case ("files", media):
@@ -60,6 +67,9 @@ class WhatsAppServer(HttpPeer):
                 asked = said["interactive"]
                 titles = [each["reply"]["title"] for each in asked["action"]["buttons"]]
                 is_right = len(asked["body"]["text"]) <= 1024 and 0 < len(titles) <= 3 and max(map(len, titles)) <= 20
+            case "document" | "image" as kind:
+                is_right = said[kind]["id"] in self.uploads and len(said[kind].get("caption", "")) <= 1024
+                is_right = is_right and (kind == "image" or bool(said[kind]["filename"]))
             case kind:
                 is_right = kind == "reaction" and bool(said["reaction"]["emoji"])
         if not is_right:
@@ -103,9 +113,23 @@ class WhatsAppServer(HttpPeer):
         self._tell({"type": "reaction", "reaction": {"message_id": "wamid.0", "emoji": emoji}})
         return "wamid.0"
 
-    def presses(self, value: str) -> None:
+    def shown_buttons(self) -> list[str]:
+        """What the buttons of the last message give back."""
+        asked = [each for each in self.asked if self.is_sent(each)][-1].said["interactive"]
+        return [each["reply"]["id"] for each in asked["action"]["buttons"]]
+
+    def did(self) -> list[tuple[str, str, str]]:
+        """What was done to messages: what, to which, and with what."""
+        told = [each.said["reaction"] for each in self.asked if self.is_sent(each) and "reaction" in each.said]
+        return [("react", each["message_id"], each["emoji"]) for each in told]
+
+    def files_sent(self) -> list[bytes]:
+        sent = [each.said for each in self.asked if self.is_sent(each)]
+        return [self.uploads[each["document"]["id"]] for each in sent if "document" in each]
+
+    def presses(self, value: str, *, sender: str = "anna") -> None:
         pressed = {"type": "button_reply", "button_reply": {"id": value, "title": "Yes"}}
-        self._tell({"type": "interactive", "interactive": pressed, "context": {"id": "wamid.out1"}})
+        self._tell({"type": "interactive", "interactive": pressed, "context": {"id": "wamid.out1"}}, sender=sender)
 
     @property
     def sent(self) -> list[Sent]:

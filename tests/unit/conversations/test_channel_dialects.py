@@ -73,10 +73,41 @@ if a &lt; b: pass
 ```"""
 
 
+PLAIN = """A <b>
+
+bold both gone a<b link (https://x.example/?a=1&b=2) picture (https://x.example/p.png)
+
+• one
+• two
+   • deep
+
+3. three
+4. four
+
+> quoted
+
+a | b
+--+---
+1 | 22
+
+if a < b: pass"""
+
+WHATSAPP = PLAIN.replace("A <b>", "*A <b>*").replace("bold both gone a<b", "*bold _both_* ~gone~ `a<b`")
+WHATSAPP = WHATSAPP.replace("a | b\n--+---\n1 | 22", "```a | b\n--+---\n1 | 22```").replace(
+    "if a < b: pass", "```if a < b: pass```"
+)
+
+
 def test_each_has_its_own_form():
     assert dialects.telegram(MARKDOWN) == TELEGRAM
     assert dialects.slack(MARKDOWN) == SLACK
     assert "<strong>bold <em>both</em></strong>" in dialects.matrix(MARKDOWN)
+    assert dialects.plain(MARKDOWN) == PLAIN
+    assert dialects.whatsapp(MARKDOWN) == WHATSAPP
+    # Discord's is Markdown itself, but for tables; of one that would be too long nothing is changed.
+    table = "```\na | b\n--+---\n1 | 22\n```"
+    assert dialects.discord(MARKDOWN, most=2000) == MARKDOWN.replace("| a | b |\n|---|---|\n| 1 | 22 |", table)
+    assert dialects.discord(MARKDOWN, most=len(MARKDOWN) - 10) == MARKDOWN
 
 
 class Tags(HTMLParser):
@@ -127,7 +158,14 @@ def test_in_slack_nobody_is_called_and_no_tag_is_made(text):
         assert ">" in part
 
 
-@pytest.mark.parametrize("write", [dialects.telegram, dialects.slack, dialects.matrix])
+def _discord(text: str) -> str:
+    return dialects.discord(text, most=10_000_000)
+
+
+WRITERS = (dialects.telegram, dialects.slack, dialects.matrix, dialects.whatsapp, dialects.plain, _discord)
+
+
+@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("piece", ["[", "*a ", "> ", "`", "![", "<", "_a*b "])
 def test_a_text_of_a_megabyte_goes_out_without_marks(write, piece):
     text = piece * (1_000_000 // len(piece))
@@ -137,5 +175,5 @@ def test_a_text_of_a_megabyte_goes_out_without_marks(write, piece):
 
 def test_the_longest_that_is_parsed_nests_as_deep_as_it_likes():
     for piece in ("> ", "- ", "*", "[", "**a "):
-        for write in (dialects.telegram, dialects.slack, dialects.matrix):
+        for write in WRITERS:
             assert write(piece * (dialects.MAX_CHARS // len(piece)))
