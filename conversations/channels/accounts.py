@@ -23,11 +23,11 @@ from conversations.channel_models import (
     Unknown,
 )
 from conversations.channels.base import EVERYBODY, Account, Event, Platform, SecretNotSet
-from conversations.channels.fields import SECRET_NAME
+from conversations.channels.fields import IMPORTED, SECRET_NAME
 from conversations.channels.registry import NoSuchPlatform, platform_of
 from conversations.deliveries import signatures
 from nanohost.accounts import audit
-from nanohost.lib import env
+from nanohost.lib import env, imported
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.lease import RELEASED
 from nanohost.lib.redaction import remember
@@ -85,8 +85,9 @@ def _have_listener(channel: Channel) -> None:
         Listener.objects.filter(channel=channel).delete()
 
 
-def check(channel: Channel) -> None:
+def check(channel: Channel, *, is_new: bool = True) -> None:
     """Raise ``ValidationError`` unless its values make sense, to its kind as well."""
+    channel._state.adding = is_new
     if not isinstance(channel.settings, dict):
         raise ValidationError({"settings": 'An object is needed, such as {"url": "https://…"}.'})
     channel.full_clean()
@@ -104,10 +105,9 @@ def change(channel: Channel, **values: Any) -> Channel:
         row = Channel.objects.select_for_update(of=("self",)).get(pk=channel.pk)
         before = values_of(row)
         now = Channel(pk=row.pk, seed=row.seed, **(_set_in(row) | values))
-        now._state.adding = False
         if (now.name, now.kind) != (row.name, row.kind):
             raise ValidationError({"name": "The keys of its conversations have its name: make another channel."})
-        check(now)
+        check(now, is_new=False)
         after = values_of(now)
         changed = [name for name in FIELDS if before[name] != after[name]]
         if changed:
@@ -177,7 +177,7 @@ def _named(variable: str) -> str:
         value = env.secret(variable)
     except ImproperlyConfigured as error:
         raise SecretNotSet(str(error).rstrip(".")) from None
-    if not value:
+    if not (value := value or imported.secret(variable, begin=IMPORTED)):
         raise SecretNotSet(f"{variable} is not set here: web nodes and workers of channels need it")
     return value
 

@@ -16,6 +16,9 @@ from conversations.models import validate_url
 # host starts.
 SECRET_NAME = re.compile(r"CHANNEL_SECRET_[A-Z0-9_]{1,100}")
 
+# And those for which an import of nanobot's config.json has put files into DATA_DIR/secrets/nanobot.
+IMPORTED = "CHANNEL_SECRET_NANOBOT_"
+
 MAX_CHARS = 500
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,250}[A-Za-z0-9])?")

@@ -16,15 +16,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
 
 from agent.llm.providers import MOCK, PROVIDERS
 from agent.models import Agent
+from conversations.channel_models import Channel
+from conversations.channels import accounts
+from conversations.channels.fields import IMPORTED
 from nanohost.accounts import audit
 from nanohost.lib import env
 from nanohost.lib.process import user_of_this
-from nanohost.nanobot_config import agents, parts, servers
+from nanohost.nanobot_config import agents, channels, parts, servers
 from nanohost.nanobot_config.errors import Refused
 from nanohost.nanobot_config.models import ConfigPart, PartKind
 from nanohost.nanobot_config.parts import BASES, HEADERS, Key, Part, Secret
@@ -75,7 +78,9 @@ class Report:
 
 # What is stored and has no effect by itself, by the beginning of its place: the longest counts.
 _WORDS: dict[Place, str] = {
-    ("channels",): "off: this host has no channels yet",
+    ("channels",): "of a channel, which is off until somebody switches it on",
+    ("channels", "sendProgress"): "of the channels that are made",
+    ("channels", "sendToolHints"): "of the channels that are made",
     ("tools",): "no tool here uses it",
     ("tools", "mcpServers"): "of an MCP server, which is off until somebody enables it",
     ("tools", "allowedPaths"): "not in force: WORKSPACE_READ_FOLDERS says what agents may read besides their workspace",
@@ -97,12 +102,15 @@ _WORDS: dict[Place, str] = {
 }
 
 
-def import_config(file: Path, *, agent: Agent, folder: Path, environment: Mapping[str, str], dry_run: bool) -> Report:
-    """Take in a file for an agent; secrets go into ``folder``. Raises :class:`Refused`, and then nothing is changed."""
+def import_config(
+    file: Path, *, agent: Agent, owner: Any, folder: Path, environment: Mapping[str, str], dry_run: bool
+) -> Report:
+    """Take in a file for an agent; secrets go into ``folder``. ``owner``: the user who has the conversations of its
+    channels; without one, none is made. Raises :class:`Refused`, and then nothing is changed."""
     document = understood(read_document(file), environment)
     files = SecretFiles(folder)
     with nullcontext() if dry_run else files.held(), transaction.atomic():
-        work = _Import(document, Agent.objects.select_for_update().get(pk=agent.pk), files, environment)
+        work = _Import(document, Agent.objects.select_for_update().get(pk=agent.pk), owner, files, environment)
         work.decide()
         if dry_run:
             transaction.set_rollback(True)
@@ -114,9 +122,11 @@ def import_config(file: Path, *, agent: Agent, folder: Path, environment: Mappin
 
 
 class _Import:
-    def __init__(self, document: Document, agent: Agent, files: SecretFiles, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, document: Document, agent: Agent, owner: Any, files: SecretFiles, environment: Mapping[str, str]
+    ) -> None:
         self.document = document
-        self.agent = agent
+        self.agent, self.owner = agent, owner
         self.files = files
         self.environment = environment
         self.report = Report()
@@ -131,6 +141,7 @@ class _Import:
         self._was = deepcopy(self._bases), deepcopy(self._headers)
         self._fields: dict[str, Any] = {}
         self._servers: list[McpServer] = []
+        self._channels: list[tuple[Channel | None, dict[str, Any]]] = []
 
     # --- what is to be done ------------------------------------------------------------------------------------
 
@@ -147,6 +158,8 @@ class _Import:
             self._decide_gone(key, part, row)
             if key[0] == PartKind.MCP_SERVER:
                 self._decide_server(key, part, row)
+            elif key[0] == PartKind.CHANNEL:
+                self._decide_channel(key, part, row)
         if (self._bases, self._headers) != self._was:
             if self._bases != self._was[0]:
                 self.contents[BASES] = "".join(f"{name}={address}\n" for name, address in sorted(self._bases.items()))
@@ -283,6 +296,44 @@ class _Import:
         self.report.changed = True
         self.report.hints.append(f"The MCP server {name} is stored, and off. Next: manage.py mcp check {name}")
 
+    def _decide_channel(self, key: Key, part: Part, row: ConfigPart | None) -> None:
+        """A channel of this host is made of it, unless it is there as it was, or there by somebody's own hand."""
+        name, place = key[1], as_text(parts.place_of(key))
+        channel = Channel.objects.select_for_update(of=("self",)).filter(name=name).first()
+        is_ours = channel is not None and any(str(each).startswith(IMPORTED) for each in channel.settings.values())
+        if channel and is_ours and row and row.said() == _said(part):
+            return
+        if channel and not is_ours:
+            self.report.warnings.append(f"{place}: a channel {name} is there already, and stays as it is.")
+            return
+        if not set(part.leaves) - {("enabled",), ("allowFrom",)}:
+            return  # it says no more than that there is none
+        try:
+            values = channels.values_of(name, part)
+            values |= {"agent": self.agent, "progress": self._says_of_all("sendProgress", True)}
+            values |= {"tool_hints": self._says_of_all("sendToolHints", False), "is_active": False}
+            if channel is None and self.owner is None:
+                self.report.hints.append(f"To have a channel made of {place}, name whose it is: --owner")
+                return
+            values |= {"name": name, "owner": channel.owner if channel else self.owner}
+            accounts.check(Channel(pk=channel.pk if channel else None, seed="-", **values), is_new=channel is None)
+        except channels.NoChannel as why:
+            self.report.warnings.append(f"{place}: {why}. It is kept, and no channel is made of it.")
+            return
+        except ValidationError as error:
+            why_not = " ".join(error.messages).rstrip(".")
+            self.report.warnings.append(f"{place}: {why_not}. It is kept, and no channel is made of it.")
+            return
+        self._channels.append((channel, values))
+        self.report.changed = True
+        self.report.hints.append(
+            f"The channel {name} is stored, and off. Next: look at its settings in the console, and switch it on"
+        )
+
+    def _says_of_all(self, name: str, default: bool) -> bool:
+        _, value = self.document.keys.get(("channels", name), (None, default))
+        return value is True
+
     def _value_of(self, part: Part) -> Callable[[Secret], Any]:
         return lambda secret: part.values[secret] if secret in part.values else self.files.read(secret.file)
 
@@ -369,6 +420,11 @@ class _Import:
             server.save()
             action = "mcp_server.changed" if before else "mcp_server.added"
             audit.record(action, about=server, name=server.name, before=before, after=server.said())
+        for channel, values in self._channels:
+            if channel:
+                accounts.change(channel, **values)
+            else:
+                accounts.make(made_by=user_of_this(), **values)
         for name in sorted(self.contents):
             if self.contents[name] != self.files.read(name):
                 audit.record("secret_file.written", kind="file", key=name, name=name)

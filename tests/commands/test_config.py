@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from agent.llm import providers
 from agent.models import Agent
+from conversations.channel_models import Channel
+from conversations.channels import accounts
 from nanohost.accounts import audit
 from nanohost.accounts.models import AuditEntry
 from nanohost.lib.known_secrets import KnownSecrets
@@ -187,6 +189,79 @@ def test_channels_and_servers_are_stored_and_off(place):
     [secret] = telegram.secrets
     file = settings.DATA_DIR / "secrets" / secret["file"]
     assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == (f"{SECRET}-1", 0o600)
+
+
+def of_all_platforms() -> Any:
+    said = {"enabled": True, "allowFrom": ["anna"]}
+    mail = {"imapHost": "mail.example.org", "smtpHost": "mail.example.org", "smtpPort": 465, "smtpUseSsl": True}
+    mail |= {"imapUsername": "agent@example.org", "imapPassword": f"{SECRET}-m"}
+    names = {
+        "telegram": {"token": f"{SECRET}-1"},
+        "discord": {"token": f"{SECRET}-2", "groupPolicy": "open"},
+        "feishu": {f"{each}": f"{SECRET}-{each}" for each in ("appSecret", "encryptKey", "verificationToken")}
+        | {"appId": "cli_1"},
+        "dingtalk": {"clientId": "ding1", "clientSecret": f"{SECRET}-4"},
+        "qq": {"appId": "1020", "secret": f"{SECRET}-5"},
+        "matrix": {"homeserver": "https://m.example", "userId": "@a:m.example", "accessToken": f"{SECRET}-6"},
+        "email": mail,
+        "slack": {"botToken": f"{SECRET}-7"},
+        "whatsapp": {"bridgeToken": f"{SECRET}-8"},
+        "mochat": {"clawToken": f"{SECRET}-9"},
+    }
+    return {"channels": {"sendProgress": False} | {name: said | each for name, each in names.items()}}
+
+
+def test_channels_are_made_off_with_their_secrets_in_files(place, owner):
+    config, user = of_all_platforms(), owner.get_username()
+    out, _ = take(place, config)
+    assert "channels.telegram, name whose it is: --owner" in out
+    assert not Channel.objects.exists()
+    out, err = take(place, config, "--owner", user, "--dry-run")
+    assert not Channel.objects.exists()
+    out, err = take(place, config, "--owner", user)
+    for name in ("slack", "whatsapp", "mochat"):
+        assert f"channels.{name}: " in err
+    made = {each.name: each for each in Channel.objects.all()}
+    assert set(made) == {"telegram", "discord", "feishu", "dingtalk", "qq", "matrix", "email"}
+    for each in made.values():
+        assert (each.kind, each.is_active, each.owner, each.allow_from) == (each.name, False, owner, ["anna"])
+        assert (each.progress, each.tool_hints) == (False, False)
+        assert SECRET not in json.dumps(each.settings)
+    assert made["discord"].settings["groups"] == "all"
+    assert made["email"].settings["security"] == "tls"
+    accounts.change(made["telegram"], is_active=True)
+    token = accounts.platform(made["telegram"]).secret("token")
+    assert token == f"{SECRET}-1"
+    before = stored(), list(Channel.objects.values())
+    out, _ = take(place, config, "--owner", user)
+    assert (stored(), list(Channel.objects.values())) == before
+    assert "Nothing has changed" in out
+    # What an import changes is switched off; what somebody has made by hand stays.
+    config["channels"]["telegram"]["allowFrom"] = ["bert"]
+    take(place, config, "--owner", user)
+    changed = Channel.objects.get(name="telegram")
+    assert (changed.allow_from, changed.is_active) == (["bert"], False)
+    Channel.objects.filter(name="qq").update(settings={"app_id": "7", "secret": "CHANNEL_SECRET_OWN"})
+    config["channels"]["qq"]["appId"] = "8"
+    _, err = take(place, config, "--owner", user)
+    assert "a channel qq is there already, and stays as it is" in err
+    assert Channel.objects.get(name="qq").settings["app_id"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "why"),
+    [
+        ("telegram", {"token": "${BOT}"}, "token refers to a variable"),
+        ("qq", {"secret": f"{SECRET}-1"}, "app_id is needed"),
+        ("email", {"imapUsername": "a@b.example"}, "secured in two ways"),
+        ("dingtalk", {"clientId": SECRET}, "holds a secret"),
+    ],
+)
+def test_what_makes_no_channel_is_kept_and_said(place, owner, name, said, why):
+    _, err = take(place, {"channels": {name: said}}, "--owner", owner.get_username())
+    assert why in err
+    assert not Channel.objects.exists()
+    assert ConfigPart.objects.filter(name=name).exists()
 
 
 def test_who_lets_everyone_in_is_told_so_loudly_and_keeps_it(place):

@@ -16,8 +16,7 @@ from typing import Any
 
 from django.conf import settings
 
-from nanohost.lib import env
-from nanohost.lib.redaction import remember
+from nanohost.lib import env, imported
 from tools.errors import Interrupted
 from tools.mcp.errors import NotStarted
 from tools.mcp.frames import packed, size_of, unpacked
@@ -206,22 +205,9 @@ def _secret(name: str) -> str:
     """The value of a secret; raises :class:`NotStarted` if it has none."""
     if not SECRET_NAME.fullmatch(name):
         raise NotStarted(f"{name[:100]!r} is no secret of an MCP server")
-    if value := env.raw_secret(name) or _of_import(name):
+    if value := env.raw_secret(name) or imported.secret(name, begin=IMPORTED):
         return value
     raise NotStarted(f"the secret {name} is not set")
-
-
-def _of_import(name: str) -> str:
-    """What an import of nanobot's config.json has put into a file for it; empty if there is none."""
-    if not name.startswith(IMPORTED):
-        return ""
-    try:
-        file = settings.DATA_DIR / "secrets" / "nanobot" / name.removeprefix(IMPORTED).lower()
-        value: str = file.read_text().strip()
-    except (OSError, UnicodeError):
-        return ""
-    remember(name, value)
-    return value
 
 
 def _arguments(given: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""``manage.py import_config FILE [--agent NAME] [--dry-run]``."""
+"""``manage.py import_config FILE [--agent NAME] [--owner USER] [--dry-run]``."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from agent.models import DEFAULT_AGENT
-from conversations.management.owned import agent_named
+from conversations.management.owned import agent_named, owner_named
 from nanohost.lib import env
 from nanohost.lib.redaction import redact_known
 from nanohost.nanobot_config.errors import Refused
@@ -22,13 +22,17 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path, help="As ~/.nanobot/config.json; or an mcp.json of another client.")
         parser.add_argument("--agent", default=DEFAULT_AGENT, help=f"Whom it is for; {DEFAULT_AGENT} if missing.")
+        parser.add_argument(
+            "--owner", help="The user who has the conversations of its channels; without one, none is made."
+        )
         parser.add_argument("--dry-run", action="store_true", help="Tell what would be done, and change nothing.")
 
-    def handle(self, *args: Any, file: Path, agent: str, dry_run: bool, **options: Any) -> None:
+    def handle(self, *args: Any, file: Path, agent: str, owner: str | None, dry_run: bool, **options: Any) -> None:
         try:
             report = import_config(
                 file.expanduser(),
                 agent=agent_named(agent),
+                owner=owner_named(owner) if owner else None,
                 folder=settings.DATA_DIR / "secrets",
                 environment=env.of_environment(),
                 dry_run=dry_run,
