@@ -235,6 +235,12 @@ class Destination(models.Model):
         related_name="+",
         help_text="Who is written to, if it is an agent; its answer comes back.",
     )
+    tokens_a_day = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Of an agent that is written to: once its answers have taken so many tokens of an owner within 24"
+        " hours, the other writes to it no more. Empty: as many as its budgets allow.",
+    )
     made_by = models.CharField(max_length=150, blank=True, editable=False, help_text="Who made it.")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -255,6 +261,8 @@ class Destination(models.Model):
         """It is one of the two."""
         if bool(self.chat_id) == bool(self.to_agent_id):
             raise ValidationError("Name a chat or an agent, and not both.")
+        if self.tokens_a_day is not None and not self.to_agent_id:
+            raise ValidationError({"tokens_a_day": "It is of agents: what goes to a chat takes no tokens."})
 
     @property
     def place(self) -> str:

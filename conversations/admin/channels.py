@@ -313,14 +313,14 @@ class DestinationAdmin(ModelAdmin):
     list_filter = ["agent"]
     list_select_related = ["agent", "chat", "to_agent"]
     raw_id_fields = ["chat"]
-    fields = ["agent", "name", "chat", "to_agent", "made_by", "created_at"]
+    fields = ["agent", "name", "chat", "to_agent", "tokens_a_day", "made_by", "created_at"]
     readonly_fields = ["made_by", "created_at"]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if not change:
             obj.made_by = request.user.get_username()
         super().save_model(request, obj, form, change)
-        told = {"agent": obj.agent.name, "name": obj.name, "to": obj.place}
+        told = {"agent": obj.agent.name, "name": obj.name, "to": obj.place, "tokensADay": obj.tokens_a_day}
         audit.record("destination.changed" if change else "destination.made", about=obj, after=told)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:

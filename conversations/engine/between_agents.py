@@ -3,11 +3,12 @@ conversation that belongs to the two and to where the first was spoken to; its a
 a sub-agent's result does (:mod:`conversations.engine.spawned`).
 
 No two go on for ever: a message knows through how many it came, and there is an end to that, as to how many an owner's
-agents send in a minute. Each agent's own budget pays for what it answers.
+agents send in a minute. Each agent's own budget pays for what it answers; a destination may have one besides.
 """
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.db.models import F, Min, Sum
 
 from agent.models import Agent
 from conversations.channel_models import Destination
@@ -19,6 +20,8 @@ from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import from_now
 from tools.registry import Caller
 
+# Seconds that a destination's tokens are counted over.
+DAY = 24 * 3600
 # A message that came through so many is answered, and no agent is written to because of it; and so many a minute.
 MAX_HOPS, MAX_PER_MINUTE = 6, 20
 
@@ -35,6 +38,7 @@ def send(caller: Caller, parent: Conversation, target: Agent, text: str) -> Conv
     turn = Turn.objects.get(pk=caller.turn_id)
     hops = hops_of(turn) + 1
     _check(parent, text, hops)
+    _check_budget(parent, target)
     key = f"{spawned.CHANNEL}agent:{parent.pk}:{target.name}"
     made = {
         "agent": target,
@@ -86,3 +90,22 @@ def _check(parent: Conversation, text: str, hops: int) -> None:
         raise ValueError("Agents have written to each other too often in the last minute: go on without, or later.")
     if turns.open().count() >= settings.SPAWN_MAX_OPEN:
         raise ValueError(f"{settings.SPAWN_MAX_OPEN} agents are at work for you already: wait for their answers.")
+
+
+def _check_budget(parent: Conversation, target: Agent) -> None:
+    """Raise ``ValueError`` if the other has used up what it may for this agent. Its answers are counted once they are
+    there: the last one may take more."""
+    given = Destination.objects.filter(agent=parent.agent, to_agent=target, tokens_a_day__isnull=False)
+    most = given.aggregate(most=Min("tokens_a_day"))["most"]
+    if most is None:
+        return
+    between = Conversation.objects.filter(
+        owner_id=parent.owner_id, agent=target, spawned_by__isnull=False, metadata__from=parent.agent.name
+    )
+    turns = Turn.objects.filter(conversation__in=between.values("pk"), created_at__gt=from_now(-DAY))
+    used = turns.aggregate(used=Sum(F("prompt_tokens") + F("completion_tokens")))["used"] or 0
+    if used >= most:
+        raise ValueError(
+            f"The agent {target.name} has used up the {most} tokens that it may take for you within 24 hours: do the"
+            " rest yourself, or tell the user what there is to do."
+        )

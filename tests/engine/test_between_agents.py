@@ -1,7 +1,10 @@
 """Agents that write to each other: what comes back, and that it ends."""
 
+from datetime import timedelta
+
 import pytest
 from django.core.exceptions import ValidationError
+from django.utils import timezone
 
 from agent.models import Agent
 from conversations.channel_models import Destination
@@ -90,6 +93,31 @@ def test_as_many_a_minute_and_none_of_what_was_cancelled(say, helper, monkeypatc
     assert turn_control.cancel_turn(begun)
     work()
     assert not Message.objects.filter(content__contains="It has answered").exists()
+
+
+def test_a_destination_s_tokens_are_an_end_to_what_it_is_asked(say, helper, owner, outsider):
+    given = Destination.objects.filter(name="helper")
+    given.update(tokens_a_day=1)
+
+    def asks() -> str:
+        ToolCall.objects.all().delete()
+        say(script(writes("helper", "Hello"), {"say": "Done."}))
+        work()
+        return ToolCall.objects.get().result
+
+    assert asks().startswith("Said to the agent helper")
+    used = sum(each.prompt_tokens + each.completion_tokens for each in Turn.objects.filter(conversation__agent=helper))
+    assert used > 1
+    assert "has used up the 1 tokens" in asks()
+    given.update(tokens_a_day=used + 1)
+    assert asks().startswith("Said to the agent helper")
+    # What was used a day ago, or for somebody else, does not count.
+    given.update(tokens_a_day=1)
+    theirs = Turn.objects.filter(conversation__agent=helper)
+    theirs.update(created_at=timezone.now() - timedelta(hours=25))
+    assert asks().startswith("Said to the agent helper")
+    Conversation.objects.filter(agent=helper).update(owner=outsider)
+    assert asks().startswith("Said to the agent helper")
 
 
 def test_a_destination_is_a_chat_or_an_agent(helper):
