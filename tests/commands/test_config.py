@@ -254,7 +254,6 @@ def test_channels_are_made_off_with_their_secrets_in_files(place, owner):
         ("telegram", {"token": "${BOT}"}, "token refers to a variable"),
         ("qq", {"secret": f"{SECRET}-1"}, "app_id is needed"),
         ("email", {"imapUsername": "a@b.example"}, "secured in two ways"),
-        ("dingtalk", {"clientId": SECRET}, "holds a secret"),
     ],
 )
 def test_what_makes_no_channel_is_kept_and_said(place, owner, name, said, why):

@@ -59,14 +59,16 @@ def test_what_was_said_is_changed_and_messages_are_reacted_to(program, tool_sett
     for name in ("message", "edit_message", "react", "card"):
         tool_settings(name)
     shows = {"title": "Trains", "items": ["9:00", "10:00"], "links": {"All [of them]": "https://example.org/t"}}
-    steps = [call("message", content="I look."), call("edit_message", number=1, content="I have looked.")]
+    program.tell(script(call("message", content="I look."), {"say": "Wait."}))
+    assert results() == [(CallStatus.SUCCESS, "Said; it is being sent to origin as message 1.")]
+    assert len(sent(program)) == 2
+    steps = [call("edit_message", number=1, content="I have looked.")]
     steps += [call("react", emoji="👍"), call("card", **shows), {"say": "Done."}]
-    program.tell(script(*steps))
+    program.tell(script(*steps), event_id="event-2")
     assert [status for status, _ in results()] == [CallStatus.SUCCESS] * 4
-    assert results()[0][1] == "Said; it is being sent to origin as message 1."
-    said, edit, reaction, card, done = sent(program)
+    said, _, edit, reaction, card, done = sent(program)
     assert (edit["type"], edit["messageId"], edit["text"]) == ("edit", said["id"], "I have looked.")
-    assert (reaction["type"], reaction["messageId"], reaction["emoji"]) == ("reaction", "event-1", "👍")
+    assert (reaction["type"], reaction["messageId"], reaction["emoji"]) == ("reaction", "event-2", "👍")
     assert card["text"] == "**Trains**\n\n- 9:00\n- 10:00\n\n[All (of them)](https://example.org/t)"
     assert done["text"] == "Done."
     # What is not there, is somebody else's, or makes no sense.
