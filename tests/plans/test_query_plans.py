@@ -261,6 +261,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         # Rows by their keys, and a message to a chat.
         *("calls.suspend", "outgoing.put_question", "outgoing.reword", "questions.withdraw", "questions.is_for"),
         *("outgoing.edit", "outgoing.react", "outgoing.send_file", "outgoing.tell", "outgoing.going_on"),
+        "outgoing.change",
         *("outgoing.names_of_chats", "spawned.reported_on", "from_channels.take_held"),
         "announcements.approval",
         "answers.turns_as_json",

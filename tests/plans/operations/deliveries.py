@@ -48,6 +48,12 @@ def put_out_again() -> Callable[[], object]:
     return lambda: outbox.again(row)
 
 
+@operation("outbox.change")
+def change_delivery() -> Callable[[], object]:
+    row = to_go_out()
+    return lambda: outbox.change(row, "Hello")
+
+
 @operation("outbox.claim")
 def claim_delivery() -> Callable[[], object]:
     row = to_go_out()
