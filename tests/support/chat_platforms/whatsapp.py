@@ -49,7 +49,7 @@ class WhatsAppServer(HttpPeer):
             case ("v23.0", place, "media") if place == NUMBER:
                 form = form_of(asked)
                 if form["messaging_product"] != b"whatsapp" or b"/" not in form["type"]:
-                    return 400, {"error": {"message": "(#100) Invalid parameter", "code": 100}}
+                    return 400, {"error": {"message": f"(#{100}) Invalid parameter", "code": 100}}
                 self.uploads[f"up-{len(self.uploads)}"] = form["file"]
                 return 200, {"id": list(self.uploads)[-1]}
             case ("v23.0", media):
