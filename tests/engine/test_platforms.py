@@ -471,7 +471,7 @@ def test_discord_hears_that_a_button_was_pressed_once_it_was_taken_in(peer, chan
 
     peer.tells("Hello")
     with monkeypatch.context() as broken:
-        broken.setattr("conversations.engine.from_channels._take", stumble)
+        broken.setattr("conversations.engine.from_channels.take", stumble)
         with pytest.raises(KeyError):
             peer.presses("q yes")
     assert not acknowledged()
@@ -507,7 +507,7 @@ def test_dingtalk_tells_again_until_it_was_taken_in_and_on_whichever_connection(
         raise KeyError("a fault of ours")
 
     with monkeypatch.context() as broken:
-        broken.setattr("conversations.engine.from_channels._take", stumble)
+        broken.setattr("conversations.engine.from_channels.take", stumble)
         with pytest.raises(KeyError):
             peer.tells("one")
     assert (peer.stream.acknowledged, Message.objects.exists()) == ([], False)
@@ -584,7 +584,7 @@ def test_qq_takes_answers_alone_and_each_once(peer, channel):
     peer.answer(Says(resets=True))
     assert deliver(row)[0].status == DeliveryStatus.QUEUED
     # It had arrived, though nobody has heard that.
-    peer._taken(next(each.said for each in peer.asked if peer.is_sent(each)))
+    peer.takes(next(each.said for each in peer.asked if peer.is_sent(each)))
     due_again(row)
     assert deliver(row)[0].status == DeliveryStatus.DELIVERED
     assert ([each.chat_id for each in peer.sent], len(peer.taken)) == (["group:g1"] * 2, 1)

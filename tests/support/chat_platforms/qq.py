@@ -61,10 +61,10 @@ class QQServer(HttpPeer):
             return 401, {"message": "token not exist or expire", "code": 11244}
         match (asked.method, *asked.path):
             case ("POST", "v2", "users" | "groups", _, "messages"):
-                return self._taken(asked.said)
+                return self.takes(asked.said)
         return 404, {"message": "接口不存在", "code": 10003}
 
-    def _taken(self, said: Mapping[str, Any]) -> Answer:
+    def takes(self, said: Mapping[str, Any]) -> Answer:
         assert set(said) == {"msg_type", "content", "msg_id", "msg_seq"}
         assert (said["msg_type"], type(said["msg_seq"])) == (0, int)
         if not said["content"] or said["msg_id"] not in [each["d"]["id"] for each in self.events]:
