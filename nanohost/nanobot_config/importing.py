@@ -103,7 +103,7 @@ _WORDS: dict[Place, str] = {
 
 
 def import_config(
-    file: Path, *, agent: Agent, owner: Any, folder: Path, environment: Mapping[str, str], dry_run: bool
+    file: Path, *, agent: Agent, folder: Path, environment: Mapping[str, str], dry_run: bool, owner: Any = None
 ) -> Report:
     """Take in a file for an agent; secrets go into ``folder``. ``owner``: the user who has the conversations of its
     channels; without one, none is made. Raises :class:`Refused`, and then nothing is changed."""
