@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Count, Max, Min
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
@@ -31,7 +32,7 @@ from conversations.models import Delivery, DeliveryStatus, Turn, Worker
 from conversations.statuses import FINAL, TurnStatus, WaitingFor
 from nanohost.console import broker, diagnosis, figures, monitors, queue_page
 from nanohost.console.links import list_of
-from nanohost.console.models import Hour
+from nanohost.console.models import Dismissal, Hour, Total
 from nanohost.lib import clock
 from nanohost.lib.outages import refused_lately
 from nanohost.lib.redaction import redact_known
@@ -39,7 +40,7 @@ from nanohost.lib.text import clip, duration
 from scheduler import system_jobs
 from scheduler.models import LATE, Schedule
 from tools.mcp.models import MANY_FAILURES, McpServer, McpTool
-from tools.models import Approval, ApprovalState, CallStatus
+from tools.models import Approval, ApprovalState, CallStatus, ToolCall
 
 # Of what there may be thousands of, so many are counted, and so many are mended by one button.
 MOST = 1000
@@ -325,12 +326,39 @@ def _intake(look: Look) -> Iterator[Need]:
         )
 
 
+UNKNOWN_CALLS = "calls_unknown"
+
+
+def _unchecked(now: datetime) -> tuple[int, int]:
+    """How many calls stopped half-way lately that nobody has checked; and how many ever did."""
+    lately = Hour.objects.filter(hour__gte=figures.hour_of(now - LATELY))
+    calls = figures.total_of(each.calls for each in lately)
+    total = Total.objects.filter(pk=1).first()
+    ever = total.calls.get(CallStatus.UNKNOWN, 0) if total else 0
+    checked = Dismissal.objects.filter(name=UNKNOWN_CALLS).values_list("count", flat=True).first() or 0
+    return min(calls.get(CallStatus.UNKNOWN, 0), ever - checked), ever
+
+
+def _they_are_checked(request: HttpRequest) -> str:
+    """So many as whoever presses the button was shown: one that stopped meanwhile, nobody has seen."""
+    shown = request.POST.get("hits", "")
+    with transaction.atomic():
+        Total.objects.select_for_update().filter(pk=1).first()  # of two at once, the second finds what the first did
+        left, ever = _unchecked(clock.read())
+        checked = min(left, int(shown)) if shown.isascii() and shown.isdigit() and len(shown) < 10 else 0
+        if not checked:
+            return "Nothing was done: load the page again."
+        Dismissal.objects.update_or_create(name=UNKNOWN_CALLS, defaults={"count": ever - left + checked})
+        queue_page.log(request, ToolCall, "calls that stopped half-way", f"Checked {checked}")
+    return f"{_number(checked, 'tool call')} {'is' if checked == 1 else 'are'} marked as checked."
+
+
 def _unknown_calls(look: Look) -> Iterator[Need]:
     begin = figures.hour_of(look.now - LATELY)
-    calls = figures.total_of(each.calls for each in Hour.objects.filter(hour__gte=begin))
-    if count := calls.get(CallStatus.UNKNOWN, 0):
+    count, _ = _unchecked(look.now)
+    if count > 0:
         yield Need(
-            name="calls_unknown",
+            name=UNKNOWN_CALLS,
             is_urgent=False,
             words=f"{_number(count, 'tool call')} with side effects stopped half-way since yesterday; check how far"
             " they got. They are not repeated by themselves.",
@@ -338,6 +366,7 @@ def _unknown_calls(look: Look) -> Iterator[Need]:
             hits=count,
             link=list_of("tools_toolcall", status__exact=CallStatus.UNKNOWN, created_at__gte=begin.isoformat()),
             look="Tool calls",
+            mend=Mend(label="I have checked them", permission=queue_page.MAY_NOTIFY, do=_they_are_checked),
         )
 
 
@@ -444,7 +473,7 @@ QUESTIONS = (
     Question(names=("intake_paused",), permission=_TURNS, look=_intake),
     Question(names=("approvals_wait",), permission="tools.view_approval", look=_approvals),
     Question(names=("deliveries_failed",), permission="conversations.view_delivery", look=_deliveries),
-    Question(names=("calls_unknown",), permission="tools.view_toolcall", look=_unknown_calls),
+    Question(names=(UNKNOWN_CALLS,), permission="tools.view_toolcall", look=_unknown_calls),
     Question(names=("sandbox_missing",), permission=_OPERATIONS, look=_sandbox),
     Question(names=("mcp_server_failing", "mcp_tools_changed"), permission="tools.view_mcpserver", look=_mcp),
 )

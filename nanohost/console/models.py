@@ -73,6 +73,7 @@ class Dismissal(models.Model):
 
     name = models.CharField(max_length=32, primary_key=True, help_text="What was closed.")
     at = models.DateTimeField(auto_now_add=True, help_text="When.")
+    count = models.BigIntegerField(db_default=0, help_text="How many of all that there ever were, of what is counted.")
 
     class Meta:
         default_permissions = ()

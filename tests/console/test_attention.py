@@ -17,7 +17,6 @@ from agent.models import ProviderOutage
 from agent.spending.models import Budget, BudgetPeriod
 from conversations import events
 from conversations.engine import intake
-from conversations.events import redis as redis_events
 from conversations.models import Delivery, DeliveryStatus, Turn, Worker
 from conversations.statuses import TurnStatus
 from nanohost.console import attention, broker, figures
@@ -244,7 +243,7 @@ def test_urgent_ones_come_first(conversation):
 
 # --- and goes with its button ------------------------------------------------------------------------------------
 
-BUTTONS = ["turns_blocked", "provider_failing", "intake_paused", "deliveries_failed"]
+BUTTONS = ["turns_blocked", "provider_failing", "intake_paused", "deliveries_failed", "calls_unknown"]
 
 
 @pytest.mark.parametrize("name", BUTTONS)
@@ -254,7 +253,7 @@ def test_its_button_mends_it(name, conversation, admin_client):
     address = f"/admin/attention/{name}/"
     assert f'action="{address}"' in page
     before = LogEntry.objects.count()
-    pressed = admin_client.post(address, follow=True)
+    pressed = admin_client.post(address, {"hits": told()[name].hits}, follow=True)
     assert pressed.redirect_chain == [("/admin/", 302)]
     if name == "provider_failing":  # it is asked by the next turn, and is over when it answers
         assert ProviderOutage.objects.get().until <= timezone.now()
@@ -282,6 +281,25 @@ def test_who_may_press_it(name, role, mends, conversation):
     assert (f'action="{address}"' in client.get("/admin/").content.decode()) is mends
     assert client.post(address).status_code == (302 if mends else 403)
     assert client.get(address).status_code == 405
+
+
+def test_calls_that_stopped_after_somebody_looked_are_not_taken_for_checked(conversation, admin_client):
+    address = "/admin/attention/calls_unknown/"
+    a_call_cut_short(conversation)
+    a_call_cut_short(conversation)
+    for nonsense in ("", "0", "-1", "x", "\u0663", "9" * 400):
+        assert "Nothing was done" in admin_client.post(address, {"hits": nonsense}, follow=True).content.decode()
+    assert told()["calls_unknown"].hits == 2
+    a_call_cut_short(conversation)
+    assert (
+        "2 tool calls are marked as checked" in admin_client.post(address, {"hits": "2"}, follow=True).content.decode()
+    )
+    assert told()["calls_unknown"].hits == 1
+    admin_client.post(address, {"hits": "1"})
+    assert "calls_unknown" not in told()
+    assert "Nothing was done" in admin_client.post(address, {"hits": "1"}, follow=True).content.decode()
+    a_call_cut_short(conversation)
+    assert told()["calls_unknown"].hits == 1
 
 
 def test_a_button_needs_its_form_s_token(conversation, admin_user):
@@ -318,21 +336,17 @@ def test_a_database_that_refuses_writes(monkeypatch):
 
 
 @pytest.mark.production(reason="the embedded bus is the process's own")
-def test_a_web_node_that_hears_nothing_any_more(monkeypatch):
-    """It has heard itself, then its listener ended; Redis answers as ever."""
+def test_a_web_node_that_hears_nothing_any_more():
+    """It has followed, then its listener ended; Redis answers as ever."""
 
-    async def hear_a_word(transport):
+    async def follow(transport):
         await transport.attach(HeardListener())
-        await until(transport.is_deaf)  # by the limit below: it has heard one
+        await until(lambda: transport.is_connected and not transport.is_deaf())
         await transport.detach()
 
     events.transport.cache_clear()  # one of this test's own, and none that is deaf for the next
     try:
-        monkeypatch.setattr(redis_events, "DEAF_AFTER", -1.0)
-        asyncio.run(hear_a_word(events.transport()))
-        monkeypatch.setattr(redis_events, "DEAF_AFTER", 3600.0)
-        assert "events_not_heard" not in told()
-        monkeypatch.setattr(redis_events, "DEAF_AFTER", 0.1)
+        asyncio.run(follow(events.transport()))
         wait_until(lambda: "events_not_heard" in told())
         assert told()["events_not_heard"].is_urgent
     finally:
