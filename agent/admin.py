@@ -177,6 +177,19 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         given: str = self.cleaned_data["taint"]
         return given or self.instance.taint
 
+    def clean(self) -> dict[str, Any] | None:
+        """Refuse what was written over a version that is not the latest any more: the page holds all of the agent, and
+        would undo what somebody else, or the agent itself, has changed meanwhile."""
+        seen = self.data.get("seen_version")
+        if seen and self.instance.pk:
+            latest = Agent.objects.select_for_update().values_list("version", flat=True).get(pk=self.instance.pk)
+            if seen != str(latest):
+                raise forms.ValidationError(
+                    f"Nothing was saved: there is a version {latest} since you opened this page. See under Versions"
+                    " what was changed; if you save now, what stands here replaces it."
+                )
+        return super().clean()
+
     def save(self, commit: bool = True) -> Agent:
         texts = {name: self.cleaned_data[_field_of(name)] for name in DOCUMENTS}
         self.instance.documents = {name: text for name, text in texts.items() if text.strip()}
@@ -209,6 +222,7 @@ class AgentAdmin(ModelAdmin):
     list_display += ["taint", "updated_at"]
     list_filter = ["taint"]
     list_before_template = "admin/agent/unguarded.html"
+    change_form_before_template = "admin/agent/seen_version.html"
     search_fields = ["name"]
     search_fields_of_editors = ["display_name", "system_prompt"]
     labels: ClassVar = {"may_reschedule": "allow scheduling from scheduled turns"}

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -19,6 +19,8 @@ from nanohost.accounts import invitations, keys
 from nanohost.accounts.models import EVERY_AGENT, NEW_SCOPES
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER
 from nanohost.lib.admin import SHOWN_ONCE
+
+TAKEN = "Somebody has this name already; choose another."
 
 NEEDED = ("auth.add_user", "auth.change_user", "accounts.add_apikey")
 
@@ -53,7 +55,7 @@ class ColleagueForm(forms.Form):
         name: str = get_user_model().normalize_username(self.cleaned_data["username"])
         get_user_model()._meta.get_field("username").run_validators(name)
         if get_user_model().objects.filter(username=name).exists():
-            raise ValidationError("Somebody has this name already; choose another.")
+            raise ValidationError(TAKEN)
         return name
 
 
@@ -62,13 +64,19 @@ def add(request: HttpRequest) -> HttpResponse:
     """The form, and what comes of it: a link and a key, shown once by this answer."""
     _refuse_others(request)
     form = ColleagueForm(request.POST if request.method == "POST" else None)
-    if request.method != "POST" or not form.is_valid():
-        context = {"title": "Add a colleague", "form": form, "days": invitations.days()}
-        status = 400 if request.method == "POST" else 200
-        return TemplateResponse(
-            request, "console/colleague.html", admin.site.each_context(request) | context, status=status
-        )
-    said = form.cleaned_data
+    if request.method == "POST" and form.is_valid():
+        try:
+            return _made(request, form.cleaned_data)
+        except IntegrityError:  # another admin was faster, since the form was looked at
+            form.add_error("username", TAKEN)
+    context = {"title": "Add a colleague", "form": form, "days": invitations.days()}
+    status = 400 if request.method == "POST" else 200
+    return TemplateResponse(
+        request, "console/colleague.html", admin.site.each_context(request) | context, status=status
+    )
+
+
+def _made(request: HttpRequest, said: dict[str, Any]) -> HttpResponse:
     with transaction.atomic():  # all of it, or nothing
         user: Any = get_user_model()(username=said["username"], email=said["email"], is_staff=bool(said["role"]))
         user.set_unusable_password()

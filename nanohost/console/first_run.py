@@ -12,6 +12,7 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import IntegrityError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.response import TemplateResponse
@@ -186,7 +187,10 @@ def make_agent(request: HttpRequest) -> HttpResponse:
         agent.full_clean()
     except ValidationError as error:
         return _page(request, status=400, wrong=" ".join(error.messages))
-    agent.save_version(by=request.user.get_username())
+    try:
+        agent.save_version(by=request.user.get_username())
+    except IntegrityError:  # another admin was faster, or another click
+        return _page(request, status=400, wrong=f"There is an agent named {agent.name} by now; choose another name.")
     messages.success(request, f"The agent {agent.name} is made.")
     return HttpResponseRedirect(f"{_address(request, agent=agent.name, template=template.name)}#tools")
 

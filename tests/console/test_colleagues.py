@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -14,6 +15,7 @@ from nanohost.accounts import invitations
 from nanohost.accounts.models import ApiKey, AuditEntry
 from nanohost.console.roles import sync_roles
 from nanohost.lib.redaction import redact
+from tests.support.threads import in_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,6 +70,23 @@ def test_whoever_has_no_role_comes_to_the_chat_and_wrong_input_makes_nothing(adm
                  {"username": "x", "role": "god"}, {"username": "x", "has_key": "on", "agents": ["none"]}):  # fmt: skip
         assert add(admin_client, **said).status_code == 400, said
     assert get_user_model().objects.count() == before
+
+
+def test_of_two_admins_who_add_the_same_person_at_once_one_is_told(admin_user):
+    def adding(name):
+        admin = Client()
+        admin.force_login(admin_user)
+        together = Barrier(2)
+
+        def deed():
+            together.wait(30)
+            return add(admin, username=name).status_code
+
+        return [deed, deed]
+
+    for number in range(20):
+        assert sorted(in_threads(adding(f"anna{number}"))) == [200, 400]
+    assert get_user_model().objects.filter(username__startswith="anna").count() == 20
 
 
 def test_a_link_is_over_after_its_days_and_for_whoever_is_deactivated_or_has_a_password(admin_client, monkeypatch):

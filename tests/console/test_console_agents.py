@@ -190,3 +190,31 @@ def test_an_agent_is_called_as_people_like_and_its_model_is_suggested_with_who_a
     assert "<title>Ms. Clerk &amp; Sons" in admin_client.get(form).content.decode()
     assert '<option value="clerk">Ms. Clerk &amp; Sons</option>' in admin_client.get(reverse("chat")).content.decode()
     assert AgentVersion.objects.get(agent=clerk, number=4).profile["display_name"] == "Ms. Clerk & Sons"
+
+
+def form_of(client, agent):
+    """The agent's page, and what its form sends."""
+    page = client.get(reverse("admin:agent_agent_change", args=[agent.pk]))
+    form = page.context["adminform"].form
+    said = {name: form[name].value() for name in form.fields}
+    seen = re.search(r'name="seen_version" value="(\d+)"', page.content.decode())
+    return {name: value for name, value in said.items() if value not in (None, False)} | {"seen_version": seen[1]}
+
+
+def test_a_page_that_was_opened_before_somebody_else_saved_undoes_nothing_unless_that_is_meant(admin_client, clerk):
+    """Such as a tool that was taken away meanwhile."""
+    address = reverse("admin:agent_agent_change", args=[clerk.pk])
+    clerk.tools = ["time"]
+    clerk.save_version(by="cleo")
+    mine, theirs = form_of(admin_client, clerk), form_of(admin_client, clerk)
+    assert admin_client.post(address, theirs | {"tools": []}).status_code == 302
+    refused = admin_client.post(address, mine | {"display_name": "Ms. Clerk"})
+    assert "Nothing was saved: there is a version 5" in refused.content.decode()
+    clerk.refresh_from_db()
+    assert (clerk.version, clerk.tools, clerk.display_name) == (5, [], "")
+    again = re.search(r'name="seen_version" value="(\d+)"', refused.content.decode())[1]
+    assert admin_client.post(address, mine | {"display_name": "Ms. Clerk", "seen_version": again}).status_code == 302
+    clerk.refresh_from_db()
+    assert (clerk.version, clerk.tools, clerk.display_name) == (6, ["time"], "Ms. Clerk")
+    for nonsense in ("x", "-1", "9" * 400, "\x00"):
+        assert "Nothing was saved" in admin_client.post(address, mine | {"seen_version": nonsense}).content.decode()

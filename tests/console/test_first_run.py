@@ -2,6 +2,7 @@
 
 import json
 import re
+from threading import Barrier
 
 import pytest
 from django.test import Client
@@ -12,6 +13,7 @@ from conversations.models import Conversation, Turn
 from nanohost.accounts.models import ApiKey, AuditEntry
 from nanohost.console.models import Dismissal
 from tests.support.openai_server import OpenAIServer
+from tests.support.threads import in_threads
 from tests.support.working import settle
 from tools.models import SettingChange, ToolSetting, sync_settings
 
@@ -63,6 +65,22 @@ def test_step_by_step_to_an_answer_and_a_key_for_programs(admin_client, client):
     assert [each["id"] for each in listed["data"]] == ["anna"]
     did = set(AuditEntry.objects.filter(actor="user admin").values_list("action", flat=True))
     assert did >= {"agent.made", "tool_setting.changed", "key.made"}
+
+
+def test_an_agent_that_is_made_by_two_clicks_at_once_is_one(admin_user):
+    def made(name):
+        admin = Client()
+        admin.force_login(admin_user)
+        together = Barrier(2)
+
+        def deed():
+            together.wait(30)
+            return admin.post(reverse("first_run_agent"), {"template": "assistant", "name": name}).status_code
+
+        return in_threads([deed, deed])
+
+    assert {tuple(sorted(made(f"twin-{number}"))) for number in range(20)} == {(302, 400)}
+    assert Agent.objects.filter(name__startswith="twin-").count() == 20
 
 
 def test_a_model_is_tried_with_the_host_s_key_which_is_shown_nowhere(admin_client, settings):
