@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core import signing
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.clickjacking import xframe_options_exempt
@@ -69,7 +70,10 @@ def show(request: HttpRequest, prefix: str) -> HttpResponse:
 @csrf_exempt
 @require_POST
 def begin(request: HttpRequest, prefix: str) -> HttpResponse:
-    """A conversation for a visitor, with the token that opens it. No cookie is asked for, so nothing can be forged."""
+    """A conversation for a visitor, with the token that opens it. No cookie is asked for, so nothing can be forged; but
+    a page of another origin shall not have its visitors' browsers use up what the key may do."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        raise PermissionDenied("A chat is begun by its own page alone.")
     key = _key(prefix)
     agent = _agent(key) if key else None
     if key is None or agent is None:

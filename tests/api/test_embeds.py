@@ -81,6 +81,13 @@ def test_a_prefix_that_is_none_shows_none(key, prefix):
     assert Client().get(f"/chat/embed/{prefix}/", secure=True).status_code == 404
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
+def test_a_page_of_another_origin_begins_none_in_its_visitor_s_browser(key, site):
+    assert begun(key, headers={"Sec-Fetch-Site": site}).status_code == 403
+    assert not Conversation.objects.exists()
+    assert begun(key, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
 def test_a_visitor_speaks_in_a_conversation_of_their_own(key, visitor):
     client, conversation_id = visitor
     made = call(client, "post", f"/conversations/{conversation_id}/turns", {"message": "Hello"})

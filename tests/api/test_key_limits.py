@@ -12,6 +12,7 @@ from conversations.engine import deferred, inbox, lease, turn_control
 from conversations.engine.incoming import Incoming
 from conversations.errors import ModelNotAllowed, TooManyTurns
 from conversations.models import Conversation, DeferredMessage, Turn
+from nanohost.accounts import rates
 from nanohost.accounts.models import EVERY_AGENT, ApiKey, Scope
 from nanohost.lib.clock import from_now
 from scheduler.models import Schedule
@@ -322,6 +323,15 @@ def test_a_key_is_used_so_often_in_any_minute(owner: Any) -> None:
     assert answer.json()["code"] == "rate_limited"
     assert 55 <= int(answer["Retry-After"]) <= 60
     assert call(other, "GET", "/conversations").status_code == 200
+
+
+@pytest.mark.production(reason="embedded, there is one web process")
+def test_all_web_processes_count_together(owner: Any) -> None:
+    client = client_of(owner, requests_per_minute=3)
+    assert [call(client, "GET", "/conversations").status_code for _ in range(2)] == [200, 200]
+    for each in (rates._shared, rates._own):  # as another process begins
+        each.cache_clear()
+    assert [call(client, "GET", "/conversations").status_code for _ in range(2)] == [200, 429]
 
 
 def test_what_has_no_limit_is_not_counted(owner: Any) -> None:
