@@ -128,7 +128,7 @@ class ScheduleAdmin(ModelAdmin):
     """What an agent is told by the clock, when next, and what became of it last."""
 
     form = ScheduleForm
-    list_display = ["__str__", "owner", "agent", "told_times", "state", "active", "next", "last", "lag", "failures"]
+    list_display = ["__str__", "owner", "agent", "timing", "state", "active", "next", "last", "lag", "failures"]
     list_filter = ["active", "kind", "owner", "agent"]
     list_select_related = ["owner", "agent"]
     list_per_page = 50
@@ -194,6 +194,10 @@ class ScheduleAdmin(ModelAdmin):
     @admin.display(description="next run")
     def next(self, schedule: Schedule) -> str:
         return _local(schedule.comes_at, schedule) if schedule.comes_at else "–"
+
+    @admin.display(description="timing")
+    def timing(self, schedule: Schedule) -> str:
+        return _local(schedule.at, schedule) if schedule.at else schedule.told_times
 
     @admin.display(description="last run")
     def last(self, schedule: Any) -> str:

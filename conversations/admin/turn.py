@@ -223,7 +223,7 @@ class TurnAdmin(GrowingAdmin):
     def over_time(self, turn: Turn) -> str:
         return format_html('<a href="{}">its waterfall</a>', reverse("admin:conversations_turn_time", args=[turn.pk]))
 
-    @admin.display(description="waiting for", empty_value="–")
+    @admin.display(description="why it waits", empty_value="–")
     def stands(self, turn: Turn) -> str | None:
         if turn.ended:
             return None

@@ -112,8 +112,18 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
     actions = ("deactivate",)
+    list_display = ("username", "email", "first_name", "last_name", "roles", "is_active")
     list_before_template = "console/people_before.html"
     nothing_yet = "Whoever may sign in, or owns a key, stands here. Add a colleague by the form above."
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        return super().get_queryset(request).prefetch_related("groups")
+
+    @admin.display(description="roles")
+    def roles(self, user: User) -> str:
+        """What they may do in the console; nothing for those who only chat, or own keys."""
+        every = ["superuser"] if user.is_superuser else []
+        return ", ".join(every + sorted(group.name for group in user.groups.all())) or "-"
 
     @admin.action(description="Deactivate the selected users", permissions=["change"])
     def deactivate(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
