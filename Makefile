@@ -58,9 +58,11 @@ mutants: $(VENV)/dev-installed $(VENV)/mutants-installed
 bench: $(VENV)/dev-installed
 	$(BIN)/python -m tests.bench
 
-# Every page of the console, on a wide screen and on a phone, into docs/screenshots; look at them before you keep them.
+# Every page of the console, and the chat, on a wide screen and on a phone, into docs/screenshots; look at them before you
+# keep them.
 screenshots: $(VENV)/dev-installed
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest --numprocesses 0 tests/console/test_browser.py -k every_page
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest --numprocesses 0 tests/console/test_browser.py \
+		tests/console/test_chat.py -k "every_page or photographed"
 
 # Needs uv; writes versions and hashes, and no index's address.
 lock:

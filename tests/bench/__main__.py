@@ -6,7 +6,21 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench import cache, control, files, growth, hosts, mcp, openai_api, profile, recall, results, speed
+from tests.bench import (
+    cache,
+    chat_page,
+    control,
+    files,
+    growth,
+    hosts,
+    mcp,
+    openai_api,
+    profile,
+    recall,
+    results,
+    speed,
+)
+from tests.support.browser import chromium
 from tests.support.hosts import ROOT
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -55,6 +69,8 @@ def main() -> None:
             found[speed.WARM_CALL][speed.EMBEDDED].append(took[growth.WARM][0])
             found[speed.FRESH_CALL][speed.EMBEDDED].append(took[growth.FRESH][0])
             calls = results.calls(took)
+            if chromium():
+                found[speed.DRAWN][speed.EMBEDDED].append(chat_page.milliseconds(embedded.address, 2 if quick else 20))
             goals = results.goals(found)
             _tell(goals)
             loads = (1,) if quick else profile.LOADS

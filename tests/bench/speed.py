@@ -70,6 +70,7 @@ MCP_CALLED = "a call of an MCP server over stdio, over the server"
 RECALLED = "a search of 100,000 entries of history"
 WARM_CALL = "a call of a tool in a warm process"
 FRESH_CALL = "a call of a tool in a process made for it"
+DRAWN = "scripts of the chat page until it is drawn"
 
 GOALS = (
     Goal("a turn, over the model", "ms", _both(5, 10)),
@@ -94,6 +95,7 @@ GOALS = (
     # The same in both: no host is asked.
     Goal(WARM_CALL, "ms", {EMBEDDED: 1}),
     Goal(FRESH_CALL, "ms", {EMBEDDED: 50}),
+    Goal(DRAWN, "ms", {EMBEDDED: 100}),
 )
 
 # By the goal's name, and by whom: the figure of each round.

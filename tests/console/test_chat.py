@@ -3,15 +3,17 @@
 import gzip
 import http.server
 import json
+import os
 import re
 import threading
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.support.api_client import start
-from tests.support.browser import EVERY_GRADE, Visitor, browser, chromium
+from tests.support.browser import EVERY_GRADE, WIDTHS, Visitor, browser, chromium
 from tests.support.files import picture
 from tests.support.hostile_texts import KINDS
 from tests.support.hosts import PREPARED, ROOT, Host
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.skipif(
     not chromium(), reason="there is no browser: install Debian's chromium, or set CHROMIUM"
 )
 
+PICTURES = os.environ.get("SCREENSHOTS")
 PASSWORD = PREPARED["NANOHOST_ADMIN_PASSWORD"]
 
 
@@ -432,6 +435,26 @@ def test_the_page_is_small(visitor):
 WIRE = ("responseBodySize", "responseHeadersSize")
 
 
+# Of functions, until the page is drawn and its list is there. `make bench` says how long that takes.
+MOST_CALLS = 5_000
+
+
+def test_little_runs_before_the_page_is_drawn(visitor):
+    page = visitor.context.new_page()
+    session = visitor.context.new_cdp_session(page)
+    session.send("Profiler.enable")
+    session.send("Profiler.startPreciseCoverage", {"callCount": True, "detailed": False})
+    page.goto("/chat/")
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator("#conversations li").first).to_be_visible()
+    scripts = session.send("Profiler.takePreciseCoverage")["result"]
+    calls = {
+        script["url"]: sum(function["ranges"][0]["count"] for function in script["functions"]) for script in scripts
+    }
+    assert any("/chat/chat.js" in url for url in calls)
+    assert sum(calls.values()) <= MOST_CALLS, calls
+
+
 def test_what_is_sent_packed_is_what_stands_beside_it():
     packed = sorted((ROOT / "nanohost/chat/static/chat/vendor").rglob("*.gz"))
     assert len(packed) == 4
@@ -542,6 +565,48 @@ def test_a_conversation_is_deleted(visitor):
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.locator("#conversations li", has_text="Delete me")).to_have_count(0)
     expect(page.get_by_role("heading", name="New conversation")).to_be_visible()
+
+
+TRIP = r"""
+Three trains leave before noon:
+
+| leaves | arrives | changes |
+|---|---|---|
+| 08:14 | 12:02 | 1 |
+| 09:32 | 13:10 | 0 |
+| 11:14 | 15:02 | 1 |
+
+I would take the one at **09:32**. Over $d = 480$ km its mean speed is $v = \frac{d}{t} \approx 132$ km/h.
+
+```python
+def mean_speed(kilometres: float, hours: float) -> float:
+    return kilometres / hours
+```
+"""
+
+
+@pytest.mark.skipif(not PICTURES, reason="SCREENSHOTS names no folder: make screenshots does")
+def test_the_chat_is_photographed(started, house):
+    house.allow("time")
+    visitor = signed_in(started, house)
+    page = visitor.page
+    say(page, "What is on my list for Monday?")
+    expect(answers(page)).to_have_count(1)
+    page.locator("#new").click()
+    say(page, scripted({"think": "Trains first.", "call": [{"name": "time"}]}, {"say": TRIP}))
+    expect(answers(page).last.locator("math")).to_have_count(2)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    do(page, "Rename")
+    page.get_by_role("dialog").get_by_role("textbox").fill("Trains on Monday")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Trains on Monday")).to_be_visible()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in WIDTHS:
+            visitor.resize(width)
+            assert not visitor.is_too_wide()
+            page.screenshot(path=Path(PICTURES) / f"chat{'-dark' if scheme == 'dark' else ''}.{width}.png")
+    visitor.context.close()
 
 
 EVERYTHING = [
