@@ -1,12 +1,16 @@
 """Who may do what in the console: each page and each action there is, tried by each role."""
 
+import re
+
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.db import transaction
 from django.test import RequestFactory
+from django.urls import URLResolver, get_resolver
 
 from nanohost.accounts.models import ApiKey
+from nanohost.console import attention
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
 from nanohost.lib.admin import ACTIONS
 from tests.support.console_client import (
@@ -22,6 +26,7 @@ from tests.support.console_client import (
     pages,
 )
 from tests.support.factories import OwnerFactory
+from tests.support.tables import rows_of_all_tables
 from tools.models import ToolCall, ToolSetting
 
 # Of these rows some are deleted, but not the one that is tried.
@@ -175,3 +180,69 @@ def test_members_of_other_groups_are_left_alone(rows):
     own.permissions.add(Permission.objects.get(codename="view_turn"))
     sync_roles()
     assert own.permissions.count() == 1
+
+
+# What is a person's own, whatever their role.
+OWN = {"admin/login/", "admin/logout/", "admin/password_change/"}
+# Counted when somebody looks, and kept of who is signed in.
+COUNTED = {"console_hour", "console_total", "console_use", "django_session"}
+AUDIT = {"accounts_auditentry", "accounts_unsealedentry"}
+# Every word that a form of the console knows for what is to be done.
+SAID = {"post": "yes", "decision": "approve", "do": "erase", "confirm": "yes", "reason": "x", "arguments": "{}"}
+
+
+def routes_of(patterns, before=""):
+    """Every address there is, as Django has it."""
+    for each in patterns:
+        route = before + str(each.pattern).removeprefix("^").removesuffix("$").removesuffix("\\Z")
+        if isinstance(each, URLResolver):
+            yield from routes_of(each.url_patterns, route)
+        else:
+            yield route
+
+
+def place_of(model):
+    return f"admin/{model._meta.app_label}/{model._meta.model_name}/"
+
+
+def addresses_of(route):
+    """The route, with the key of a row of its model, or each condition, where it has a gap."""
+    model = next((each for each in admin.site._registry if route.startswith(place_of(each))), None)
+    keys = (
+        attention.CONDITIONS
+        if route.startswith("admin/attention/<")
+        else [model._default_manager.first().pk if model else 1]
+    )
+    for key in keys:
+        number = key if isinstance(key, int) else 1
+        yield "/" + re.sub("<[^>]*>", str(key), re.sub("<int:[^>]*>", str(number), route))
+
+
+def forms_of(address):
+    """What is sent there: to a list, each of its actions, on all of its rows."""
+    listed = next((own for model, own in admin.site._registry.items() if address == f"/{place_of(model)}"), None)
+    if listed is None:
+        return [SAID | {"action": "resume", "name": "x"}]
+    chosen = [str(each.pk) for each in listed.model._default_manager.all()]
+    return [SAID | {"action": name, "_selected_action": chosen} for _, name, _ in listed._get_base_actions()]
+
+
+def everything():
+    return {table: rows for table, rows in rows_of_all_tables() if table not in COUNTED}
+
+
+@embedded
+def test_nothing_that_a_viewer_sends_anywhere_changes_a_row(rows):
+    client = client_of(VIEWER)
+    routes = [each for each in routes_of(get_resolver().url_patterns) if each.startswith("admin/") and each not in OWN]
+    assert len(routes) > 200
+    before, changed = everything(), []
+    for address in (each for route in routes for each in addresses_of(route)):
+        for form in forms_of(address):
+            assert client.post(address, form).status_code < 500, address
+            if (after := everything()) != before:
+                tables = {table for table in after if after[table] != before[table]}
+                if not ("/export." in address and tables <= AUDIT):  # what somebody has read in a file is told there
+                    changed.append(f"{address} {form['action']}: {', '.join(sorted(tables))}")
+                before = after
+    assert not changed, "\n".join(changed)
