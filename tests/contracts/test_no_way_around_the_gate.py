@@ -220,6 +220,8 @@ ALLOWED = {
     ("nanohost.stack", "subprocess"): "Starts web, workers and beat, as docker-compose.yml has them.",
     ("manage", "f_globals"): "Names the module a traceback passed through.",
     ("agent.llm", "importlib.import_module"): "A provider, from the table that stands above it.",
+    ("conversations.channels.registry", "importlib.import_module"): "A platform, from the table that stands above it.",
+    ("conversations.channels.registry", "getattr"): "Its class, from the same table.",
     ("nanohost.console.roles", "getattr"): "Actions of the console's pages, by the names the pages give.",
     ("scheduler.runs", "getattr"): "The columns of a row, from the tuple that stands above it.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
