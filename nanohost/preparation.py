@@ -47,8 +47,8 @@ _PREPARING = 7_262_646_867
 
 # Seconds a process waits for a database that is started, or migrated, beside it.
 DATABASE_PATIENCE = 60
-# The same for the locks on tables that are changed while nodes work with them.
-LOCKS_PATIENCE = 60
+# How often a table is asked for that nodes work with: tries, and not seconds, since long migrations may lie between.
+LOCK_TRIES = 100
 _LOCKED = (psycopg.errors.LockNotAvailable.sqlstate, psycopg.errors.DeadlockDetected.sqlstate)
 
 
@@ -173,18 +173,16 @@ def _beside_nodes(change: Callable[[], object]) -> None:
     if connection.vendor != "postgresql":
         change()
         return
-    until = time.monotonic() + LOCKS_PATIENCE
-    while True:
+    for left in reversed(range(LOCK_TRIES)):
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SET lock_timeout = '100ms'")
             change()
+            break
         except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", "") not in _LOCKED or time.monotonic() > until:
+            if getattr(error.__cause__, "sqlstate", "") not in _LOCKED or not left:
                 raise
             time.sleep(0.2)  # noqa: TID251 -- until whoever holds the table has let go of it, which nobody tells
-        else:
-            break
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
 
