@@ -6,15 +6,11 @@ from pathlib import Path
 from tests.support.hosts import ROOT
 
 # What there is to upgrade from, while no release is tagged: by what it is called here, the commit.
-# The second is the first state that runs on servers; everything that migrations have done since lies between.
-RECORDED = {
-    "the state before": "6ecd64d464d93eb8c3668c60311e80ac8b3c624f",
-    "the first on servers": "9d06dbf3d223d890995dd83ce248588b73d360b8",
-}
+RECORDED = {"the state before": "6ecd64d464d93eb8c3668c60311e80ac8b3c624f"}
 
 
 def former() -> dict[str, str]:
-    """Names and commits: the newest tag ``v…`` before this commit, and what is recorded above it."""
+    """Names and commits: the newest tag ``v…`` before this commit; what is recorded above, while there is none."""
     tagged = _git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD^")
     if tagged.returncode == 0:
         return RECORDED | {"the state before": tagged.stdout.strip()}
