@@ -42,11 +42,11 @@ def _seconds_too_early(key_id: int, most: int) -> float:
         from redis.exceptions import RedisError  # an embedded host never loads it: 8 MB
 
         try:
-            return _asked(_shared(settings.REDIS_URL), key_id, most)
+            return _asked(shared_storage(settings.REDIS_URL), key_id, most)
         except RedisError as error:
             _failed_at = time.monotonic()
             logger.warning("requests cannot be counted in Redis (%s); each process counts its own", error)
-    return _asked(_own(), key_id, most)
+    return _asked(own_storage(), key_id, most)
 
 
 def _asked(limiter: Any, key_id: int, most: int) -> float:
@@ -63,7 +63,7 @@ def _asked(limiter: Any, key_id: int, most: int) -> float:
 
 
 @cache
-def _own() -> Any:
+def own_storage() -> Any:
     from limits.storage import MemoryStorage
     from limits.strategies import MovingWindowRateLimiter
 
@@ -71,7 +71,7 @@ def _own() -> Any:
 
 
 @cache
-def _shared(url: str) -> Any:
+def shared_storage(url: str) -> Any:
     from limits.storage import RedisStorage
     from limits.strategies import MovingWindowRateLimiter
 

@@ -329,7 +329,7 @@ def test_a_key_is_used_so_often_in_any_minute(owner: Any) -> None:
 def test_all_web_processes_count_together(owner: Any) -> None:
     client = client_of(owner, requests_per_minute=3)
     assert [call(client, "GET", "/conversations").status_code for _ in range(2)] == [200, 200]
-    for each in (rates._shared, rates._own):  # as another process begins
+    for each in (rates.shared_storage, rates.own_storage):  # as another process begins
         each.cache_clear()
     assert [call(client, "GET", "/conversations").status_code for _ in range(2)] == [200, 429]
 

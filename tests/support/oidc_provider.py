@@ -71,7 +71,7 @@ class OidcProvider:
         public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [public | {"kid": "one", "use": "sig", "alg": "RS256"}]}
 
-    def _tokens(self, form: dict[str, str]) -> dict[str, Any] | None:
+    def tokens_for(self, form: dict[str, str]) -> dict[str, Any] | None:
         asked = self.codes.pop(form.get("code", ""), None)  # good once
         verifier = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(verifier).rstrip(b"=").decode()
@@ -104,7 +104,7 @@ class OidcProvider:
             def do_POST(self) -> None:
                 provider.asked.append(self.path)
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                found = provider._tokens({name: values[0] for name, values in parse_qs(body).items()})
+                found = provider.tokens_for({name: values[0] for name, values in parse_qs(body).items()})
                 self._say(200 if found else 400, found or {"error": "invalid_grant"})
 
             def _say(self, status: int, said: dict[str, Any]) -> None:
