@@ -1,6 +1,7 @@
 """kill -9 where people answer, and where a platform is listened to: nothing is lost, nothing counts twice, and a
 platform has one connection."""
 
+import json
 import os
 import signal
 import subprocess
@@ -60,7 +61,7 @@ def test_an_answer_by_which_a_host_dies_is_taken_once(dying, settings, owner, to
             question.refresh_from_db()
             call.refresh_from_db()
             assert (question.state, question.answer) == (QuestionState.ANSWERED, "Blue"), point
-            assert (call.status, call.result) == (CallStatus.SUCCESS, "Blue"), point
+            assert (call.status, json.loads(call.result)["answer"]) == (CallStatus.SUCCESS, "Blue"), point
             settle([turn])
             turn.refresh_from_db()
             assert turn.status == TurnStatus.SUCCEEDED, point
@@ -69,7 +70,7 @@ def test_an_answer_by_which_a_host_dies_is_taken_once(dying, settings, owner, to
             assert Message.objects.filter(role="user").count() == Turn.objects.count() == number + 1, point
     finally:
         program.close()
-    assert deaths > len(POINTS) / 2
+    assert deaths > 3
 
 
 class Workers:
