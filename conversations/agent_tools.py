@@ -7,7 +7,8 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from conversations.attachments.parts import SentFile
-from conversations.engine import between_agents, inbox, outgoing, questions, spawned
+from conversations.engine import between_agents, inbox, outgoing, spawned
+from conversations.engine.consent import questions
 from conversations.engine.incoming import Incoming
 from conversations.events import ASKING_TOOL, SAYING_TOOL
 from conversations.models import Conversation, Delivery, Turn

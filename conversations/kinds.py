@@ -71,7 +71,7 @@ COMPACTIONS = Kind(
     queue="compaction",
     task="conversations.tasks.compact",
     model="conversations.Compaction",
-    runner="conversations.engine.compactor.Compactor",
+    runner="conversations.engine.compacting.compactor.Compactor",
     # Few: a model's provider is asked for replies first.
     capacity=4,
     noun="compaction",
@@ -83,7 +83,7 @@ DELIVERIES = Kind(
     queue="deliveries",
     task="conversations.tasks.deliver",
     model="conversations.Delivery",
-    runner="conversations.engine.deliverer.Deliverer",
+    runner="conversations.engine.deliveries.deliverer.Deliverer",
     # Each has a thread of its own while it is sent.
     capacity=16,
     noun="delivery",
@@ -95,7 +95,7 @@ LISTENERS = Kind(
     queue="listeners",
     task="conversations.tasks.listen",
     model="conversations.Listener",
-    runner="conversations.engine.listener.ListenerRunner",
+    runner="conversations.engine.channels.listener.ListenerRunner",
     # Each has a thread of its own while its platform is asked.
     capacity=32,
     noun="listener",
@@ -106,7 +106,7 @@ REPLAYS = Kind(
     queue="replays",
     task="conversations.tasks.replay",
     model="conversations.Replay",
-    runner="conversations.engine.replayer.Replayer",
+    runner="conversations.engine.replaying.replayer.Replayer",
     # Few: a model's provider is asked for replies first.
     capacity=4,
     noun="replay",

@@ -5,7 +5,7 @@ from datetime import date, datetime, time, timedelta
 from django.conf import settings
 from django.utils import timezone
 
-from conversations.engine import daily
+from conversations.engine.compacting import daily
 from scheduler.models import CheckIn
 
 

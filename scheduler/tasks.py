@@ -4,7 +4,9 @@ from celery import shared_task
 
 from conversations.attachments import store
 from conversations.deliveries import outbox
-from conversations.engine import approval_notices, from_channels, questions, tainted_texts
+from conversations.engine import tainted_texts
+from conversations.engine.channels import from_channels
+from conversations.engine.consent import approval_notices, questions
 from conversations.engine.retention import forget_transient
 from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock

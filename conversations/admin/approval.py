@@ -20,7 +20,7 @@ from django.views.decorators.http import require_POST
 from agent.models import Agent
 from conversations.access import READERS
 from conversations.admin.pages import page_link
-from conversations.engine import approvals
+from conversations.engine.consent import approvals
 from conversations.models import Conversation, Message
 from nanohost.lib.admin import DECIDE, GrowingAdmin, KnownValues, excerpt, link_to, reason_in, shown, table
 from nanohost.lib.errors import Problem

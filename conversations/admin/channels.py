@@ -27,7 +27,8 @@ from conversations.channel_models import (
 )
 from conversations.channels import accounts, registry
 from conversations.deliveries import signatures
-from conversations.engine import from_channels, outgoing
+from conversations.engine import outgoing
+from conversations.engine.channels import from_channels
 from nanohost.accounts import audit
 from nanohost.lib.admin import REVOKE, SHOWN_ONCE, TOGGLE, ModelAdmin, ReadOnlyAdmin, excerpt, link_to, link_to_list
 from nanohost.lib.errors import Problem

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 
 from agent.spending.money import told_money
 from conversations.access import READERS
-from conversations.engine import grading, replays
+from conversations.engine.replaying import frozen, grading
 from conversations.models import Replay, ReplayRun
 from nanohost.lib.admin import GrowingAdmin, diff, excerpt, link_to, link_to_list, shown, table
 
@@ -94,7 +94,7 @@ class ReplayAdmin(GrowingAdmin):
     def side_by_side(self, replay: Replay) -> str:
         if replay.result is None or replay.turn is None:
             return "–"
-        original = replays.original_of(replay.turn) | {"model": replay.turn.model}
+        original = frozen.original_of(replay.turn) | {"model": replay.turn.model}
         return beside(original, replay.result | {"model": replay.model})
 
     @admin.display(description="doubts")

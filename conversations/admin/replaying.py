@@ -18,8 +18,8 @@ from unfold.widgets import (
 )
 
 from conversations.admin.bulk_actions import MAX_AT_ONCE
-from conversations.engine import replays
-from conversations.engine.replays import Changes
+from conversations.engine.replaying import replays
+from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
 from conversations.models import Turn
 from conversations.replay_models import Unrecorded

@@ -18,7 +18,7 @@ from agent import access
 from agent.models import Agent
 from conversations.access import READERS
 from conversations.api.serializers import MessageView
-from conversations.engine import approvals
+from conversations.engine.consent import approvals
 from conversations.models import Message
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import ApiKey, Scope

@@ -12,7 +12,7 @@ from conversations.channels import accounts
 from conversations.channels.base import Permanent, Request, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform, platform_of
 from conversations.deliveries.signatures import NoWebhookKey
-from conversations.engine import from_channels
+from conversations.engine.channels import from_channels
 from nanohost.lib.errors import NotFound, Problem, Unavailable
 from nanohost.lib.ids import request_id
 from nanohost.lib.rest import PROBLEM_TYPE, as_problem, problem

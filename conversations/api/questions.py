@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from agent import access
 from agent.models import Agent
-from conversations.engine import questions
+from conversations.engine.consent import questions
 from conversations.question_models import Question, QuestionState
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope

@@ -4,7 +4,6 @@ A command is a turn like others: it waits behind what was said before it, and en
 wait: what is under way is cancelled as soon as it is taken in.
 """
 
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -15,9 +14,11 @@ from django.db.models import Count, Sum
 from agent.errors import LlmError
 from agent.llm.base import Completion
 from conversations import taint
-from conversations.engine import compaction, steps
-from conversations.engine.compaction import Part, Result
-from conversations.engine.compactor import Asker, consolidate
+from conversations.engine import steps
+from conversations.engine.compacting import compaction, parts
+from conversations.engine.compacting.compactor import Asker, consolidate
+from conversations.engine.compacting.parts import Part, Result
+from conversations.engine.incoming import command_in
 from conversations.engine.lease import Claim
 from conversations.engine.paying import purse_of
 from conversations.engine.step_context import StepContext
@@ -32,10 +33,6 @@ from nanohost.lib.database_threads import DatabaseThreads
 
 Stored = Callable[..., Awaitable[None]]
 
-STOP = "stop"
-
-_COMMAND = re.compile(r"\s*/([A-Za-z][A-Za-z0-9_-]{0,31})(?:@\S+)?(?:\s|\Z)")
-
 HELP = """\
 /new: keep what was said in memory, and begin anew
 /reset: begin anew, without keeping anything of it in memory
@@ -44,12 +41,6 @@ HELP = """\
 /status: how this conversation stands
 /help: this list
 Messages stay in the transcript whatever you do; only the model no longer sees them."""
-
-
-def command_in(content: str) -> str:
-    """The command that a message is, in lower case, known or not; empty for what is said to the agent."""
-    found = _COMMAND.match(content)
-    return found[1].lower() if found else ""
 
 
 async def carry_out(claim: Claim, context: StepContext, database: DatabaseThreads, *, stored: Stored) -> None:
@@ -117,7 +108,7 @@ async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> N
     """Put all that is left into memory, then begin anew; if the first fails, nothing changes. What a model has answered
     is paid for, and so is stored though the database may be away."""
     reply = "This is a new beginning. What was said is in memory."
-    read = partial(compaction.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
+    read = partial(parts.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
     changed, problem = "Nothing was changed", "the memory keeps changing"
     ask = Asker(purse_of(claim, database), partial(stored, steps.charge, claim))
     for _ in range(compaction.MAX_CLASHES):

@@ -22,8 +22,7 @@ from agent.spending.budgets import Payer
 from conversations import taint
 from conversations.attachments import store
 from conversations.engine import doorbell, spawned, step_context, transcript, turn_control
-from conversations.engine.commands import STOP
-from conversations.engine.incoming import Incoming, message_of, refer_all
+from conversations.engine.incoming import STOP, Incoming, message_of, refer_all
 from conversations.engine.lease import POINTERS, Claim, TurnState
 from conversations.errors import (
     BudgetUsedUp,

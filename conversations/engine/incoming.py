@@ -1,5 +1,6 @@
 """What a message brings: its words and files, how it is to be answered, and what is stored around it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from uuid import UUID
@@ -10,7 +11,6 @@ from agent.loop import ChatMessage
 from conversations.attachments import intake, store
 from conversations.attachments.parts import Said, SentFile
 from conversations.attachments.store import Reference
-from conversations.engine.commands import command_in
 from conversations.models import Conversation, Message
 from conversations.options import Options
 from nanohost.accounts.models import ApiKey
@@ -24,6 +24,16 @@ _insert_conversation = Insert(
     is_transient=True,
     cost=0,
 )
+
+STOP = "stop"
+
+_COMMAND = re.compile(r"\s*/([A-Za-z][A-Za-z0-9_-]{0,31})(?:@\S+)?(?:\s|\Z)")
+
+
+def command_in(content: str) -> str:
+    """The command that a message is, in lower case, known or not; empty for what is said to the agent."""
+    found = _COMMAND.match(content)
+    return found[1].lower() if found else ""
 
 
 @dataclass(frozen=True)

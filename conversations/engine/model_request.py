@@ -24,7 +24,7 @@ from agent.loop import ChatMessage, Limit, is_heard_anew
 from agent.models import PROMPT_DOCUMENTS, AgentVersion
 from agent.prompt import Background, Pinned, build_prompt
 from conversations import pins
-from conversations.engine.compaction import USED_SHARE
+from conversations.engine.compacting.parts import USED_SHARE
 from conversations.engine.history import MAX_MESSAGES, said_between
 from conversations.engine.step_context import StepContext
 from conversations.models import Conversation, Message, Turn

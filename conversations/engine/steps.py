@@ -38,17 +38,9 @@ from agent.prompt import shorten
 from agent.spending import bills, budgets
 from agent.spending.bills import Bill
 from conversations import announced, events
-from conversations.engine import (
-    announcements,
-    approval_notices,
-    compaction,
-    doorbell,
-    outgoing,
-    questions,
-    spawned,
-    tainted_texts,
-    transcript,
-)
+from conversations.engine import announcements, doorbell, outgoing, spawned, tainted_texts, transcript
+from conversations.engine.compacting import compaction
+from conversations.engine.consent import approval_notices, questions
 from conversations.engine.lease import Claim, held_turn
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost

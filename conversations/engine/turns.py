@@ -27,18 +27,8 @@ from agent.spending import bills
 from agent.spending.bills import Bill
 from conversations import events
 from conversations.attachments import store
-from conversations.engine import (
-    approvals,
-    caller,
-    commands,
-    deferred,
-    doorbell,
-    lease,
-    questions,
-    snapshot,
-    step_context,
-    steps,
-)
+from conversations.engine import caller, commands, deferred, doorbell, lease, snapshot, step_context, steps
+from conversations.engine.consent import approvals, questions
 from conversations.engine.deadlines import end_overdue_calls, time_for_last_answer
 from conversations.engine.fallbacks import is_worth_another
 from conversations.engine.lease import Claim

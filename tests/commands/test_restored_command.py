@@ -9,8 +9,9 @@ from django.core.management import CommandError, call_command
 from agent.llm.base import Completion, tool_call
 from conversations import announced
 from conversations.deliveries import endpoints, outbox
-from conversations.engine import deferred, lease, replays, steps
-from conversations.engine.replays import Changes
+from conversations.engine import deferred, lease, steps
+from conversations.engine.replaying import replays
+from conversations.engine.replaying.frozen import Changes
 from conversations.models import DeferredMessage, DeferredState, Delivery, DeliveryStatus, Turn, Worker
 from conversations.question_models import Question, QuestionState
 from conversations.statuses import TurnStatus

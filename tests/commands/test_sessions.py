@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.models import DOCUMENTS, AgentVersion
-from conversations.engine import compaction, inbox
+from conversations.engine import inbox
+from conversations.engine.compacting import parts
 from conversations.engine.incoming import Incoming
 from conversations.errors import FolderInUse
 from conversations.models import Compaction, Conversation, Message
@@ -316,7 +317,7 @@ def test_what_is_odd_stays_and_breaks_no_turn(folder, take_in):
     conversation = Conversation.objects.get()
     turn = inbox.receive(Incoming("Go on"), conversation=conversation, request_id="request-1")
     assert settle([turn])[0].status == "succeeded"
-    part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=None)
+    part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=None)
     assert '(calls exec with {"a": 1})' in str(part.lines[1])
     assert Message.objects.get(seq=7).content == "Look:\n[image_url]\nso"
 

@@ -8,7 +8,7 @@ from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
-from conversations.engine import approvals
+from conversations.engine.consent import approvals
 from conversations.models import Delivery, Message, Turn
 from nanohost.console.roles import VIEWER, sync_roles
 from nanohost.lib.clock import from_now

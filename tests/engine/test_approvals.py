@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from agent.models import Agent
 from conversations.deliveries import endpoints
-from conversations.engine import approvals, lease, turn_control
+from conversations.engine import lease, turn_control
+from conversations.engine.consent import approvals
 from conversations.models import Conversation, Delivery, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.accounts.models import AuditEntry

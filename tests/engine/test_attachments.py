@@ -19,7 +19,7 @@ from agent.models import Agent
 from conversations.attachments import intake, parts, store
 from conversations.attachments.parts import SentFile
 from conversations.engine import inbox, model_request, retention, turn_control
-from conversations.engine.compaction import line_of
+from conversations.engine.compacting.parts import line_of
 from conversations.models import Attachment, AttachmentUse, Conversation, Message
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.erasing import Erased

@@ -5,8 +5,9 @@ from django.db import OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conversations.engine import compaction, steps, turn_control
-from conversations.engine.commands import command_in
+from conversations.engine import steps, turn_control
+from conversations.engine.compacting import compaction, parts
+from conversations.engine.incoming import command_in
 from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import TurnStatus
@@ -197,8 +198,8 @@ def test_of_a_compaction_and_a_new_beginning_that_race_one_counts(conversation, 
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     turn = say("/new")
     hold = compaction.claim(rows()[0].pk, worker="slow")
-    part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
+    part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     settle([turn])
     with pytest.raises(compaction.Overtaken):
-        compaction.store(hold, part, compaction.stub_of(part))
+        compaction.store(hold, part, parts.stub_of(part))
     assert [entry.kind for entry in HistoryEntry.objects.all()] == ["entry"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from conversations.engine import compaction, model_request, step_context
-from conversations.engine.compaction import Hold
+from conversations.engine import model_request, step_context
+from conversations.engine.compacting import compaction, parts
+from conversations.engine.compacting.compaction import Hold
 from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
@@ -335,10 +336,10 @@ def test_a_conversation_that_was_moved_on_meanwhile_is_left_alone(conversation, 
     fill(44)
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     hold = compaction.claim(Compaction.objects.get().pk, worker="slow")
-    part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
+    part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     Conversation.objects.filter(pk=conversation.pk).update(starts_at_seq=45, consolidated_through=44)
     with pytest.raises(Overtaken):
-        compaction.store(hold, part, compaction.stub_of(part))
+        compaction.store(hold, part, parts.stub_of(part))
     assert HistoryEntry.objects.count() == Message.objects.filter(type="SUMMARY").count() == 0
 
 
@@ -347,15 +348,15 @@ def test_a_worker_that_lost_its_hold_writes_nothing(conversation, fill):
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     row = Compaction.objects.get()
     slow = compaction.claim(row.pk, worker="slow")
-    part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
+    part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     Compaction.objects.update(lease_until=row.created_at)
     fast = compaction.claim(row.pk, worker="fast")
     assert fast.fence > slow.fence
     assert fast.failures == 1
     with pytest.raises((FenceLost, Overtaken)):
-        compaction.store(slow, part, compaction.stub_of(part))
+        compaction.store(slow, part, parts.stub_of(part))
     assert state(conversation) == NOTHING
-    compaction.store(fast, part, compaction.stub_of(part))
+    compaction.store(fast, part, parts.stub_of(part))
     assert state(conversation)[0] == 24
 
 

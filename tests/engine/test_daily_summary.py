@@ -6,7 +6,8 @@ import pytest
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 
-from conversations.engine import daily, inbox
+from conversations.engine import inbox
+from conversations.engine.compacting import daily
 from conversations.engine.incoming import Incoming
 from conversations.engine.turns import claim_and_load
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
@@ -107,7 +108,7 @@ def test_one_that_fails_leaves_the_others_done_and_is_shown(yesterday, model):
 
 
 def test_a_day_and_a_rolling_one_do_not_wait_for_each_other(yesterday):
-    from conversations.engine import compaction
+    from conversations.engine.compacting import compaction
 
     ask()
     compaction.request(yesterday[0].pk, None, keep_tokens=0)

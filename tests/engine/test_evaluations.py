@@ -5,7 +5,8 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
-from conversations.engine import grading, inbox
+from conversations.engine import inbox
+from conversations.engine.replaying import grading
 from conversations.models import Message, Replay, ReplayRun
 from tests.support.openai_server import completion
 from tests.support.scripts import script

@@ -14,7 +14,7 @@ from agent.llm.breaker import FAILURES, breaker
 from agent.models import ProviderOutage
 from agent.spending import book
 from conversations.engine import inbox, turn_control
-from conversations.engine.compaction import MAX_FAILURES
+from conversations.engine.compacting.compaction import MAX_FAILURES
 from conversations.events import answers
 from conversations.models import Compaction, Message, Turn
 from conversations.statuses import TurnStatus

@@ -18,8 +18,9 @@ from conversations.channel_models import Channel, ChannelEvent, Chat, Listener, 
 from conversations.channels import accounts
 from conversations.channels.base import NotTakenNow, Permanent
 from conversations.deliveries import outbox
-from conversations.engine import listener, outgoing, sweeper
-from conversations.engine.listener import ListenerRunner
+from conversations.engine import outgoing, sweeper
+from conversations.engine.channels import listener
+from conversations.engine.channels.listener import ListenerRunner
 from conversations.kinds import LISTENERS
 from conversations.models import Conversation, DeferredMessage, Delivery, DeliveryStatus, Message, Turn
 from nanohost.lib.database_threads import DatabaseThreads
@@ -471,7 +472,7 @@ def test_discord_hears_that_a_button_was_pressed_once_it_was_taken_in(peer, chan
 
     peer.tells("Hello")
     with monkeypatch.context() as broken:
-        broken.setattr("conversations.engine.from_channels.take", stumble)
+        broken.setattr("conversations.engine.channels.from_channels.take", stumble)
         with pytest.raises(KeyError):
             peer.presses("q yes")
     assert not acknowledged()
@@ -507,7 +508,7 @@ def test_dingtalk_tells_again_until_it_was_taken_in_and_on_whichever_connection(
         raise KeyError("a fault of ours")
 
     with monkeypatch.context() as broken:
-        broken.setattr("conversations.engine.from_channels.take", stumble)
+        broken.setattr("conversations.engine.channels.from_channels.take", stumble)
         with pytest.raises(KeyError):
             peer.tells("one")
     assert (peer.stream.acknowledged, Message.objects.exists()) == ([], False)
@@ -710,7 +711,7 @@ def test_an_event_over_which_the_host_stumbles_is_passed_over_in_the_end(peer, c
         raise KeyError("a fault of ours")
 
     with monkeypatch.context() as broken:
-        broken.setattr("conversations.engine.from_channels.take", stumble)
+        broken.setattr("conversations.engine.channels.from_channels.take", stumble)
         with pytest.raises(KeyError):
             peer.tells("Hello")
         Listener.objects.update(failures=listener.MAX_FAILURES)

@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from conversations.channel_models import ChannelEvent, Sender
 from conversations.channels.webhook import Webhook
-from conversations.engine import questions, turn_control
+from conversations.engine import turn_control
+from conversations.engine.consent import questions
 from conversations.errors import NotAsked, QuestionClosed
 from conversations.models import Delivery, DeliveryStatus, Message, Turn
 from conversations.question_models import Question, QuestionState
@@ -140,7 +141,7 @@ def test_what_dies_before_the_commit_has_answered_nothing_and_is_told_again(prog
         def die(turn_id):
             raise SystemExit
 
-        patched.setattr("conversations.engine.resuming.after_people", die)
+        patched.setattr("conversations.engine.consent.resuming.after_people", die)
         with pytest.raises(SystemExit):
             program.tell("2", event_id="answer")
     question.refresh_from_db()

@@ -14,8 +14,9 @@ from django.utils import timezone
 from agent.models import Agent
 from agent.spending import book
 from agent.spending.models import Budget, BudgetPeriod, ModelPrice, Reservation
-from conversations.engine import replays, retention, sweeper
-from conversations.engine.replays import Changes, Record, canonical
+from conversations.engine import retention, sweeper
+from conversations.engine.replaying import frozen, replays
+from conversations.engine.replaying.frozen import Changes, Record, canonical
 from conversations.errors import CannotReplay, FenceLost
 from conversations.kinds import REPLAYS
 from conversations.models import Conversation, Message, Replay, Turn
@@ -73,7 +74,7 @@ def test_a_replay_has_the_prompt_and_the_answers_of_its_turn_and_writes_nothing_
     assert (made["name"], made["source"]) == ("time", "record")
     assert rows() == before
     assert list(Message.objects.order_by("pk").values()) == messages
-    beside = replays.original_of(turn)
+    beside = frozen.original_of(turn)
     assert (beside["words"], [each["name"] for each in beside["calls"]]) == ("Noon.", ["time"])
 
 

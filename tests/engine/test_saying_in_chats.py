@@ -13,7 +13,8 @@ from django.utils import timezone
 from agent.models import Agent
 from conversations.channel_models import ApprovalNotice, Channel, Sender, SenderState
 from conversations.deliveries import outbox
-from conversations.engine import approvals, sweeper
+from conversations.engine import sweeper
+from conversations.engine.consent import approvals
 from conversations.kinds import DELIVERIES
 from conversations.models import Delivery, DeliveryStatus, OutgoingFile, Turn
 from nanohost.console.roles import sync_roles

@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from agent.models import Agent
 from conversations import pins
-from conversations.engine import approvals, inbox, turn_control
+from conversations.engine import inbox, turn_control
+from conversations.engine.consent import approvals
 from conversations.engine.incoming import Incoming
 from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from agent.prompt import SENT_NOTICE
-from conversations.engine import daily, inbox
+from conversations.engine import inbox
+from conversations.engine.compacting import daily
 from conversations.engine.incoming import Incoming
 from conversations.engine.model_request import build_again, calls_of
 from conversations.models import Compaction, Message

@@ -6,7 +6,8 @@ import pytest
 from django.db import connection
 
 from conversations import summaries
-from conversations.engine import compaction, inbox
+from conversations.engine import inbox
+from conversations.engine.compacting import compaction, parts
 from conversations.engine.incoming import Incoming
 from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost, Overtaken, SummaryStays
@@ -104,11 +105,11 @@ def test_a_compaction_under_way_stores_nothing(conversation, fill):
     fill(22)
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     hold = compaction.claim(Compaction.objects.get(status="queued").pk, worker="slow")
-    part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
+    part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     undo(conversation)
     assert not compaction.keep(hold)
     with pytest.raises((FenceLost, Overtaken)):
-        compaction.store(hold, part, compaction.stub_of(part))
+        compaction.store(hold, part, parts.stub_of(part))
     assert pointer(conversation) == (0, None)
     assert Message.objects.filter(type="SUMMARY").count() == 1
 

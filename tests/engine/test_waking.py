@@ -8,8 +8,8 @@ from django.test import Client
 
 from conversations.channel_models import Channel, ChannelEvent, Sender, SenderState
 from conversations.channels import accounts
-from conversations.engine import from_channels
-from conversations.engine.waking import fits
+from conversations.engine.channels import from_channels
+from conversations.engine.channels.waking import fits
 from conversations.models import DeferredMessage, Message, Turn
 from tests.support.platforms import WebhookProgram
 from tests.support.working import settle

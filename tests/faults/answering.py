@@ -23,11 +23,11 @@ def event_id(question_id: UUID) -> str:
 def work(question_id: UUID, point: str) -> None:
     """Take the answer in, or die on the way."""
     from conversations.channels.base import Event
-    from conversations.engine import from_channels
+    from conversations.engine.channels import from_channels
     from conversations.question_models import Question
     from tests.faults import kill
 
-    kill.PLACES = {"conversations.engine.from_channels": "from_channels"}
+    kill.PLACES = {"conversations.engine.channels.from_channels": "from_channels"}
     kill.install(kill.Fault(point))
     chat = Question.objects.select_related("chat__channel__agent").get(pk=question_id).chat
     assert chat

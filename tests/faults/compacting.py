@@ -29,11 +29,11 @@ POINTS = [
 
 def work(compaction_id: UUID, point: str) -> None:
     """Take the compaction and see it through, or die on the way."""
-    from conversations.engine.compactor import Compactor
+    from conversations.engine.compacting.compactor import Compactor
     from nanohost.lib.database_threads import DatabaseThreads
     from tests.faults import kill
 
-    kill.PLACES["conversations.engine.compaction"] = "compaction"
+    kill.PLACES["conversations.engine.compacting.compaction"] = "compaction"
     kill.install(kill.Fault(point))
 
     async def advance() -> None:

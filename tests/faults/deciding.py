@@ -11,11 +11,11 @@ from tests.faults.compacting import main
 
 def work(approval_id: UUID, point: str) -> None:
     """Approve it, or die on the way."""
-    from conversations.engine import approvals
+    from conversations.engine.consent import approvals
     from tests.faults import kill
     from tools.approvals import Voter
 
-    kill.PLACES = {"conversations.engine.approvals": "approvals"}
+    kill.PLACES = {"conversations.engine.consent.approvals": "approvals"}
     kill.install(kill.Fault(point))
     approvals.decide(approval_id, by=Voter(pk=901, name="anna"), decision="approve")
 

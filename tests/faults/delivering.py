@@ -23,12 +23,12 @@ TO_CHATS.remove("platform.send:inside")
 
 def work(delivery_id: UUID, point: str) -> None:
     """Take the delivery and send it, or die on the way."""
-    from conversations.engine.deliverer import Deliverer
+    from conversations.engine.deliveries.deliverer import Deliverer
     from nanohost.lib.database_threads import DatabaseThreads
     from tests.faults import kill
 
     kill.PLACES["conversations.deliveries.outbox"] = "outbox"
-    kill.PLACES["conversations.engine.undelivered"] = "undelivered"
+    kill.PLACES["conversations.engine.deliveries.undelivered"] = "undelivered"
     fault = kill.Fault(point)
     kill.install(fault)
     _at_platforms(fault)

@@ -12,7 +12,7 @@ SWEEP_SECONDS = 0.2
 async def listen(name: str) -> None:
     """Do what a worker process does for its listeners: find those that nobody holds, and renew what it holds."""
     from conversations.engine import sweeper
-    from conversations.engine.listener import ListenerRunner
+    from conversations.engine.channels.listener import ListenerRunner
     from conversations.kinds import LISTENERS
     from nanohost.lib.database_threads import DatabaseThreads
 

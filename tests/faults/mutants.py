@@ -36,7 +36,7 @@ MUTANTS = (
         name="a compaction is stored bit by bit",
         edits=(
             (
-                "conversations.engine.compaction:store",
+                "conversations.engine.compacting.compaction:store",
                 "    with transaction.atomic():\n        # Conversation, then what belongs to it",
                 "    if True:\n        # Conversation, then what belongs to it",
             ),
@@ -48,7 +48,7 @@ MUTANTS = (
         name="a compaction moves a pointer that was moved meanwhile",
         edits=(
             (
-                "conversations.engine.compaction:_pass_on",
+                "conversations.engine.compacting.compaction:_pass_on",
                 "pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at",
                 "pk=part.conversation_id",
             ),
@@ -72,7 +72,7 @@ MUTANTS = (
         name="the window leaves a gap",
         edits=(
             (
-                "conversations.engine.compaction:_pass_on",
+                "conversations.engine.compacting.compaction:_pass_on",
                 "update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)",
                 "update(summarise_from_seq=0, consolidated_through=part.through + 4, summary_seq=summary_seq)",
             ),
@@ -415,7 +415,9 @@ MUTANTS = (
     ),
     Mutant(
         name="what is learnt of untrusted text is not marked",
-        edits=(("conversations.engine.compaction:apply", '    came_from["tainted_by"] = part.learnt_in\n', ""),),
+        edits=(
+            ("conversations.engine.compacting.compaction:apply", '    came_from["tainted_by"] = part.learnt_in\n', ""),
+        ),
         caught_by=("tests/engine/test_taint.py::test_it_survives_a_summary_which_is_marked",),
         says="== 'conversation ",
     ),

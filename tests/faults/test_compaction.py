@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from conversations.engine import compaction
+from conversations.engine.compacting import compaction
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory.models import HistoryEntry, Memory, MemoryVersion
 from tests.faults.compacting import POINTS

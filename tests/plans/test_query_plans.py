@@ -23,28 +23,25 @@ from conversations.api import urls
 from conversations.deliveries import outbox
 from conversations.engine import (
     announcements,
-    approvals,
     caller,
-    compaction,
-    daily,
     deadlines,
     deferred,
-    from_channels,
     history,
     inbox,
     intake,
     lease,
-    listener,
     outgoing,
-    questions,
     retention,
     snapshot,
     spawned,
     steps,
     sweeper,
     turn_control,
-    undelivered,
 )
+from conversations.engine.channels import from_channels, listener
+from conversations.engine.compacting import compaction, daily, parts
+from conversations.engine.consent import approvals, questions
+from conversations.engine.deliveries import undelivered
 from conversations.events import answers, streams
 from conversations.openai_api import turn_parts
 from conversations.openai_api import urls as openai_urls
@@ -215,6 +212,7 @@ MODULES = (
     snapshot,
     steps,
     compaction,
+    parts,
     daily,
     deadlines,
     turn_control,
@@ -248,8 +246,8 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("outbox.id_of", "outgoing.as_card"),
         *("questions.of_button", "questions.answer_as"),
         "from_channels.take_request",  # a signature, and then from_channels.take
-        *("compaction.line_of", "compaction.stub_of"),
-        *("compaction.made_so_far", "compaction.next_chunk", "compaction.told_besides"),
+        *("parts.line_of", "parts.stub_of", "parts.base_of"),
+        *("parts.made_so_far", "parts.next_chunk", "parts.told_besides"),
         *("answers.as_response", "answers.is_answered", "answers.wire", "inbox.transient_conversation"),
         *("caller.is_open", "caller.is_repeated"),
         *("spawned.deferred_in", "spawned.tell_at_once", "spawned.call_in", "spawned.hops_in"),

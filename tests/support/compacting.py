@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 from agent import llm
-from conversations.engine import compaction
-from conversations.engine.compactor import Compactor
+from conversations.engine.compacting import compaction
+from conversations.engine.compacting.compactor import Compactor
 from conversations.models import Compaction, Conversation
 from nanohost.lib.database_threads import DatabaseThreads
 from tests.support.openai_server import call, completion

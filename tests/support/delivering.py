@@ -6,7 +6,7 @@ from uuid import UUID
 
 from conversations import announced
 from conversations.deliveries import endpoints
-from conversations.engine.deliverer import Deliverer
+from conversations.engine.deliveries.deliverer import Deliverer
 from conversations.models import Delivery, WebhookEndpoint
 from nanohost.lib.database_threads import DatabaseThreads
 from tests.support.receiver import Receiver

@@ -6,9 +6,9 @@ from uuid import UUID
 from django.db import transaction
 
 from agent import llm
-from conversations.engine import replays
-from conversations.engine.replayer import Replayer
-from conversations.engine.replays import Changes
+from conversations.engine.replaying import replays
+from conversations.engine.replaying.frozen import Changes
+from conversations.engine.replaying.replayer import Replayer
 from conversations.models import Replay, Turn
 from nanohost.lib.database_threads import DatabaseThreads
 

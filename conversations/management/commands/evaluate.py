@@ -9,8 +9,8 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from conversations import turn_search
-from conversations.engine import grading
-from conversations.engine.replayer import Replayer
+from conversations.engine.replaying import grading
+from conversations.engine.replaying.replayer import Replayer
 from conversations.errors import CannotReplay
 from conversations.kinds import REPLAYS
 from conversations.management.commands.replay import add_changes, changes_of

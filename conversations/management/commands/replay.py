@@ -10,9 +10,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from agent.spending.money import told_money
-from conversations.engine import replays
-from conversations.engine.replayer import Replayer
-from conversations.engine.replays import Changes
+from conversations.engine.replaying import frozen, replays
+from conversations.engine.replaying.frozen import Changes
+from conversations.engine.replaying.replayer import Replayer
 from conversations.errors import CannotReplay
 from conversations.kinds import REPLAYS
 from conversations.management.working import see_through
@@ -95,7 +95,7 @@ class Command(BaseCommand):
         self._tell(found, row, as_json=options["json"])
 
     def _tell(self, turn: Turn, row: Replay, *, as_json: bool) -> None:
-        original = replays.original_of(turn) | {"model": turn.model}
+        original = frozen.original_of(turn) | {"model": turn.model}
         again = (row.result or {}) | {"model": row.model}
         if as_json:
             self.stdout.write(json.dumps({"replayId": str(row.pk), "original": original, "replay": again}, indent=2))

@@ -11,7 +11,9 @@ from django.test import Client
 import tools.approvals
 from conversations import search, sharing
 from conversations.channel_models import Chat
-from conversations.engine import approvals, deferred, from_channels, questions, steps
+from conversations.engine import deferred, steps
+from conversations.engine.channels import from_channels
+from conversations.engine.consent import approvals, questions
 from conversations.models import Conversation, DeferredMessage, Message, Share, StoredResponse
 from conversations.question_models import Question
 from conversations.statuses import TurnStatus

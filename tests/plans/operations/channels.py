@@ -14,7 +14,9 @@ from conversations.channel_models import Channel, ChannelEvent, Chat, Listener
 from conversations.channels import accounts
 from conversations.channels.base import Event, Heard
 from conversations.deliveries import endpoints, outbox
-from conversations.engine import announcements, from_channels, listener, outgoing, tainted_texts, undelivered
+from conversations.engine import announcements, outgoing, tainted_texts
+from conversations.engine.channels import from_channels, listener
+from conversations.engine.deliveries import undelivered
 from conversations.models import Conversation, Delivery, StoredResponse, TaintedText, Turn, WebhookEndpoint
 from conversations.statuses import TurnStatus
 from nanohost.accounts import audit

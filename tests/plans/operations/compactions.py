@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from agent.llm.base import Completion
 from agent.spending import bills
-from conversations.engine import compaction, daily
+from conversations.engine.compacting import compaction, daily, parts
 from conversations.models import Compaction, CompactionStatus
 from tests.plans.operations.common import DAILY, READING, operation, the_long_one
 from tests.plans.operations.turns import USAGE
@@ -25,8 +25,8 @@ def held() -> compaction.Hold:
     return hold
 
 
-def the_part(hold: compaction.Hold) -> compaction.Part:
-    part = compaction.read(hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens)
+def the_part(hold: compaction.Hold) -> parts.Part:
+    part = parts.read(hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens)
     assert part
     return part
 
@@ -39,7 +39,7 @@ def with_hold(act: Callable[[compaction.Hold], object]) -> Callable[[], Callable
     return prepare
 
 
-def with_part(act: Callable[[compaction.Hold, compaction.Part], object]) -> Callable[[], Callable[[], object]]:
+def with_part(act: Callable[[compaction.Hold, parts.Part], object]) -> Callable[[], Callable[[], object]]:
     def prepare() -> Callable[[], object]:
         hold = held()
         part = the_part(hold)
@@ -67,15 +67,15 @@ operation("compaction.fail")(with_hold(compaction.fail))
 operation("compaction.reschedule")(with_hold(lambda hold: compaction.reschedule(hold, error="", counts=True)))
 operation("compaction.fall_back")(with_hold(lambda hold: compaction.fall_back(hold, model="m", reason="It failed.")))
 # 2,000 messages at once; a stub reads them again, whole.
-operation("compaction.read", READING)(with_hold(the_part))
+operation("parts.read", READING)(with_hold(the_part))
 operation("compaction.keep_so_far", READING)(
-    with_part(lambda hold, part: compaction.keep_so_far(hold, part, compaction.Result(summary="words")))
+    with_part(lambda hold, part: compaction.keep_so_far(hold, part, parts.Result(summary="words")))
 )
 operation("compaction.keep_memory", READING)(
     with_part(lambda hold, part: compaction.keep_memory(part, "- words", model="m", turn_id=None, hold=hold))
 )
 operation("compaction.store", READING)(
-    with_part(lambda hold, part: compaction.store(hold, part, replace(compaction.stub_of(part), memory="- words")))
+    with_part(lambda hold, part: compaction.store(hold, part, replace(parts.stub_of(part), memory="- words")))
 )
 
 
@@ -103,4 +103,4 @@ def read_day() -> Callable[[], object]:
 def store_day() -> Callable[[], object]:
     hold = a_day()
     lines = daily.read(hold)
-    return lambda: daily.store(hold, lines, compaction.Result(summary="words"))
+    return lambda: daily.store(hold, lines, parts.Result(summary="words"))

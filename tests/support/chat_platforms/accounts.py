@@ -8,7 +8,7 @@ from agent.models import DEFAULT_AGENT, Agent
 from conversations.channel_models import Channel, Listener
 from conversations.channels import accounts
 from conversations.channels.base import Retry
-from conversations.engine import listener
+from conversations.engine.channels import listener
 
 TOKEN = "CHANNEL_SECRET_TOKEN"
 SIGNING = "CHANNEL_SECRET_SIGNING"

@@ -13,8 +13,8 @@ from django.db.models import F
 
 from agent import llm, tokens
 from agent.tokens import Correction, estimated_message, estimated_tools
-from conversations.engine import compaction
-from conversations.engine.compactor import Compactor
+from conversations.engine.compacting import compaction, parts
+from conversations.engine.compacting.compactor import Compactor
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory import documents
 from memory.models import HistoryEntry, Memory, MemoryVersion
@@ -161,7 +161,7 @@ def test_a_worker_without_a_hold_keeps_no_memory(conversation, fill):
     fill(44)
     compaction.request(conversation.pk, None, keep_tokens=KEEP)
     hold = compaction.claim(Compaction.objects.get().pk, worker="slow")
-    part = compaction.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
+    part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     Compaction.objects.update(fence=F("fence") + 1)
     with pytest.raises(compaction.FenceLost):
         compaction.keep_memory(part, "- likes roses", model="m", turn_id=None, hold=hold)

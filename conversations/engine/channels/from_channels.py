@@ -16,7 +16,9 @@ from conversations.channels import accounts
 from conversations.channels.base import Event, InDoubt, NotTakenNow, Permanent, Request, Retry, SecretNotSet
 from conversations.channels.registry import platform_of
 from conversations.deliveries import outbox
-from conversations.engine import chat_approvals, deferred, inbox, outgoing, questions, waking
+from conversations.engine import deferred, inbox, outgoing
+from conversations.engine.channels import waking
+from conversations.engine.consent import chat_approvals, questions
 from conversations.engine.incoming import Incoming
 from conversations.errors import QuestionClosed
 from conversations.models import Conversation, DeferredMessage

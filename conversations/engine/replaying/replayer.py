@@ -1,4 +1,4 @@
-"""The replays that a worker process works on, on its event loop; see :mod:`conversations.engine.replays`."""
+"""The replays that a worker process works on, on its event loop; see :mod:`conversations.engine.replaying.replays`."""
 
 import asyncio
 import logging
@@ -15,9 +15,10 @@ from agent.errors import LlmBadResponse, LlmError
 from agent.llm.base import Completion, ModelRequest, Usage, with_unique_ids
 from agent.loop import CallModel, ChatMessage, Finish, Limit, RunTools, next_step
 from agent.prompt import shown_result, with_last_word
-from conversations.engine import grading, replays
 from conversations.engine.paying import Purse
-from conversations.engine.replays import Frozen, Hold
+from conversations.engine.replaying import grading, replays
+from conversations.engine.replaying.frozen import Frozen, answer_unrecorded, freeze
+from conversations.engine.replaying.replays import Hold
 from conversations.engine.runner import Runner
 from conversations.engine.turns import pictures_of, redacted_answer
 from conversations.errors import CannotReplay, FenceLost
@@ -89,7 +90,7 @@ class Replayer(Runner):
             await self._stored(replays.fail, hold, code="turn_crashed", detail=detail)
             return
         try:
-            frozen = await self.database(replays.freeze, hold)
+            frozen = await self.database(freeze, hold.row)
             replay = _Replay(self, hold, frozen)
             result = await replay.run()
             grades = await replay.grade(result["words"])
@@ -176,7 +177,7 @@ class _Replay:
             refused = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.")
             answer, source = refused.outcome().result, "refused"
         elif answer is None:
-            answer = await self.runner.database(replays.answer_unrecorded, self.frozen, call)
+            answer = await self.runner.database(answer_unrecorded, self.frozen, call)
             source = "refused" if '"status": "REJECTED"' in answer else "simulated"
         function = call["function"]
         self.calls.append(

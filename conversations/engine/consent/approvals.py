@@ -11,7 +11,8 @@ from uuid import UUID
 from django.db import transaction
 
 from conversations import announced, events
-from conversations.engine import announcements, approval_notices, doorbell, resuming
+from conversations.engine import announcements, doorbell
+from conversations.engine.consent import approval_notices, resuming
 from conversations.engine.tool_calls import tools_of_agent
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Turn

@@ -11,8 +11,8 @@ from agent import answer_schemas
 from agent.answer_schemas import InvalidFormat
 from agent.llm.base import ModelRequest
 from agent.loop import ChatMessage
-from conversations.engine import replays
-from conversations.engine.replays import Changes
+from conversations.engine.replaying import frozen, replays
+from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
 from conversations.models import Replay, ReplayRun, Turn
 from conversations.replay_models import OPEN_REPLAY
@@ -120,7 +120,7 @@ def lines(run: ReplayRun) -> Iterator[dict[str, Any]]:
             "error": row.error_code,
             "model": row.model,
             "replay": row.result,
-            "original": replays.original_of(row.turn) | {"model": row.turn.model} if row.turn else None,
+            "original": frozen.original_of(row.turn) | {"model": row.turn.model} if row.turn else None,
         }
 
 

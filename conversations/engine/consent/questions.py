@@ -14,7 +14,8 @@ from conversations import events
 from conversations.channel_models import Channel, ChannelEvent, Chat, Sender
 from conversations.channels.base import Event
 from conversations.deliveries import outbox
-from conversations.engine import doorbell, outgoing, resuming
+from conversations.engine import doorbell, outgoing
+from conversations.engine.consent import resuming
 from conversations.engine.incoming import Incoming
 from conversations.errors import NotAsked, QuestionClosed
 from conversations.kinds import TURNS

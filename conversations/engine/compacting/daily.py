@@ -11,7 +11,8 @@ from django.db import transaction
 
 from conversations import taint
 from conversations.engine import doorbell, transcript
-from conversations.engine.compaction import Hold, Result, end, line_of
+from conversations.engine.compacting.compaction import Hold, end
+from conversations.engine.compacting.parts import Result, line_of
 from conversations.kinds import COMPACTIONS
 from conversations.models import Compaction, CompactionKind, Conversation, Message, MessageQuerySet
 from memory.consolidation import Line

@@ -10,7 +10,8 @@ from django.db import OperationalError
 from conversations.channels import sending
 from conversations.deliveries import emails, outbox, webhooks
 from conversations.deliveries.outbox import Hold, Outcome
-from conversations.engine import sweeper, undelivered
+from conversations.engine import sweeper
+from conversations.engine.deliveries import undelivered
 from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
 from conversations.kinds import DELIVERIES

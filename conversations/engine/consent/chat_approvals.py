@@ -2,7 +2,7 @@
 so, and decided there by people who may: senders who were said to be a user of this host who decides approvals.
 
 What is decided is what was shown: a button and a code are bound to the hash of the arguments. Who decides, and that two
-have to where two are needed, is looked at as everywhere (:mod:`conversations.engine.approvals`).
+have to where two are needed, is looked at as everywhere (:mod:`conversations.engine.consent.approvals`).
 """
 
 import re
@@ -15,8 +15,9 @@ from django.db import transaction
 
 from conversations.channel_models import ApprovalNotice, Channel, Sender, SenderState
 from conversations.channels.base import Event
-from conversations.engine import approvals, outgoing
-from conversations.engine.approval_notices import BUTTON
+from conversations.engine import outgoing
+from conversations.engine.consent import approvals
+from conversations.engine.consent.approval_notices import BUTTON
 from nanohost.lib.errors import Problem
 from tools.approvals import APPROVE, DECIDERS, DENY, Decision, Voter, wanted_hash
 from tools.errors import AlreadyDecided

@@ -1,4 +1,5 @@
-"""The compactions that a worker process works on, on its event loop; see :mod:`conversations.engine.compaction`."""
+"""The compactions that a worker process works on, on its event loop; see
+:mod:`conversations.engine.compacting.compaction`."""
 
 import asyncio
 import logging
@@ -17,8 +18,9 @@ from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
 from agent.models import Agent
 from agent.spending.bills import Bill
-from conversations.engine import compaction, daily
-from conversations.engine.compaction import MAX_FAILURES, Asking, Hold, Part, Result
+from conversations.engine.compacting import compaction, daily, parts
+from conversations.engine.compacting.compaction import MAX_FAILURES, Hold
+from conversations.engine.compacting.parts import Asking, Part, Result
 from conversations.engine.paying import Purse
 from conversations.engine.runner import Runner
 from conversations.errors import FenceLost, Overtaken
@@ -148,15 +150,13 @@ class Compactor(Runner):
             await self._summarise_day(hold)
             return
         for _ in range(compaction.MAX_CLASHES):
-            part = await self.database(
-                compaction.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens
-            )
+            part = await self.database(parts.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens)
             if part is None:
                 await self._stored(compaction.drop, hold)
                 return
-            made = compaction.made_so_far(part, hold.made_so_far, model=hold.model)
+            made = parts.made_so_far(part, hold.made_so_far, model=hold.model)
             if hold.failures >= MAX_FAILURES:
-                result = await self.database(compaction.stub_of, part, made)
+                result = await self.database(parts.stub_of, part, made)
             else:
                 result = await self._consolidate(hold, part, made)
             try:
@@ -206,10 +206,10 @@ class Compactor(Runner):
             await self._stored(compaction.fail, hold)
         elif lines := await self.database(daily.read, hold):
             result, ask = Result(summary="", model=hold.model), self._asker(hold)
-            besides = compaction.told_besides(SAVE_SUMMARY, prompt_for_day(summary="", lines=[]))
+            besides = parts.told_besides(SAVE_SUMMARY, prompt_for_day(summary="", lines=[]))
             fit: dict[str, Any] = {"agent": hold.agent, "model": hold.model, "besides": besides}
             while left := result.left_of(lines):
-                asking = compaction.next_chunk(left, **fit, summary=result.summary)
+                asking = parts.next_chunk(left, **fit, summary=result.summary)
                 messages = prompt_for_day(summary=asking.summary, lines=asking.lines)
                 completion = await ask(hold.model, messages, SAVE_SUMMARY)
                 summary = parse_summary(completion.tool_calls, completion.content)
@@ -237,8 +237,8 @@ async def consolidate(
     left = made.left_of(part.lines)
     while left:
         memory = part.memory if made.memory is None else made.memory
-        fit: dict[str, Any] = {"agent": agent, "model": model, "besides": compaction.BESIDES}
-        asking = compaction.next_chunk(left, **fit, summary=made.summary, memory=memory)
+        fit: dict[str, Any] = {"agent": agent, "model": model, "besides": parts.BESIDES}
+        asking = parts.next_chunk(left, **fit, summary=made.summary, memory=memory)
         shorten_to = settings.MEMORY_MAX_CHARS * 4 // 5 if documents.is_full(memory) and not asking.is_part else None
         shown: dict[str, Any] = {"memory": asking.memory, "summary": asking.summary, "is_part": asking.is_part}
         messages = prompt(**shown, lines=asking.lines, shorten_to=shorten_to)

@@ -19,7 +19,7 @@ from conversations.channel_models import Channel, Listener, ListenerStatus
 from conversations.channels import accounts
 from conversations.channels.base import Heard, Permanent, Platform, Retry, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform
-from conversations.engine import from_channels
+from conversations.engine.channels import from_channels
 from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
 from nanohost.lib.clock import Now, from_now

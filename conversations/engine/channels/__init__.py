@@ -1,0 +1,1 @@
+"""What comes in by channels: listening, taking in, and what wakes an agent in a group."""

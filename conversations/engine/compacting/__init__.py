@@ -1,0 +1,1 @@
+"""Compaction: what is taken in and what is made of it, who works on it, and the summaries of a day."""

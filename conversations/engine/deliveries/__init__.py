@@ -1,0 +1,1 @@
+"""Sending deliveries, and what becomes of those that were lost."""
