@@ -19,7 +19,7 @@ from django.db.models import Case, DurationField, F, Q, Value, When
 
 from nanohost.accounts import audit
 from nanohost.lib import clock
-from nanohost.lib.clock import Now, from_now
+from nanohost.lib.clock import Now
 from nanohost.lib.lease import RELEASED, lease_length
 from nanohost.lib.redaction import redact, redact_json
 from nanohost.lib.statements import Given, Insert, Rows, Update
@@ -195,7 +195,7 @@ def _held() -> ToolCallQuerySet:
     return ToolCall.objects.held(Given("id"), Given("fence"))
 
 
-_keep = Update(_held, lambda: {"lease_until": from_now(Given("lease", DurationField()))})
+_keep = Update(_held, lambda: ToolCall.renewed(lease=Given("lease", DurationField())))
 _end = Update(
     _held,
     lambda: {

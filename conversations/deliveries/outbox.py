@@ -14,15 +14,22 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F
-from django.db.models.functions import Coalesce, Least
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from conversations.channel_models import Channel, ChannelEvent, Chat
 from conversations.deliveries import endpoints
-from conversations.models import MAX_REASON, OPEN_DELIVERY, Delivery, DeliveryStatus, OutgoingFile, WebhookEndpoint
-from nanohost.lib import clock, lease
+from conversations.models import (
+    MAX_REASON,
+    OPEN_DELIVERY,
+    Delivery,
+    DeliveryQuerySet,
+    DeliveryStatus,
+    OutgoingFile,
+    WebhookEndpoint,
+)
+from nanohost.lib import clock
 from nanohost.lib.clock import Now, from_now
-from nanohost.lib.lease import RELEASED
 
 # Seconds after an attempt has failed, as the Standard Webhooks suggest; from then on the last, until the time is up.
 WAITS = (5, 300, 1800, 2 * 3600, 5 * 3600, 10 * 3600)
@@ -30,8 +37,6 @@ WAITS = (5, 300, 1800, 2 * 3600, 5 * 3600, 10 * 3600)
 WAITS_OF_CHATS = (2, 10, 30, 120, 600, 1800)
 # How much longer one may wait: what failed together does not come back together.
 JITTER = 1.2
-# Of what was notified of, a sweep finds what is due only so much later.
-NOTIFIED_FOR = timedelta(seconds=lease.NOTIFIED_FOR)
 # A platform that asks for more time, in seconds, is asked again then.
 MAX_HOLD_SECONDS = 3600.0
 # It is tried for so long.
@@ -242,19 +247,18 @@ def _external_id(delivery_id: UUID) -> str:
     return (sent.external_id or id_of(sent)) if sent else ""
 
 
-def _held(hold: Hold) -> Any:
+def _held(hold: Hold) -> DeliveryQuerySet:
     return Delivery.objects.held(hold.id, hold.fence)
 
 
 def renew(held: Collection[UUID], *, worker: str) -> None:
     """Renew the leases of what a worker holds."""
-    mine = Delivery.objects.filter(pk__in=held, status=DeliveryStatus.RUNNING, worker=worker)
-    mine.update(lease_until=from_now(settings.TURN_LEASE_SECONDS))
+    Delivery.objects.filter(pk__in=held, worker=worker).renew()
 
 
 def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
-    _held(hold).update(status=DeliveryStatus.QUEUED, attempts=F("attempts") - 1, **RELEASED)
+    _held(hold).release(attempts=F("attempts") - 1)
 
 
 # --- what has become of it ---------------------------------------------------------------------------------------
@@ -328,22 +332,10 @@ def _reschedule(hold: Hold, outcome: Outcome, told: Mapping[str, Any]) -> bool:
     waits = WAITS_OF_CHATS if hold.delivery.chat_id else WAITS
     step = waits[min(hold.delivery.attempts, len(waits)) - 1]
     wait = max(outcome.retry_after, step * random.uniform(1, JITTER))  # noqa: S311 -- no secret
-    then = Least(from_now(wait), F("expires_at"))
     is_in_doubt = outcome.may_have_arrived or hold.in_doubt_for is not None
-    changed = (
-        _held(hold)
-        .filter(expires_at__gt=Now())
-        .update(
-            # A sweep leaves alone for a while what somebody was notified of: this is to be found as soon as it is due.
-            status=DeliveryStatus.QUEUED,
-            lease_until=None,
-            run_after=then,
-            notified_at=then - NOTIFIED_FOR,
-            begun_at=F("begun_at") if is_in_doubt else None,
-            **told,
-        )
-    )
-    return bool(changed)
+    begun_at = F("begun_at") if is_in_doubt else None
+    in_time = _held(hold).filter(expires_at__gt=Now())
+    return bool(in_time.reschedule(wait, at_the_latest=F("expires_at"), begun_at=begun_at, **told))
 
 
 def _with(hold: Hold, outcome: Outcome) -> list[dict[str, Any]]:

@@ -24,11 +24,12 @@ from conversations.statuses import TurnStatus
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
+from nanohost.lib.lease import backoff
 
 logger = logging.getLogger(__name__)
 
 # Seconds until another try, doubled each time, and how many there are.
-RETRY_FIRST, MAX_TRIES = 5.0, 5
+RETRY_FIRST, RETRY_LONGEST, MAX_TRIES = 5.0, 60.0, 5
 
 # Found by one sweep.
 MAX_FOUND = 100
@@ -187,7 +188,8 @@ def _settle() -> None:
         if message.outcome != TurnStatus.FAILED:
             mine.update(state=DeferredState.DONE)
         elif message.tries < MAX_TRIES and message.code != RESTORED:
-            mine.update(state=DeferredState.WAITING, run_after=from_now(RETRY_FIRST * 2.0 ** (message.tries - 1)))
+            wait = backoff(message.tries - 1, first=RETRY_FIRST, longest=RETRY_LONGEST)
+            mine.update(state=DeferredState.WAITING, run_after=from_now(wait))
         else:
             mine.update(state=DeferredState.FAILED)
 

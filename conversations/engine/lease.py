@@ -26,7 +26,7 @@ from django.db.models import (
     Subquery,
     When,
 )
-from django.db.models.functions import Coalesce, Least
+from django.db.models.functions import Coalesce
 
 from agent import answer_schemas
 from agent.answer_schemas import AnswerFormat
@@ -235,9 +235,7 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
 
 def renew(held: Sequence[Claim], *, worker: str) -> None:
     """Renew the leases of held turns, up to their deadlines and never past them."""
-    Turn.objects.of_worker(worker).filter(pk__in=[claim.turn_id for claim in held]).update(
-        lease_until=Least(from_now(settings.TURN_LEASE_SECONDS), F("deadline"))
-    )
+    Turn.objects.of_worker(worker).filter(pk__in=[claim.turn_id for claim in held]).renew()
 
 
 def still_held(held: Sequence[Claim]) -> dict[UUID, bool]:

@@ -1,18 +1,20 @@
 """Turns, the unit of work, and what they have asked their callers to do."""
 
 import re
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Least
 
 from conversations.models.conversation import Conversation
 from conversations.models.intake import IntakePause
 from conversations.models.limits import MAX_REASON
 from conversations.statuses import ACTIVE, FINAL, OPEN, TurnStatus, WaitingFor
-from nanohost.lib.clock import Now
+from nanohost.lib.clock import Now, from_now
 from nanohost.lib.ids import new_id
 from nanohost.lib.lease import Leased, LeaseQuerySet
 from tools.models import ToolCall
@@ -52,6 +54,11 @@ class Turn(Leased):
     """The unit of work and of the queue: from what a user said to its answer, or to a failure people can see."""
 
     QUEUED, LEASED = TurnStatus.QUEUED, TurnStatus.RUNNING
+
+    @classmethod
+    def renewed(cls, *, lease: "float | Combinable") -> dict[str, Any]:
+        """What a renewal changes: up to the turn's deadline, and never past it."""
+        return {"lease_until": Least(from_now(lease), F("deadline"))}
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="turns", db_index=False)

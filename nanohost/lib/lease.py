@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Least
 
 from nanohost.lib.clock import Now, from_now
 
@@ -45,6 +46,26 @@ class LeaseQuerySet(models.QuerySet[LeasedT]):
     def held(self, row_id: "UUID | Combinable", fence: "int | Combinable") -> Self:
         """The row, if whoever claimed it with this fence still holds it."""
         return self.filter(pk=row_id, fence=fence, status=self.model.LEASED)
+
+    def renew(self) -> int:
+        """Renew the leases of these rows, as far as they are held; returns of how many."""
+        lease = settings.TURN_LEASE_SECONDS
+        return self.filter(status=self.model.LEASED).update(**self.model.renewed(lease=lease))
+
+    def release(self, **changes: Any) -> int:
+        """Let go of these rows, as at a shutdown: the next sweep finds them. Returns how many they are. ``changes``:
+        what else of them changes."""
+        return self.update(**{"status": self.model.QUEUED} | RELEASED | changes)
+
+    def reschedule(self, wait: float, *, at_the_latest: "Combinable | None" = None, **changes: Any) -> int:
+        """Let go of these rows for so many seconds; a sweep finds them as soon as these are over. Returns how many they
+        are. ``at_the_latest``: a time by which they are due in any case. ``changes``: what else of them changes."""
+        then: Combinable = from_now(wait)
+        if at_the_latest is not None:
+            then = Least(then, at_the_latest)
+        # A sweep leaves alone for a while what somebody was notified of, and nobody is when the time has come.
+        found = {"run_after": then, "notified_at": then - timedelta(seconds=NOTIFIED_FOR)}
+        return self.update(**{"status": self.model.QUEUED, "lease_until": None} | found | changes)
 
     def find(self, *, limit: int, leaving_out: Collection[UUID] = ()) -> list[UUID]:
         """Claimable rows that nobody was notified of lately, those first that wait longest; they are marked as
@@ -108,14 +129,19 @@ class Leased(models.Model):
             "lease_until": from_now(lease),
         }
 
+    @classmethod
+    def renewed(cls, *, lease: "float | Combinable") -> dict[str, Any]:
+        """What a renewal changes. ``lease``: seconds, or an expression for a duration."""
+        return {"lease_until": from_now(lease)}
+
 
 # What letting go of a row changes, beside its status: the next sweep finds it.
 RELEASED: dict[str, Any] = {"lease_until": None, "notified_at": None}
 
 
 def rescheduled(wait: "float | Combinable") -> dict[str, Any]:
-    """What rescheduling a row changes, beside its status. ``wait``: seconds, or an expression for a
-    duration."""
+    """What rescheduling a row changes, beside its status, where whoever does so notifies workers when it
+    is over: a sweep finds it only later. ``wait``: seconds, or an expression for a duration."""
     return {"lease_until": None, "run_after": from_now(wait), "notified_at": from_now(wait)}
 
 

@@ -533,9 +533,14 @@ MUTANTS += (
                 "lease=timezone.now() + lease_length()",
             ),
             (
-                "conversations.engine.lease:renew",
-                "Least(from_now(settings.TURN_LEASE_SECONDS), ",
-                "Least(timezone.now() + timedelta(seconds=settings.TURN_LEASE_SECONDS), ",
+                "conversations.models.turn:Turn.renewed",
+                "Least(from_now(lease), ",
+                "Least(timezone.now() + timedelta(seconds=lease), ",
+            ),
+            (
+                "conversations.models.turn",
+                "import re\n",
+                "import re\nfrom datetime import timedelta\n\nfrom django.utils import timezone\n",
             ),
             (
                 "nanohost.lib.lease:Leased.expired",

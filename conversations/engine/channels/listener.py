@@ -15,19 +15,19 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from conversations.channel_models import Channel, Listener, ListenerStatus
+from conversations.channel_models import Channel, Listener
 from conversations.channels import accounts
 from conversations.channels.base import Heard, Permanent, Platform, Retry, SecretNotSet
 from conversations.channels.registry import NoSuchPlatform
 from conversations.engine.channels import from_channels
 from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
-from nanohost.lib.clock import Now, from_now
+from nanohost.lib.clock import Now
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.errors import Problem
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import NOTIFIED_FOR, RELEASED, backoff
+from nanohost.lib.lease import backoff
 from nanohost.lib.redaction import redact_head
 from nanohost.lib.text import storable
 
@@ -73,8 +73,7 @@ def claim(listener_id: UUID, *, worker: str) -> Hold | None:
 
 def renew(held: Collection[UUID], *, worker: str) -> None:
     """Renew the leases of what a worker holds."""
-    mine = Listener.objects.filter(pk__in=held, status=ListenerStatus.LISTENING, worker=worker)
-    mine.update(lease_until=from_now(settings.TURN_LEASE_SECONDS))
+    Listener.objects.filter(pk__in=held, worker=worker).renew()
 
 
 def still_held(held: Collection[Hold]) -> set[UUID]:
@@ -104,20 +103,13 @@ def take(hold: Hold, heard: Heard) -> Hold | None:
 
 def reschedule(hold: Hold, error: str, *, seconds: float) -> None:
     """Let go of it for a while; a sweep finds it as soon as that is over."""
-    Listener.objects.held(hold.id, hold.fence).update(
-        status=ListenerStatus.WAITING,
-        failures=hold.failures + 1,
-        error=_words(error),
-        lease_until=None,
-        run_after=from_now(seconds),
-        # A sweep leaves alone for a while what somebody was notified of.
-        notified_at=from_now(seconds - NOTIFIED_FOR),
-    )
+    held = Listener.objects.held(hold.id, hold.fence)
+    held.reschedule(seconds, failures=hold.failures + 1, error=_words(error))
 
 
 def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it."""
-    Listener.objects.held(hold.id, hold.fence).update(status=ListenerStatus.WAITING, **RELEASED)
+    Listener.objects.held(hold.id, hold.fence).release()
 
 
 def _words(error: str) -> str:

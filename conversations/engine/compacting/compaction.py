@@ -28,16 +28,16 @@ from conversations.engine.fallbacks import is_worth_another
 from conversations.engine.lease import RETRYING_FOR
 from conversations.errors import FenceLost, Overtaken
 from conversations.kinds import COMPACTIONS
-from conversations.models import Compaction, CompactionStatus, Conversation, Message
+from conversations.models import Compaction, CompactionQuerySet, CompactionStatus, Conversation, Message
 from memory import documents, log
 from memory.consolidation import (
     Line,
 )
 from memory.errors import MemoryChanged
 from memory.models import MemoryVersion
-from nanohost.lib.clock import Now, from_now
+from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import RELEASED, backoff, rescheduled
+from nanohost.lib.lease import backoff
 from nanohost.lib.redaction import redact, redact_head
 
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
@@ -141,13 +141,13 @@ def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
     )
 
 
-def _held(hold: Hold) -> Any:
+def _held(hold: Hold) -> CompactionQuerySet:
     return Compaction.objects.held(hold.id, hold.fence)
 
 
 def keep(hold: Hold) -> bool:
     """Renew the lease; False if it is no longer ours."""
-    return bool(_held(hold).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
+    return bool(_held(hold).renew())
 
 
 def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
@@ -172,7 +172,7 @@ def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
 
 def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
-    _held(hold).update(status=CompactionStatus.QUEUED, **RELEASED)
+    _held(hold).release()
 
 
 def drop(hold: Hold) -> None:
@@ -202,12 +202,11 @@ def reschedule(
     """Let go of it for a while. ``counts``: as a failure, of which there may be three in a row. ``of_provider``: it is
     the provider's, who may recover."""
     again = backoff(hold.failures, first=RETRY_FIRST, longest=RETRY_LONGEST) if counts else RETRY_WHILE_AWAY
-    _held(hold).update(
-        status=CompactionStatus.QUEUED,
+    _held(hold).reschedule(
+        seconds or again,
         failures=F("failures") + int(counts),
         error=error[:500],
         **({"retries": F("retries") + 1, "retrying_since": Coalesce("retrying_since", Now())} if of_provider else {}),
-        **rescheduled(seconds or again),
     )
 
 

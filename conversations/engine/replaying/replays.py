@@ -23,9 +23,9 @@ from conversations.engine.replaying.frozen import Changes, profile_of
 from conversations.errors import CannotReplay, FenceLost
 from conversations.kinds import REPLAYS
 from conversations.models import Replay, ReplayRun, Turn
-from conversations.replay_models import ReplayStatus
-from nanohost.lib.clock import Now, from_now
-from nanohost.lib.lease import RELEASED, backoff, rescheduled
+from conversations.replay_models import ReplayQuerySet, ReplayStatus
+from nanohost.lib.clock import Now
+from nanohost.lib.lease import backoff
 from nanohost.lib.redaction import redact, redact_head, redact_json
 
 # After so many failures of a provider, or workers that died, in a row, it fails.
@@ -98,18 +98,18 @@ def claim(replay_id: UUID, *, worker: str) -> Hold | None:
     return Hold(row=row, fence=row.fence)
 
 
-def _held(hold: Hold) -> Any:
+def _held(hold: Hold) -> ReplayQuerySet:
     return Replay.objects.held(hold.id, hold.fence)
 
 
 def keep(hold: Hold) -> bool:
     """Renew the lease; False if it is no longer ours."""
-    return bool(_held(hold).update(lease_until=from_now(settings.TURN_LEASE_SECONDS)))
+    return bool(_held(hold).renew())
 
 
 def release(hold: Hold) -> None:
     """Let go of it at a shutdown: whoever comes next takes it, at no cost."""
-    _held(hold).update(status=ReplayStatus.QUEUED, **RELEASED)
+    _held(hold).release()
 
 
 def reschedule(hold: Hold, *, code: str, detail: str, seconds: float | None = None) -> None:
@@ -118,12 +118,11 @@ def reschedule(hold: Hold, *, code: str, detail: str, seconds: float | None = No
         fail(hold, code=code, detail=detail)
         return
     wait = max(seconds or 0.0, backoff(hold.row.failures, first=RETRY_FIRST, longest=RETRY_LONGEST))
-    _held(hold).update(
-        status=ReplayStatus.QUEUED,
+    _held(hold).reschedule(
+        min(wait, RETRY_LONGEST),
         failures=F("failures") + 1,
         error_code=code,
         error_detail=redact_head(detail, 500),
-        **rescheduled(min(wait, RETRY_LONGEST)),
     )
 
 
