@@ -388,7 +388,7 @@ def request(
     return call
 
 
-def record(requested: Sequence[ToolCall]) -> list[tuple[ToolCall, Approval]]:
+def store_within_limits(requested: Sequence[ToolCall]) -> list[tuple[ToolCall, Approval]]:
     """Store requested calls, in the caller's transaction; those refused are audited once it has committed.
 
     Those for which a rate limit has no place left are refused here, where two workers cannot both take the last one.

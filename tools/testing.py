@@ -36,7 +36,7 @@ def call(tool_name: str, **arguments: Any) -> ToolCall:
         tool_name=tool_name,
         arguments=json.dumps(arguments),
     )
-    gate.record([asked])
+    gate.store_within_limits([asked])
     gate.run(
         asked.pk,
         agent_tools=lambda claimed: _EVERY_TOOL,

@@ -188,7 +188,7 @@ def store_calls(
             _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering], number=number)
             hinted = [(call["function"]["name"], call["function"]["arguments"]) for call in wanted]
             outgoing.going_on(**_whose(claim), text=completion.content or "", used=hinted)
-            asked = gate.record(rows)
+            asked = gate.store_within_limits(rows)
             for row, approval in asked:
                 announcements.approval(announced.APPROVAL_REQUESTED, approval)
                 approval_notices.tell(approval)

@@ -1,6 +1,6 @@
 """Workers: one row for each process that runs work."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from django.conf import settings
 from django.db import models
@@ -87,7 +87,12 @@ class Worker(models.Model):
     @classmethod
     def is_heard(cls) -> Q:
         """Whether a worker has not ended, and was heard of lately."""
-        return Q(ended_at=None, heartbeat_at__gt=from_now(-cls.SILENT_SECONDS))
+        return Q(**cls.heard_since(from_now(-cls.SILENT_SECONDS)))
+
+    @staticmethod
+    def heard_since(then: Any) -> dict[str, Any]:
+        """The same as filters, for a link to a list of workers. ``then``: :attr:`SILENT_SECONDS` ago."""
+        return {"ended_at__isnull": True, "heartbeat_at__gt": then}
 
     @property
     def told_pool(self) -> str:

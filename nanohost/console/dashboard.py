@@ -165,7 +165,7 @@ def _calls(begin: datetime, **filters: object) -> str:
 
 
 def _workers(queue_name: str, heard_after: datetime) -> str:
-    alive = {"ended_at__isnull": True, "heartbeat_at__gt": heard_after.isoformat()}
+    alive = Worker.heard_since(heard_after.isoformat())
     return list_of("conversations_worker", queues__contains=queue_name, **alive)
 
 

@@ -142,7 +142,7 @@ def test_who_has_lost_its_lease_stores_nothing_and_a_replay_ends_once(asked):
     with pytest.raises(FenceLost):
         replays.finish(first, {"words": "late", "calls": []})
     replays.fail(first, code="late", detail="late")
-    assert not replays.keep(first)
+    assert not replays.renew(first)
     run(row.pk)
     row.refresh_from_db()
     assert (row.status, row.model_calls) == ("succeeded", 2)

@@ -107,7 +107,7 @@ def test_a_compaction_under_way_stores_nothing(conversation, fill):
     hold = compaction.claim(Compaction.objects.get(status="queued").pk, worker="slow")
     part = parts.read(conversation.pk, agent=conversation.agent, keep_tokens=KEEP)
     undo(conversation)
-    assert not compaction.keep(hold)
+    assert not compaction.renew(hold)
     with pytest.raises((FenceLost, Overtaken)):
         compaction.store(hold, part, parts.stub_of(part))
     assert pointer(conversation) == (0, None)

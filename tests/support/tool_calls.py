@@ -37,7 +37,7 @@ def ask(
         tool_name=tool_name,
         arguments=json.dumps(arguments) if raw is None else raw,
     )
-    gate.record([call])
+    gate.store_within_limits([call])
     return ToolCall.objects.get(pk=call.pk)
 
 

@@ -145,7 +145,7 @@ def _held(hold: Hold) -> CompactionQuerySet:
     return Compaction.objects.held(hold.id, hold.fence)
 
 
-def keep(hold: Hold) -> bool:
+def renew(hold: Hold) -> bool:
     """Renew the lease; False if it is no longer ours."""
     return bool(_held(hold).renew())
 

@@ -1,12 +1,12 @@
 """The compactions that a worker process works on, on its event loop; see
 :mod:`conversations.engine.compacting.compaction`."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -21,8 +21,8 @@ from agent.spending.bills import Bill
 from conversations.engine.compacting import compaction, daily, parts
 from conversations.engine.compacting.compaction import MAX_FAILURES, Hold
 from conversations.engine.compacting.parts import Asking, Part, Result
+from conversations.engine.leased_runner import LeasedRunner
 from conversations.engine.paying import Purse
-from conversations.engine.runner import Runner
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
 from memory import documents
@@ -38,14 +38,10 @@ from memory.consolidation import (
     prompt_for_day,
 )
 from memory.errors import MemoryChanged
-from nanohost.lib.database import STORE_AT_A_STOP, Tries
-from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.logs import about
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Keep = Callable[[Result], Awaitable[None]]
 
@@ -53,83 +49,59 @@ Keep = Callable[[Result], Awaitable[None]]
 LONGEST_WAIT = 900.0
 
 
-class Compactor(Runner):
+class Compactor(LeasedRunner[Hold]):
     """Works on compactions, each a task of its own. Lives on one event loop."""
 
-    def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
-        super().__init__(worker=worker, database=database)
-        self._working: set[asyncio.Task[None]] = set()
-        self._stopping = False
+    noun = "a compaction"
 
     def warm(self) -> None:
         llm.warm()  # which the loop must not wait for
 
-    async def advance(self, compaction_id: UUID) -> None:
-        """Claim a compaction and run it; does nothing if it is not claimable."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        try:
-            hold = await self.database(compaction.claim, compaction_id, worker=self.worker)
-        except OperationalError as error:
-            logger.warning("a compaction could not be claimed (%s); a sweep finds it", type(error).__name__)
-            return
-        if hold is None:
-            return
-        keeper = asyncio.create_task(self._keep(hold, task))
-        with about(conversation=hold.conversation_id, turn=hold.turn_id):
-            try:
-                await self._work_with_fallbacks(hold)
-            except asyncio.CancelledError:
-                if keeper.done():
-                    logger.info("a compaction is stopped: %s", keeper.result())
-                else:
-                    await self._stored(compaction.release, hold)
-            except (FenceLost, Overtaken):
-                logger.info("the conversation was moved on meanwhile; this compaction is dropped")
-                await self._stored(compaction.drop, hold)
-            except (BudgetExceeded, ModelNotPriced) as error:
-                # Nothing is given up: prompts leave out what is old until there is money again.
-                logger.warning("a compaction waits: %s", error.code)
-                told = f"{error.code}: {error.detail}"
-                await self._stored(compaction.reschedule, hold, error=told, counts=False, seconds=LONGEST_WAIT)
-            except LlmError as error:
-                # A provider that is away is no reason to give up on a summary.
-                logger.warning("a compaction has failed: %s", error.code)
-                await self._stored(
-                    compaction.reschedule,
-                    hold,
-                    error=f"{error.code}: {error.detail}",
-                    counts=not error.transient or isinstance(error, LlmBadResponse | LlmTimeout),
-                    seconds=error.retry_after and min(error.retry_after, LONGEST_WAIT),
-                    of_provider=error.transient,
-                )
-            except Malformed as error:
-                logger.warning("a compaction has failed: the model's answer is of no use: %s", error)
-                await self._stored(compaction.reschedule, hold, error=f"the model's answer: {error}", counts=True)
-            except MemoryChanged:
-                await self._stored(compaction.reschedule, hold, error="the memory keeps changing", counts=False)
-            except OperationalError as error:
-                logger.warning("a compaction could not be stored (%s); it is begun again", type(error).__name__)
-                await self._stored(compaction.reschedule, hold, error=type(error).__name__, counts=False)
-            except Exception as error:
-                logger.exception("a compaction stumbled over a fault of ours")
-                await self._stored(compaction.reschedule, hold, error=type(error).__name__, counts=True)
-            finally:
-                keeper.cancel()
+    def claim_row(self, row_id: UUID) -> Hold | None:
+        return compaction.claim(row_id, worker=self.worker)
 
-    async def _keep(self, hold: Hold, task: "asyncio.Task[None]") -> str:
-        """Renew the lease while the models take their time. Once somebody else has it, our work is void: it is stopped,
-        and its model is paid no more. (While the database is away nobody can take it.) Returns why."""
-        while True:
-            await asyncio.sleep(settings.TURN_LEASE_SECONDS / 6)
-            try:
-                if not await self.database(compaction.keep, hold):
-                    task.cancel()
-                    return "somebody else has taken or ended it, or it has just ended"
-            except Exception as error:
-                logger.warning("a compaction's lease could not be renewed (%s)", type(error).__name__)
+    def renew_row(self, hold: Hold) -> bool:
+        return compaction.renew(hold)
+
+    def release_row(self, hold: Hold) -> None:
+        compaction.release(hold)
+
+    def about(self, hold: Hold) -> AbstractContextManager[None]:
+        return about(conversation=hold.conversation_id, turn=hold.turn_id)
+
+    async def work(self, hold: Hold) -> None:
+        try:
+            await self._work_with_fallbacks(hold)
+        except (FenceLost, Overtaken):
+            logger.info("the conversation was moved on meanwhile; this compaction is dropped")
+            await self.stored(compaction.drop, hold)
+        except (BudgetExceeded, ModelNotPriced) as error:
+            # Nothing is given up: prompts leave out what is old until there is money again.
+            logger.warning("a compaction waits: %s", error.code)
+            told = f"{error.code}: {error.detail}"
+            await self.stored(compaction.reschedule, hold, error=told, counts=False, seconds=LONGEST_WAIT)
+        except LlmError as error:
+            # A provider that is away is no reason to give up on a summary.
+            logger.warning("a compaction has failed: %s", error.code)
+            await self.stored(
+                compaction.reschedule,
+                hold,
+                error=f"{error.code}: {error.detail}",
+                counts=not error.transient or isinstance(error, LlmBadResponse | LlmTimeout),
+                seconds=error.retry_after and min(error.retry_after, LONGEST_WAIT),
+                of_provider=error.transient,
+            )
+        except Malformed as error:
+            logger.warning("a compaction has failed: the model's answer is of no use: %s", error)
+            await self.stored(compaction.reschedule, hold, error=f"the model's answer: {error}", counts=True)
+        except MemoryChanged:
+            await self.stored(compaction.reschedule, hold, error="the memory keeps changing", counts=False)
+        except OperationalError as error:
+            logger.warning("a compaction could not be stored (%s); it is begun again", type(error).__name__)
+            await self.stored(compaction.reschedule, hold, error=type(error).__name__, counts=False)
+        except Exception as error:
+            logger.exception("a compaction stumbled over a fault of ours")
+            await self.stored(compaction.reschedule, hold, error=type(error).__name__, counts=True)
 
     async def _work_with_fallbacks(self, hold: Hold) -> None:
         """See it through with the agent's model, or, while that fails or has no room, with its further ones, as turns
@@ -143,7 +115,7 @@ class Compactor(Runner):
                     raise
                 logger.info("%s is asked in the place of a model for a compaction", following)
                 reason = f"{hold.model} has failed: {error.code} ({error.detail})"
-                hold = await self._stored(compaction.fall_back, hold, model=following, reason=reason)
+                hold = await self.stored(compaction.fall_back, hold, model=following, reason=reason)
 
     async def _work(self, hold: Hold) -> None:
         if hold.kind == CompactionKind.DAILY:
@@ -152,7 +124,7 @@ class Compactor(Runner):
         for _ in range(compaction.MAX_CLASHES):
             part = await self.database(parts.read, hold.conversation_id, agent=hold.agent, keep_tokens=hold.keep_tokens)
             if part is None:
-                await self._stored(compaction.drop, hold)
+                await self.stored(compaction.drop, hold)
                 return
             made = parts.made_so_far(part, hold.made_so_far, model=hold.model)
             if hold.failures >= MAX_FAILURES:
@@ -160,23 +132,16 @@ class Compactor(Runner):
             else:
                 result = await self._consolidate(hold, part, made)
             try:
-                await self._stored(compaction.store, hold, part, result)
+                await self.stored(compaction.store, hold, part, result)
             except MemoryChanged:
                 continue
             logger.info("messages %s to %s are in the summary", part.lines[0].seq, part.through)
             return
         raise MemoryChanged
 
-    async def _stored(
-        self, store: Callable[Concatenate[Hold, P], T], hold: Hold, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Store what became of a compaction, though the database may be away: what a model made was paid for."""
-        seconds = STORE_AT_A_STOP if self._stopping else settings.TURN_TIMEOUT_SECONDS
-        return await self.database.store(Tries("a compaction", seconds=seconds), store, hold, *args, **kwargs)
-
     async def _consolidate(self, hold: Hold, part: Part, made: Result) -> Result:
         async def keep(so_far: Result) -> None:
-            await self._stored(compaction.keep_so_far, hold, part, so_far)
+            await self.stored(compaction.keep_so_far, hold, part, so_far)
 
         try:
             ask = self._asker(hold)
@@ -184,7 +149,7 @@ class Compactor(Runner):
         except Malformed as error:
             if error.memory is not None:
                 kept = partial(compaction.keep_memory, part, error.memory, model=hold.model, turn_id=hold.turn_id)
-                await self._stored(lambda held: kept(hold=held), hold)
+                await self.stored(lambda held: kept(hold=held), hold)
             raise
 
     def _asker(self, hold: Hold) -> "Asker":
@@ -197,13 +162,13 @@ class Compactor(Runner):
         )
 
         async def charge(completion: Completion, bill: Bill) -> None:
-            await self._stored(compaction.charge, hold, completion, bill)
+            await self.stored(compaction.charge, hold, completion, bill)
 
         return Asker(purse, charge, hold.provider)
 
     async def _summarise_day(self, hold: Hold) -> None:
         if hold.failures >= MAX_FAILURES:
-            await self._stored(compaction.fail, hold)
+            await self.stored(compaction.fail, hold)
         elif lines := await self.database(daily.read, hold):
             result, ask = Result(summary="", model=hold.model), self._asker(hold)
             besides = parts.told_besides(SAVE_SUMMARY, prompt_for_day(summary="", lines=[]))
@@ -215,16 +180,9 @@ class Compactor(Runner):
                 summary = parse_summary(completion.tool_calls, completion.content)
                 made = Consolidated(summary=summary, memory=None, entry="")
                 result = result.folded(made, asking.lines)
-            await self._stored(daily.store, hold, lines, result)
+            await self.stored(daily.store, hold, lines, result)
         else:
-            await self._stored(compaction.drop, hold)
-
-    async def stop(self) -> None:
-        self._stopping = True
-        for task in self._working:
-            task.cancel()
-        while self._working:
-            await asyncio.wait(set(self._working))
+            await self.stored(compaction.drop, hold)
 
 
 async def consolidate(

@@ -2,92 +2,65 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import OperationalError
 
 from agent import llm, outages, tokens
 from agent.errors import LlmBadResponse, LlmError
 from agent.llm.base import Completion, ModelRequest, Usage, with_unique_ids
 from agent.loop import CallModel, ChatMessage, Finish, Limit, RunTools, next_step
 from agent.prompt import shown_result, with_last_word
+from conversations.engine.leased_runner import LeasedRunner
 from conversations.engine.paying import Purse
 from conversations.engine.replaying import grading, replays
 from conversations.engine.replaying.frozen import Frozen, answer_unrecorded, freeze
 from conversations.engine.replaying.replays import Hold
-from conversations.engine.runner import Runner
 from conversations.engine.turns import pictures_of, redacted_answer
 from conversations.errors import CannotReplay, FenceLost
-from nanohost.lib.database import STORE_AT_A_STOP, Tries
-from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.logs import about
 from tools import gate
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-class Replayer(Runner):
+class Replayer(LeasedRunner[Hold]):
     """Works on replays, each a task of its own. Lives on one event loop."""
 
-    def __init__(self, *, worker: str, database: DatabaseThreads) -> None:
-        super().__init__(worker=worker, database=database)
-        self._working: set[asyncio.Task[None]] = set()
-        self._stopping = False
+    noun = "a replay"
 
     def warm(self) -> None:
         llm.warm()  # which the loop must not wait for
 
-    async def advance(self, replay_id: UUID) -> None:
-        """Claim a replay and run it; does nothing if it is not claimable."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        try:
-            hold = await self.database(replays.claim, replay_id, worker=self.worker)
-        except OperationalError as error:
-            logger.warning("a replay could not be claimed (%s); a sweep finds it", type(error).__name__)
-            return
-        if hold is None:
-            return
-        keeper = asyncio.create_task(self._keep(hold, task))
-        with about(turn=hold.row.turn_id):
-            try:
-                await self._work(hold)
-            except asyncio.CancelledError:
-                if not keeper.done():
-                    await self._stored(replays.release, hold)
-            except FenceLost:
-                logger.info("somebody else has taken or ended a replay, or it was deleted")
-            except Exception:
-                logger.exception("a replay stumbled over a fault of ours")
-                detail = "The server failed; the failure is logged."
-                await self._stored(replays.fail, hold, code="turn_error", detail=detail)
-            finally:
-                keeper.cancel()
+    def claim_row(self, row_id: UUID) -> Hold | None:
+        return replays.claim(row_id, worker=self.worker)
 
-    async def _keep(self, hold: Hold, task: "asyncio.Task[None]") -> None:
-        """Renew the lease while the models take their time; once somebody else has it, our work is void."""
-        while True:
-            await asyncio.sleep(settings.TURN_LEASE_SECONDS / 6)
-            try:
-                if not await self.database(replays.keep, hold):
-                    task.cancel()
-                    return
-            except Exception as error:
-                logger.warning("a replay's lease could not be renewed (%s)", type(error).__name__)
+    def renew_row(self, hold: Hold) -> bool:
+        return replays.renew(hold)
+
+    def release_row(self, hold: Hold) -> None:
+        replays.release(hold)
+
+    def about(self, hold: Hold) -> AbstractContextManager[None]:
+        return about(turn=hold.row.turn_id)
+
+    async def work(self, hold: Hold) -> None:
+        try:
+            await self._work(hold)
+        except FenceLost:
+            logger.info("somebody else has taken or ended a replay, or it was deleted")
+        except Exception:
+            logger.exception("a replay stumbled over a fault of ours")
+            detail = "The server failed; the failure is logged."
+            await self.stored(replays.fail, hold, code="turn_error", detail=detail)
 
     async def _work(self, hold: Hold) -> None:
         if hold.row.failures >= replays.MAX_FAILURES:
             detail = f"Its workers died, or its provider failed, {replays.MAX_FAILURES} times."
-            await self._stored(replays.fail, hold, code="turn_crashed", detail=detail)
+            await self.stored(replays.fail, hold, code="turn_crashed", detail=detail)
             return
         try:
             frozen = await self.database(freeze, hold.row)
@@ -95,34 +68,20 @@ class Replayer(Runner):
             result = await replay.run()
             grades = await replay.grade(result["words"])
         except CannotReplay as error:
-            await self._stored(replays.fail, hold, code="cannot_replay", detail=str(error))
+            await self.stored(replays.fail, hold, code="cannot_replay", detail=str(error))
         except LlmError as error:
             logger.warning("a replay has failed: %s", error.code)
             told: dict[str, Any] = {"code": error.code, "detail": error.detail}
             if error.transient:
-                await self._stored(replays.reschedule, hold, **told, seconds=error.retry_after)
+                await self.stored(replays.reschedule, hold, **told, seconds=error.retry_after)
             else:
-                await self._stored(replays.fail, hold, **told)
+                await self.stored(replays.fail, hold, **told)
         else:
-            await self._stored(replays.finish, hold, result, grades)
-
-    async def _stored(
-        self, store: Callable[Concatenate[Hold, P], T], hold: Hold, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Store what became of a replay, though the database may be away: what a model made was paid for."""
-        seconds = STORE_AT_A_STOP if self._stopping else settings.TURN_TIMEOUT_SECONDS
-        return await self.database.store(Tries("a replay", seconds=seconds), store, hold, *args, **kwargs)
+            await self.stored(replays.finish, hold, result, grades)
 
     async def charge(self, hold: Hold, completion: Completion, bill: Any) -> None:
         """Store what an answer has cost."""
-        await self._stored(replays.charge, hold, completion, bill)
-
-    async def stop(self) -> None:
-        self._stopping = True
-        for task in self._working:
-            task.cancel()
-        while self._working:
-            await asyncio.wait(set(self._working))
+        await self.stored(replays.charge, hold, completion, bill)
 
 
 @dataclass

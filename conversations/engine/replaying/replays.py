@@ -102,7 +102,7 @@ def _held(hold: Hold) -> ReplayQuerySet:
     return Replay.objects.held(hold.id, hold.fence)
 
 
-def keep(hold: Hold) -> bool:
+def renew(hold: Hold) -> bool:
     """Renew the lease; False if it is no longer ours."""
     return bool(_held(hold).renew())
 

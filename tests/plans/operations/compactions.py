@@ -60,7 +60,7 @@ def claim_compaction() -> Callable[[], object]:
 
 
 operation("compaction.charge")(with_hold(lambda hold: compaction.charge(hold, Completion(usage=USAGE), bills.NOTHING)))
-operation("compaction.keep")(with_hold(compaction.keep))
+operation("compaction.renew")(with_hold(compaction.renew))
 operation("compaction.release")(with_hold(compaction.release))
 operation("compaction.drop")(with_hold(compaction.drop))
 operation("compaction.fail")(with_hold(compaction.fail))
