@@ -9,9 +9,8 @@ from django.db import models
 from django.db.models import Q, functions
 
 from agent.models import Agent
-from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import Leased, LeaseQuerySet
+from nanohost.lib.lease import Rescheduled, RescheduledQuerySet
 
 # Conversations of these are made by other doors.
 RESERVED = frozenset({"api", "openai", "heartbeat", "cli", "cron", "schedule", "origin", "self"})
@@ -323,20 +322,15 @@ class ListenerStatus(models.TextChoices):
     LISTENING = "listening"
 
 
-class ListenerQuerySet(LeaseQuerySet["Listener"]):
+class ListenerQuerySet(RescheduledQuerySet["Listener"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
         """All of them: there is one as long as its channel is to be listened to."""
         return self.all()
 
-    def due(self) -> Self:
-        """Those that nobody listens by, and whose time has come."""
-        on_time = Q(run_after=None) | Q(run_after__lte=Now())
-        return self.filter(Q(status=ListenerStatus.WAITING) & on_time | Listener.expired())
 
-
-class Listener(Leased):
+class Listener(Rescheduled):
     """The one who asks a platform what is new, for a channel that is not told: a worker at a time, by its lease."""
 
     QUEUED, LEASED = ListenerStatus.WAITING, ListenerStatus.LISTENING
@@ -353,7 +347,6 @@ class Listener(Leased):
     error = models.CharField(
         max_length=500, blank=True, help_text="What went wrong last, if nothing has gone well since."
     )
-    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     heard_at = models.DateTimeField(null=True, blank=True, help_text="When the platform last answered.")
     created_at = models.DateTimeField(auto_now_add=True)
 

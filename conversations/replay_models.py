@@ -4,12 +4,10 @@ from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
 
 from agent.models import Agent
-from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import Leased, LeaseQuerySet
+from nanohost.lib.lease import Rescheduled, RescheduledQuerySet
 
 
 class ReplayStatus(models.TextChoices):
@@ -58,20 +56,15 @@ class ReplayRun(models.Model):
         return earlier.order_by("-pk").first()
 
 
-class ReplayQuerySet(LeaseQuerySet["Replay"]):
+class ReplayQuerySet(RescheduledQuerySet["Replay"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
         """Replays that have not ended."""
         return self.filter(status__in=OPEN_REPLAY)
 
-    def due(self) -> Self:
-        """Replays that nobody works on and whose time has come."""
-        on_time = Q(run_after=None) | Q(run_after__lte=Now())
-        return self.filter(Q(status=ReplayStatus.QUEUED) & on_time | Replay.expired())
 
-
-class Replay(Leased):
+class Replay(Rescheduled):
     """A stored turn that is asked again: a piece of work, and what came of it.
 
     It has the prompt of the turn, a model, and the turn's own tool results; it writes to no conversation.
@@ -114,7 +107,6 @@ class Replay(Leased):
         help_text="What is other than in the turn: model, temperature, version, tools, unrecorded.",
     )
     status = models.CharField(max_length=9, choices=ReplayStatus.choices, default=ReplayStatus.QUEUED)
-    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     failures = models.PositiveIntegerField(
         default=0, help_text="Failures of its provider, and workers that died; past three it fails."
     )

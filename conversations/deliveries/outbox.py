@@ -28,7 +28,7 @@ from conversations.models import (
     OutgoingFile,
     WebhookEndpoint,
 )
-from nanohost.lib import clock
+from nanohost.lib import clock, lease
 from nanohost.lib.clock import Now, from_now
 
 # Seconds after an attempt has failed, as the Standard Webhooks suggest; from then on the last, until the time is up.

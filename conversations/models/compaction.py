@@ -7,9 +7,8 @@ from django.db.models import Q
 
 from conversations.models.conversation import Conversation
 from conversations.models.limits import MAX_REASON
-from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import Leased, LeaseQuerySet
+from nanohost.lib.lease import Rescheduled, RescheduledQuerySet
 
 
 class CompactionStatus(models.TextChoices):
@@ -34,21 +33,15 @@ class CompactionKind(models.TextChoices):
 OPEN_COMPACTION = (CompactionStatus.QUEUED, CompactionStatus.RUNNING)
 
 
-class CompactionQuerySet(LeaseQuerySet["Compaction"]):
+class CompactionQuerySet(RescheduledQuerySet["Compaction"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
         """Compactions that have not ended."""
         return self.filter(status__in=OPEN_COMPACTION)
 
-    def due(self) -> Self:
-        """Compactions that nobody works on and whose time has come."""
-        return self.filter(
-            Q(status=CompactionStatus.QUEUED) & (Q(run_after=None) | Q(run_after__lte=Now())) | Compaction.expired()
-        )
 
-
-class Compaction(Leased):
+class Compaction(Rescheduled):
     """Messages that are put into a summary: a piece of work, and its record.
 
     A rolling one takes the place of older messages in the prompt, and goes into the long-term memory and the history
@@ -73,7 +66,6 @@ class Compaction(Leased):
     keep_tokens = models.PositiveIntegerField(help_text="Of the newest messages, so many tokens stay at most.")
     status = models.CharField(max_length=7, choices=CompactionStatus.choices, default=CompactionStatus.QUEUED)
 
-    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     failures = models.PositiveIntegerField(
         default=0, help_text="Answers that were of no use, in a row, and workers that died. At three, a stub is made."
     )

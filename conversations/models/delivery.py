@@ -10,7 +10,7 @@ from conversations.models.limits import MAX_ADDRESS, MAX_REASON
 from conversations.models.webhook import WebhookEndpoint
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import Leased, LeaseQuerySet
+from nanohost.lib.lease import Rescheduled, RescheduledQuerySet
 
 
 class DeliveryStatus(models.TextChoices):
@@ -28,17 +28,12 @@ class DeliveryStatus(models.TextChoices):
 OPEN_DELIVERY = (DeliveryStatus.QUEUED, DeliveryStatus.RUNNING)
 
 
-class DeliveryQuerySet(LeaseQuerySet["Delivery"]):
+class DeliveryQuerySet(RescheduledQuerySet["Delivery"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
         """Deliveries that have not ended."""
         return self.filter(status__in=OPEN_DELIVERY)
-
-    def due(self) -> Self:
-        """Deliveries that nobody works on and whose time has come."""
-        on_time = Q(run_after=None) | Q(run_after__lte=Now())
-        return self.filter(Q(status=DeliveryStatus.QUEUED) & on_time | Delivery.expired())
 
     def claimable(self) -> Self:
         """Due ones, to endpoints that are not sent as many at this moment as one may be; the mail server is one, and so
@@ -60,7 +55,7 @@ class DeliveryQuerySet(LeaseQuerySet["Delivery"]):
         )
 
 
-class Delivery(Leased):
+class Delivery(Rescheduled):
     """The outbox: something that is to go out, until it is there or was tried for a day."""
 
     QUEUED, LEASED = DeliveryStatus.QUEUED, DeliveryStatus.RUNNING
@@ -138,7 +133,6 @@ class Delivery(Leased):
     owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose event it is, if it is somebody's.")
     status = models.CharField(max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.QUEUED)
 
-    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     deliver_after = models.DateTimeField(
         null=True, blank=True, help_text="Whoever has said it wants it sent then; what was said later may go before it."
     )

@@ -14,13 +14,13 @@ from conversations.models.conversation import Conversation
 from conversations.models.intake import IntakePause
 from conversations.models.limits import MAX_REASON
 from conversations.statuses import ACTIVE, FINAL, OPEN, TurnStatus, WaitingFor
-from nanohost.lib.clock import Now, from_now
+from nanohost.lib.clock import from_now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import Leased, LeaseQuerySet
+from nanohost.lib.lease import Rescheduled, RescheduledQuerySet
 from tools.models import ToolCall
 
 
-class TurnQuerySet(LeaseQuerySet["Turn"]):
+class TurnQuerySet(RescheduledQuerySet["Turn"]):
     """Look-ups that say what they mean."""
 
     def open(self) -> Self:
@@ -29,7 +29,7 @@ class TurnQuerySet(LeaseQuerySet["Turn"]):
 
     def due(self) -> Self:
         """Turns that nobody works on and whose time has come."""
-        on_time = Q(run_after=None) | Q(run_after__lte=Now())
+        on_time = Turn.on_time()
         # Looked at each time, not written into the turns when the intake is resumed: one that is stored at that
         # moment would wait for ever.
         is_let_in = ~Q(waiting_for=WaitingFor.INTAKE) | ~Exists(IntakePause.objects.current())
@@ -50,7 +50,7 @@ class TurnQuerySet(LeaseQuerySet["Turn"]):
         return self.filter(status=TurnStatus.RUNNING, worker=worker)
 
 
-class Turn(Leased):
+class Turn(Rescheduled):
     """The unit of work and of the queue: from what a user said to its answer, or to a failure people can see."""
 
     QUEUED, LEASED = TurnStatus.QUEUED, TurnStatus.RUNNING
@@ -132,7 +132,6 @@ class Turn(Leased):
     stepped_at = models.DateTimeField(
         null=True, blank=True, help_text="When its present step began; while it runs, its model is asked since then."
     )
-    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
     cancel_requested = models.BooleanField(default=False)
     cancelled_by = models.UUIDField(
         null=True, blank=True, help_text="The turn that it was cancelled for: a /stop, or one that interrupts."

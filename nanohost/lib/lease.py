@@ -20,6 +20,7 @@ from django.db.models.functions import Least
 from nanohost.lib.clock import Now, from_now
 
 LeasedT = TypeVar("LeasedT", bound="Leased")
+RescheduledT = TypeVar("RescheduledT", bound="Rescheduled")
 
 # Seconds for which what somebody was notified of is left to them: no longer than what somebody holds.
 NOTIFIED_FOR = min(10.0, settings.TURN_LEASE_SECONDS)
@@ -56,16 +57,6 @@ class LeaseQuerySet(models.QuerySet[LeasedT]):
         """Let go of these rows, as at a shutdown: the next sweep finds them. Returns how many they are. ``changes``:
         what else of them changes."""
         return self.update(**{"status": self.model.QUEUED} | RELEASED | changes)
-
-    def reschedule(self, wait: float, *, at_the_latest: "Combinable | None" = None, **changes: Any) -> int:
-        """Let go of these rows for so many seconds; a sweep finds them as soon as these are over. Returns how many they
-        are. ``at_the_latest``: a time by which they are due in any case. ``changes``: what else of them changes."""
-        then: Combinable = from_now(wait)
-        if at_the_latest is not None:
-            then = Least(then, at_the_latest)
-        # A sweep leaves alone for a while what somebody was notified of, and nobody is when the time has come.
-        found = {"run_after": then, "notified_at": then - timedelta(seconds=NOTIFIED_FOR)}
-        return self.update(**{"status": self.model.QUEUED, "lease_until": None} | found | changes)
 
     def find(self, *, limit: int, leaving_out: Collection[UUID] = ()) -> list[UUID]:
         """Claimable rows that nobody was notified of lately, those first that wait longest; they are marked as
@@ -133,6 +124,38 @@ class Leased(models.Model):
     def renewed(cls, *, lease: "float | Combinable") -> dict[str, Any]:
         """What a renewal changes. ``lease``: seconds, or an expression for a duration."""
         return {"lease_until": from_now(lease)}
+
+
+class Rescheduled(Leased):
+    """A row that one worker at a time holds, and that may be put off until later."""
+
+    run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def on_time(cls) -> Q:
+        """Whether a row's time has come."""
+        return Q(run_after=None) | Q(run_after__lte=Now())
+
+
+class RescheduledQuerySet(LeaseQuerySet[RescheduledT]):
+    """Rows that are held one at a time, and may be put off until later."""
+
+    def due(self) -> Self:
+        """Rows that nobody works on and whose time has come."""
+        return self.filter(Q(status=self.model.QUEUED) & self.model.on_time() | self.model.expired())
+
+    def reschedule(self, wait: float, *, at_the_latest: "Combinable | None" = None, **changes: Any) -> int:
+        """Let go of these rows for so many seconds; a sweep finds them as soon as these are over. Returns how many they
+        are. ``at_the_latest``: a time by which they are due in any case. ``changes``: what else of them changes."""
+        then: Combinable = from_now(wait)
+        if at_the_latest is not None:
+            then = Least(then, at_the_latest)
+        # A sweep leaves alone for a while what somebody was notified of, and nobody is when the time has come.
+        found = {"run_after": then, "notified_at": then - timedelta(seconds=NOTIFIED_FOR)}
+        return self.update(**{"status": self.model.QUEUED, "lease_until": None} | found | changes)
 
 
 # What letting go of a row changes, beside its status: the next sweep finds it.
