@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django import forms
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -37,6 +37,7 @@ from agent.models import (
     AgentVersion,
     ProviderOutage,
     Taint,
+    VersionState,
     validate_answer_schema,
     validate_fallbacks,
 )
@@ -150,6 +151,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             "max_turn_tokens",
             "taint",
             "may_reschedule",
+            "is_evaluated_first",
             "written_documents",
             "check_in_owner",
             "check_in_minutes",
@@ -246,7 +248,7 @@ class AgentAdmin(ModelAdmin):
         ),
         ("Retention", {"fields": [_days_of(name) for name in RETAINED]}),
         ("Files", {"fields": ["workspaces"]}),
-        ("Versions", {"fields": ["version", "versions", "created_at", "updated_at"]}),
+        ("Versions", {"fields": ["is_evaluated_first", "version", "versions", "created_at", "updated_at"]}),
     ]
 
     def get_urls(self) -> list[Any]:
@@ -261,7 +263,14 @@ class AgentAdmin(ModelAdmin):
         return ["version", "versions", "workspaces", "created_at", "updated_at", *(["name"] if obj else [])]
 
     def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
-        obj.save_version(by=request.user.get_username())
+        by = request.user.get_username()
+        # Whoever switches that off has said that it is not to wait.
+        if change and obj.is_evaluated_first and Agent.objects.filter(pk=obj.pk, is_evaluated_first=True).exists():
+            if version := obj.propose_version(by=by):
+                link = link_to("agent_agentversion", version.pk, f"Version {version.number}")
+                messages.info(request, format_html("{} waits for its evaluation; it is not live yet.", link))
+            return
+        obj.save_version(by=by)
 
     def delete_model(self, request: HttpRequest, obj: Agent) -> None:
         obj.remove()
@@ -349,11 +358,29 @@ class AgentsToolAdmin(ToolSettingAdmin):
 class AgentVersionAdmin(ReadOnlyAdmin):
     """What an agent was from one change to the next."""
 
-    list_display = ["agent", "number", "created_at", "made_by", "changed"]
-    list_filter = ["agent"]
+    list_display = ["agent", "number", "state", "created_at", "made_by", "changed"]
+    list_filter = ["agent", "state"]
     list_select_related = ["agent"]
-    fields = ["agent", "number", "created_at", "made_by", "differences"]
+    fields = ["agent", "number", "state", "why", "created_at", "made_by", "differences"]
     readonly_fields = ["differences"]
+    actions = ["go_back"]
+
+    @admin.action(description="Make the agent what it is in the selected version", permissions=["restore"])
+    def go_back(self, request: HttpRequest, queryset: QuerySet[AgentVersion]) -> None:
+        chosen = list(queryset.select_related("agent")[:2])
+        if len(chosen) != 1:
+            messages.error(request, "Nothing was done: choose one version.")
+            return
+        (version,) = chosen
+        if version.state in (VersionState.PENDING, VersionState.REFUSED):
+            messages.error(request, f"Nothing was done: version {version.number} is {version.state}.")
+            return
+        version.agent.take_over(version, by=request.user.get_username())
+        messages.success(request, f"{version.agent.name} is as it is in version {version.number}, as a new version.")
+
+    def has_restore_permission(self, request: HttpRequest) -> bool:
+        """Whoever may change agents: it is a change like any other."""
+        return request.user.has_perm("agent.change_agent")
 
     @admin.display(description="differences to the version before")
     def differences(self, version: AgentVersion) -> str:

@@ -284,6 +284,12 @@ class Agent(models.Model):
         help_text="How many days each of these is kept: messages, sent, results, memory, history. What is not named is"
         " kept for ever.",
     )
+    is_evaluated_first = models.BooleanField(
+        "changes wait for their evaluation",
+        default=False,
+        db_default=False,
+        help_text="A change that people make here is live once its sets of cases have passed with it, and not before.",
+    )
     version = models.PositiveIntegerField(
         default=1, db_default=1, editable=False, help_text="Raised by each change; a turn keeps the one it ran with."
     )
@@ -368,7 +374,7 @@ class Agent(models.Model):
             stored = Agent.objects.select_for_update().filter(pk=self.pk).first() if self.pk else None
             if stored and stored.profile() == self.profile():
                 return
-            self.version = stored.version + 1 if stored else 1
+            self.version = self._next_version() if stored else 1
             self.save()
             was, became = stored.profile() if stored else {}, self.profile()
             changed = _changed(was, became) if stored else []
@@ -382,6 +388,42 @@ class Agent(models.Model):
                 before={name: was[name] for name in differ} if stored else None,
                 after={name: became[name] for name in differ},
             )
+
+    def propose_version(self, *, by: str) -> "AgentVersion | None":
+        """Store what people have changed as a version that is not live; None if they have changed nothing. One that
+        waits already is given up for it. The agent stays as it is. ``by``: who they are."""
+        with transaction.atomic():
+            stored = Agent.objects.select_for_update().get(pk=self.pk)
+            was, became = stored.profile(), self.profile()
+            if was == became:
+                return None
+            waiting = AgentVersion.objects.filter(agent=stored, state=VersionState.PENDING)
+            waiting.update(state=VersionState.REFUSED, why="Another change was made before its evaluation had ended.")
+            return AgentVersion.objects.create(
+                agent=stored,
+                number=stored._next_version(),
+                profile=became,
+                changed=", ".join(_changed(was, became))[:255],
+                made_by=by,
+                state=VersionState.PENDING,
+                base=stored.version,
+            )
+
+    def take_over(self, version: "AgentVersion", *, by: str) -> None:
+        """Make it what a version is, as a new version that is live: to go back, or once one has passed. Whom its
+        check-ins are for, and whether changes wait, stays."""
+        with transaction.atomic():
+            agent = Agent.objects.select_for_update().get(pk=self.pk)
+            as_it_was = Agent.of_profile(version.profile)
+            for name in PROFILE:
+                if name not in _STAYS and _STORED_AS.get(name, name) in version.profile:
+                    setattr(agent, name, getattr(as_it_was, name))
+            agent.save_version(by=by)
+
+    def _next_version(self) -> int:
+        """Behind all there are, also those that are not live."""
+        last = AgentVersion.objects.filter(agent=self).aggregate(last=models.Max("number"))["last"] or 0
+        return max(int(last), self.version) + 1
 
     def remove(self) -> None:
         """Delete it, and tell the audit log what it was. How long it kept what it leaves behind holds on; its files
@@ -408,7 +450,10 @@ PROFILE = (
     "check_in_minutes",
     "check_in_deliver_to",
     "retention",
+    "is_evaluated_first",
 )
+# Whom and what a version is not about, when an agent becomes what it is in one.
+_STAYS = ("name", "check_in_owner", "is_evaluated_first")
 # What versions call those that had another name when the first of them were stored.
 _STORED_AS = {"check_in_owner": "heartbeat_owner", "check_in_minutes": "heartbeat_minutes"}
 
@@ -420,18 +465,39 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name in names if before.get(name) != after.get(name)]
 
 
+class VersionState(models.TextChoices):
+    """Whether an agent was ever what a version is."""
+
+    LIVE = "live"
+    PENDING = "pending"
+    PASSED = "passed"
+    REFUSED = "refused"
+
+
 class AgentVersion(models.Model):
-    """What an agent was from one change to the next."""
+    """What an agent was from one change to the next; or what a change would make of it, before its evaluation."""
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions", db_index=False)
     number = models.PositiveIntegerField(help_text="Counted from 1.")
     profile = models.JSONField(help_text="Its fields, as they then were.")
     changed = models.CharField(max_length=255, blank=True, help_text="What differs from the version before.")
     made_by = models.CharField(max_length=200, blank=True, help_text="The name of a user of the admin.")
+    state = models.CharField(
+        max_length=7,
+        choices=VersionState.choices,
+        default=VersionState.LIVE,
+        db_default=VersionState.LIVE,
+        help_text="Pending: it waits for its evaluation. Passed: it became live, as a later version. Refused: see why.",
+    )
+    base = models.PositiveIntegerField(null=True, blank=True, help_text="The version that a pending one changes.")
+    why = models.CharField(max_length=300, blank=True, default="", db_default="", help_text="Why it was refused.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["agent_id", "-number"]
+        indexes = [
+            models.Index(fields=["id"], condition=models.Q(state="pending"), name="agent_versions_that_wait"),
+        ]
         constraints = [models.UniqueConstraint(fields=["agent", "number"], name="one_version_of_an_agent_a_number")]
 
     def __str__(self) -> str:
@@ -439,9 +505,31 @@ class AgentVersion(models.Model):
 
     def before(self) -> dict[str, Any]:
         """The profile of the version before; empty for the first."""
-        earlier = AgentVersion.objects.filter(agent_id=self.agent_id, number__lt=self.number).order_by("-number")
+        known = AgentVersion.objects.filter(agent_id=self.agent_id, state=VersionState.LIVE)
+        earlier = known.filter(number__lt=self.number).order_by("-number")
         profile: dict[str, Any] = earlier.values_list("profile", flat=True).first() or {}
         return profile
+
+    def make_live(self) -> bool:
+        """Make a pending version the agent's; False if it waits no longer, or the agent was changed since. That version
+        is refused then: what was evaluated is not what would become live."""
+        with transaction.atomic():
+            agent = Agent.objects.select_for_update().get(pk=self.agent_id)
+            waiting = AgentVersion.objects.filter(pk=self.pk, state=VersionState.PENDING)
+            if agent.version != self.base:
+                waiting.update(state=VersionState.REFUSED, why="The agent was changed meanwhile: make it again.")
+                return False
+            # The agent has it as a version of its own number, as it has what it goes back to.
+            if waiting.update(state=VersionState.PASSED) != 1:
+                return False
+            agent.take_over(self, by=self.made_by)
+        return True
+
+    def refuse(self, why: str) -> None:
+        """It does not become live, if it still waits."""
+        AgentVersion.objects.filter(pk=self.pk, state=VersionState.PENDING).update(
+            state=VersionState.REFUSED, why=why[:300]
+        )
 
 
 class DeletedAgent(models.Model):

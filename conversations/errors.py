@@ -21,6 +21,14 @@ class Overtaken(Exception):
 class CannotReplay(Exception):
     """A turn cannot be asked again as it was asked: something of it is not kept. Its text says what."""
 
+    code = "cannot_replay"
+
+
+class RunBudgetSpent(CannotReplay):
+    """The run that a replay is part of has used the tokens that it may use."""
+
+    code = "run_budget"
+
 
 class FolderInUse(Exception):
     """There is something already where an export is to be written."""
@@ -73,6 +81,12 @@ class ConversationBusy(Problem):
     """A turn of the conversation is open, and the request would rather not wait behind it."""
 
     code, status, title = "conversation_busy", 409, "A turn of this conversation has not ended, and onBusy is reject."
+
+
+class TurnNotEnded(Problem):
+    """Somebody has an opinion of an answer that there is not."""
+
+    code, status, title = "turn_not_ended", 409, "The turn has not ended: there is no answer to give feedback on yet."
 
 
 class TurnUnderWay(Problem):

@@ -3,7 +3,9 @@
 from typing import Any, Self
 
 from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models import Q, Sum
 
 from agent.models import Agent
 from nanohost.lib.ids import new_id
@@ -29,31 +31,156 @@ class Unrecorded(models.TextChoices):
     SIMULATE = "simulate", "the gate says whether it would run; it does not"
 
 
+class ReplaySet(models.Model):
+    """A named set of cases: turns that are replayed together again and again, and how their answers are graded."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=100, help_text="Its runs have this name as well.")
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Whose set it is, by the API. Empty: the console's.",
+    )
+    graders = models.JSONField(
+        default=list, blank=True, help_text="What each answer is held against, with a judge's prompt."
+    )
+    max_tokens = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Tokens that a run of it may use, prompts and answers together. Empty: no limit of its own.",
+    )
+    min_passed = models.FloatField(
+        "share that has to pass",
+        default=1.0,
+        db_default=1.0,
+        validators=[MinValueValidator(0), MaxValueValidator(1)],
+        help_text="From 0 to 1: a change of its agent that waits for it becomes live if so many cases pass.",
+    )
+    agent = models.ForeignKey(
+        Agent,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Whose cases are run by themselves, with what it then is. Empty: with what it was in each turn.",
+    )
+    on_change = models.BooleanField(
+        "run when its agent is changed",
+        default=False,
+        db_default=False,
+        help_text="Its prompt, documents, model, tools or limits; before that is live, if the agent's page says so.",
+    )
+    every_hours = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(24 * 366)],
+        help_text="How often it is run by itself. Empty: it is not.",
+    )
+    next_at = models.DateTimeField(null=True, blank=True, help_text="When it is run by itself next.")
+    seen_version = models.PositiveIntegerField(
+        null=True, blank=True, editable=False, help_text="The version of its agent that it was run with last."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "set of cases"
+        verbose_name_plural = "sets of cases"
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "name"], name="one_replay_set_of_a_name_an_owner"),
+            models.UniqueConstraint(
+                fields=["name"], condition=Q(owner=None), name="one_replay_set_of_a_name_in_the_console"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["next_at"], condition=~Q(next_at=None), name="replay_sets_by_time"),
+            models.Index(fields=["id"], condition=Q(on_change=True), name="replay_sets_run_on_changes"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ReplayCase(models.Model):
+    """A stored turn in a set, and what its answer has to be."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    of_set = models.ForeignKey(ReplaySet, on_delete=models.CASCADE, related_name="cases", db_index=False)
+    turn = models.ForeignKey("conversations.Turn", on_delete=models.CASCADE, related_name="+")
+    expected = models.JSONField(
+        null=True, blank=True, help_text="What is expected: words, and texts that they contain. Empty: as it was."
+    )
+
+    class Meta:
+        verbose_name = "case"
+        constraints = [models.UniqueConstraint(fields=["of_set", "turn"], name="a_turn_is_one_case_of_a_set")]
+
+    def __str__(self) -> str:
+        return f"case of turn {self.turn_id}"
+
+
 class ReplayRun(models.Model):
     """Turns that are replayed together, graded, and compared with the run of that name before."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     name = models.CharField(max_length=100, help_text="Of the set: runs of one name are compared with each other.")
+    of_set = models.ForeignKey(
+        ReplaySet,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="runs",
+        help_text="The set whose cases it has; none, if they were found by filters or in a file.",
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="+",
+        help_text="Whose run it is, by the API. Empty: the console's.",
+    )
     asked_by = models.CharField(max_length=150, blank=True, help_text="Who asked for it.")
     changes = models.JSONField(default=dict, help_text="What is other than in the turns.")
     graders = models.JSONField(default=list, help_text="What each answer is held against, with a judge's prompt.")
+    max_tokens = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Tokens that it may use; what is left of it then fails. Empty: no limit."
+    )
+    for_version = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The version of the set's agent that waits for this run to become live."
+    )
+    report = models.JSONField(null=True, blank=True, help_text="What came of it, stored once all of it has ended.")
     created_at = models.DateTimeField(auto_now_add=True)
-
-    # What a page tells of it, made once for all that it shows.
-    report: dict[str, Any] | None = None
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When its report was stored.")
 
     class Meta:
         verbose_name = "replay run"
         ordering = ["-created_at"]
-        indexes = [models.Index(fields=["name", "-id"], name="replay_runs_by_name")]
+        indexes = [
+            models.Index(fields=["name", "-id"], name="replay_runs_by_name"),
+            models.Index(fields=["id"], condition=Q(ended_at=None), name="replay_runs_that_are_open"),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["of_set", "for_version"], condition=~Q(for_version=None), name="one_run_of_a_set_a_version"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
 
     def before(self) -> "ReplayRun | None":
-        """The run of that name before."""
-        earlier = ReplayRun.objects.filter(name=self.name, pk__lt=self.pk)
-        return earlier.order_by("-pk").first()
+        """The run of that name, of the same owner, that has ended before."""
+        earlier = ReplayRun.objects.filter(name=self.name, owner=self.owner_id, pk__lt=self.pk)
+        return earlier.exclude(ended_at=None).order_by("-pk").first()
+
+    def used_tokens(self) -> int:
+        """Of all its model calls so far, the judges' as well."""
+        sums = self.replays.aggregate(prompts=Sum("prompt_tokens"), answers=Sum("completion_tokens"))
+        return (sums["prompts"] or 0) + (sums["answers"] or 0)
 
 
 class ReplayQuerySet(RescheduledQuerySet["Replay"]):

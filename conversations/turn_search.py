@@ -15,6 +15,7 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 
 from conversations import search
+from conversations.feedback_models import Feedback
 from conversations.models import Turn
 from nanohost.accounts.models import ApiKey
 from nanohost.lib.ids import first_id_at
@@ -94,6 +95,7 @@ FILTERS: dict[str, "Callable[[QuerySet[Turn], Any], QuerySet[Turn]]"] = {
     "key": _of_a_key,
     "tool": lambda rows, name: rows.filter(_called(tool_name=name)),
     "rule": lambda rows, name: rows.filter(_called(rule=name)),
+    "feedback": lambda rows, rating: rows.filter(Exists(Feedback.objects.filter(turn=OuterRef("pk"), rating=rating))),
     "tag": _tagged,
     "least_cost": lambda rows, millionths: rows.filter(cost__gte=millionths),
     "least_seconds": _took,

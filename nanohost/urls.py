@@ -17,6 +17,7 @@ urlpatterns = [
     path("admin/queue/", include("nanohost.console.queue_page")),
     path("admin/usage/", include("nanohost.console.usage_page")),
     path("admin/retention/", include("nanohost.console.retention_page")),
+    path("admin/turn-search/", include("nanohost.console.turn_search_page")),
     path("admin/find/", include("nanohost.console.finder")),
     path("admin/settings/", include("nanohost.console.settings_page")),
     path("admin/start/", include("nanohost.console.first_run")),

@@ -61,6 +61,13 @@ SYSTEM_JOBS = (
         description="Once a day, in pieces, deletes what is older than its agent's page says; and conversations of one"
         " request of /v1 each after TRANSIENT_DAYS.",
     ),
+    SystemJob(
+        name="evaluations",
+        task="scheduler.tasks.evaluations",
+        times=timedelta(minutes=1),
+        description="Runs sets of cases by the clock and for changes of agents, makes changes live that have passed,"
+        " and stores reports that no worker lived to store.",
+    ),
 )
 
 

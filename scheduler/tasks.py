@@ -7,6 +7,7 @@ from conversations.deliveries import outbox
 from conversations.engine import tainted_texts
 from conversations.engine.channels import from_channels
 from conversations.engine.consent import approval_notices, questions
+from conversations.engine.replaying import evaluations, grading
 from conversations.engine.retention import forget_transient
 from conversations.engine.worker import forget_dead_workers
 from nanohost.lib import clock
@@ -50,6 +51,15 @@ def retention() -> None:
         files = store.collect()
         did = (told(workers, "worker forgotten", "workers forgotten"), told(rows, "old row", "old rows"))
         report.did = ", ".join(filter(None, (*did, told(files, "file deleted", "files deleted"))))
+
+
+@shared_task(name="scheduler.tasks.evaluations")
+def evaluate_sets() -> None:
+    """Look after sets of cases and their runs."""
+    with recorded("evaluations") as report:
+        reports = grading.settle_all()
+        did = (told(evaluations.look_after(), "run or decision", "runs and decisions"),)
+        report.did = ", ".join(filter(None, (told(reports, "report stored", "reports stored"), *did)))
 
 
 @shared_task

@@ -2,18 +2,38 @@
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
+from django import forms
 from django.conf import settings
 from django.contrib import admin
-from django.http import HttpRequest
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
+from django.utils.timezone import localtime
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from agent.spending.money import told_money
 from conversations.access import READERS
-from conversations.engine.replaying import frozen, grading
-from conversations.models import Replay, ReplayRun
-from nanohost.lib.admin import GrowingAdmin, diff, excerpt, link_to, link_to_list, shown, table
+from conversations.admin import replaying
+from conversations.admin.pages import check_readers
+from conversations.engine.replaying import frozen, grading, replay_sets
+from conversations.errors import CannotReplay
+from conversations.models import Replay, ReplayRun, ReplaySet
+from nanohost.lib import clock
+from nanohost.lib.admin import (
+    REPLAY,
+    GrowingAdmin,
+    ModelAdmin,
+    diff,
+    excerpt,
+    link_to,
+    link_to_list,
+    shown,
+    table,
+)
 
 # Characters of a text that is shown beside another.
 MAX_CHARS = 20_000
@@ -113,12 +133,114 @@ class ReplayAdmin(GrowingAdmin):
         return table(("grader", "verdict", "why"), cells) or "–"
 
 
+class ReplaySetForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not subscriptable
+    """A set, and cases that are put into it."""
+
+    lines = forms.CharField(
+        label="more cases",
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 5}),
+        help_text='JSON lines: {"turn": id, "expected": text, "contain": [text]}; the last two may be missing.',
+    )
+
+    class Meta:
+        model = ReplaySet
+        fields = ["name", "graders", "max_tokens", "min_passed", "agent", "on_change", "every_hours"]
+
+    def clean_graders(self) -> Any:
+        """Graders that make sense."""
+        given = self.cleaned_data["graders"] or []
+        try:
+            grading.check_graders(given)
+        except CannotReplay as error:
+            raise ValidationError(str(error)) from None
+        return given
+
+    def clean(self) -> Any:
+        """What is run for an agent says for which."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        if given.get("on_change") and not given.get("agent"):
+            self.add_error("agent", "Choose the agent whose changes it is run for.")
+        return given
+
+    def clean_lines(self) -> list[replay_sets.Case]:
+        """The cases that they are."""
+        try:
+            cases = replay_sets.read(self.cleaned_data["lines"])
+        except CannotReplay as error:
+            raise ValidationError(str(error)) from None
+        kept = 0 if self.instance.pk is None else self.instance.cases.count()
+        if kept + len(cases) > grading.MAX_CASES:
+            raise ValidationError(f"A set has {grading.MAX_CASES} cases at most.")
+        if open_turns := [turn for turn, _ in cases if not turn.ended]:
+            raise ValidationError(f"The turn {open_turns[0].pk} has not ended; it makes a case once it has.")
+        return cases
+
+    def clean_name(self) -> str:
+        """A name that no other set of the console has; the database's own message would name a constraint."""
+        name: str = self.cleaned_data["name"]
+        if ReplaySet.objects.filter(name=name, owner=self.instance.owner_id).exclude(pk=self.instance.pk).exists():
+            raise ValidationError("There is a set of that name already.")
+        return name
+
+
+@admin.register(ReplaySet)
+class ReplaySetAdmin(ModelAdmin):
+    """Turns that are replayed together, again and again."""
+
+    nothing_yet = "Choose turns in the list of turns, and put them into a set; or add one with cases as JSON lines."
+    form = ReplaySetForm
+    list_per_page = 50
+    list_display = ["name", "agent", "on_change", "next_at", "owner", "created_at", "its_runs"]
+    list_select_related = ["owner", "agent"]
+    search_fields = ["name"]
+    readonly_fields = ["owner", "its_cases", "its_runs", "next_at", "created_at"]
+    actions = ["replay_sets"]
+
+    def get_fields(self, request: HttpRequest, obj: ReplaySet | None = None) -> Any:
+        own = ["name", "graders", "max_tokens", "min_passed", "agent", "on_change", "every_hours"]
+        if obj is None:
+            return [*own, "lines"]
+        lines = ["lines"] if self.has_change_permission(request, obj) else []
+        cases = ["its_cases"] if request.user.has_perms(READERS) else []
+        return [*own, *lines, *cases, "its_runs", "next_at", "owner", "created_at"]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if "every_hours" in form.changed_data:
+            obj.next_at = obj.every_hours and clock.read() + timedelta(hours=obj.every_hours)
+        if "agent" in form.changed_data:
+            obj.seen_version = None
+        super().save_model(request, obj, form, change)
+        replay_sets.add(obj, form.cleaned_data["lines"])
+
+    @admin.display(description="cases")
+    def its_cases(self, of_set: ReplaySet) -> str:
+        cases = list(of_set.cases.order_by("pk").values_list("turn_id", "expected")[:MAX_COMPARED])
+        rows = [
+            (
+                link_to("conversations_turn", turn_id, str(turn_id)),
+                shown(excerpt(json.dumps(expected, ensure_ascii=False), 200)) if expected else "as it was",
+            )
+            for turn_id, expected in cases
+        ]
+        return format_html("{} cases{}", of_set.cases.count(), table(("turn", "expected"), rows))
+
+    @admin.display(description="runs")
+    def its_runs(self, of_set: ReplaySet) -> str:
+        return link_to_list("conversations_replayrun", "View runs", name=of_set.name)
+
+    @admin.action(description="Replay the selected set", permissions=[REPLAY])
+    def replay_sets(self, request: HttpRequest, queryset: QuerySet[ReplaySet]) -> HttpResponse:
+        check_readers(request)  # it shows what was said
+        return replaying.ask_or_start(request, queryset, page=request.get_full_path())
+
+
 @admin.register(ReplayRun)
 class ReplayRunAdmin(GrowingAdmin):
     """Turns that were replayed together: what came of them, and what is better and worse than the run before."""
 
-    nothing_yet = "manage.py evaluate replays a set of turns, and grades the answers; each run appears here."
-    list_display = ["created_at", "name", "asked_by"]
+    nothing_yet = "Replay a set of cases, or use manage.py evaluate: each run appears here, with what came of it."
+    list_display = ["created_at", "name", "asked_by", "ended_at"]
     list_filter = ["created_at"]
     search_fields = ["id", "name"]
     search_help_text = "An id (or its beginning) of a run; the name of its set."
@@ -129,11 +251,18 @@ class ReplayRunAdmin(GrowingAdmin):
         "created_at",
         "its_changes",
         "its_graders",
+        "max_tokens",
         "outcome",
         "compared",
+        "over_time",
         "all_replays",
+        "ended_at",
     ]
-    readonly_fields = ["its_changes", "its_graders", "outcome", "compared", "all_replays"]
+    readonly_fields = ["its_changes", "its_graders", "outcome", "compared", "over_time", "all_replays"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Whoever may not read conversations is shown no words of them."""
+        return [name for name in self.fields if name != "compared" or request.user.has_perms(READERS)]
 
     @admin.display(description="changes")
     def its_changes(self, run: ReplayRun) -> str:
@@ -145,7 +274,7 @@ class ReplayRunAdmin(GrowingAdmin):
 
     @admin.display(description="outcome")
     def outcome(self, run: ReplayRun) -> str:
-        told = _report_of(run)
+        told = grading.told(run)
         counts = [(name, f"{told[key]:,}") for name, key in _COUNTS.items()]
         sums = [
             (f"{name}, {side}", f"{told[side][key]:,}")
@@ -159,25 +288,70 @@ class ReplayRunAdmin(GrowingAdmin):
 
     @admin.display(description="compared with the run before")
     def compared(self, run: ReplayRun) -> str:
-        told = _report_of(run)
+        """What is worse and what is better, each turn beside what it was answered in that run."""
+        told = grading.told(run)
         if not told["before"]:
             return "It is the first of its name."
+        turns = [(word, turn) for word in ("worse", "better") for turn in told[word][:MAX_COMPARED]]
+        both = Replay.objects.filter(run__in=[run.pk, told["before"]], turn__in=[turn for _, turn in turns])
+        found = {(str(row.run_id), str(row.turn_id)): row for row in both}
         rows = [
-            (word, link_to_list("conversations_replay", f"turn {turn}", turn=turn))
-            for word in ("worse", "better")
-            for turn in told[word][:MAX_COMPARED]
+            (
+                word,
+                link_to("conversations_turn", turn, turn),
+                _answer(found.get((told["before"], turn))),
+                _answer(found.get((str(run.pk), turn))),
+            )
+            for word, turn in turns
         ]
         before = link_to("conversations_replayrun", told["before"], "The run before")
         counts = f"{len(told['better'])} better, {len(told['worse'])} worse"
-        return format_html("{}: {}{}", before, counts, table(("", "turn"), rows))
+        return format_html("{}: {}{}", before, counts, table(("", "turn", "before", "now"), rows))
+
+    @admin.display(description="over time")
+    def over_time(self, run: ReplayRun) -> str:
+        """The latest runs of that name."""
+        alike = ReplayRun.objects.filter(name=run.name, owner=run.owner_id).order_by("-pk")[:MAX_OVER_TIME]
+        rows = [
+            (
+                link_to("conversations_replayrun", each.pk, f"{localtime(each.created_at):%Y-%m-%d %H:%M}"),
+                shown(excerpt(str(each.changes.get("model", "as it was")), 128)),
+                *_figures(each.report),
+            )
+            for each in alike
+        ]
+        return table(("run", "model", "passed", "better", "worse", "tokens", "cost"), rows)
 
     @admin.display(description="replays")
     def all_replays(self, run: ReplayRun) -> str:
         return link_to_list("conversations_replay", "Its replays, each beside its original", run=run.pk)
 
 
-# Turns that are named in a comparison.
-MAX_COMPARED = 100
+def _answer(row: Replay | None) -> str:
+    """A replay in a comparison: what it was answered, and why it did not pass."""
+    if row is None:
+        return "not kept"
+    wrong = [each["why"] for each in row.grades or () if not each["passed"]] or [row.error_code]
+    said = link_to("conversations_replay", row.pk, excerpt(row.words(), 200) or row.status)
+    return said if grading.passed(row) else format_html("{}<br>{}", said, shown(excerpt(wrong[0], 200)))
+
+
+def _figures(report: dict[str, Any] | None) -> tuple[str, ...]:
+    """Of a run, beside others."""
+    if report is None:
+        return ("not ended", "", "", "", "")
+    again = report["replay"]
+    return (
+        f"{report['passed']:,} of {report['cases']:,}",
+        f"{len(report['better']):,}",
+        f"{len(report['worse']):,}",
+        f"{again['promptTokens'] + again['completionTokens']:,}",
+        told_money(again["cost"], settings.CURRENCY),
+    )
+
+
+# Turns that are named in a comparison; and runs that stand beside each other.
+MAX_COMPARED, MAX_OVER_TIME = 100, 20
 _COUNTS = {
     "turns": "cases",
     "not ended": "open",
@@ -185,10 +359,3 @@ _COUNTS = {
     "passed every grader": "passed",
     "with the same words": "sameWords",
 }
-
-
-def _report_of(run: ReplayRun) -> dict[str, Any]:
-    """Made once for a page, which asks for its fields several times."""
-    if run.report is None:
-        run.report = grading.report(run)
-    return run.report

@@ -1,12 +1,13 @@
-"""Replaying turns from the console: what is to be other in them, and that it is meant."""
+"""Replaying turns and sets of them from the console: what is to be other in them, and that it is meant."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -18,10 +19,10 @@ from unfold.widgets import (
 )
 
 from conversations.admin.bulk_actions import MAX_AT_ONCE
-from conversations.engine.replaying import replays
+from conversations.engine.replaying import replay_sets, replays
 from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
-from conversations.models import Turn
+from conversations.models import ReplaySet, Turn
 from conversations.replay_models import Unrecorded
 from conversations.statuses import FINAL
 
@@ -93,14 +94,76 @@ def ask_or_replay(request: HttpRequest, turns: QuerySet[Turn], *, page: str) -> 
 
 
 def _ask(request: HttpRequest, form: ChangesForm, chosen: list[Turn], back: str) -> HttpResponse:
+    title = f"Replay {len(chosen)} turn{'' if len(chosen) == 1 else 's'}?"
+    return _page(request, form, chosen, title=title, action="replay_turns", verb="Replay", back=back)
+
+
+def _page(
+    request: HttpRequest, form: forms.Form, chosen: Sequence[Model], *, title: str, action: str, verb: str, back: str
+) -> HttpResponse:
     told: dict[str, Any] = {
         **admin.site.each_context(request),
-        "title": f"Replay {len(chosen)} turn{'' if len(chosen) == 1 else 's'}?",
+        "title": title,
         "form": form,
-        "turns": chosen,
+        "chosen": [
+            (reverse(f"admin:{each._meta.app_label}_{each._meta.model_name}_change", args=[each.pk]), each)
+            for each in chosen
+        ],
+        "kind": chosen[0]._meta.verbose_name if len(chosen) == 1 else chosen[0]._meta.verbose_name_plural,
+        "action": action,
+        "verb": verb,
         "back": back,
         "checkbox": ACTION_CHECKBOX_NAME,
     }
     return TemplateResponse(
         request, "admin/conversations/replay.html", told, status=400 if form.is_bound and form.errors else 200
     )
+
+
+class SetForm(forms.Form):
+    """Which set turns are put into."""
+
+    name = forms.CharField(
+        label="set",
+        max_length=100,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Its name. If there is none of that name, it is made.",
+    )
+
+
+def ask_or_collect(request: HttpRequest, turns: QuerySet[Turn], *, page: str) -> HttpResponse:
+    """Ask which set turns are to be put into; or put them there, once that is answered."""
+    chosen = list(turns.filter(status__in=FINAL).order_by("pk")[: MAX_AT_ONCE + 1])
+    if not chosen or len(chosen) > MAX_AT_ONCE:
+        messages.error(request, f"Nothing was done: choose 1 to {MAX_AT_ONCE} turns that have ended.")
+        return HttpResponseRedirect(page)
+    is_meant = "confirmed" in request.POST
+    form = SetForm(request.POST if is_meant else None)
+    if is_meant and form.is_valid():
+        try:
+            of_set = replay_sets.collect(form.cleaned_data["name"], [(turn, None) for turn in chosen])
+        except CannotReplay as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, f"The set has {of_set.cases.count()} cases now.")
+            return HttpResponseRedirect(reverse("admin:conversations_replayset_change", args=[of_set.pk]))
+    return _page(request, form, chosen, title="Put into a set", action="collect_turns", verb="Put", back=page)
+
+
+def ask_or_start(request: HttpRequest, sets: QuerySet[ReplaySet], *, page: str) -> HttpResponse:
+    """Ask what is to be other than in the turns of a set; or have its cases replayed, once that is answered."""
+    chosen = list(sets.order_by("pk")[:2])
+    if len(chosen) != 1:
+        messages.error(request, "Nothing was done: choose one set at a time.")
+        return HttpResponseRedirect(page)
+    is_meant = "confirmed" in request.POST
+    form = ChangesForm(request.POST if is_meant else None)
+    if is_meant and form.is_valid():
+        try:
+            run = replay_sets.start(chosen[0], form.changes(), by=request.user.get_username())
+        except CannotReplay as error:
+            form.add_error(None, str(error))
+        else:
+            return HttpResponseRedirect(reverse("admin:conversations_replayrun_change", args=[run.pk]))
+    title = f"Replay the set {chosen[0].name}?"
+    return _page(request, form, chosen, title=title, action="replay_sets", verb="Replay", back=page)

@@ -14,12 +14,13 @@ from django.utils.html import format_html
 
 from agent.models import AgentVersion
 from agent.spending.money import told_money
-from conversations import waits
+from conversations import turn_search, waits
 from conversations.admin import bulk_actions, reading, replaying, waterfall
 from conversations.admin.conversation import name_of
 from conversations.admin.pages import MAX_CALLS, check_readers, number, page_link
 from conversations.engine import inbox
 from conversations.errors import TurnProblem
+from conversations.feedback_models import Rating
 from conversations.models import Message, Turn
 from conversations.statuses import OPEN, WaitingFor
 from nanohost.accounts.models import ApiKey
@@ -61,6 +62,18 @@ class ErrorFilter(KnownValues):
         return list(TurnProblem.codes)
 
 
+class FeedbackFilter(KnownValues):
+    """By what somebody thinks of the answer."""
+
+    title, parameter_name = "feedback", "rated"
+
+    def values(self) -> list[str]:
+        return list(Rating)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Turn]) -> QuerySet[Turn]:
+        return turn_search.FILTERS["feedback"](queryset, self.value()) if self.value() else queryset
+
+
 class WaitingForFilter(KnownValues):
     """By what a turn waits for. Only those that wait are looked at, which are few."""
 
@@ -87,15 +100,15 @@ class TurnAdmin(GrowingAdmin):
 
     list_display = ["created_at", "status", "waiting_for", "error_code", "conversation", "number", "owner", "model"]
     list_display += ["worker", "ended_at", "asked_again"]
-    list_filter = ["created_at", "status", WaitingForFilter, ErrorFilter, "owner"]
+    list_filter = ["created_at", "status", WaitingForFilter, ErrorFilter, FeedbackFilter, "owner"]
     list_prefetch_related = ["conversation", "owner"]
     search_fields = ["id", "conversation__id", "request_id"]
     search_help_text = "An id (or its beginning) of a turn or conversation; a request's id."
     nothing_yet = "A turn is one question and its answer. Turns appear here as soon as somebody asks an agent."
-    actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again", "replay_turns"]
+    actions = ["requeue_turns", "cancel_turns", "fail_turns", "ask_again", "replay_turns", "collect_turns"]
     inlines = [MessageInline]
     readonly_fields = ["its_conversation", "gave_way_to", "calls", "version", "sent_to_model", "stands", "asked_again"]
-    readonly_fields += ["paid", "not_valid", "its_key", "replayed", "over_time"]
+    readonly_fields += ["paid", "not_valid", "its_key", "thought", "replayed", "over_time"]
     fieldsets = [
         (
             None,
@@ -117,7 +130,7 @@ class TurnAdmin(GrowingAdmin):
             "Outcome",
             {"fields": ["error_code", "error_detail", "asked_again", "cancel_requested", "gave_way_to", "ended_at"]},
         ),
-        ("Replays", {"fields": ["replayed"]}),
+        ("Feedback and replays", {"fields": ["thought", "replayed"]}),
         (
             "Request",
             {
@@ -276,6 +289,10 @@ class TurnAdmin(GrowingAdmin):
         check_readers(request)  # it shows what was said
         return replaying.ask_or_replay(request, queryset, page=request.get_full_path())
 
+    @admin.action(description="Put the selected turns into a set of cases", permissions=[REPLAY])
+    def collect_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
+        return replaying.ask_or_collect(request, queryset, page=request.get_full_path())
+
     @admin.display(description="cancelled for", empty_value="–")
     def gave_way_to(self, turn: Turn) -> str | None:
         return link_to("conversations_turn", turn.cancelled_by, str(turn.cancelled_by)) if turn.cancelled_by else None
@@ -287,6 +304,10 @@ class TurnAdmin(GrowingAdmin):
             link_to("conversations_conversation", turn.conversation_id, str(turn.conversation)),
             page_link("transcript", turn.conversation_id, "transcript"),
         )
+
+    @admin.display(description="feedback")
+    def thought(self, turn: Turn) -> str:
+        return link_to_list("conversations_feedback", "Feedback on this turn", turn=turn.pk)
 
     @admin.display(description="replays")
     def replayed(self, turn: Turn) -> str:

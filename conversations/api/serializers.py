@@ -11,10 +11,12 @@ from drf_spectacular.utils import Direction, extend_schema_field, extend_schema_
 from rest_framework import serializers
 
 from agent import answer_schemas
+from agent.spending.models import MICRO
 from agent.spending.money import as_money
 from conversations import sharing
 from conversations.attachments import parts
 from conversations.attachments.store import told
+from conversations.feedback_models import Rating
 from conversations.models import (
     MAX_REASON,
     CompactionKind,
@@ -27,6 +29,7 @@ from conversations.models import (
 )
 from conversations.statuses import CHOICES
 from nanohost.lib.api import Flag, NullIfEmpty, Strict, Text
+from nanohost.lib.errors import InvalidRequest
 from tools.models import CallStatus
 
 # The specification's names.
@@ -452,6 +455,7 @@ class TurnFilters(serializers.Serializer[Any]):
     model = Text(required=False, max_length=128, help_text="The model that it asked, or one that stood in for it.")
     tool = Text(required=False, max_length=128, help_text="A tool that was called in it.")
     rule = Text(required=False, max_length=64, help_text="The rule by which a call in it was refused.")
+    feedback = serializers.ChoiceField(Rating.choices, required=False, help_text="Somebody thought so of its answer.")
     key = Text(required=False, max_length=16, help_text="The prefix of the API key that it was asked with.")
     tag = Text(
         required=False,
@@ -471,6 +475,19 @@ class TurnFilters(serializers.Serializer[Any]):
         """With the one that Python has another use for."""
         since = serializers.DateTimeField(source="since", required=False, help_text="Asked then or later.")
         return {**super().get_fields(), "from": since}
+
+
+def filters_of(query: dict[str, str]) -> dict[str, Any]:
+    """As :func:`conversations.turn_search.find` has them, and the page's ``limit`` and ``cursor``. Raises
+    :class:`InvalidRequest`, or what the fields raise."""
+    if unknown := sorted(set(query) - set(TurnFilters().fields)):
+        raise InvalidRequest(f"There is no filter named {unknown[0][:100]!r}.")
+    given: dict[str, Any] = TurnFilters().run_validation(query)
+    if "search" in given:
+        given["words"] = given.pop("search")
+    if "least_cost" in given:
+        given["least_cost"] = round(given["least_cost"] * MICRO)
+    return given
 
 
 class FoundTurns(serializers.Serializer[Any]):
@@ -525,6 +542,7 @@ class MessageView(serializers.ModelSerializer[Message]):
     toolName = NullIfEmpty(source="tool_name", allow_null=True)
     toolCallId = NullIfEmpty(source="tool_call_id", allow_null=True)
     turnId = serializers.UUIDField(source="turn_id", allow_null=True)
+    feedback = serializers.SerializerMethodField(help_text="Of an answer: what you think of it; null: you did not say.")
     createdAt = serializers.DateTimeField(source="created_at")
 
     class Meta:
@@ -544,8 +562,15 @@ class MessageView(serializers.ModelSerializer[Message]):
             "toolName",
             "toolCallId",
             "turnId",
+            "feedback",
             "createdAt",
         ]
+
+    @extend_schema_field(serializers.ChoiceField(Rating.choices, allow_null=True))
+    def get_feedback(self, message: Message) -> str | None:
+        """By whoever reads it."""
+        found: str | None = self.context.get("ratings", {}).get(message.turn_id)
+        return found if message.role == Message.Role.ASSISTANT else None
 
     @extend_schema_field(AttachmentView(many=True))
     def get_attachments(self, message: Message) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from django.urls import path
 
 from agent import access
 from agent.models import DEFAULT_AGENT
-from conversations.api import approvals, files, questions, shares, summaries, views
+from conversations.api import approvals, feedback, files, questions, shares, summaries, views
 from conversations.errors import UnknownAgent
 from memory.api.views import AgentHistory, AgentMemory
 from nanohost.accounts.api.views import KeyDetail, KeyList
@@ -51,6 +51,7 @@ urlpatterns = [
     path("turns/<uuid:turn_id>", views.TurnDetail.as_view()),
     path("turns/<uuid:turn_id>/events", views.TurnEvents.as_view()),
     path("turns/<uuid:turn_id>/cancel", views.TurnCancel.as_view()),
+    path("turns/<uuid:turn_id>/feedback", feedback.TurnFeedback.as_view()),
     path("deferred/<uuid:deferred_id>", views.DeferredDetail.as_view()),
     path("deferred/<uuid:deferred_id>/cancel", views.DeferredCancel.as_view()),
     path("attachments/<uuid:attachment_id>", views.AttachmentDetail.as_view()),

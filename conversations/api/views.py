@@ -16,7 +16,6 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
 from agent import access
-from agent.spending.models import MICRO
 from conversations import pins, search, turn_search
 from conversations.api import serializers as shapes
 from conversations.api.pages import InSeqOrder, NewestMessagesFirst, NewestTurnsFirst
@@ -26,6 +25,7 @@ from conversations.engine.incoming import Incoming
 from conversations.errors import UnknownAgent
 from conversations.events import answers
 from conversations.events.answers import accepted, as_response, turns_as_json
+from conversations.feedback_models import Feedback
 from conversations.models import OPEN_DEFERRED, AttachmentUse, Conversation, DeferredMessage, Message, Turn
 from conversations.web.gateway import await_turn, new_turn_id
 from nanohost.accounts.authentication import key_of
@@ -61,7 +61,8 @@ def owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
     raise NotFound("There is no conversation of that id, or it is not yours.")
 
 
-def _owned_turn(request: Request, turn_id: UUID) -> Turn:
+def owned_turn(request: Request, turn_id: UUID) -> Turn:
+    """The caller's turn; somebody else's is as unknown as none."""
     for turn in _turn(id=turn_id, owner_id=owner_of(request)):
         if not access.admits_all(key_of(request)):
             owned_conversation(request, turn.conversation_id)
@@ -337,12 +338,18 @@ class MessageList(ListAPIView[Message]):
         turns = {each.turn_id for each in page or () if each.tool_calls and each.turn_id}
         calls = ToolCall.objects.filter(turn_id__in=turns).values_list("turn_id", "call_id", "status") if turns else ()
         self._statuses = {(turn_id, call_id): status for turn_id, call_id, status in calls}
+        user: Any = self.request.user
+        answered = {each.turn_id for each in page or () if each.role == Message.Role.ASSISTANT and each.turn_id}
+        mine = (
+            Feedback.objects.filter(turn__in=answered, by=user.get_username()) if answered else Feedback.objects.none()
+        )
+        self._ratings = dict(mine.values_list("turn_id", "rating"))
         return page
 
     def get_serializer_context(self) -> dict[str, Any]:
         conversation = getattr(self, "_conversation", None)
         pinned = set(pins.seqs_of(conversation.pins)) if conversation else set()
-        about = {"pinned": pinned, "statuses": getattr(self, "_statuses", {})}
+        about = {"pinned": pinned, "statuses": getattr(self, "_statuses", {}), "ratings": getattr(self, "_ratings", {})}
         return {**super().get_serializer_context(), **about}
 
     @extend_schema(
@@ -488,24 +495,12 @@ class TurnSearch(APIView):
     def get(self, request: Request) -> Response:
         """Those of the caller's turns that match, the newest first. A page looks at 1,000 turns at most (with `search`,
         at all that have the words): if `next` is not null there may be more, also where a page has none."""
-        wanted = _filters_of(request)
+        wanted = shapes.filters_of(request.query_params.dict())
         limit, after = min(wanted.pop("limit"), Pages.max_page_size), wanted.pop("cursor", None)
         rows = access.admitted(Turn.objects.all(), key_of(request), agent="conversation__agent")
         page = turn_search.find(rows, wanted, limit=limit, after=after, owner_id=owner_of(request))
         following = replace_query_param(request.build_absolute_uri(), "cursor", page.after) if page.after else None
         return Response({"next": following, "results": turns_as_json(page.turns)})
-
-
-def _filters_of(request: Request) -> dict[str, Any]:
-    """As :func:`turn_search.find` has them, and the page's ``limit`` and ``cursor``."""
-    if unknown := sorted(set(request.query_params) - set(shapes.TurnFilters().fields)):
-        raise InvalidRequest(f"There is no filter named {unknown[0][:100]!r}.")
-    given: dict[str, Any] = shapes.TurnFilters().run_validation(request.query_params.dict())
-    if "search" in given:
-        given["words"] = given.pop("search")
-    if "least_cost" in given:
-        given["least_cost"] = round(given["least_cost"] * MICRO)
-    return given
 
 
 class TurnDetail(APIView):
@@ -515,7 +510,7 @@ class TurnDetail(APIView):
 
     @extend_schema(operation_id="getTurn", responses={200: shapes.TurnView, **problems(404)})
     def get(self, request: Request, turn_id: UUID) -> Response:
-        return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
+        return Response(turns_as_json([owned_turn(request, turn_id)])[0])
 
 
 class TurnEvents(APIView):
@@ -528,7 +523,7 @@ class TurnEvents(APIView):
     )
     def get(self, request: Request, turn_id: UUID) -> JsonResponse:
         """The turn's events from its beginning, or from behind the last one that was seen, to its end."""
-        return _streamed(request, _owned_turn(request, turn_id))
+        return _streamed(request, owned_turn(request, turn_id))
 
 
 class TurnCancel(APIView):
@@ -539,7 +534,7 @@ class TurnCancel(APIView):
     @extend_schema(operation_id="cancelTurn", request=Nothing, responses={200: shapes.TurnView, **problems(404)})
     def post(self, request: Request, turn_id: UUID) -> Response:
         """Cancel a turn. A running one ends within moments: its status tells. One that has ended stays as it is."""
-        turn = _owned_turn(request, turn_id)
+        turn = owned_turn(request, turn_id)
         checked(Nothing, request)
         turn_control.cancel_turn(turn)
-        return Response(turns_as_json([_owned_turn(request, turn_id)])[0])
+        return Response(turns_as_json([owned_turn(request, turn_id)])[0])

@@ -24,6 +24,7 @@ from agent.models import Agent
 from conversations import taint
 from conversations.attachments.store import forget
 from conversations.engine.inbox import RETRIED_SECONDS
+from conversations.feedback_models import Feedback
 from conversations.models import (
     MAX_SEQ,
     OPEN_COMPACTION,
@@ -36,6 +37,7 @@ from conversations.models import (
     Delivery,
     Message,
     Replay,
+    ReplayCase,
     StoredResponse,
     Turn,
 )
@@ -203,6 +205,8 @@ def _forget_asked(turn_ids: Sequence[UUID]) -> None:
     _forget_rounds(turns)
     StoredResponse.objects.filter(turn__in=turns).delete()
     Replay.objects.filter(turn__in=turns).delete()
+    ReplayCase.objects.filter(turn__in=turns).delete()
+    Feedback.objects.filter(turn__in=turns).delete()
 
 
 def _forget_rounds(turns: QuerySet[Turn]) -> None:
@@ -372,6 +376,7 @@ def erase_results(conversation_id: UUID, *, before: datetime, rows: int, erased:
     ended = Turn.objects.filter(pk__in={each.turn_id for each in found if each.turn_id}, status__in=FINAL)
     _forget_rounds(ended)
     Replay.objects.filter(turn__in=ended).delete()  # which have the same results
+    ReplayCase.objects.filter(turn__in=ended).delete()  # which could be asked no more
     for each in found:
         if changes := _without_results(each):
             erased.add(Message, each.pk, each.content if each.role == Message.Role.TOOL else each.tool_calls)

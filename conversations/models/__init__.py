@@ -4,7 +4,7 @@ A module for each subject; every name is imported from here.
 """
 
 # Rows of their own modules.
-from conversations import question_models
+from conversations import feedback_models, question_models, saved_search_models
 from conversations.models.attachment import Attachment, AttachmentUse
 from conversations.models.compaction import (
     OPEN_COMPACTION,
@@ -24,7 +24,7 @@ from conversations.models.share import Share
 from conversations.models.turn import CallerRound, Turn, TurnQuerySet
 from conversations.models.webhook import MAX_URL, WebhookEndpoint, validate_kinds, validate_url
 from conversations.models.worker import SCRIPTED, Worker, WorkerQuerySet
-from conversations.replay_models import Replay, ReplayRun
+from conversations.replay_models import Replay, ReplayCase, ReplayRun, ReplaySet
 
 __all__ = [
     "MAX_ADDRESS",
@@ -56,7 +56,9 @@ __all__ = [
     "MessageQuerySet",
     "OutgoingFile",
     "Replay",
+    "ReplayCase",
     "ReplayRun",
+    "ReplaySet",
     "Share",
     "StoredResponse",
     "TaintedText",
@@ -67,7 +69,9 @@ __all__ = [
     "WorkerQuerySet",
     "as_chat",
     "calls_in",
+    "feedback_models",
     "question_models",
+    "saved_search_models",
     "validate_kinds",
     "validate_url",
 ]

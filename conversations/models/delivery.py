@@ -162,6 +162,12 @@ class Delivery(Rescheduled):
                 fields=["-created_at"], condition=models.Q(status=DeliveryStatus.FAILED), name="deliveries_failed"
             ),
             models.Index(fields=["account", "-created_at"], name="deliveries_of_a_channel"),
+            # By which a reaction finds what it is about.
+            models.Index(
+                fields=["account", "external_id"],
+                condition=~models.Q(external_id=""),
+                name="deliveries_by_platform_id",
+            ),
             models.Index(fields=["chat", "number"], name="deliveries_of_a_chat"),
             models.Index(
                 fields=["conversation_id"],

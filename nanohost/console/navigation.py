@@ -10,7 +10,15 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from conversations.admin import approval
-from nanohost.console import colleagues, first_run, queue_page, retention_page, summary_page, usage_page
+from nanohost.console import (
+    colleagues,
+    first_run,
+    queue_page,
+    retention_page,
+    summary_page,
+    turn_search_page,
+    usage_page,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +115,14 @@ DOORS = (
         pages=(
             Page(name="conversations.conversation", title="Conversations"),
             Page(name="conversations.turn", title="Turns"),
+            Page(name="turn_search", title="Search turns", permissions=turn_search_page.VIEW),
             Page(name="conversations.message", title="Messages"),
             Page(name="conversations.deferredmessage", title="Deferred messages"),
             Page(name="conversations.question", title="Questions"),
             Page(name="conversations.compaction", title="Summaries"),
+            Page(name="conversations.feedback", title="Feedback"),
             Page(name="conversations.replay", title="Replays"),
+            Page(name="conversations.replayset", title="Sets of cases"),
             Page(name="conversations.replayrun", title="Evaluations"),
         ),
     ),

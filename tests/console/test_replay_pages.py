@@ -2,7 +2,9 @@
 
 import pytest
 
-from conversations.models import Replay
+from conversations.engine.replaying import replay_sets
+from conversations.engine.replaying.frozen import Changes
+from conversations.models import Replay, ReplayRun, ReplaySet
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
 from tests.support.console_client import HOSTILE, client_of, page
 from tests.support.replaying import run
@@ -48,3 +50,68 @@ def test_a_turn_that_has_not_ended_is_not_replayed(clients, say):
     answer = clients[OPERATOR].post(page("conversations_turn"), asking(say("Hello"), model="m"), follow=True)
     assert "none of them has ended" in answer.content.decode()
     assert not Replay.objects.exists()
+
+
+def put(turns, **given):
+    return {"action": "collect_turns", "_selected_action": [str(turn.pk) for turn in turns], **given}
+
+
+def test_turns_are_put_into_a_set_that_is_replayed_from_its_page_and_compared_over_time(clients, say):
+    first, second = settle([say(f"one {HOSTILE}"), say("two")])
+    turns = page("conversations_turn")
+    clients[VIEWER].post(turns, put([first], confirmed="yes", name="flowers"))
+    assert not ReplaySet.objects.exists()
+    assert "Put into a set" in clients[OPERATOR].post(turns, put([first])).content.decode()
+    assert clients[OPERATOR].post(turns, put([first], confirmed="yes", name="")).status_code == 400
+    for turn in (first, second):
+        answer = clients[OPERATOR].post(turns, put([turn], confirmed="yes", name="flowers"))
+    of_set = ReplaySet.objects.get()
+    assert answer.url == page("conversations_replayset", "change", of_set.pk)
+    assert of_set.cases.count() == 2
+    chosen = {"action": "replay_sets", "_selected_action": [str(of_set.pk)]}
+    sets = page("conversations_replayset")
+    clients[VIEWER].post(sets, chosen | {"confirmed": "yes", "unrecorded": "refuse"})
+    assert not ReplayRun.objects.exists()
+    assert "no tool runs" in clients[OPERATOR].post(sets, chosen).content.decode()
+    assert clients[OPERATOR].post(sets, chosen | {"confirmed": "yes", "unrecorded": "run"}).status_code == 400
+    started = clients[OPERATOR].post(sets, chosen | {"confirmed": "yes", "unrecorded": "refuse"})
+    run(*ReplayRun.objects.get().replays.values_list("pk", flat=True))
+    ReplaySet.objects.update(graders=[{"kind": "contains", "texts": ["nowhere"]}])
+    again = replay_sets.start(ReplaySet.objects.get(), Changes(model="other"), by="anna")
+    run(*again.replays.values_list("pk", flat=True))
+    for role in (VIEWER, OPERATOR, ADMIN):
+        told = clients[role].get(page("conversations_replayrun", "change", again.pk)).content.decode()
+        assert "0 better, 2 worse" in told
+        assert "It does not contain" in told
+        assert "0 of 2" in told
+        assert started.url in told  # the run before, and the one over time
+        assert HOSTILE not in told
+
+
+def test_a_set_is_made_of_json_lines_and_its_mistakes_are_told(clients, say):
+    (turn,) = settle([say("one")])
+    line = f'{{"turn": "{turn.pk}", "contain": ["one"]}}'
+    add = page("conversations_replayset", "add")
+    given = {
+        "name": "lines",
+        "graders": '[{"kind": "contains"}]',
+        "max_tokens": "5000",
+        "lines": line,
+        "min_passed": "0.9",
+    }
+    assert clients[OPERATOR].post(add, given).status_code == 403
+    for wrong, told in (
+        ({"graders": '[{"kind": "nice"}]'}, "A grader is an object"),
+        ({"graders": "7"}, "Graders are a list"),
+        ({"lines": f"{line}\n7"}, "Case 2"),
+        ({"max_tokens": "-1"}, "greater than or equal to 0"),
+    ):
+        answer = clients[ADMIN].post(add, given | wrong)
+        assert told in answer.content.decode(), wrong
+    assert not ReplaySet.objects.exists()
+    assert clients[ADMIN].post(add, given).status_code == 302
+    of_set = ReplaySet.objects.get()
+    assert (of_set.max_tokens, of_set.cases.get().expected) == (5000, {"contains": ["one"]})
+    assert "already" in clients[ADMIN].post(add, given).content.decode()
+    told = clients[VIEWER].get(page("conversations_replayset", "change", of_set.pk)).content.decode()
+    assert str(turn.pk) in told

@@ -21,6 +21,7 @@ from conversations.deliveries import outbox
 from conversations.engine import outgoing, sweeper
 from conversations.engine.channels import listener
 from conversations.engine.channels.listener import ListenerRunner
+from conversations.feedback_models import Feedback
 from conversations.kinds import LISTENERS
 from conversations.models import Conversation, DeferredMessage, Delivery, DeliveryStatus, Message, Turn
 from nanohost.lib.database_threads import DatabaseThreads
@@ -117,6 +118,28 @@ def test_an_edit_and_a_reaction_are_notes(peer, channel):
     if edited:
         assert notes[0].endswith(f"changed the message {edited} to: Hello there")
     assert f"reacted to {reacted} with: " in notes[-1]
+
+
+@able("reactions")
+def test_a_thumb_on_an_answer_is_feedback_on_its_turn(peer, channel):
+    up, other = (":+1:", ":eyes:") if peer.kind == "slack" else ("👍🏽", "👀")
+    peer.tells("Hello")
+    deliver(*answered())
+    about = peer.reacts(other)
+    Delivery.objects.update(external_id="another")
+    # Of a platform that tells of a reaction by what it is, the same one is known.
+    is_known = peer.kind == "discord"
+    if not is_known:
+        peer.reacts(up)  # to something else
+    Delivery.objects.update(external_id=about)
+    if peer.kind != "feishu":  # which says nothing but thumbs here
+        peer.reacts(other)
+    assert not Feedback.objects.exists()
+    for _ in range(2):
+        peer.reacts(up)
+    row = Feedback.objects.get()
+    assert (row.turn, row.rating) == (Turn.objects.get(), "up")
+    assert row.by.startswith(f"{channel.name}:")
 
 
 def test_a_file_comes_with_its_message(peer, channel):

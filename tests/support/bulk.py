@@ -21,7 +21,7 @@ _TABLES = (
         "conversations_attachmentuse",
         "conversations_attachment",
         *("conversations_channelevent", "conversations_outgoingfile", "conversations_delivery"),
-        *("conversations_question", "conversations_replay"),
+        *("conversations_question", "conversations_replay", "conversations_replaycase", "conversations_feedback"),
         "conversations_webhookendpoint",
         "conversations_latermessage",
         "conversations_compaction",

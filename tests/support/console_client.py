@@ -21,6 +21,7 @@ from agent.spending.models import Budget, ModelPrice
 from conversations.channel_models import Channel, ChannelEvent, Chat, Destination, Sender
 from conversations.engine import inbox, intake
 from conversations.engine.incoming import Incoming
+from conversations.feedback_models import Feedback
 from conversations.models import (
     Attachment,
     AttachmentUse,
@@ -31,7 +32,9 @@ from conversations.models import (
     Delivery,
     Message,
     Replay,
+    ReplayCase,
     ReplayRun,
+    ReplaySet,
     Share,
     StoredResponse,
     TaintedText,
@@ -177,8 +180,15 @@ def make_rows(number: int) -> None:
         )
         call = {"name": HOSTILE, "arguments": HOSTILE, "answer": HOSTILE, "source": HOSTILE}
         numbers = {"promptTokens": 1, "completionTokens": 1, "cost": None, "ms": 1, "modelCalls": 1}
+        judge = {"kind": "judge", "model": HOSTILE, "prompt": HOSTILE}
+        of_set = ReplaySet.objects.create(name=HOSTILE, graders=[judge], owner=owner)
+        ReplayCase.objects.create(of_set=of_set, turn=turn, expected={"words": HOSTILE})
         of_run = ReplayRun.objects.create(
-            name=HOSTILE, asked_by=HOSTILE, changes={"model": HOSTILE}, graders=[{"kind": HOSTILE, "prompt": HOSTILE}]
+            of_set=of_set,
+            name=HOSTILE,
+            asked_by=HOSTILE,
+            changes={"model": HOSTILE},
+            graders=[{"kind": HOSTILE, "prompt": HOSTILE}],
         )
         grade = {"kind": HOSTILE, "passed": False, "why": HOSTILE}
         Replay.objects.create(
@@ -187,6 +197,7 @@ def make_rows(number: int) -> None:
             model=HOSTILE, result={"words": HOSTILE, "calls": [call], "doubts": [HOSTILE], **numbers},
             error_code=HOSTILE, error_detail=HOSTILE,
         )  # fmt: skip
+        Feedback.objects.create(turn=turn, by=HOSTILE, rating="down", comment=HOSTILE)
         whose = {"agent": HOSTILE, "owner": owner}
         Memory.objects.create(content=HOSTILE, notes=HOSTILE, version=1, **whose)
         MemoryVersion.objects.create(content=HOSTILE, base=0, model=HOSTILE, aside_because=HOSTILE, **whose)

@@ -16,7 +16,7 @@ from conversations.channels import accounts
 from conversations.channels.base import Event, InDoubt, NotTakenNow, Permanent, Request, Retry, SecretNotSet
 from conversations.channels.registry import platform_of
 from conversations.deliveries import outbox
-from conversations.engine import deferred, inbox, outgoing
+from conversations.engine import deferred, feedback, inbox, outgoing
 from conversations.engine.channels import waking
 from conversations.engine.consent import chat_approvals, questions
 from conversations.engine.incoming import Incoming
@@ -252,6 +252,8 @@ def _note(channel: Channel, conversation: Conversation, event: Event, request_id
             idempotency_key=f"channel {_digest(channel, event)}",
             request_id=request_id,
         )
+        if event.kind == "reaction":
+            feedback.react(channel, event)
         _remember(channel, event)
 
 

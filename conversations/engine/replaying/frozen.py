@@ -166,7 +166,7 @@ def _request_of(built: ModelRequest, *, agent: Agent, turn: Turn, changes: Chang
     """The request with what it was asked with besides words, and with what is to be other."""
     asked = replace(
         built,
-        provider=agent.provider if changes.model is None else "",
+        provider=agent.provider if changes.model in (None, agent.own_model()) else "",
         effort=agent.reasoning_effort,
         temperature=agent.temperature,
     )

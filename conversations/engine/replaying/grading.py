@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from agent import answer_schemas
 from agent.answer_schemas import InvalidFormat
@@ -14,13 +15,18 @@ from agent.loop import ChatMessage
 from conversations.engine.replaying import frozen, replays
 from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
-from conversations.models import Replay, ReplayRun, Turn
+from conversations.models import Replay, ReplayRun, ReplaySet, Turn
 from conversations.replay_models import OPEN_REPLAY
+from nanohost.lib.clock import Now
 
 # Turns of a run.
 MAX_CASES = 1_000
+# Runs whose reports are stored at a time.
+MAX_SETTLED = 100
 # Characters of a reason, and of a text that a judge is shown.
 MAX_WHY, MAX_JUDGED = 300, 40_000
+# Graders of a set, and texts of one.
+MAX_GRADERS, MAX_TEXTS = 10, 100
 
 EXACT, CONTAINS, SCHEMA, JUDGE = KINDS = ("exact", "contains", "schema", "judge")
 
@@ -31,16 +37,48 @@ _JUDGE = (
 )
 
 
-def check_graders(graders: Sequence[Mapping[str, Any]]) -> None:
-    """Raise :class:`CannotReplay` for one that makes no sense."""
+def check_graders(graders: Any) -> None:
+    """Raise :class:`CannotReplay` for one that makes no sense, whoever wrote it."""
+    if not isinstance(graders, list) or len(graders) > MAX_GRADERS:
+        raise CannotReplay(f"Graders are a list of {MAX_GRADERS} at most.")
     for each in graders:
-        if each.get("kind") not in KINDS:
-            raise CannotReplay(f"A grader is one of {', '.join(KINDS)}.")
-        if each["kind"] == SCHEMA:
+        kind = each.get("kind") if isinstance(each, dict) else None
+        if kind not in KINDS:
+            raise CannotReplay(f'A grader is an object whose "kind" is one of {", ".join(KINDS)}.')
+        if unknown := sorted(set(each) - {"kind", *_PARTS[kind]}):
+            raise CannotReplay(f"The grader {kind} has no {unknown[0][:100]!r}.")
+        for part, is_needed in _PARTS[kind].items():
+            if not _is_well_formed(part, each.get(part), is_needed):
+                raise CannotReplay(f"The grader {kind}: {_WANTED[part]}.")
+        if kind == SCHEMA:
             try:
                 answer_schemas.read_schema(each["schema"])
             except InvalidFormat as error:
                 raise CannotReplay(f"The grader's schema: {error}") from None
+
+
+# What a grader has besides its kind, and whether it must; and what each has to be.
+_PARTS: dict[str, dict[str, bool]] = {
+    EXACT: {},
+    CONTAINS: {"texts": False},
+    SCHEMA: {"schema": True},
+    JUDGE: {"model": True, "prompt": False},
+}
+_WANTED = {
+    "texts": f"texts is a list of texts, {MAX_TEXTS} at most",
+    "schema": "schema is a JSON Schema, as text",
+    "model": "model is the name of a model",
+    "prompt": f"prompt is a text of {MAX_JUDGED:,} characters at most",
+}
+
+
+def _is_well_formed(part: str, given: Any, is_needed: bool) -> bool:
+    if given is None:
+        return not is_needed
+    if part == "texts":
+        return isinstance(given, list) and len(given) <= MAX_TEXTS and all(isinstance(each, str) for each in given)
+    longest = 128 if part == "model" else MAX_JUDGED
+    return isinstance(given, str) and len(given) <= longest and (not is_needed or bool(given))
 
 
 def grade(grader: Mapping[str, Any], words: str, expected: Mapping[str, Any], *, original: str) -> dict[str, Any]:
@@ -85,18 +123,53 @@ def begin(
     name: str,
     cases: Iterable[tuple[Turn, Mapping[str, Any] | None]],
     changes: Changes,
-    graders: Sequence[Mapping[str, Any]],
+    graders: list[dict[str, Any]],
     *,
     by: str,
+    of_set: ReplaySet | None = None,
+    owner_id: int | None = None,
+    max_tokens: int | None = None,
 ) -> ReplayRun:
-    """Have turns replayed together. ``cases``: each with what is expected of it, or None. Raises
-    :class:`CannotReplay`."""
+    """Have turns replayed together. ``cases``: each with what is expected of it, or None. ``owner_id``: whose run it
+    is; None: the console's. ``max_tokens``: what it may use. Raises :class:`CannotReplay`."""
     check_graders(graders)
     with transaction.atomic():
-        run = ReplayRun.objects.create(name=name, asked_by=by, changes=changes.as_json(), graders=list(graders))
+        run = ReplayRun.objects.create(
+            name=name,
+            asked_by=by,
+            changes=changes.as_json(),
+            graders=graders,
+            of_set=of_set,
+            owner_id=owner_id,
+            max_tokens=max_tokens,
+        )
         for turn, expected in cases:
             replays.request(turn, changes, by=by, run=run, expected=expected)
     return run
+
+
+def settle(run_id: UUID) -> bool:
+    """Store the report of a run once all of it has ended; whoever comes first does, and once. To be called after the
+    commit of each end: of two that end at once, the later one sees both."""
+    run = ReplayRun.objects.filter(pk=run_id, ended_at=None).first()
+    if run is None or run.replays.filter(status__in=OPEN_REPLAY).exists():
+        return False
+    told = report(run)
+    return ReplayRun.objects.filter(pk=run_id, ended_at=None).update(report=told, ended_at=Now()) == 1
+
+
+def settle_all() -> int:
+    """Store the reports that are missing, of runs whose last worker died before it could, or lost its replays;
+    how many."""
+    is_open = Replay.objects.filter(run=OuterRef("pk"), status__in=OPEN_REPLAY)
+    ended = ReplayRun.objects.filter(~Exists(is_open), ended_at=None).order_by("pk")
+    return sum(map(settle, list(ended.values_list("pk", flat=True)[:MAX_SETTLED])))
+
+
+def told(run: ReplayRun) -> dict[str, Any]:
+    """The report of a run: the one that is stored, or, while some of it is open, how it stands."""
+    stored: dict[str, Any] | None = run.report
+    return report(run) if stored is None else stored
 
 
 # --- what came of it ---------------------------------------------------------------------------------------------

@@ -56,6 +56,15 @@ class Replayer(LeasedRunner[Hold]):
             logger.exception("a replay stumbled over a fault of ours")
             detail = "The server failed; the failure is logged."
             await self.stored(replays.fail, hold, code="turn_error", detail=detail)
+        if hold.row.run_id:
+            await self._settle(hold.row.run_id)
+
+    async def _settle(self, run_id: UUID) -> None:
+        """Store the report of the run if this was the last of it. If it cannot be stored now, a system job does it."""
+        try:
+            await self.database(grading.settle, run_id)
+        except Exception:
+            logger.exception("a run's report could not be stored")
 
     async def _work(self, hold: Hold) -> None:
         if hold.row.failures >= replays.MAX_FAILURES:
@@ -68,7 +77,7 @@ class Replayer(LeasedRunner[Hold]):
             result = await replay.run()
             grades = await replay.grade(result["words"])
         except CannotReplay as error:
-            await self.stored(replays.fail, hold, code="cannot_replay", detail=str(error))
+            await self.stored(replays.fail, hold, code=error.code, detail=str(error))
         except LlmError as error:
             logger.warning("a replay has failed: %s", error.code)
             told: dict[str, Any] = {"code": error.code, "detail": error.detail}
@@ -154,6 +163,7 @@ class _Replay:
         return self._as_message(await redacted_answer(completion), own)
 
     async def _pay_for(self, request: ModelRequest) -> tuple[Completion, int | None]:
+        await self.runner.database(replays.check_run, self.hold)
         estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, request.messages))
         purse = self._purse()
         pictures = await pictures_of(request)

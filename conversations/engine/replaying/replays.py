@@ -20,7 +20,7 @@ from agent.spending import budgets
 from agent.spending.bills import Bill
 from conversations.engine import doorbell
 from conversations.engine.replaying.frozen import Changes, profile_of
-from conversations.errors import CannotReplay, FenceLost
+from conversations.errors import CannotReplay, FenceLost, RunBudgetSpent
 from conversations.kinds import REPLAYS
 from conversations.models import Replay, ReplayRun, Turn
 from conversations.replay_models import ReplayQuerySet, ReplayStatus
@@ -130,6 +130,14 @@ def fail(hold: Hold, *, code: str, detail: str) -> None:
     """It ends without an answer."""
     ended = {"status": ReplayStatus.FAILED, "lease_until": None, "ended_at": Now()}
     _held(hold).update(error_code=code, error_detail=redact_head(detail, 500), **ended)
+
+
+def check_run(hold: Hold) -> None:
+    """Before a model is asked: raises :class:`RunBudgetSpent` if the run has used what it may. Calls under way are not
+    counted, so that it may use as much more as they do."""
+    run = hold.row.run
+    if run and run.max_tokens is not None and run.used_tokens() >= run.max_tokens:
+        raise RunBudgetSpent(f"Its run has used the {run.max_tokens:,} tokens that it may use.")
 
 
 def charge(hold: Hold, completion: Completion, bill: Bill) -> None:

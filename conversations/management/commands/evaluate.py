@@ -1,28 +1,23 @@
-"""``manage.py evaluate NAME (--filter NAME=VALUE … | --cases FILE) [changes] [graders] [--min-passed SHARE]``."""
+"""``manage.py evaluate NAME [--filter NAME=VALUE … | --cases FILE] [changes] [graders] [--min-passed SHARE]``."""
 
 import json
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from conversations import turn_search
-from conversations.engine.replaying import grading
+from conversations.engine.replaying import grading, replay_sets
 from conversations.engine.replaying.replayer import Replayer
 from conversations.errors import CannotReplay
 from conversations.kinds import REPLAYS
 from conversations.management.commands.replay import add_changes, changes_of
 from conversations.management.working import see_through
-from conversations.models import Replay, ReplayRun, Turn
+from conversations.models import Replay, ReplayRun, ReplaySet
 from conversations.replay_models import OPEN_REPLAY
-from conversations.statuses import FINAL
 
 # What a turn can be found by here, of what GET /turns has.
-TEXTS = ("status", "error", "agent", "model", "key", "tool", "rule", "tag", "words")
-
-Cases = list[tuple[Turn, dict[str, Any] | None]]
+TEXTS = ("status", "error", "agent", "model", "key", "tool", "rule", "tag", "feedback", "words")
 
 
 def wanted(text: str) -> tuple[str, str]:
@@ -50,8 +45,8 @@ class Command(BaseCommand):
     help = "Replay a set of stored turns, grade the answers, and compare them with the run before."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", help="Of the set; runs of one name are compared.")
-        which = parser.add_mutually_exclusive_group(required=True)
+        parser.add_argument("name", help="Of a stored set, or of the turns named here; runs of one name are compared.")
+        which = parser.add_mutually_exclusive_group()
         which.add_argument(
             "--filter", action="append", type=wanted, metavar="NAME=VALUE", help=f"Turns by {', '.join(TEXTS)}."
         )
@@ -67,6 +62,7 @@ class Command(BaseCommand):
         parser.add_argument("--schema", type=Path, help="Grade: the answer fits the JSON Schema of this file.")
         parser.add_argument("--judge", metavar="MODEL", help="Grade: this model says whether it is good.")
         parser.add_argument("--judge-prompt", default="", help="What it is told to look for.")
+        parser.add_argument("--max-tokens", type=int, help="Tokens that the run may use; the set's own if missing.")
         parser.add_argument("--min-passed", type=share, help="The share that has to pass, from 0 to 1.")
         parser.add_argument("--no-worse", action="store_true", help="None may fail that passed in the run before.")
         parser.add_argument("--export", type=Path, help="Write each replay with its original there, as JSON lines.")
@@ -75,11 +71,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, name: str, seconds: float, **options: Any) -> None:
         if not 0 < options["limit"] <= grading.MAX_CASES:
             raise CommandError(f"--limit is a number from 1 to {grading.MAX_CASES}.")
-        cases = _from_file(options["cases"]) if options["cases"] else _found(options["filter"], options["limit"])
-        if not cases:
-            raise CommandError("There is no such turn that has ended.")
         try:
-            run = grading.begin(name[:100], cases, changes_of(options), _graders(options), by="manage.py")
+            run = self._begin(name[:100], options)
         except CannotReplay as error:
             raise CommandError(str(error)) from None
         rows = Replay.objects.filter(run=run)
@@ -92,8 +85,31 @@ class Command(BaseCommand):
         )
         self._report(run, options)
 
+    def _begin(self, name: str, options: dict[str, Any]) -> ReplayRun:
+        changes, most = changes_of(options), options["max_tokens"]
+        if most is not None and most < 1:
+            raise CommandError("--max-tokens is a number from 1.")
+        if not options["cases"] and not options["filter"]:
+            of_set = ReplaySet.objects.filter(name=name, owner=None).first()
+            if of_set is None:
+                raise CommandError(f"There is no set named {name}: name its turns by --filter or --cases.")
+            if _graders(options):
+                raise CommandError(f"The set {name} has graders of its own; change them in the console.")
+            return replay_sets.start(of_set, changes, by="manage.py", max_tokens=most)
+        if options["cases"]:
+            try:
+                cases = replay_sets.read(_text_of(options["cases"]))
+            except CannotReplay as error:
+                raise CommandError(f"{options['cases']}: {error}") from None
+        else:
+            cases = replay_sets.found(dict(options["filter"]), limit=options["limit"])
+        if not cases:
+            raise CommandError("There is no such turn that has ended.")
+        return grading.begin(name, cases, changes, _graders(options), by="manage.py", max_tokens=most)
+
     def _report(self, run: ReplayRun, options: dict[str, Any]) -> None:
-        told = grading.report(run)
+        run.refresh_from_db()
+        told = grading.told(run)
         self.stdout.write(json.dumps(told, indent=2))
         if options["export"]:
             with options["export"].open("w") as file:
@@ -125,39 +141,3 @@ def _text_of(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} cannot be read: {error}") from None
-
-
-def _found(given: list[tuple[str, str]], limit: int) -> Cases:
-    found: Cases = []
-    after: UUID | None = None
-    ended = Turn.objects.filter(status__in=FINAL).select_related("conversation__agent")
-    while len(found) < limit:
-        page = turn_search.find(ended, dict(given), limit=limit - len(found), after=after)
-        found += [(turn, None) for turn in page.turns]
-        if (after := page.after) is None:
-            break
-    return found
-
-
-def _from_file(path: Path) -> Cases:
-    lines = [line for line in _text_of(path).splitlines() if line.strip()]
-    if len(lines) > grading.MAX_CASES:
-        raise CommandError(f"{path} has {len(lines)} cases; {grading.MAX_CASES} are allowed.")
-    return [_case(f"{path}, case {number}", line) for number, line in enumerate(lines, start=1)]
-
-
-def _case(where: str, line: str) -> tuple[Turn, dict[str, Any] | None]:
-    try:
-        said = json.loads(line)
-        turn_id = UUID(said["turn"])
-        expected, texts = said.get("expected"), said.get("contain", [])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CommandError(f'{where}: {{"turn": id, "expected": text, "contain": [text]}} is needed.') from None
-    if not isinstance(expected, str | None) or not isinstance(texts, list):
-        raise CommandError(f"{where}: expected is a text, and contain is a list of texts.")
-    if not all(isinstance(each, str) for each in texts):
-        raise CommandError(f"{where}: contain is a list of texts.")
-    turn = Turn.objects.select_related("conversation__agent").filter(pk=turn_id).first()
-    if turn is None:
-        raise CommandError(f"{where}: there is no turn {turn_id}.")
-    return turn, ({"words": expected} if expected is not None else {}) | {"contains": texts}

@@ -99,6 +99,9 @@ def read_replay() -> Callable[[], object]:
 
 on_api("GET turns/{}", lambda: f"turns/{a_turn().pk}")
 on_api("POST turns/{}/cancel", lambda: f"turns/{a_turn().pk}/cancel", body={})
+on_api("GET turns/{}/feedback", lambda: f"turns/{a_turn().pk}/feedback")
+on_api("POST turns/{}/feedback", lambda: f"turns/{a_turn().pk}/feedback", body={"rating": "up", "comment": "Good."})
+on_api("DELETE turns/{}/feedback", lambda: f"turns/{a_turn().pk}/feedback", status=204)
 on_api("GET tools", lambda: "tools")
 on_api("GET conversations/{}/summaries", lambda: f"conversations/{the_long_one().pk}/summaries")
 

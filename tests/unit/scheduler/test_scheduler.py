@@ -37,6 +37,7 @@ def test_the_start_makes_the_house_s_jobs_and_nothing_else():
         "heartbeat": ("scheduler.tasks.heartbeat", "every minute", True),
         "retention": ("scheduler.tasks.retention", "every 60 minutes", True),
         "data_retention": ("scheduler.tasks.data_retention", "every minute", True),
+        "evaluations": ("scheduler.tasks.evaluations", "every minute", True),
     }
     assert str(PeriodicTask.objects.get(name="daily_summary").crontab).startswith("0 9 * * *")
     assert all(PeriodicTask.objects.values_list("description", flat=True))
@@ -348,6 +349,7 @@ def test_beat_runs_the_jobs_in_the_running_host_and_none_that_is_disabled(house)
     house.stop()  # beat writes its counts down then
     counted = house.sql("SELECT name, total_run_count FROM django_celery_beat_periodictask")
     runs = {job["name"]: job["total_run_count"] for job in counted}
-    assert runs.keys() == {"count", "tick", "heartbeat", "retention", "data_retention", "daily_summary", "disabled"}
+    of_the_house = {"tick", "heartbeat", "retention", "data_retention", "daily_summary", "evaluations"}
+    assert runs.keys() == of_the_house | {"count", "disabled"}
     assert runs["retention"] > 0
     assert runs["disabled"] == 0

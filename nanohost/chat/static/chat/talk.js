@@ -128,8 +128,17 @@ function tools(node, isUser, { kind, content }) {
   if (content) node.tools.append(button("Copy", ({ currentTarget }) => copy(node.said, currentTarget)));
   if (kind !== "said" || !around.again) return;
   if (isUser) node.tools.append(button("Edit", () => edit(node)));
-  else if (content) node.tools.append(button("Retry", () => retry(node)));
+  else if (content) node.tools.append(button("Retry", () => retry(node)), ...thumbs(node));
 }
+
+const thumbs = (node) =>
+  Object.entries({ up: ["👍", "Good answer"], down: ["👎", "Bad answer"] }).map(([value, [text, ariaLabel]]) =>
+    button(
+      text,
+      ({ currentTarget }) => import("./feedback.js").then((it) => it.rate(node, currentTarget, around.tell)).catch(around.tell),
+      { value, ariaLabel, ariaPressed: String(node.message.feedback === value) },
+    ),
+  );
 
 // --- saying something else: in a branch, where this conversation stays as it is ----------------------------------
 
