@@ -113,6 +113,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
                 text = call(asked["params"]["name"], asked["params"]["arguments"]["text"])
             except OSError as error:
                 return {"content": [{"type": "text", "text": f"{error.strerror}"}], "isError": True}
+            if MODE == "traced":
+                text = asked["params"].get("_meta", {}).get("traceparent", "")
             if MODE == "progress":
                 token = asked["params"]["_meta"]["progressToken"]
                 for done in (1, 2):

@@ -47,9 +47,17 @@ def run(
     agent_tools: AgentTools = EVERY_TOOL,
     worker: str = "worker-1",
     then: Callable[[ToolCall], None] = lambda ended: None,
+    context: str = "",
 ) -> ToolCall:
-    """Run a call, as a worker does; returns the row as it then is."""
-    gate.run(call.pk, agent_tools=lambda claimed: agent_tools, worker=worker, on_start=lambda claimed: None, then=then)
+    """Run a call, as a worker does; returns the row as it then is. ``context``: where it stands in a trace."""
+    gate.run(
+        call.pk,
+        agent_tools=lambda claimed: agent_tools,
+        worker=worker,
+        on_start=lambda claimed: None,
+        then=then,
+        context_of=lambda claimed: context,
+    )
     return ToolCall.objects.get(pk=call.pk)
 
 

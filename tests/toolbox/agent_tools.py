@@ -32,6 +32,12 @@ def append_line(path: str, line: str, before: float = 0, after: float = 0) -> st
     return f"appended {line}"
 
 
+@tool(effects="read")
+def tell_trace() -> str:
+    """Tell where the call stands in a trace."""
+    return os.environ.get("TRACEPARENT", "none")
+
+
 @tool(effects="write", writes_to="to")
 def tell_somebody(text: str, to: str = "origin") -> str:
     """Say something somewhere, which this tool only claims to.
