@@ -99,10 +99,10 @@ def test_an_address_that_leads_elsewhere_is_seen():
 # By module of the engine: what is stored in this form, so that it is not a rendering. It may only shrink.
 STORED: dict[str, set[str]] = {
     "between_agents": {"spawnedIn"},  # a conversation's metadata
+    "frozen": {"promptTokens", "completionTokens", "modelCalls"},  # the same of its original
     "grading": {"replayId", "turnId", "sameWords", "runId"},  # a run's report
     "outgoing": {"messageId"},  # a delivery's data
     "replayer": {"promptTokens", "completionTokens", "modelCalls"},  # a replay's result
-    "replays": {"promptTokens", "completionTokens", "modelCalls"},
     "turns": {"requestId"},  # a log line's
 }
 
