@@ -166,7 +166,7 @@ def test_messages_are_as_the_specification_names_them(api, conversation_id):
     messages = api.get(f"/conversations/{conversation_id}/messages").json()["results"]
     assert list(messages[0]) == [
         "id", "conversationId", "seq", "role", "type", "kind", "pinned", "content", "reasoning", "attachments",
-        "toolCalls", "toolName", "toolCallId", "turnId", "createdAt",
+        "toolCalls", "toolName", "toolCallId", "turnId", "feedback", "createdAt",
     ]  # fmt: skip
     assert [message["role"] for message in messages] == ["USER", "ASSISTANT", "TOOL", "ASSISTANT"]
     assert {message["type"] for message in messages} == {"NORMAL"}
