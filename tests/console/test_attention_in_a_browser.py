@@ -300,13 +300,12 @@ def test_an_mcp_server_that_fails_is_given_the_right_command_and_a_tool_that_cha
     act("Disable")
 
 
-def test_a_tool_that_died_beside_its_effect_is_told(overview, house, api, tmp_path):
+def test_a_tool_that_died_beside_its_effect_is_told(overview, house, api, effects):
     """No program can mend that: somebody checks, and says so."""
     house.allow("vanish_after_effect")
-    mark = tmp_path / "mark"
-    call = {"name": "vanish_after_effect", "arguments": {"path": str(mark)}}
+    call = {"name": "vanish_after_effect", "arguments": {"path": str(effects)}}
     ask(api, scripted({"call": [call]}, {"say": "Oh."}), how="chat")
-    assert mark.read_text() == "done\n"
+    assert effects.read_text() == "done\n"
     need = overview.sees("calls_unknown", "1 tool call with side effects stopped half-way")
     need.get_by_role("link", name="Tool calls").click()
     expect(overview.page.locator("#result_list")).to_contain_text("vanish_after_effect")
