@@ -27,6 +27,7 @@ from conversations.errors import CannotReplay
 from conversations.events.answers import turns_as_json
 from conversations.models import Turn
 from conversations.saved_search_models import SavedSearch
+from nanohost.accounts import audit
 from nanohost.lib.errors import InvalidRequest
 from nanohost.lib.redaction import redact_known
 from nanohost.lib.text import UNSTORABLE
@@ -55,6 +56,8 @@ def show(request: HttpRequest) -> HttpResponseBase:
     if request.method == "POST":
         return _act(request, given, wanted, wrong)
     if request.GET.get("as") == "jsonl" and not wrong:
+        asked_for = {name: text for name, text in given.items() if name not in _NOT_ASKED}
+        audit.record("list.exported", kind=Turn._meta.label_lower, after=asked_for)
         return _export(wanted)
     after = wanted.pop("cursor", None)
     wanted.pop("limit", None)

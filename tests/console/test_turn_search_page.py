@@ -6,6 +6,7 @@ import pytest
 
 from conversations.models import ReplaySet
 from conversations.saved_search_models import SavedSearch
+from nanohost.accounts.models import AuditEntry
 from nanohost.console import turn_search_page
 from nanohost.console.roles import ADMIN, OPERATOR, VIEWER, sync_roles
 from tests.support.console_client import HOSTILE, client_of
@@ -36,6 +37,11 @@ def test_turns_are_found_and_exported_page_by_page(clients, say, monkeypatch):
     lines = exported(clients[VIEWER], "search=roses&status=succeeded")
     assert [each["turnId"] for each in lines] == [str(turn.pk) for turn in reversed(turns[:3])]
     assert all(each["assistantMessage"] for each in lines)
+    entry = AuditEntry.objects.get(action="list.exported")
+    assert (entry.object_type, json.loads(entry.after)) == (
+        "conversations.turn",
+        {"search": "roses", "status": "succeeded"},
+    )
     monkeypatch.setattr(turn_search_page, "MAX_EXPORTED", 1)
     assert len(exported(clients[VIEWER], "search=roses")) == 1
     for wrong in ("status=done", "minCost=much", "search=%00", "flower=rose", "cursor=x"):
