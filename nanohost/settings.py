@@ -686,6 +686,7 @@ SPECTACULAR_SETTINGS = {
         "CallStatus": "tools.models.CallStatus",
         "ApprovalState": "tools.models.ApprovalState",
         "MessageType": "conversations.models.Message.Type",
+        "Rating": "conversations.feedback_models.Rating",
     },
 }
 
