@@ -471,6 +471,7 @@ def test_what_runs_a_tool_is_known_by_its_present_name():
             "registry.py",
             "mcp/calling.py",
             "mcp/keeping.py",
+            "custom/running.py",
             "sandbox/children.py",
             "sandbox/forkserver.py",
             "sandbox/commands.py",
