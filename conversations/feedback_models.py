@@ -26,7 +26,7 @@ class Feedback(models.Model):
         help_text="Whose answer it is about.",
     )
     by = models.CharField(max_length=300, help_text="Who gave it: a user, or channel:sender where it was a reaction.")
-    rating = models.CharField(max_length=4, choices=Rating.choices)
+    rating = models.CharField(max_length=4, choices=Rating.choices, help_text="Whether the answer is good.")
     comment = models.TextField(blank=True, help_text="Why.")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

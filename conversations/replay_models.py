@@ -108,7 +108,9 @@ class ReplayCase(models.Model):
     """A stored turn in a set, and what its answer has to be."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    of_set = models.ForeignKey(ReplaySet, on_delete=models.CASCADE, related_name="cases", db_index=False)
+    of_set = models.ForeignKey(
+        ReplaySet, on_delete=models.CASCADE, related_name="cases", db_index=False, help_text="The set it is in."
+    )
     turn = models.ForeignKey("conversations.Turn", on_delete=models.CASCADE, related_name="+")
     expected = models.JSONField(
         null=True, blank=True, help_text="What is expected: words, and texts that they contain. Empty: as it was."

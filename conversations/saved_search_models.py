@@ -10,7 +10,13 @@ class SavedSearch(models.Model):
     # Of one user.
     MAX_KEPT = 100
 
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_index=False,
+        help_text="Who sees it.",
+    )
     name = models.CharField(max_length=100)
     query = models.JSONField(help_text="The filters with their values, as GET /turns has them.")
     created_at = models.DateTimeField(auto_now_add=True)

@@ -117,6 +117,7 @@ class Migration(migrations.Migration):
                     "of_set",
                     models.ForeignKey(
                         db_index=False,
+                        help_text="The set it is in.",
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="cases",
                         to="conversations.replayset",

@@ -37,7 +37,12 @@ class Migration(migrations.Migration):
                         help_text="Who gave it: a user, or channel:sender where it was a reaction.", max_length=300
                     ),
                 ),
-                ("rating", models.CharField(choices=[("up", "good"), ("down", "bad")], max_length=4)),
+                (
+                    "rating",
+                    models.CharField(
+                        choices=[("up", "good"), ("down", "bad")], help_text="Whether the answer is good.", max_length=4
+                    ),
+                ),
                 ("comment", models.TextField(blank=True, help_text="Why.")),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("updated_at", models.DateTimeField(auto_now=True)),

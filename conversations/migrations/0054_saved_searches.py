@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                     "user",
                     models.ForeignKey(
                         db_index=False,
+                        help_text="Who sees it.",
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="+",
                         to=settings.AUTH_USER_MODEL,

@@ -127,7 +127,7 @@ class Leased(models.Model):
 
 
 class Rescheduled(Leased):
-    """A row that one worker at a time holds, and that may be put off until later."""
+    """A row that one worker at a time holds, and that may be rescheduled."""
 
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
 
@@ -141,7 +141,7 @@ class Rescheduled(Leased):
 
 
 class RescheduledQuerySet(LeaseQuerySet[RescheduledT]):
-    """Rows that are held one at a time, and may be put off until later."""
+    """Rows that are held one at a time, and may be rescheduled."""
 
     def due(self) -> Self:
         """Rows that nobody works on and whose time has come."""

@@ -191,7 +191,7 @@ def test_a_list_that_grows_without_end_counts_nothing_beside_its_filters(viewer)
 
 
 # Found by their names, which are no place for secrets.
-FOUND_BY_NAME = ["conversations.Worker", "tools.ToolSetting"]
+FOUND_BY_NAME = ["conversations.Worker", "conversations.ReplaySet", "tools.ToolSetting", "tools.CustomTool"]
 SECRET = "a-secret-that-a-tool-declares"
 
 

@@ -224,6 +224,8 @@ ALLOWED = {
     ("conversations.channels.registry", "getattr"): "Its class, from the same table.",
     ("nanohost.console.roles", "getattr"): "Actions of the console's pages, by the names the pages give.",
     ("scheduler.runs", "getattr"): "The columns of a row, from the tuple that stands above it.",
+    ("agent.models", "getattr"): "The fields of an agent, from the tuple that stands below it.",
+    ("agent.models", "setattr"): "The same.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
     ("nanohost.settings", "globals"): "The keys of providers, by the names in their table.",
     ("nanohost.management.commands.stack", "getattr"): "The same.",

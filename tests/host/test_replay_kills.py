@@ -10,8 +10,8 @@ from tests.support.scripts import script
 
 BEGIN = """
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
-from conversations.engine import replay_sets
-from conversations.engine.replays import Changes
+from conversations.engine.replaying import replay_sets
+from conversations.engine.replaying.frozen import Changes
 from conversations.models import Turn
 
 second = IntervalSchedule.objects.create(every=1, period="seconds")

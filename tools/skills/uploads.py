@@ -62,11 +62,11 @@ def remove(name: str) -> None:
     if "/" in name or name.startswith(".") or not (place / name).is_dir():
         raise NotFound(f"No skill {clip(name, 100)!r} was uploaded; those of folders are removed there.")
     with transaction.atomic():
-        setting, _ = SkillSetting.objects.get_or_create(name=name)
-        audit.record("skill.removed", about=setting, name=name, before=setting.said())
+        skill, _ = SkillSetting.objects.get_or_create(name=name)
+        audit.record("skill.removed", about=skill, name=name, before=skill.said())
         # No agent has it any more, whatever becomes of the files.
-        setting.agents = []
-        setting.save()
+        skill.agents = []
+        skill.save()
     gone = place / f".{secrets.token_hex(8)}"
     os.rename(place / name, gone)
     shutil.rmtree(gone)
@@ -90,10 +90,10 @@ def allow(name: str, agents: list[str] | None) -> None:
 
 def forget(agent: str) -> None:
     """Another agent of that name begins without what this one was given."""
-    for setting in SkillSetting.objects.all():
-        if agent in setting.agents:
-            setting.agents = [name for name in setting.agents if name != agent]
-            setting.save(update_fields=["agents", "updated_at"])
+    for skill in SkillSetting.objects.all():
+        if agent in skill.agents:
+            skill.agents = [name for name in skill.agents if name != agent]
+            skill.save(update_fields=["agents", "updated_at"])
 
 
 def uploaded() -> frozenset[str]:

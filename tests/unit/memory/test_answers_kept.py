@@ -317,7 +317,7 @@ def test_one_whose_lease_cannot_be_renewed_goes_on_since_nobody_can_take_it(
         away.append(hold)
         raise OperationalError("the database is away")
 
-    monkeypatch.setattr(compaction, "keep", refused)
+    monkeypatch.setattr(compaction, "renew", refused)
     row = compact(conversation)
     assert len(away) * settings.TURN_LEASE_SECONDS / 6 > settings.TURN_LEASE_SECONDS
     assert (row.status, row.failures, len(model.requests)) == (CompactionStatus.DONE, 0, 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import mcp_server
+from tests.support.mcp_servers import allow, server
 from tests.support.tool_calls import EVERY_TOOL, ask, run
 from tests.support.wait import wait_until
 from tools import gate, registry
@@ -26,25 +27,7 @@ from tools.sandbox import cgroup
 from tools.workspace import beneath, people
 from tools.workspace.store import open_workspace
 
-SCRIPT = str(Path(__file__).parents[2] / "support" / "mcp_server.py")
-
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def server(mode="good", file=None, **fields):
-    """A server of ours, whose tools were taken in."""
-    arguments = ["-S", SCRIPT, mode, *([str(file)] if file else [])]
-    made = McpServer(name="ours", enabled=True, command=sys.executable, arguments=arguments, **fields)
-    made.full_clean()
-    made.save()
-    return made
-
-
-def allow(*names, **seen):
-    for name in names:
-        tool = McpTool.objects.get(full_name=name)
-        assert catalogue.see(tool, expected=tool.hash, by="anna", **seen)
-        ToolSetting.objects.filter(name=name).update(enabled=True, grants=["NET_HTTP"])
 
 
 @pytest.fixture

@@ -225,6 +225,7 @@ WRITERS = {
     # Rows of tools that are new, which are not enabled.
     "tools/models.py": {"ToolSetting.objects.bulk_create"},
     "tools/mcp/catalogue.py": {"ToolSetting.objects.get_or_create"},
+    "tools/custom/catalogue.py": {"ToolSetting.objects.get_or_create"},
 }
 
 

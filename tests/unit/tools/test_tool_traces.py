@@ -3,8 +3,8 @@
 import pytest
 
 from nanohost.lib import traces
+from tests.support.mcp_servers import allow, server
 from tests.support.tool_calls import ask, run
-from tests.unit.tools.test_mcp import allow, server
 from tools.mcp import catalogue
 from tools.models import ToolSetting
 from tools.sandbox import bubblewrap
@@ -17,12 +17,12 @@ CONTEXT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def spans(monkeypatch):
+def spans():
     """The spans that have ended."""
-    monkeypatch.setattr(traces, "is_on", True)
-    monkeypatch.setattr(traces, "_most", 1_000)
+    traces.configure(on=True, sampler="always_on", share=1.0, most=1_000)
     traces.ended.clear()
     yield traces.ended
+    traces.configure(on=False, sampler="parentbased_always_on", share=1.0, most=0)
     traces.ended.clear()
     traces.enter("")
 
