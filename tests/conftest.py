@@ -170,6 +170,8 @@ def django_db_setup(
     else:
         shutil.copy(sqlite_template("migrated"), name)
     connection.close()
+    if shapes.shape() == shapes.PRODUCTION:
+        connection.close_pool()  # of whoever has looked before
     settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = name
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         audit.guard()

@@ -210,7 +210,7 @@ def test_it_stops_in_time_and_leaves_nobody(make_stack):
 )
 def test_servers_that_do_not_answer_are_told_of_in_one_line(make_stack, own, says):
     port = str(free_port())
-    line = make_stack("nowhere", **{name: url.replace("{port}", port) for name, url in own.items()}).refusal()
+    line = make_stack("unreachable", **{name: url.replace("{port}", port) for name, url in own.items()}).refusal()
     before, _, after = says.partition("(.*{port}.*)")
     assert before in line
     assert port in line

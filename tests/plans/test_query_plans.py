@@ -260,6 +260,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         *("calls.suspend", "outgoing.put_question", "outgoing.reword", "questions.withdraw", "questions.is_for"),
         *("outgoing.edit", "outgoing.react", "outgoing.send_file", "outgoing.tell", "outgoing.going_on"),
         "outgoing.change",
+        "outbox.doubt_open",  # of turn_control.end_restored
         *("outgoing.names_of_chats", "spawned.reported_on", "from_channels.take_held"),
         "announcements.approval",
         "answers.turns_as_json",

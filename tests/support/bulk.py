@@ -189,12 +189,12 @@ INSERT INTO conversations_chat (id, channel_id, owner_id, key, chat_id, thread, 
 SELECT setval(pg_get_serial_sequence('conversations_chat', 'id'), 1000);
 INSERT INTO conversations_delivery
     (id, channel, account_id, chat_id, number, conversation_id, turn_id, kind, data, owner_id, status, fence, worker,
-     rung_at, run_after, expires_at, attempts, tries, error, created_at, ended_at)
+     rung_at, run_after, expires_at, attempts, tries, error, created_at, ended_at, external_id)
     SELECT pg_temp.id('801', k * 1000 + n, ({TURNS} - 60 + k) * {_STEP}::bigint), 'chat', 1, n, k,
            pg_temp.conversation(n), pg_temp.turn(n), 'chat', '{{"text": "words"}}', 1,
            CASE WHEN k <= 50 THEN 'delivered' ELSE 'queued' END, 1, 'host:1:1', at,
            CASE WHEN k > 50 THEN now() + interval '1 day' END, at + interval '1 day', 1, '[]', '', at,
-           CASE WHEN k <= 50 THEN at END
+           CASE WHEN k <= 50 THEN at END, CASE WHEN k <= 50 THEN 'sent ' || (k * 1000 + n) ELSE '' END
     FROM generate_series(1, 53) k, generate_series(1, 1000) n,
          LATERAL (SELECT now() - (60 - k) * interval '9000 s') made (at)
     WHERE k <= 50 OR n <= 100;

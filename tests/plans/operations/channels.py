@@ -1,6 +1,7 @@
 """Platforms that are asked, and what is said in chats."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from conversations.channel_models import Channel, ChannelEvent, Chat, Listener
 from conversations.channels import accounts
 from conversations.channels.base import Event, Heard
 from conversations.deliveries import endpoints, outbox
-from conversations.engine import announcements, outgoing, tainted_texts
+from conversations.engine import announcements, feedback, outgoing, tainted_texts
 from conversations.engine.channels import from_channels, listener
 from conversations.engine.deliveries import undelivered
 from conversations.models import Conversation, Delivery, StoredResponse, TaintedText, Turn, WebhookEndpoint
@@ -103,6 +104,13 @@ def claim_in_chat() -> Callable[[], object]:
 def cancel_delivery() -> Callable[[], object]:
     row = spoken()
     return lambda: outbox.cancel(row)
+
+
+@operation("feedback.react")
+def react_to_an_answer() -> Callable[[], object]:
+    channel, about = a_chat().channel, Delivery.objects.get(external_id="sent 5007")
+    event = replace(said_in_a_chat("reaction"), text="👍", message_id=about.external_id)
+    return lambda: feedback.react(channel, event)
 
 
 @operation("outbox.wake_next")

@@ -169,7 +169,8 @@ def count_open() -> Callable[[], object]:
     return turn_control.count_open
 
 
-@operation("turn_control.end_restored")
+# By hand, once, of all that is open.
+@operation("turn_control.end_restored", SWEEP)
 def end_restored() -> Callable[[], object]:
     waits_for_tools()
     return turn_control.end_restored
