@@ -35,14 +35,11 @@ class ReplaySet(models.Model):
     """A named set of cases: turns that are replayed together again and again, and how their answers are graded."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    name = models.CharField(max_length=100, help_text="Its runs have this name as well.")
-    owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        on_delete=models.CASCADE,
-        null=True,
-        blank=True,
-        related_name="+",
-        help_text="Whose set it is, by the API. Empty: the console's.",
+    name = models.CharField(
+        max_length=100,
+        unique=True,
+        error_messages={"unique": "There is a set of that name already."},
+        help_text="Its runs have this name as well.",
     )
     graders = models.JSONField(
         default=list, blank=True, help_text="What each answer is held against, with a judge's prompt."
@@ -89,12 +86,6 @@ class ReplaySet(models.Model):
         verbose_name = "set of cases"
         verbose_name_plural = "sets of cases"
         ordering = ["-created_at"]
-        constraints = [
-            models.UniqueConstraint(fields=["owner", "name"], name="one_replay_set_of_a_name_an_owner"),
-            models.UniqueConstraint(
-                fields=["name"], condition=Q(owner=None), name="one_replay_set_of_a_name_in_the_console"
-            ),
-        ]
         indexes = [
             models.Index(fields=["next_at"], condition=~Q(next_at=None), name="replay_sets_by_time"),
             models.Index(fields=["id"], condition=Q(on_change=True), name="replay_sets_run_on_changes"),
@@ -137,14 +128,6 @@ class ReplayRun(models.Model):
         related_name="runs",
         help_text="The set whose cases it has; none, if they were found by filters or in a file.",
     )
-    owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
-        on_delete=models.CASCADE,
-        null=True,
-        blank=True,
-        related_name="+",
-        help_text="Whose run it is, by the API. Empty: the console's.",
-    )
     asked_by = models.CharField(max_length=150, blank=True, help_text="Who asked for it.")
     changes = models.JSONField(default=dict, help_text="What is other than in the turns.")
     graders = models.JSONField(default=list, help_text="What each answer is held against, with a judge's prompt.")
@@ -175,8 +158,8 @@ class ReplayRun(models.Model):
         return self.name
 
     def before(self) -> "ReplayRun | None":
-        """The run of that name, of the same owner, that has ended before."""
-        earlier = ReplayRun.objects.filter(name=self.name, owner=self.owner_id, pk__lt=self.pk)
+        """The run of that name that has ended before."""
+        earlier = ReplayRun.objects.filter(name=self.name, pk__lt=self.pk)
         return earlier.exclude(ended_at=None).order_by("-pk").first()
 
     def used_tokens(self) -> int:

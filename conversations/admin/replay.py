@@ -176,13 +176,6 @@ class ReplaySetForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own 
             raise ValidationError(f"The turn {open_turns[0].pk} has not ended; it makes a case once it has.")
         return cases
 
-    def clean_name(self) -> str:
-        """A name that no other set of the console has; the database's own message would name a constraint."""
-        name: str = self.cleaned_data["name"]
-        if ReplaySet.objects.filter(name=name, owner=self.instance.owner_id).exclude(pk=self.instance.pk).exists():
-            raise ValidationError("There is a set of that name already.")
-        return name
-
 
 @admin.register(ReplaySet)
 class ReplaySetAdmin(ModelAdmin):
@@ -191,10 +184,10 @@ class ReplaySetAdmin(ModelAdmin):
     nothing_yet = "Choose turns in the list of turns, and put them into a set; or add one with cases as JSON lines."
     form = ReplaySetForm
     list_per_page = 50
-    list_display = ["name", "agent", "on_change", "next_at", "owner", "created_at", "its_runs"]
-    list_select_related = ["owner", "agent"]
+    list_display = ["name", "agent", "on_change", "next_at", "created_at", "its_runs"]
+    list_select_related = ["agent"]
     search_fields = ["name"]
-    readonly_fields = ["owner", "its_cases", "its_runs", "next_at", "created_at"]
+    readonly_fields = ["its_cases", "its_runs", "next_at", "created_at"]
     actions = ["replay_sets"]
 
     def get_fields(self, request: HttpRequest, obj: ReplaySet | None = None) -> Any:
@@ -203,7 +196,7 @@ class ReplaySetAdmin(ModelAdmin):
             return [*own, "lines"]
         lines = ["lines"] if self.has_change_permission(request, obj) else []
         cases = ["its_cases"] if request.user.has_perms(READERS) else []
-        return [*own, *lines, *cases, "its_runs", "next_at", "owner", "created_at"]
+        return [*own, *lines, *cases, "its_runs", "next_at", "created_at"]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if "every_hours" in form.changed_data:
@@ -311,7 +304,7 @@ class ReplayRunAdmin(GrowingAdmin):
     @admin.display(description="over time")
     def over_time(self, run: ReplayRun) -> str:
         """The latest runs of that name."""
-        alike = ReplayRun.objects.filter(name=run.name, owner=run.owner_id).order_by("-pk")[:MAX_OVER_TIME]
+        alike = ReplayRun.objects.filter(name=run.name).order_by("-pk")[:MAX_OVER_TIME]
         rows = [
             (
                 link_to("conversations_replayrun", each.pk, f"{localtime(each.created_at):%Y-%m-%d %H:%M}"),

@@ -30,18 +30,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="replayrun",
-            name="owner",
-            field=models.ForeignKey(
-                blank=True,
-                help_text="Whose run it is, by the API. Empty: the console's.",
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to=settings.AUTH_USER_MODEL,
-            ),
-        ),
-        migrations.AddField(
-            model_name="replayrun",
             name="report",
             field=models.JSONField(
                 blank=True, help_text="What came of it, stored once all of it has ended.", null=True
@@ -56,7 +44,15 @@ class Migration(migrations.Migration):
                         default=nanohost.lib.ids.new_id, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("name", models.CharField(help_text="Its runs have this name as well.", max_length=100)),
+                (
+                    "name",
+                    models.CharField(
+                        error_messages={"unique": "There is a set of that name already."},
+                        help_text="Its runs have this name as well.",
+                        max_length=100,
+                        unique=True,
+                    ),
+                ),
                 (
                     "graders",
                     models.JSONField(
@@ -72,17 +68,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "owner",
-                    models.ForeignKey(
-                        blank=True,
-                        help_text="Whose set it is, by the API. Empty: the console's.",
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
             ],
             options={
                 "verbose_name": "set of cases",
@@ -143,16 +128,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="replayrun",
             index=models.Index(condition=models.Q(("ended_at", None)), fields=["id"], name="replay_runs_that_are_open"),
-        ),
-        migrations.AddConstraint(
-            model_name="replayset",
-            constraint=models.UniqueConstraint(fields=("owner", "name"), name="one_replay_set_of_a_name_an_owner"),
-        ),
-        migrations.AddConstraint(
-            model_name="replayset",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("owner", None)), fields=("name",), name="one_replay_set_of_a_name_in_the_console"
-            ),
         ),
         migrations.AddConstraint(
             model_name="replaycase",

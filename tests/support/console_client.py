@@ -181,7 +181,7 @@ def make_rows(number: int) -> None:
         call = {"name": HOSTILE, "arguments": HOSTILE, "answer": HOSTILE, "source": HOSTILE}
         numbers = {"promptTokens": 1, "completionTokens": 1, "cost": None, "ms": 1, "modelCalls": 1}
         judge = {"kind": "judge", "model": HOSTILE, "prompt": HOSTILE}
-        of_set = ReplaySet.objects.create(name=HOSTILE, graders=[judge], owner=owner)
+        of_set = ReplaySet.objects.create(name=HOSTILE[:80] + str(ReplaySet.objects.count()), graders=[judge])
         ReplayCase.objects.create(of_set=of_set, turn=turn, expected={"words": HOSTILE})
         of_run = ReplayRun.objects.create(
             of_set=of_set,

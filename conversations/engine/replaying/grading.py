@@ -127,11 +127,10 @@ def begin(
     *,
     by: str,
     of_set: ReplaySet | None = None,
-    owner_id: int | None = None,
     max_tokens: int | None = None,
 ) -> ReplayRun:
-    """Have turns replayed together. ``cases``: each with what is expected of it, or None. ``owner_id``: whose run it
-    is; None: the console's. ``max_tokens``: what it may use. Raises :class:`CannotReplay`."""
+    """Have turns replayed together. ``cases``: each with what is expected of it, or None. ``max_tokens``: what
+    it may use. Raises :class:`CannotReplay`."""
     check_graders(graders)
     with transaction.atomic():
         run = ReplayRun.objects.create(
@@ -140,7 +139,6 @@ def begin(
             changes=changes.as_json(),
             graders=graders,
             of_set=of_set,
-            owner_id=owner_id,
             max_tokens=max_tokens,
         )
         for turn, expected in cases:

@@ -26,22 +26,21 @@ MAX_EXPECTED = 40_000
 _FORM = '{"turn": id, "expected": text, "contain": [text]} is needed'
 
 
-def found(wanted: Mapping[str, Any], *, limit: int, owner_id: int | None = None) -> list[Case]:
+def found(wanted: Mapping[str, Any], *, limit: int) -> list[Case]:
     """The newest turns that have ended and match, as :func:`turn_search.find` has it; so many at most."""
     cases: list[Case] = []
     after: UUID | None = None
     ended = Turn.objects.filter(status__in=FINAL).select_related("conversation__agent")
     while len(cases) < limit:
-        page = turn_search.find(ended, wanted, limit=limit - len(cases), after=after, owner_id=owner_id)
+        page = turn_search.find(ended, wanted, limit=limit - len(cases), after=after)
         cases += [(turn, None) for turn in page.turns]
         if (after := page.after) is None:
             break
     return cases
 
 
-def read(text: str, *, owner_id: int | None = None) -> list[Case]:
-    """Cases in JSON lines; of one owner's turns only, if one is given. Raises :class:`CannotReplay`, which says what is
-    wrong with which."""
+def read(text: str) -> list[Case]:
+    """Cases in JSON lines. Raises :class:`CannotReplay`, which says what is wrong with which."""
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > grading.MAX_CASES:
         raise CannotReplay(f"There are {len(lines)} cases; {grading.MAX_CASES} are allowed.")
@@ -51,14 +50,9 @@ def read(text: str, *, owner_id: int | None = None) -> list[Case]:
             said.append(json.loads(line))
         except (ValueError, RecursionError):
             raise CannotReplay(f"Case {number}: {_FORM}.") from None
-    return of_json(said, owner_id=owner_id)
-
-
-def of_json(said: Sequence[Any], *, owner_id: int | None = None) -> list[Case]:
-    """The same, of values."""
     wanted = [_case_of(number, each) for number, each in enumerate(said, start=1)]
     rows = Turn.objects.select_related("conversation__agent").filter(pk__in=[turn_id for turn_id, _ in wanted])
-    turns = {turn.pk: turn for turn in (rows if owner_id is None else rows.filter(owner_id=owner_id))}
+    turns = {turn.pk: turn for turn in rows}
     cases: list[Case] = []
     for number, (turn_id, expected) in enumerate(wanted, start=1):
         if turn_id not in turns:
@@ -84,20 +78,13 @@ def _case_of(number: int, said: Any) -> tuple[UUID, dict[str, Any] | None]:
     return turn_id, ({"words": expected} if expected is not None else {}) | {"contains": texts}
 
 
-def create(
-    name: str,
-    *,
-    owner_id: int | None = None,
-    graders: Any = (),
-    max_tokens: int | None = None,
-    cases: Sequence[Case] = (),
-) -> ReplaySet:
+def create(name: str, *, cases: Sequence[Case], graders: Any = None, max_tokens: int | None = None) -> ReplaySet:
     """A new set; raises :class:`CannotReplay`, as for a name that is taken."""
-    graders = list(graders) if isinstance(graders, tuple) else graders
+    graders = [] if graders is None else graders
     grading.check_graders(graders)
     try:
         with transaction.atomic():
-            made = ReplaySet.objects.create(name=name, owner_id=owner_id, graders=graders, max_tokens=max_tokens)
+            made = ReplaySet.objects.create(name=name, graders=graders, max_tokens=max_tokens)
             add(made, cases)
     except IntegrityError:
         raise CannotReplay(f"There is a set named {name} already.") from None
@@ -120,8 +107,8 @@ def add(of_set: ReplaySet, cases: Iterable[Case]) -> int:
 
 
 def collect(name: str, cases: Sequence[Case]) -> ReplaySet:
-    """Put cases into the console's set of a name, which is made if there is none. Raises :class:`CannotReplay`."""
-    of_set = ReplaySet.objects.filter(name=name, owner=None).first()
+    """Put cases into the set of a name, which is made if there is none. Raises :class:`CannotReplay`."""
+    of_set = ReplaySet.objects.filter(name=name).first()
     if of_set is None:
         return create(name, cases=cases)
     add(of_set, cases)
@@ -143,6 +130,5 @@ def start(of_set: ReplaySet, changes: Changes, *, by: str, max_tokens: int | Non
         of_set.graders,
         by=by,
         of_set=of_set,
-        owner_id=of_set.owner_id,
         max_tokens=of_set.max_tokens if max_tokens is None else max_tokens,
     )

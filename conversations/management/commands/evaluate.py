@@ -90,7 +90,7 @@ class Command(BaseCommand):
         if most is not None and most < 1:
             raise CommandError("--max-tokens is a number from 1.")
         if not options["cases"] and not options["filter"]:
-            of_set = ReplaySet.objects.filter(name=name, owner=None).first()
+            of_set = ReplaySet.objects.filter(name=name).first()
             if of_set is None:
                 raise CommandError(f"There is no set named {name}: name its turns by --filter or --cases.")
             if _graders(options):
