@@ -1,6 +1,7 @@
 """Questions: the turn waits without a worker, the one who is asked answers once, and the tool's result says what."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from conversations.question_models import Question, QuestionState
 from conversations.statuses import TurnStatus, WaitingFor
 from tests.support.delivering import deliver
 from tests.support.factories import OwnerFactory
+from tests.support.hosts import ROOT
 from tests.support.platforms import WebhookProgram
 from tests.support.scripts import script
 from tests.support.threads import in_threads
@@ -101,6 +103,19 @@ def test_a_question_in_a_chat_is_answered_by_the_one_who_is_asked_once(program, 
     assert reworded["messageId"] == put["id"]
     assert "options" not in reworded
     assert bodies(program)[2]["text"].startswith("You chose ")
+
+
+def test_the_pages_examples_are_what_happens(program):
+    section = (ROOT / "docs" / "tools.md").read_text().split("\n## Questions\n")[1].split("\n## ")[0]
+    ((arguments, chosen),) = re.findall(r"^\| `ask (\{.*\})` \| `(.*)` \|$", section, re.MULTILINE)
+    (in_words,) = re.findall(r"^\| the same, answered with other words \| `(.*)` \|$", section, re.MULTILINE)
+    for number, result in enumerate((chosen, in_words)):
+        Question.objects.all().delete()
+        program.tell(asking(**json.loads(arguments)), event_id=f"asked {number}")
+        call_id = asked().call_id
+        program.tell(json.loads(result)["answer"], event_id=f"answered {number}")
+        assert ToolCall.objects.get(pk=call_id).result == result
+        ended()
 
 
 def test_words_answer_as_well_and_numbers_where_there_are_no_buttons(program, monkeypatch):

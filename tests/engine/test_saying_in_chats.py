@@ -3,6 +3,7 @@ decide on their calls there."""
 
 import base64
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -20,6 +21,7 @@ from conversations.models import Delivery, DeliveryStatus, OutgoingFile, Turn
 from nanohost.console.roles import sync_roles
 from tests.support.delivering import deliver
 from tests.support.factories import OwnerFactory
+from tests.support.hosts import ROOT
 from tests.support.platforms import WebhookProgram
 from tests.support.scripts import script
 from tests.support.working import advance, run_call, settle
@@ -54,6 +56,25 @@ def sent(program) -> list[dict]:
 def results() -> list[tuple[str, str]]:
     settle(Turn.objects.open())
     return list(ToolCall.objects.order_by("created_at", "position").values_list("status", "result"))
+
+
+def test_the_pages_examples_are_what_happens(program, tool_settings, settings, tmp_path, owner):
+    section = (ROOT / "docs" / "tools.md").read_text().split("\n## Messages\n")[1].split("\n## ")[0]
+    examples = re.findall(r"^\| `(\w+) (\{.*\})` \| `(.*)` \|$", section.split("\nIn a chat")[1], re.MULTILINE)
+    assert [name for name, _, _ in examples] == ["edit_message", "react", "card", "send_file"]
+    settings.WORKSPACES_DIR = str(tmp_path)
+    for name in ("message", "edit_message", "react", "card"):
+        tool_settings(name)
+    tool_settings("send_file", grants=["FS_READ"])
+    with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+        workspace.write("reports/may.txt", b"9:00, 10:00", trusted=True)
+    steps = [call(name, **json.loads(arguments)) for name, arguments, _ in examples]
+    program.tell(script(call("message", content="I look."), *steps, {"say": "Done."}))
+    for (_, _, result), (status, found) in zip(examples, results()[1:], strict=True):
+        assert status == CallStatus.SUCCESS, found
+        assert re.fullmatch(re.escape(result).replace("…", r"\d+"), found), found
+    said = ["I have compared three trains.", "", "**Trains**\n\n- 9:00\n- 10:00\n\n[Tickets](https://example.org/t)"]
+    assert [each.get("text", "") for each in sent(program)] == [*said, "All of them.", "Done."]
 
 
 def test_what_was_said_is_changed_and_messages_are_reacted_to(program, tool_settings):
