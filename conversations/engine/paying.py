@@ -54,7 +54,7 @@ class Purse:
         api_key_id: int | None = None,
     ) -> None:
         self.database = database
-        self.work_id, self._conversation_id = work_id, conversation_id
+        self.work_id, self.conversation_id = work_id, conversation_id
         self._agent = agent
         self._payer = Payer(owner_id=owner_id, agent_id=agent.pk, api_key_id=api_key_id)
 
@@ -92,7 +92,7 @@ class Purse:
                 price=price,
                 call_id=call_id,
                 work_id=self.work_id,
-                conversation_id=self._conversation_id,
+                conversation_id=self.conversation_id,
             )
         except BaseException:  # such as a cancellation, after which it may be stored all the same
             await self._give_back(call_id)

@@ -38,6 +38,7 @@ from conversations.engine.runner import Done, Runner
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.step_context import StepContext
 from conversations.engine.telling import Telling
+from conversations.engine.tracing import end_call
 from conversations.errors import FenceLost
 from conversations.events.kinds import EventKind
 from conversations.kinds import TURNS
@@ -398,7 +399,7 @@ class TurnRunner(Runner):
                 if not answered:
                     telling.stop()
                 if span:
-                    _end_call(span, claim, offer.request, answered, error)
+                    end_call(span, claim.conversation_id, offer.request, answered, error)
                 await outages.tell(self.database)
         await telling.end()
         tokens.correction.learn(
@@ -560,31 +561,6 @@ def _end_span(span: traces.Span, held: _Held) -> None:
     claim = held.claim
     told = (claim.agent.name, claim.conversation_id, claim.turn_id, claim.fence)
     traces.end(span, traces.RUN, *told, about=claim.agent.name, error=held.ending.replace(" ", "_"))
-
-
-def _end_call(
-    span: traces.Span, claim: Claim, request: ModelRequest, answered: tuple[Completion, Bill] | None, error: str
-) -> None:
-    """The span of a model's answer, or of none; its content only where it is logged as well."""
-    model, (said, bill) = request.model, answered or (Completion(), bills.NOTHING)
-    finish = ("length",) if said.is_cut else ("tool_calls",) if said.tool_calls else ("stop",)
-    usage, tells = said.usage, settings.LOG_CONTENT
-    traces.end(
-        span,
-        traces.CHAT,
-        model,
-        said.provider or None,
-        claim.conversation_id,
-        usage.prompt_tokens if answered else None,
-        usage.completion_tokens if answered else None,
-        usage.cached_tokens or None,
-        finish if answered else None,
-        bill.cost if answered else None,
-        list(request.messages) if tells else None,
-        [said.as_message()] if tells and answered else None,
-        about=model,
-        error=error,
-    )
 
 
 def answer_calls(claim: Claim, stored: Snapshot) -> StepContext:

@@ -73,6 +73,7 @@ TOOL = Kind(
     ),
     "execute_tool",
 )
+CHILD = Kind("child", INTERNAL, ("code.function.name",))
 APPROVAL = Kind("approval", INTERNAL, ("nanohost.approval.id", "gen_ai.tool.name", "nanohost.approval.state"))
 DELIVERY = Kind(
     "deliver",
@@ -103,7 +104,7 @@ def configure(*, on: bool, sampler: str, share: float, most: int) -> None:
 
 
 def current() -> str:
-    """The context of the request that is answered here."""
+    """The context of the request that is answered, or of the work that is done, here."""
     return _current.get()
 
 

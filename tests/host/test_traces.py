@@ -47,6 +47,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory, collector: Collector, recei
         OTEL_BSP_SCHEDULE_DELAY="100",
         OTEL_METRIC_EXPORT_INTERVAL="500",
         HTTP_ALLOWED_PRIVATE_CIDRS="127.0.0.1/32",
+        MEMORY_WINDOW="2",
+        MEMORY_COMPACT_AFTER="4",
         HTTP_ALLOWED_PORTS=str(receiver.port),
     ).start()
     yield running
@@ -128,8 +130,30 @@ def test_one_trace_goes_from_the_question_to_the_delivery(traced: Host, collecto
     # And it goes on at those who are asked and told.
     page = [each for each in receiver.received if each.path == "GET /page"][-1]
     (fetched,) = [each for each in tools if each.attributes["gen_ai.tool.name"] == "http_get"]
-    assert page.headers["traceparent"] == f"00-{TRACE}-{fetched.id}-01"
+    (child,) = [each for each in collector.spans(TRACE, "child http_get") if each.parent == fetched.id]
+    assert (child.attributes, child.failed) == ({"code.function.name": "tools.agent_tools.http_get"}, False)
+    assert fetched.began <= child.began <= child.ended <= fetched.ended
+    assert page.headers["traceparent"] == f"00-{TRACE}-{child.id}-01"
     assert hook.headers["traceparent"] == f"00-{TRACE}-{deliver.id}-01"
+
+
+def test_a_compaction_s_model_call_is_in_the_trace_of_the_turn_that_made_it_necessary(
+    traced: Host, collector: Collector
+):
+    of_its_own = f"00-{'5e' * 16}-{'cd' * 8}-01"
+    with traced.client() as client:
+        talk = start(client)
+        for _ in range(3):
+            chat(client, talk, "Hello", headers={"traceparent": of_its_own})
+    requests = eventually(lambda: found if len(found := collector.spans("5e" * 16, "POST")) == 3 else None, seconds=60)
+    by_id = {each.id for each in requests}
+    asked = eventually(
+        lambda: [each for each in collector.spans("5e" * 16, "chat ") if each.parent in by_id], seconds=60
+    )
+    assert {each.attributes["gen_ai.conversation.id"] for each in asked} == {talk}
+    assert {(each.attributes["gen_ai.response.finish_reasons"][0], each.failed) for each in asked} == {
+        ("tool_calls", False)
+    }
 
 
 def test_figures_and_lines_are_exported_as_well(traced: Host, collector: Collector):

@@ -22,7 +22,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
 
-from nanohost.lib import env
+from nanohost.lib import env, traces
 from tools import calls, registry
 from tools.calls import Outcome
 from tools.errors import CallLost, Interrupted
@@ -162,11 +162,18 @@ class ChildPool:
         except (OSError, modes.SandboxMissing):
             logger.exception("no process can be started for tools")
             return Answer(ok=False, rule="unavailable", text="no process could be started for it; it was not run")
+        span = traces.begin(task.traceparent)
+        answer: Answer | None = None
         try:
-            answer = self._converse(child, task, secrets, began, still_wanted)
+            answer = self._converse(
+                child, replace(task, traceparent=traces.of(span, task.traceparent)), secrets, began, still_wanted
+            )
         except BaseException:
             self._end(child)
             raise
+        finally:
+            if span:
+                _end_span(span, task, answer)
         if answer.rule not in _ENDED_BY and not (answer.lost or answer.left) and child.has_left_something():
             logger.warning("tool %s:%s left processes or threads behind and hid them", task.module, task.qualname)
             answer = replace(answer, left=True)
@@ -325,6 +332,12 @@ def _answer(task: Task, call: str, frame: bytes) -> Answer:
             task.qualname,
         )
     return _out_of_memory() if answer.rule == "memory" else answer
+
+
+def _end_span(span: traces.Span, task: Task, answer: Answer | None) -> None:
+    """The span of a run in a child, which has no way to a collector. ``answer`` None: a shutdown interrupted it."""
+    rule = answer.rule or ("lost" if answer.lost else "") if answer else "interrupted"
+    traces.end(span, traces.CHILD, f"{task.module}.{task.qualname}", about=task.qualname, error=rule)
 
 
 def _out_of_memory() -> Answer:

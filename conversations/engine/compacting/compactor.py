@@ -23,6 +23,7 @@ from conversations.engine.compacting.compaction import MAX_FAILURES, Hold
 from conversations.engine.compacting.parts import Asking, Part, Result
 from conversations.engine.leased_runner import LeasedRunner
 from conversations.engine.paying import Purse
+from conversations.engine.tracing import context_of, end_call
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
 from memory import documents
@@ -38,6 +39,7 @@ from memory.consolidation import (
     prompt_for_day,
 )
 from memory.errors import MemoryChanged
+from nanohost.lib import traces
 from nanohost.lib.logs import about
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,9 @@ class Compactor(LeasedRunner[Hold]):
 
     async def work(self, hold: Hold) -> None:
         try:
+            if traces.is_on:  # below what its turn was asked by; a day's summary is a trace of its own
+                context = await self.database(context_of, hold.turn_id) if hold.turn_id else traces.accepted("")
+                traces.enter(context)
             await self._work_with_fallbacks(hold)
         except (FenceLost, Overtaken):
             logger.info("the conversation was moved on meanwhile; this compaction is dropped")
@@ -245,12 +250,19 @@ class Asker:
 
     async def _ask(self, request: ModelRequest, estimated: int) -> Completion:
         offer = await self.purse.reserve(request, estimated=estimated)
+        span = traces.begin(traces.current())
+        answered: tuple[Completion, Bill] | None = None
+        error = "interrupted"
         try:
             completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS, work=self.purse.work_id)
-        except BaseException:
+            answered, error = (completion, offer.bill(completion)), ""
+        except BaseException as failure:
+            error = failure.code if isinstance(failure, LlmError) else error
             await self.purse.release(offer)
             raise
         finally:
+            if span:
+                end_call(span, self.purse.conversation_id, offer.request, answered, error)
             await outages.tell(self.purse.database)
-        await self.charge(completion, offer.bill(completion))
+        await self.charge(*answered)
         return completion

@@ -14,6 +14,7 @@ from conversations import announced, events
 from conversations.engine import announcements, doorbell
 from conversations.engine.consent import approval_notices, resuming
 from conversations.engine.tool_calls import tools_of_agent
+from conversations.engine.tracing import context_of
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Turn
 from nanohost.lib import clock, traces
@@ -71,8 +72,7 @@ def decide(
 
 def _trace(approval: Approval) -> None:
     """The span of the time for which a call has waited for people."""
-    context = Turn.objects.filter(pk=approval.turn_id).values_list("traceparent", flat=True).first() or ""
-    if span := traces.begin(context, at=_nanoseconds(approval.requested_at)):
+    if span := traces.begin(context_of(approval.turn_id), at=_nanoseconds(approval.requested_at)):
         told, at = (approval.pk, approval.tool_name, str(approval.state)), _nanoseconds(approval.decided_at)
         traces.end(span, traces.APPROVAL, *told, about=approval.tool_name, at=at)
 

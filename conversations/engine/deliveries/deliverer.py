@@ -14,8 +14,9 @@ from conversations.engine import sweeper
 from conversations.engine.deliveries import undelivered
 from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
+from conversations.engine.tracing import context_of
 from conversations.kinds import DELIVERIES
-from conversations.models import Delivery, Turn
+from conversations.models import Delivery
 from nanohost.lib import traces
 from nanohost.lib.database import STORE_AT_A_STOP, Tries
 from nanohost.lib.database_threads import DatabaseThreads
@@ -37,10 +38,6 @@ def turn_of(delivery: Delivery) -> str:
     """The turn that a delivery tells of, or that has said it; empty: none."""
     told = delivery.turn_id or (delivery.data.get("turnId") if isinstance(delivery.data, dict) else None)
     return str(told or "")
-
-
-def _context_of(turn_id: str) -> str:
-    return Turn.objects.filter(pk=turn_id).values_list("traceparent", flat=True).first() or ""
 
 
 class Deliverer(Runner):
@@ -115,7 +112,7 @@ class Deliverer(Runner):
     async def _begin_span(self, delivery: Delivery) -> traces.Span | None:
         """The span of an attempt, below what its turn was asked by; webhooks are told of it in a header."""
         turn_id = turn_of(delivery)
-        context = await self.database(_context_of, turn_id) if turn_id else ""
+        context = await self.database(context_of, turn_id) if turn_id else ""
         span = traces.begin(context)
         delivery.traceparent = traces.of(span, context)
         return span
