@@ -46,10 +46,19 @@ def test_an_mcp_server_is_told_in_the_call(spans):
 def test_a_tools_process_is_told_and_the_next_call_is_not_told_the_same(spans, tool_settings):
     tool_settings("tell_trace")
     call = run(ask("tell_trace"), context=CONTEXT)
-    assert told_below_its_span(call, spans), call.result
+    (child, _, kind, about, error, values), (whole, *_) = spans
+    assert (kind, about, error, values) == (traces.CHILD, "tell_trace", "", ("tests.toolbox.agent_tools.tell_trace",))
+    assert (whole[0], whole[2], child[2]) == (TRACE, CONTEXT[36:52], whole[1])
+    assert call.result == f"00-{TRACE}-{child[1]}-01"
     spans.clear()
     assert run(ask("tell_trace")).result == "none"
     assert not spans
+
+
+def test_the_span_of_a_process_says_why_its_call_failed(spans, tool_settings):
+    tool_settings("raise_error")
+    run(ask("raise_error"), context=CONTEXT)
+    assert [(kind, error) for _, _, kind, _, error, _ in spans] == [(traces.CHILD, "raised"), (traces.TOOL, "raised")]
 
 
 @pytest.mark.skipif(bool(beneath.why_missing()), reason=beneath.why_missing())
