@@ -12,6 +12,9 @@ from nanohost.console import attention, first_run, problems
 from nanohost.console.metrics import metrics
 
 urlpatterns = [
+    # They are tried in this order, so that what programs ask stands before what people do.
+    path("api/v1/", include("conversations.api.urls")),
+    path("v1/", include("conversations.openai_api.urls")),
     path("", RedirectView.as_view(url="/admin/")),
     path("admin/attention/", include("nanohost.console.attention")),
     path("admin/queue/", include("nanohost.console.queue_page")),
@@ -34,10 +37,8 @@ urlpatterns = [
     path("api/schema", SpectacularJSONAPIView.as_view(), name="schema"),
     path("api/docs", SpectacularSwaggerSplitView.as_view(url_name="schema", url_self="/api/docs")),
     path("api/v1/", include("nanohost.console.usage_api")),
-    path("api/v1/", include("conversations.api.urls")),
     path("api/v1/", include("scheduler.api.urls")),
     path("api/schema/openai", OpenAISchema.as_view()),
-    path("v1/", include("conversations.openai_api.urls")),
     path("channels/", include("conversations.api.channels")),
 ]
 

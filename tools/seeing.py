@@ -15,6 +15,9 @@ from django.views.decorators.http import require_POST
 from nanohost.lib.admin import ReadOnlyAdmin, link_to
 from tools.models import ToolSetting
 
+# As on the page where tools are enabled.
+ENABLE = "tools.change_toolsetting"
+
 
 class SeenToolAdmin(ReadOnlyAdmin):
     """A page on which somebody notes that they have seen a tool; its model has ``full_name`` and ``hash``."""
@@ -37,6 +40,8 @@ class SeenToolAdmin(ReadOnlyAdmin):
         if tool is None:
             raise Http404("There is no such tool.")
         allow = request.POST.get("decision") == "allow"
+        if allow and not request.user.has_perm(ENABLE):
+            raise PermissionDenied
         if self.see(request, tool, expected=request.POST.get("hash", ""), allow=allow):
             self.log_change(request, tool, "Seen, and allowed." if allow else "Seen.")
             self.message_user(request, f"{tool} was seen{' and is enabled' if allow else ''}.", messages.SUCCESS)
@@ -51,7 +56,7 @@ class SeenToolAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
         tool = self.get_object(request, unquote(object_id)) if object_id else None
-        told = {"tool": tool, "may_see": self._may_see(request)}
+        told = {"tool": tool, "may_see": self._may_see(request), "may_enable": request.user.has_perm(ENABLE)}
         if tool:
             told["address"] = reverse(f"admin:{self.opts.db_table}_see", args=[tool.pk])
         return super().changeform_view(request, object_id, form_url, {**told, **(extra_context or {})})

@@ -4,7 +4,7 @@ second, while there is work: not at each call."""
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -55,11 +55,15 @@ class Book:
     prices: Sequence[Price]
     limits: Sequence[Limit]
     read_at: float
+    # By names; for as long as this is the book, which is a second.
+    _found: dict[tuple[str, ...], Price | None] = field(default_factory=dict)
 
-    def price_of(self, names: Sequence[str], now: datetime) -> Price | None:
+    def price_of(self, names: tuple[str, ...], now: datetime) -> Price | None:
         """What a model of these names costs, the first that has a price; None if that is not known."""
-        found = (find(self.prices, name, provider=settings.LLM_PROVIDER, now=now) for name in dict.fromkeys(names))
-        return next((price for price in found if price), None)
+        if names not in self._found:
+            found = (find(self.prices, name, provider=settings.LLM_PROVIDER, now=now) for name in dict.fromkeys(names))
+            self._found[names] = next((price for price in found if price), None)
+        return self._found[names]
 
 
 _prices = Rows[tuple[object, ...]](

@@ -2,7 +2,7 @@
 
 To write a statement's SQL takes the ORM five to twenty times as long as the database takes to carry it out, and each
 time it is the same SQL. What every turn does is therefore kept: a query that is built with :class:`Given` for its
-values is written at its first use, and later only executed, through Django's own cursors.
+values is written at its first use, and later only executed, through Django's own connections.
 
     by_name = Rows(lambda: Agent.objects.filter(name=Given("name")))
     by_name(name="default")      # a list of Agents
@@ -13,6 +13,7 @@ Which modules may have statements of their own is a contract in ``pyproject.toml
 """
 
 import threading
+from asyncio import _get_running_loop  # type: ignore[attr-defined]  # as asyncio.get_running_loop, without an exception
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
@@ -57,10 +58,11 @@ class Statement:
         """The same, and what its rows are read with."""
         raise NotImplementedError
 
-    def _execute(self, database: Any, cursor: Any, given: dict[str, Any]) -> Any:
+    def _execute(self, given: dict[str, Any]) -> tuple[list[Any], int, Any]:
+        """The rows it returns, how many it has read or changed, and what they are read with."""
+        database = connections[DEFAULT_DB_ALIAS]
         sql, parameters, reading = self._in_writing(database)
-        cursor.execute(sql, _filled(database, parameters, given))
-        return reading
+        return *_run(database, sql, _filled(database, parameters, given)), reading
 
     def _in_writing(self, database: Any) -> tuple[str, list[Any], Any]:
         written = self._written.get(database.vendor)
@@ -81,11 +83,9 @@ class Rows(Statement, Generic[T]):
         self._query = query
 
     def __call__(self, **given: Any) -> list[T]:
-        database = connections[DEFAULT_DB_ALIAS]
-        with database.cursor() as cursor:
-            read: Callable[[Sequence[Any]], list[T]] = self._execute(database, cursor, given)
-            rows = cursor.fetchall()
-        return read(rows)
+        rows, _, read = self._execute(given)
+        found: list[T] = read(rows)
+        return found
 
     def _write(self) -> tuple[str, list[Any], Any]:
         query = self._query()
@@ -116,10 +116,8 @@ class Update(Statement):
         self._rows, self._changes, self._returning = rows, changes, returning
 
     def __call__(self, **given: Any) -> Any:
-        database = connections[DEFAULT_DB_ALIAS]
-        with database.cursor() as cursor:
-            read = self._execute(database, cursor, given)
-            return read(cursor.fetchall()) if self._returning else cursor.rowcount
+        rows, count, read = self._execute(given)
+        return read(rows) if self._returning else count
 
     def _write(self) -> tuple[str, list[Any], Any]:
         rows = self._rows()
@@ -143,10 +141,8 @@ class Delete(Statement):
         self._rows = rows
 
     def __call__(self, **given: Any) -> int:
-        database = connections[DEFAULT_DB_ALIAS]
-        with database.cursor() as cursor:
-            self._execute(database, cursor, given)
-            return int(cursor.rowcount)
+        _, count, _ = self._execute(given)
+        return count
 
     def _write(self) -> tuple[str, list[Any], Any]:
         rows = self._rows()
@@ -165,9 +161,7 @@ class Insert(Statement):
         self._model, self._given, self._constant = model, given, constant
 
     def __call__(self, **given: Any) -> None:
-        database = connections[DEFAULT_DB_ALIAS]
-        with database.cursor() as cursor:
-            self._execute(database, cursor, given)
+        self._execute(given)
 
     def many(self, rows: Iterable[dict[str, Any]]) -> None:
         """Many rows, in less time than one by one."""
@@ -202,6 +196,32 @@ class Insert(Statement):
         query.insert_values(fields, [row], raw=True)
         ((sql, parameters),) = query.get_compiler(using=connection.alias).as_sql()
         return sql, list(parameters), None
+
+
+def _run(database: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[Any], int]:
+    """Have a statement executed; the rows it returns, and how many it has read or changed.
+
+    Django's cursors ask around each statement whether somebody watches it, and who calls: twice as many functions as
+    all else of it. That is asked once here, and where the answer is not the usual one, it goes Django's way.
+    """
+    database.close_if_health_check_failed()
+    if (
+        database.connection is None
+        or database.needs_rollback
+        or database.execute_wrappers
+        or database.queries_logged
+        or _get_running_loop() is not None
+    ):
+        with database.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+    with database.wrap_database_errors:
+        cursor = database.create_cursor()
+        try:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+        finally:
+            cursor.close()
 
 
 def _values(rows: Sequence[Sequence[Any]]) -> list[Any]:

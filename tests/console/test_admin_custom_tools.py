@@ -3,7 +3,9 @@
 from io import StringIO
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from nanohost.accounts.models import AuditEntry
 from nanohost.console.roles import ADMIN, OPERATOR, VIEWER, sync_roles
@@ -57,7 +59,7 @@ def test_what_it_says_and_what_was_flagged_is_shown_and_then_it_is_allowed(admin
     tool = put(SOURCE)
     said = shown(admin_client, tool)
     assert "line 1: import os" in said
-    assert "The scan has flagged 1 places in it." in said
+    assert "The scan has flagged 1 place in it." in said
     assert "Shout &lt;b&gt;a text&lt;/b&gt;." in said
     assert "was seen and is enabled" in see(admin_client, tool, decision="allow").content.decode()
     assert ToolSetting.objects.get(name="custom_shout").enabled
@@ -82,6 +84,21 @@ def test_who_may_say_that_they_have_seen_it(role, sees, put):
     assert (f'action="{address}"' in shown(client, tool)) is bool(sees)
     assert client.post(address, {"hash": tool.hash}).status_code == (302 if sees else 403)
     assert client.get(address).status_code == 405
+
+
+def test_seeing_a_tool_enables_it_only_for_those_who_may_enable_tools(put):
+    tool = put(SOURCE)
+    reader = User.objects.create_user("reader", is_staff=True)
+    reader.user_permissions.set(Permission.objects.filter(codename__in=["view_customtool", "change_customtool"]))
+    client = Client()
+    client.force_login(reader)
+    assert "Seen, not allowed" in shown(client, tool)
+    assert "Seen, allow<" not in shown(client, tool)
+    assert see(client, tool, decision="allow").status_code == 403
+    assert not CustomTool.objects.get().is_seen
+    assert see(client, tool, decision="seen").status_code == 200
+    assert CustomTool.objects.get().is_seen
+    assert not ToolSetting.objects.get(name="custom_shout").enabled
 
 
 def test_what_cannot_be_a_tool_says_why_and_is_not_allowed(admin_client, put):

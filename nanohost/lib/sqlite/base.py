@@ -6,6 +6,7 @@ every transaction a write transaction, which is what the lock takes for granted.
 (``manage.py``) are kept apart by SQLite itself, through its busy timeout.
 """
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,11 @@ _Cursor: Any = base.SQLiteCursorWrapper
 
 class Cursor(_Cursor):  # type: ignore[misc]
     """Django's, which looks through each statement's text for its parameters: the same texts come again and again."""
+
+    def execute(self, query: str, params: Any = None) -> Any:
+        if type(params) is list and len(query) <= _MAX_KNOWN_CHARS:
+            return sqlite3.Cursor.execute(self, _converted(query), params)
+        return super().execute(query, params)
 
     def convert_query(self, query: str, *, param_names: Sequence[str] | None = None) -> str:
         """SQLite's placeholders instead of Django's."""
