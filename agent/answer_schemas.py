@@ -19,12 +19,12 @@ from itertools import islice
 from typing import Any
 
 import jsonschema
-from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
+from pydantic_core import SchemaError, ValidationError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from nanohost.lib.text import UNSTORABLE
-from tools.arguments import explained, leaves, parse_json, too_deep, unique_items
+from tools.arguments import explained, leaves, linear_pattern, parse_json, too_deep, unique_items
 
 # Of a schema's JSON, which every prompt pays for; of one pattern in it; and how deep its JSON may be nested.
 MAX_SCHEMA_CHARS, MAX_PATTERN_CHARS, MAX_SCHEMA_DEPTH = 32_000, 500, 40
@@ -207,7 +207,7 @@ def _check_one(where: str, schema: dict[str, Any], root: dict[str, Any]) -> None
         if len(pattern) > MAX_PATTERN_CHARS:
             raise InvalidFormat(f"{where}.pattern: {MAX_PATTERN_CHARS} characters at most.")
         try:
-            _compiled(pattern)
+            linear_pattern(pattern)
         except SchemaError:
             raise InvalidFormat(
                 f"{where}.pattern: this is no regular expression that is tried in linear time: look-around and"
@@ -409,18 +409,12 @@ def _size(value: Any) -> int:
     return sum(map(_size, value)) if isinstance(value, list) else 8
 
 
-@lru_cache(maxsize=512)
-def _compiled(pattern: str) -> SchemaValidator:
-    """By an engine that is linear in the text; raises :class:`SchemaError` for what that can't do."""
-    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-
-
 def _pattern(_validator: Any, pattern: str, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
     if not isinstance(value, str):
         return
     _spend(len(pattern) * len(value) // 1000)
     try:
-        _compiled(pattern).validate_python(value)
+        linear_pattern(pattern).validate_python(value)
     except (ValidationError, SchemaError):
         yield jsonschema.ValidationError(f"it does not fit the pattern {pattern}")
 

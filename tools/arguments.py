@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import jsonschema
+from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
 from nanohost.lib.redaction import MASK, names_a_secret, redact_head, redact_json_head
 
@@ -112,8 +113,26 @@ def _identity(value: Any) -> Any:
     return type(value) is bool, value
 
 
+@lru_cache(maxsize=512)
+def linear_pattern(pattern: str) -> SchemaValidator:
+    """By an engine that is linear in the text; raises :class:`SchemaError` for what that can't do."""
+    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+
+
+def _pattern(_validator: Any, pattern: str, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+    """What the engine can't do is left to the tool's own process, which is killed at its deadline."""
+    if not isinstance(value, str):
+        return
+    try:
+        linear_pattern(pattern).validate_python(value)
+    except SchemaError:
+        return
+    except ValidationError:
+        yield jsonschema.ValidationError(f"it does not fit the pattern {pattern}")
+
+
 _Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator, {"uniqueItems": unique_items}
+    jsonschema.Draft202012Validator, {"uniqueItems": unique_items, "pattern": _pattern}
 )
 
 

@@ -8,6 +8,7 @@ character, however many secrets there are, and only where a piece is met are tho
 import base64
 import html
 import json
+import re
 import threading
 import time
 from bisect import bisect_left
@@ -151,29 +152,64 @@ class Spellings:
 
 def spellings(value: str) -> set[str]:
     """A secret as it stands in JSON, in Python's ``repr``, in URLs, in HTML and XML, in hexadecimal digits, and in
-    base64 at any place of what else was encoded. Most are the same for a secret of plain letters."""
+    base64 at any place of what else was encoded; and in some of these within one another. Most are the same for a
+    secret of plain letters."""
     raw = value.encode("utf-8", "surrogatepass")
     spelt = {
         value,
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-        repr(value)[1:-1],
         repr(raw)[2:-1],
-        html.escape(value, quote=False),
-        html.escape(value),
-        html.escape(value).replace("&#x27;", "&#39;"),
-        html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
-        html.escape(value).replace("&#x27;", "&apos;"),
         raw.hex(),
         raw.hex().upper(),
-        quote(raw),
-        quote(raw, safe=""),
-        quote_plus(raw),
+        *_in_texts(value),
+        *_in_html(value),
+        *_in_urls(raw),
     }
     for before in range(3):
         whole = _in_base64(raw, before)
         spelt |= {whole, whole.replace("+", "-").replace("/", "_")}
     return spelt
+
+
+def _in_texts(value: str) -> set[str]:
+    """Between quotation marks: as Python writes it, PHP (a slash), Go and Ruby, Django's templates (signs of HTML) and
+    .NET (more signs, and large digits); and within another such text."""
+    letters, ascii_ = json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]
+    large = re.sub(r"\\u[0-9a-f]{4}", lambda found: rf"\u{found[0][2:].upper()}", ascii_)
+    spelt = {
+        *(letters, ascii_, repr(value)[1:-1]),
+        *(letters.replace("/", r"\/"), ascii_.replace("/", r"\/")),
+        *(_escaped(letters, "<>&", "04x"), _escaped(ascii_, "<>&", "04X")),
+        _escaped(large.replace(r"\"", r"\u0022"), "<>&'+`", "04X"),
+    }
+    # A quotation mark within has a backslash or none, by the marks around it.
+    doubled = {each.replace("\\", r"\\") for each in spelt}
+    within = {json.dumps(each, ensure_ascii=is_ascii)[1:-1] for each in spelt for is_ascii in (True, False)}
+    return spelt | within | doubled | {each.replace("'", r"\'") for each in doubled}
+
+
+def _escaped(text: str, signs: str, digits: str) -> str:
+    return text.translate({ord(sign): f"\\u{ord(sign):{digits}}" for sign in signs})
+
+
+def _in_html(value: str) -> set[str]:
+    """As Python escapes it, and as templates of others do."""
+    whole = html.escape(value)
+    apostrophes = {whole.replace("&#x27;", mark) for mark in ("&#x27;", "&#39;", "&apos;")}
+    more = {ord(sign): f"&#x{ord(sign):X};" for sign in "=`"}
+    spelt = {html.escape(value, quote=False), *apostrophes, whole.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")}
+    more_still = more | {ord("/"): "&#x2F;"}
+    return spelt | {each.translate(signs) for each in apostrophes for signs in (more, more_still)}
+
+
+def _in_urls(raw: bytes) -> set[str]:
+    """As Python quotes it, JavaScript (which leaves more signs), and those who write small digits; also in a URL."""
+    spelt = {quote(raw), quote(raw, safe=""), quote_plus(raw), quote(raw, safe="!*'()"), quote(raw, safe=_OF_URIS)}
+    small = {re.sub("%..", lambda found: found[0].lower(), each) for each in spelt}
+    return spelt | small | {quote(each, safe="") for each in spelt | small}
+
+
+# What JavaScript's encodeURI leaves.
+_OF_URIS = ";,/?:@&=+$!*'()#"
 
 
 def _in_base64(raw: bytes, before: int) -> str:

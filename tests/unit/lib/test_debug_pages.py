@@ -83,6 +83,7 @@ def test_the_page_of_an_exception_shows_what_failed_and_no_secret(accept, method
         {"REMOTE_ADDR": "192.0.2.1"},
         {"HTTP_X_REAL_IP": "192.0.2.1"},
         {"HTTP_VIA": "1.1 proxy"},
+        {"SERVER_PROTOCOL": "HTTP/1.0"},
         {"HTTP_HOST": "chat.example.org"},
     ],
     ids=str,

@@ -573,6 +573,43 @@ def test_a_secret_is_taken_out_however_it_is_spelt(remember, secret):
         assert f"it is {MASK}, they say" in redact(whole)
 
 
+# As others than Python write it: PHP, Go, .NET, templates of browsers; and what is written within a text twice.
+OTHERS_WRITE = {
+    "a slash in JSON of PHP's": lambda secret: json.dumps(secret).replace("/", r"\/"),
+    "signs of HTML in JSON of Go's": lambda secret: in_json(secret, "<>&", "{:04x}"),
+    "signs in JSON of .NET's": lambda secret: re.sub(
+        r"\\u....", lambda found: rf"\u{found[0][2:].upper()}", in_json(secret, "<>&'+`", "{:04x}")
+    ).replace(r"\"", r"\u0022"),
+    "signs in a script of Django's": lambda secret: in_json(secret, "<>&", "{:04X}"),
+    "a URL in small digits": lambda secret: re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
+    "a URL of JavaScript's": lambda secret: quote(secret, safe="!*'()"),
+    "a URL in a URL": lambda secret: quote(quote(secret, safe=""), safe=""),
+    "JSON in JSON": lambda secret: json.dumps(json.dumps(secret))[3:-3],
+    "letters of JSON in JSON": lambda secret: json.dumps(json.dumps(secret, ensure_ascii=False), ensure_ascii=False)[
+        3:-3
+    ],
+    "a repr in a repr": lambda secret: repr(repr(secret)),
+    "a repr in JSON": lambda secret: json.dumps(repr(secret))[2:-2],
+    "signs in a page of others": lambda secret: html.escape(secret).translate(
+        {ord(sign): f"&#x{ord(sign):X};" for sign in "/=`"} | {ord("'"): "&#39;"}
+    ),
+}
+
+
+def in_json(secret: str, signs: str, digits: str) -> str:
+    return json.dumps(secret)[1:-1].translate({ord(sign): rf"\u{digits.format(ord(sign))}" for sign in signs})
+
+
+@pytest.mark.parametrize("writer", OTHERS_WRITE)
+@pytest.mark.parametrize(
+    "secret", ["plain-canary-0123", "ca/na+ry=<0123>&`x", "ca(na)'ry!*0123", 'schl\u00fcssel "w\u00f6rter" \\0123']
+)
+def test_a_secret_is_taken_out_as_others_write_it(remember, writer, secret):
+    remember(secret)
+    left = redact(f"it is {OTHERS_WRITE[writer](secret)}, they say")
+    assert "0123" not in left, left
+
+
 @pytest.mark.parametrize(
     "secret", ["plainsecret", "schlüssel-wörter", "canary-0123456789-0123456789-0123456789", "??>>~~~~ÿÿÿÿ"]
 )

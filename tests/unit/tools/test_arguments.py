@@ -3,13 +3,13 @@
 import json
 import time
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from nanohost.lib import redaction
 from tools.arguments import MAX_DEPTH, InvalidArguments, read_arguments
@@ -335,3 +335,22 @@ def test_a_value_that_does_not_match_is_not_repeated_where_it_is_a_secret():
         with pytest.raises(InvalidArguments) as refused:
             read_arguments(schema, json.dumps({"a": {name: value}}))
         assert "canary" not in str(refused.value)
+
+
+def coded(code: Annotated[str, Field(pattern="^(a+)+$")]) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.timeout(20)
+def test_a_pattern_is_tried_in_linear_time():
+    """A backtracking engine takes years for this, and holds the whole process meanwhile."""
+    schema = arguments_schema(coded)
+    assert schema["properties"]["code"]["pattern"]
+    with pytest.raises(InvalidArguments, match="code: it does not fit the pattern"):
+        read_arguments(schema, json.dumps({"code": "a" * 5000 + "!"}))
+    assert read_arguments(schema, '{"code": "aaa"}') == {"code": "aaa"}
+
+
+def test_what_only_a_backtracking_engine_can_try_is_left_to_the_tool_s_process():
+    schema = {"type": "object", "properties": {"code": {"type": "string", "pattern": "^(?!x)"}}}
+    assert read_arguments(schema, '{"code": "xyz"}') == {"code": "xyz"}
