@@ -34,6 +34,42 @@ def test_what_comes_before_the_first_user_is_dropped():
     assert clean([result("0"), says(), calls("1"), user()], window=ROOMY) == [user()]
 
 
+@pytest.mark.parametrize("window", [2, 3])
+def test_what_fits_the_window_is_left_as_it_is(window):
+    """Also what no user began: that is for another step."""
+    assert history.fit_window([says(), user()], window=window) == [says(), user()]
+
+
+def test_the_last_turns_that_fit_a_budget_are_kept_whole():
+    turns = [user("1"), says(), user("2"), calls("1"), result("1"), says(), user("3"), says()]
+    kept = {budget: len(keep(turns, budget)) for budget in range(10)}
+    assert kept == {0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6, 8: 8, 9: 8}
+    assert keep(turns, 6) == turns[2:]
+
+
+def test_the_newest_turn_is_kept_whatever_it_costs_and_no_more_with_it():
+    assert keep([user("1"), says(), user("2"), says()], 1) == [user("2"), says()]
+    assert keep([user("1")], 0) == [user("1")]
+    assert keep([says(), user("1")], 5) == [user("1")]
+
+
+def test_without_a_user_no_budget_is_spent():
+    assert keep([says(), says()], 5) == []
+    assert keep([], 5) == []
+
+
+def test_a_message_counts_for_what_it_costs():
+    turns = [user("1"), says("long"), user("2"), says("x")]
+    costs = {"long": 10, "x": 1, "1": 1, "2": 1}
+    for budget, count in ((12, 2), (13, 4)):
+        kept = history.keep_what_fits(turns, budget=budget, cost=lambda message: costs[message["content"]])
+        assert len(kept) == count
+
+
+def keep(messages, budget):
+    return history.keep_what_fits(messages, budget=budget, cost=lambda message: 1)
+
+
 def test_without_a_user_nothing_is_left():
     assert clean([says(), calls("1"), result("1")], window=ROOMY) == []
     assert clean([], window=ROOMY) == []
