@@ -4,10 +4,15 @@ What could go on for ever goes on for PATIENCE seconds, should a test fail to se
 """
 
 import ctypes
+import decimal
+import gc
+import json
 import mmap
 import os
 import resource
 import signal
+import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -206,6 +211,35 @@ def leave_a_hook_of_threads() -> None:
 
 def leave_a_hook_of_errors() -> None:
     threading.excepthook = lambda told: None
+
+
+def leave_a_signal_blocked() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def leave_garbage_uncollected() -> None:
+    gc.disable()
+
+
+def leave_a_callback_of_the_collector() -> None:
+    gc.callbacks.append(lambda phase, told: None)
+
+
+def leave_a_coarse_precision() -> None:
+    decimal.getcontext().prec = 2
+
+
+def leave_another_writer_of_json() -> None:
+    json.JSONEncoder.default = lambda self, o: "forged"  # type: ignore[method-assign]
+
+
+def leave_certificates_unchecked() -> None:
+    """As many a page on the web recommends."""
+    vars(ssl)["_create_default_https_context"] = ssl._create_unverified_context
+
+
+def leave_names_resolved_elsewhere() -> None:
+    vars(socket)["getaddrinfo"] = lambda *told, **more: []
 
 
 def leave_a_file_open() -> None:

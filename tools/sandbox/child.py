@@ -42,10 +42,12 @@ processes or threads that the call has left behind, or its process is not as it 
 """
 
 import asyncio
+import decimal
 import gc
 import importlib
 import inspect
 import json
+import locale
 import os
 import resource
 import select
@@ -92,6 +94,9 @@ _HANDLED = (
 )
 # What a call is run and answered by. This module is run as a program.
 _RUN_BY = ("__main__", "builtins", "json", "os", "importlib", "inspect", "asyncio", "tools.results")
+# And what libraries have a habit of replacing, for all that comes after: how names are resolved, and who is trusted.
+_OFTEN_REPLACED = ("json.encoder", "json.decoder", "socket", "ssl")
+_WRITE_AND_READ = (json.JSONEncoder, json.JSONDecoder)
 # How long the host waits at most while the fork server ends what a supervisor left; it goes on with the rest meanwhile.
 REAP_SECONDS = 0.4
 
@@ -403,7 +408,8 @@ def _has_left_something() -> bool:
 def _condition() -> Any:
     """What a call may change of its process that would end or mislead the next one: timers, whose signal kills, limits,
     the directory it is in, the mode of new files, its environment, what is open, how and where it imports from, what
-    signals do, and who looks on. None if it cannot be told. Not what runs at an exit: a child never gets there."""
+    signals do and which are blocked, the garbage collector, how decimals are rounded, the locale, and who looks on.
+    None if it cannot be told. Not what runs at an exit: a child never gets there."""
     umask = os.umask(0o077)
     os.umask(umask)
     timers = [signal.getitimer(each)[0] > 0 for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
@@ -413,9 +419,12 @@ def _condition() -> Any:
     threads_begin_with = threading.gettrace(), threading.getprofile(), threading.stack_size()
     errors_go_to = sys.excepthook, sys.unraisablehook, threading.excepthook, sys.stdout, sys.stderr
     imports = list(sys.path), list(sys.meta_path), list(sys.path_hooks)
-    hooks = watched_by, threads_begin_with, errors_go_to, imports
+    garbage = gc.isenabled(), gc.get_threshold(), list(gc.callbacks)
+    decimals = decimal.getcontext().prec, decimal.getcontext().rounding
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    hooks = watched_by, threads_begin_with, errors_go_to, imports, garbage, decimals, locale.setlocale(locale.LC_ALL)
     try:
-        return timers, limits, handlers, hooks, os.getcwd(), umask, dict(os.environ), _open_files()
+        return timers, limits, handlers, blocked, hooks, os.getcwd(), umask, dict(os.environ), _open_files()
     except OSError:
         return None
 
@@ -436,6 +445,7 @@ class Code:
     among them, and of the tools' own, the functions and what each does."""
 
     names: dict[str, dict[str, Any]]
+    classes: list[dict[str, Any]]
     functions: list[tuple[str, str, FunctionType, CodeType]]
 
     @classmethod
@@ -447,13 +457,16 @@ class Code:
             for name, each in vars(sys.modules[module]).items()
             if isinstance(each, FunctionType)
         ]
-        return cls({name: dict(vars(sys.modules[name])) for name in _RUN_BY}, functions)
+        names = {name: dict(vars(sys.modules[name])) for name in (*_RUN_BY, *_OFTEN_REPLACED) if name in sys.modules}
+        return cls(names, [dict(vars(each)) for each in _WRITE_AND_READ], functions)
 
     def is_changed(self) -> bool:
         """Whether something was replaced, by a tool's mistake or a library's habit; what is added harms nobody. Whoever
         means to hide it can, in an interpreter that is its own."""
         try:
             now = {name: vars(sys.modules[name]) for name in self.names}
+            if self.classes != [dict(vars(each)) for each in _WRITE_AND_READ]:
+                return True
             return any(now[name] | before != now[name] for name, before in self.names.items()) or any(
                 vars(sys.modules[module]).get(name) is not each or each.__code__ is not code
                 for module, name, each, code in self.functions

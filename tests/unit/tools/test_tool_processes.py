@@ -597,6 +597,9 @@ def test_an_unused_pool_starts_nothing():
     [
         *("leave_a_timer", "leave_less_room", "leave_its_directory", "leave_another_mode_of_files"),
         *("leave_a_finder_of_modules", "leave_a_hook_of_threads", "leave_a_hook_of_errors", "leave_a_file_open"),
+        *("leave_a_signal_blocked", "leave_garbage_uncollected", "leave_a_callback_of_the_collector"),
+        *("leave_a_coarse_precision", "leave_another_writer_of_json", "leave_certificates_unchecked"),
+        "leave_names_resolved_elsewhere",
     ],
 )
 def test_what_a_call_changed_of_its_process_is_not_the_next_call_s(warm_pool, marks, way):
