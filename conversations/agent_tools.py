@@ -27,6 +27,8 @@ MAX_KEYS = 50
 MAX_CHARS = 8000
 # A week.
 MAX_DELAY_MINUTES = 10_080
+# Where nanobot's agents have them.
+STICKERS = "stickers/index.json"
 
 
 @tool(effects="rows", stays_inside=True)
@@ -167,6 +169,33 @@ def send_file(caller: Caller, path: str, content: str = "", destination: str = O
     file = SentFile(name=storable(path.rsplit("/", 1)[-1])[:100], data=data)
     outgoing.send_file(conversation, file, redact(content), destination=destination, turn_id=caller.turn_id)
     return f"The file is being sent to {destination}."
+
+
+@tool(permissions=["FS_READ"], effects="rows", writes_to="destination", requires=["openat2"])
+def sticker(caller: Caller, name: str, destination: str = ORIGIN) -> str:
+    """Show a sticker in a chat. Those that there are stand in the file stickers/index.json of your workspace, an object
+    of names, each with the https address of a picture.
+
+    Args:
+        name: Which one.
+        destination: Where: origin is where you were spoken to; others are those that you were given, by their names.
+    """
+    conversation = _conversation(caller)
+    if destination not in outgoing.destinations(conversation):
+        raise ValueError("No chat holds this conversation: name a destination that you were given.")
+    try:
+        index = json.loads(file_of(agent=caller.agent, owner_id=caller.owner_id, path=STICKERS))
+    except (ValueError, RecursionError):
+        index = None
+    if not isinstance(index, dict):
+        raise ValueError(f"{STICKERS} has to be an object of names, each with an address.")
+    address = index.get(name)
+    if not isinstance(address, str):
+        # What stands in the file may be anybody's words.
+        raise ValueError(f"There is no sticker {name[:50]!r}: {STICKERS} says which there are.")
+    called, shown = redact(storable(name)), storable(address)
+    outgoing.show_sticker(conversation, called, shown, destination=destination, turn_id=caller.turn_id)
+    return f"The sticker is being sent to {destination}."
 
 
 def _numbered(rows: list[Delivery]) -> str:

@@ -102,6 +102,12 @@ class Channel(models.Model):
         db_default=False,
         help_text="Its chats are told which tools an agent uses (nanobot's sendToolHints).",
     )
+    typing = models.BooleanField(
+        "typing marks",
+        default=True,
+        db_default=True,
+        help_text="While a turn goes on, its chat shows that the agent writes, where the platform can.",
+    )
     seed = models.CharField(max_length=64, editable=False, help_text="What its secret is made of, with WEBHOOK_KEY.")
     former_seed = models.CharField(
         max_length=64, blank=True, editable=False, help_text="The one before, which counts for a day as well."

@@ -36,7 +36,7 @@ from nanohost.lib.text import storable
 # What people set.
 FIELDS = (
     *("name", "kind", "agent", "owner", "settings", "allow_from", "unknown", "in_doubt"),
-    *("approvals", "progress", "tool_hints", "is_active"),
+    *("approvals", "progress", "tool_hints", "typing", "is_active"),
 )
 
 # A pairing code opens for so long.
@@ -151,6 +151,7 @@ def _set_in(channel: Channel) -> dict[str, Any]:
         "approvals": channel.approvals,
         "progress": channel.progress,
         "tool_hints": channel.tool_hints,
+        "typing": channel.typing,
         "is_active": channel.is_active,
     }
 

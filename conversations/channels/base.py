@@ -29,7 +29,7 @@ class Capabilities:
     taken in; others are told in the chat. ``buttons``: so many options of a question are shown as buttons; one with
     more is asked with numbers. ``edits``, ``reacts``, ``files``: it has :meth:`Platform.edit`,
     :meth:`Platform.react`, :meth:`Platform.send_file`. ``captions``: what is said with a file is part of its message;
-    elsewhere it is a message of its own before it."""
+    elsewhere it is a message of its own before it. ``typing``: it has :meth:`Platform.show_typing`."""
 
     text_limit: int
     tells_duplicates: bool = False
@@ -41,6 +41,7 @@ class Capabilities:
     reacts: bool = False
     files: bool = False
     captions: bool = True
+    typing: bool = False
 
 
 class NotGenuine(Problem):
@@ -161,7 +162,8 @@ class OutgoingMessage:
     ``in_reply_to``: the platform's id of what it answers; ``began_by``: and of what began the turn that says it.
     ``title``: what the chat is called. ``options``: buttons, as
     many at most as the capabilities say. ``message_id``: the platform's id of what is edited or reacted to. ``emoji``:
-    of a reaction. ``file``: what :meth:`Platform.send_file` sends, with ``text`` as its caption."""
+    of a reaction. ``file``: what :meth:`Platform.send_file` sends, with ``text`` as its caption. ``picture``: the
+    address of a sticker, to which ``text`` is a link."""
 
     chat_id: str
     text: str
@@ -174,6 +176,7 @@ class OutgoingMessage:
     options: Sequence[Option] = ()
     message_id: str = ""
     emoji: str = ""
+    picture: str = ""
     file: SentFile | None = None
 
 
@@ -244,6 +247,14 @@ class Platform(ABC):
     def send_file(self, message: OutgoingMessage, key: str) -> str:
         """Send a ``file``; as :meth:`send`."""
         raise Permanent(f"{self.title} takes no files")
+
+    def send_sticker(self, message: OutgoingMessage, key: str) -> str:
+        """Show a ``picture``; as :meth:`send`. Where there are no stickers, it is a link."""
+        return self.send(message, key)
+
+    def show_typing(self, message: OutgoingMessage) -> None:  # noqa: B027 -- most have none
+        """Show in a chat, for some seconds, that somebody writes; ``message`` says which. What it raises changes
+        nothing."""
 
     def setting(self, name: str) -> Any:
         """What people have entered, or what counts if they have entered nothing."""

@@ -58,6 +58,7 @@ class Discord(Platform):
         edits=True,
         reacts=True,
         files=True,
+        typing=True,
     )
     fields = (
         Setting(name="token", words="the variable that has the bot's token", check=fields.secret, is_needed=True),
@@ -202,6 +203,9 @@ class Discord(Platform):
     def react(self, message: OutgoingMessage, key: str) -> None:
         emoji = quote(message.emoji, safe="")
         self._do("PUT", f"{_place(message)}/messages/{_number(message.message_id)}/reactions/{emoji}/@me", {})
+
+    def show_typing(self, message: OutgoingMessage) -> None:
+        self._do("POST", f"{_place(message)}/typing", {})
 
     def _do(self, method: str, place: str, told: Mapping[str, Any], file: SentFile | None = None) -> dict[str, Any]:
         url, headers = f"{self._server()}{place}", self._signed_in()

@@ -27,6 +27,8 @@ from tools.outbound.client import Answer
 
 # Seconds for which the server waits for something to happen.
 WAITS = 25
+# For which a typing mark is shown; it is renewed before.
+TYPING_MS = 6000
 MEDIA = ("m.image", "m.file", "m.audio", "m.video")
 
 # What a sync is to tell: messages and reactions, and of rooms no more than their invitations.
@@ -41,7 +43,9 @@ class Matrix(Platform):
 
     kind, title = "matrix", "Matrix"
     # An event has 64 KiB; the text stands in it twice.
-    capabilities = Capabilities(text_limit=6000, tells_duplicates=True, edits=True, reacts=True, files=True)
+    capabilities = Capabilities(
+        text_limit=6000, tells_duplicates=True, edits=True, reacts=True, files=True, typing=True
+    )
     fields = (
         Setting(name="server", words="the homeserver's address", check=fields.url, is_needed=True),
         Setting(name="user", words="the agent's user, such as @agent:example.org", check=fields.text, is_needed=True),
@@ -74,6 +78,12 @@ class Matrix(Platform):
         relation = {"rel_type": "m.replace", "event_id": message.message_id}
         told = new | {"body": f"* {message.text}", "m.new_content": new, "m.relates_to": relation}
         self._put("m.room.message", message, told, key)
+
+    def show_typing(self, message: OutgoingMessage) -> None:
+        place = f"/_matrix/client/v3/rooms/{_quoted(message.chat_id)}/typing/{_quoted(self.setting('user'))}"
+        told = {"typing": True, "timeout": TYPING_MS}
+        answer = calls.send(f"{self._server()}{place}", body=told, headers=self._signed_in(), method="PUT")
+        calls.judge(answer, words=_words(calls.said_in(answer)))
 
     def react(self, message: OutgoingMessage, key: str) -> None:
         relation = {"rel_type": "m.annotation", "event_id": message.message_id, "key": message.emoji}

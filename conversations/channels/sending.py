@@ -47,6 +47,8 @@ def _send(platform: Platform, delivery: Delivery) -> str:
     message, key = message_of(delivery), outbox.id_of(delivery)
     if delivery.kind == "file":
         return platform.send_file(message, key)
+    if message.picture:
+        return platform.send_sticker(message, key)
     if delivery.kind not in _OF_ANOTHER:
         return platform.send(message, key)
     if not message.message_id:
@@ -79,6 +81,7 @@ def message_of(delivery: Delivery) -> OutgoingMessage:
         options=[Option(label=each["label"], value=each["value"]) for each in said.get("options", ())],
         message_id=said.get("messageId", ""),
         emoji=said.get("emoji", ""),
+        picture=said.get("picture", ""),
         file=_file_of(delivery),
     )
 

@@ -3,7 +3,9 @@
 import hmac
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from conversations.attachments.parts import SentFile
 from conversations.channels import calls, dialects, fields
@@ -46,7 +48,7 @@ class Telegram(Platform):
 
     kind, title = "telegram", "Telegram"
     # 4,096 UTF-16 units: as many characters, if each is of two of them, are half.
-    capabilities = Capabilities(text_limit=2048, buttons=10, edits=True, reacts=True, files=True)
+    capabilities = Capabilities(text_limit=2048, buttons=10, edits=True, reacts=True, files=True, typing=True)
     fields = (
         Setting(name="token", words="the variable that has the bot's token", check=fields.secret, is_needed=True),
         Setting(
@@ -110,6 +112,16 @@ class Telegram(Platform):
         answer = calls.send(self._url("sendDocument"), body=body, headers=headers)
         _judge(answer)
         return text_at(calls.said_in(answer), "result", "message_id", most=50)
+
+    def send_sticker(self, message: OutgoingMessage, key: str) -> str:
+        # Telegram fetches it, and takes no other kind of file as a sticker, or as an animation.
+        kind = {".webp": "sticker", ".gif": "animation"}.get(PurePath(urlsplit(message.picture).path).suffix, "photo")
+        answer = self._call(f"send{kind.title()}", self._to(message) | {kind: message.picture})
+        _judge(answer)
+        return text_at(calls.said_in(answer), "result", "message_id", most=50)
+
+    def show_typing(self, message: OutgoingMessage) -> None:
+        _judge(self._call("sendChatAction", self._to(message) | {"action": "typing"}))
 
     def _to(self, message: OutgoingMessage) -> dict[str, Any]:
         told: dict[str, Any] = {"chat_id": message.chat_id}

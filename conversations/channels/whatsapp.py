@@ -60,7 +60,7 @@ class WhatsApp(Platform):
 
     kind, title = "whatsapp", "WhatsApp"
     # 4,096 characters; marks add to a text.
-    capabilities = Capabilities(text_limit=3500, buttons=3, reacts=True, files=True)
+    capabilities = Capabilities(text_limit=3500, buttons=3, reacts=True, files=True, typing=True)
     taken = 200  # others are told again
     fields = (
         Setting(
@@ -162,6 +162,13 @@ class WhatsApp(Platform):
     def react(self, message: OutgoingMessage, key: str) -> None:
         reaction = {"message_id": message.message_id, "emoji": message.emoji}
         self._send(message, {"type": "reaction", "reaction": reaction})
+
+    def show_typing(self, message: OutgoingMessage) -> None:
+        if message.began_by:  # it stands below a message, which it marks as read
+            told = {"messaging_product": "whatsapp", "status": "read", "message_id": message.began_by}
+            url = f"{self._server()}/{self.setting('number')}/messages"
+            body = told | {"typing_indicator": {"type": "text"}}
+            _judge(calls.send(url, body=body, headers=self._signed_in()))
 
     def send_file(self, message: OutgoingMessage, key: str) -> str:
         assert message.file

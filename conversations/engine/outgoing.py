@@ -30,12 +30,12 @@ from nanohost.lib.redaction import redact, redact_json
 from tools.registry import ORIGIN
 
 CHAT, SYSTEM, TEST = "chat", "system", "test"
-QUESTION, EDIT, REACTION = "question", "edit", "reaction"
+QUESTION, EDIT, REACTION, STICKER = "question", "edit", "reaction", "sticker"
 
 PROGRESS = "progress"
 MAX_EMOJI, MAX_CAPTION, MAX_HINT = 100, 1000, 40
 # Tools whose calls a chat sees anyway.
-_SEEN = ("message", "ask", "edit_message", "react", "card", "send_file")
+_SEEN = ("message", "ask", "edit_message", "react", "card", "sticker", "send_file")
 _NO_BRACKETS = str.maketrans("[]", "()")
 
 # Of a channel whose kind this process does not know: whoever sends finds out.
@@ -217,13 +217,33 @@ def as_card(title: str, description: str, items: Sequence[str], links: Mapping[s
     if not title.strip() or len(title) > 200:
         raise ValueError("Give a title of 1 to 200 characters.")
     for name, address in links.items():
-        if not address.startswith("https://") or any(each in address for each in " <>()\n"):
-            raise ValueError(f"The address of {name[:50]!r} is none that begins with https://.")
+        _check_address(name, address)
     parts = [f"**{' '.join(title.split())}**", description.strip()]
     parts.append("\n".join(f"- {' '.join(each.split())}" for each in items if each.strip()))
-    words = {name: " ".join(name.translate(_NO_BRACKETS).split()) for name in links}
-    parts.append("\n".join(f"[{words[name]}]({address})" for name, address in links.items()))
+    parts.append("\n".join(_link(name, address) for name, address in links.items()))
     return "\n\n".join(part for part in parts if part)
+
+
+def show_sticker(conversation: Conversation, name: str, address: str, *, destination: str, turn_id: UUID) -> None:
+    """Show a picture in a chat as a sticker, or a link to it where the platform has none. Raises ``ValueError``, and
+    :class:`UnknownDestination`."""
+    found = destinations(conversation)
+    if destination not in found:
+        raise UnknownDestination.named(destination, found)
+    _check_address(name, address)
+    data = {"picture": address, "text": _link(name, address)}
+    with transaction.atomic():
+        whose: dict[str, Any] = {"conversation_id": conversation.pk, "turn_id": turn_id}
+        _store(found[destination], Said(kind=STICKER, data=data, name=destination, **whose))
+
+
+def _check_address(name: str, address: str) -> None:
+    if not address.startswith("https://") or len(address) > 1000 or any(each in address for each in " <>()\n"):
+        raise ValueError(f"The address of {name[:50]!r} is none that begins with https://.")
+
+
+def _link(name: str, address: str) -> str:
+    return f"[{' '.join(name.translate(_NO_BRACKETS).split())}]({address})"
 
 
 def pass_on(conversation: Conversation, text: str, *, destination: str, turn_id: UUID | None = None) -> list[Delivery]:
@@ -321,7 +341,7 @@ def cancel(delivery: Delivery) -> bool:
 def change(delivery: Delivery, text: str) -> bool:
     """Have a message to a chat say something else before it is sent; False once that has begun, or if it says nothing.
     Raises ``ValueError``, in words for people."""
-    if delivery.chat is None or "text" not in delivery.data:
+    if delivery.chat is None or "text" not in delivery.data or delivery.kind == STICKER:
         return False
     most = _can(delivery.chat).text_limit
     if not text.strip() or len(text) > most:

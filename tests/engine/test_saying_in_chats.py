@@ -41,7 +41,7 @@ def program(settings, owner):
     running.close()
 
 
-def call(name: str, **arguments) -> dict:
+def call(name: str, /, **arguments) -> dict:
     return {"call": [{"name": name, "arguments": arguments}]}
 
 
@@ -61,20 +61,24 @@ def results() -> list[tuple[str, str]]:
 def test_the_pages_examples_are_what_happens(program, tool_settings, settings, tmp_path, owner):
     section = (ROOT / "docs" / "tools.md").read_text().split("\n## Messages\n")[1].split("\n## ")[0]
     examples = re.findall(r"^\| `(\w+) (\{.*\})` \| `(.*)` \|$", section.split("\nIn a chat")[1], re.MULTILINE)
-    assert [name for name, _, _ in examples] == ["edit_message", "react", "card", "send_file"]
+    assert [name for name, _, _ in examples] == ["edit_message", "react", "card", "send_file", "sticker"]
     settings.WORKSPACES_DIR = str(tmp_path)
     for name in ("message", "edit_message", "react", "card"):
         tool_settings(name)
-    tool_settings("send_file", grants=["FS_READ"])
+    for name in ("send_file", "sticker"):
+        tool_settings(name, grants=["FS_READ"])
+    index = re.search(r"`stickers/index.json`, as nanobot's do: `(\{.*?\})`", section)[1]
     with open_workspace(agent="default", owner_id=owner.pk) as workspace:
         workspace.write("reports/may.txt", b"9:00, 10:00", trusted=True)
+        workspace.write("stickers/index.json", index.encode(), trusted=True)
     steps = [call(name, **json.loads(arguments)) for name, arguments, _ in examples]
     program.tell(script(call("message", content="I look."), *steps, {"say": "Done."}))
     for (_, _, result), (status, found) in zip(examples, results()[1:], strict=True):
         assert status == CallStatus.SUCCESS, found
         assert re.fullmatch(re.escape(result).replace("…", r"\d+"), found), found
     said = ["I have compared three trains.", "", "**Trains**\n\n- 9:00\n- 10:00\n\n[Tickets](https://example.org/t)"]
-    assert [each.get("text", "") for each in sent(program)] == [*said, "All of them.", "Done."]
+    shown = "[hooray](https://example.org/hooray.webp)"
+    assert [each.get("text", "") for each in sent(program)] == [*said, "All of them.", shown, "Done."]
 
 
 def test_what_was_said_is_changed_and_messages_are_reacted_to(program, tool_settings):
@@ -128,6 +132,29 @@ def test_a_file_of_the_workspace_goes_to_the_chat(program, tool_settings, settin
         assert status == CallStatus.FAILED, wrong
     Delivery.objects.all().delete()
     assert not OutgoingFile.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b'{"hooray": "http://example.org/a.webp"}',
+        b'{"hooray": "https://example.org/a) [x](http://evil.example"}',
+        b'{"hooray": 5, "boo": "https://example.org/a.webp"}',
+        b'["hooray"]',
+        b"\xff",
+        None,
+    ],
+)
+def test_a_sticker_that_is_none_is_not_shown(program, tool_settings, settings, tmp_path, owner, index):
+    settings.WORKSPACES_DIR = str(tmp_path)
+    tool_settings("sticker", grants=["FS_READ"])
+    if index:
+        with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+            workspace.write("stickers/index.json", index, trusted=True)
+    program.tell(script(call("sticker", name="hooray"), {"say": "Done."}))
+    ((status, result),) = results()
+    assert (status, "boo" in result) == (CallStatus.FAILED, False)
+    assert [each["text"] for each in sent(program)] == ["Done."]
 
 
 def test_what_is_for_later_goes_out_then_and_holds_nothing_up(program, tool_settings):

@@ -41,7 +41,7 @@ from conversations.engine import (
 from conversations.engine.channels import from_channels, listener
 from conversations.engine.compacting import compaction, daily, parts
 from conversations.engine.consent import approvals, questions
-from conversations.engine.deliveries import undelivered
+from conversations.engine.deliveries import typing_marks, undelivered
 from conversations.events import answers, streams
 from conversations.openai_api import turn_parts
 from conversations.openai_api import urls as openai_urls
@@ -225,6 +225,7 @@ MODULES = (
     outbox,
     outgoing,
     undelivered,
+    typing_marks,
     questions,
     from_channels,
     listener,
@@ -259,6 +260,7 @@ def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
         # Rows by their keys, and a message to a chat.
         *("calls.suspend", "outgoing.put_question", "outgoing.reword", "questions.withdraw", "questions.is_for"),
         *("outgoing.edit", "outgoing.react", "outgoing.send_file", "outgoing.tell", "outgoing.going_on"),
+        "outgoing.show_sticker",
         "outgoing.change",
         "outbox.doubt_open",  # of turn_control.end_restored
         *("outgoing.names_of_chats", "spawned.reported_on", "from_channels.take_held"),

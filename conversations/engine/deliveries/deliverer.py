@@ -12,6 +12,7 @@ from conversations.deliveries import emails, outbox, webhooks
 from conversations.deliveries.outbox import Hold, Outcome
 from conversations.engine import sweeper
 from conversations.engine.deliveries import undelivered
+from conversations.engine.deliveries.typing_marks import TypingMarks
 from conversations.engine.own_thread import in_own_thread
 from conversations.engine.runner import Runner
 from conversations.engine.tracing import context_of
@@ -47,6 +48,7 @@ class Deliverer(Runner):
         super().__init__(worker=worker, database=database)
         self._working: set[asyncio.Task[None]] = set()
         self._held: dict[UUID, Hold] = {}
+        self._marks = TypingMarks(worker=worker, database=database)
         self._stopping = False
 
     @property
@@ -117,12 +119,16 @@ class Deliverer(Runner):
         delivery.traceparent = traces.of(span, context)
         return span
 
+    async def watch(self) -> None:
+        self._marks.go_on()
+
     async def renew(self, database: DatabaseThreads) -> None:
         if self._held:
             await database(outbox.renew, self.held, worker=self.worker)
 
     async def stop(self) -> None:
         self._stopping = True
+        await self._marks.stop()
         if self._working:
             await asyncio.wait(set(self._working), timeout=WAIT_AT_A_STOP)
         for task in self._working:

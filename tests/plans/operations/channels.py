@@ -17,10 +17,11 @@ from conversations.channels.base import Event, Heard
 from conversations.deliveries import endpoints, outbox
 from conversations.engine import announcements, feedback, outgoing, tainted_texts
 from conversations.engine.channels import from_channels, listener
-from conversations.engine.deliveries import undelivered
-from conversations.models import Conversation, Delivery, StoredResponse, TaintedText, Turn, WebhookEndpoint
+from conversations.engine.deliveries import typing_marks, undelivered
+from conversations.models import Conversation, Delivery, StoredResponse, TaintedText, Turn, WebhookEndpoint, Worker
 from conversations.statuses import TurnStatus
 from nanohost.accounts import audit
+from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
 from tests.plans.operations.common import READING, a_turn, operation, the_long_one
 from tests.plans.operations.deliveries import to_go_out
@@ -123,6 +124,16 @@ def wake_next() -> Callable[[], object]:
 def forget_said() -> Callable[[], object]:
     conversation_id = Delivery.objects.filter(chat=a_chat()).values_list("conversation_id", flat=True)[0]
     return lambda: outbox.forget_said(conversation_id)
+
+
+@operation("typing_marks.wanted")
+def wanted() -> Callable[[], object]:
+    Worker.objects.create(name="a", queues="deliveries", turns_most=0, heartbeat_at=Now())
+    turn, chat = a_turn(), a_chat()
+    Turn.objects.filter(pk=turn.pk).update(status=TurnStatus.RUNNING)
+    Conversation.objects.filter(owner_id=chat.owner_id, key=chat.key).delete()
+    Conversation.objects.filter(pk=turn.conversation_id).update(owner=chat.owner_id, key=chat.key)
+    return lambda: typing_marks.wanted("a")
 
 
 @operation("outgoing.not_taken")

@@ -184,6 +184,8 @@ class DiscordServer(HttpPeer):
                 return 200, {"id": channel, "type": 0, "name": "shop"} | self.channels.get(channel, {})
             case ("POST", "channels", channel, "messages"):
                 return self._taken(channel, self.message_in(asked), has_file=asked.said is None)
+            case ("POST", "channels", _, "typing"):
+                return 204, b""
             case ("PATCH", "channels", _, "messages", message):
                 return 200, {"id": message, "content": asked.said["content"]}
             case ("PUT", "channels", _, "messages", _, "reactions", _, "@me"):
@@ -267,6 +269,10 @@ class DiscordServer(HttpPeer):
         rows = [each for each in self.asked if self.is_sent(each)][-1].said["components"]
         assert all(len(row["components"]) <= 5 for row in rows)
         return [each["custom_id"] for row in rows for each in row["components"]]
+
+    def typed(self) -> list[str]:
+        """The channels in which a mark was shown."""
+        return [each.path[-2] for each in self.asked if each.path[-1] == "typing"]
 
     def did(self) -> list[tuple[str, str, str]]:
         """What was done to messages: what, to which, and with what."""

@@ -47,6 +47,10 @@ class MatrixServer(HttpPeer):
                 assert asked.method == "PUT"
                 self.by_transaction.setdefault(transaction, {"room": room, **asked.said})
                 return 200, {"event_id": f"$sent-{list(self.by_transaction).index(transaction)}"}
+            case ("rooms", _, "typing", "@agent:example.org"):
+                assert (asked.method, asked.said["typing"]) == ("PUT", True)
+                assert asked.said["timeout"] > 4000
+                return 200, {}
             case ("media", "download", "example.org", media):
                 return self.file(media)
         if asked.path == ("_matrix", "media", "v3", "upload"):
@@ -73,6 +77,10 @@ class MatrixServer(HttpPeer):
             for room, sender in self.invited.items()
         }
         return {"next_batch": f"s{len(self.events)}", "rooms": {"join": rooms, "invite": invited}}
+
+    def typed(self) -> list[str]:
+        """The rooms in which a mark was shown."""
+        return [each.path[-3] for each in self.asked if each.path[-2] == "typing"]
 
     def did(self) -> list[tuple[str, str, str]]:
         """What was done to messages: what, to which, and with what."""

@@ -16,6 +16,12 @@ class TelegramServer(HttpPeer):
     kind: ClassVar[str] = "telegram"
     tells_duplicates = False
     lacks: ClassVar[Mapping[str, str]] = {}
+    # What shows a picture that it fetches, and the field that has the address.
+    STICKERS: ClassVar[Mapping[str, str]] = {
+        "sendSticker": "sticker",
+        "sendAnimation": "animation",
+        "sendPhoto": "photo",
+    }
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
@@ -51,6 +57,12 @@ class TelegramServer(HttpPeer):
             case "sendDocument":
                 assert b'name="document"; filename=' in asked.raw
                 return 200, {"ok": True, "result": {"message_id": 70}}
+            case "sendChatAction":
+                assert asked.said["action"] == "typing"
+                return 200, {"ok": True, "result": True}
+            case method if method in self.STICKERS:
+                assert set(asked.said) == {"chat_id", self.STICKERS[method]}
+                return 200, {"ok": True, "result": {"message_id": 80}}
             case "answerCallbackQuery":
                 return 200, {"ok": True, "result": asked.said["callback_query_id"] == "query-1"}
         return 404, {"ok": False, "error_code": 404, "description": "Not Found"}
@@ -90,6 +102,10 @@ class TelegramServer(HttpPeer):
 
     def files_sent(self) -> list[bytes]:
         return [each.raw for each in self.called("sendDocument")]
+
+    def typed(self) -> list[str]:
+        """The chats in which a mark was shown."""
+        return [each.said["chat_id"] for each in self.called("sendChatAction")]
 
     def called(self, method: str) -> list[Asked]:
         return [each for each in self.asked if each.path[-1] == method]

@@ -45,6 +45,9 @@ class WhatsAppServer(HttpPeer):
             return 401, {"error": {"message": "Invalid OAuth access token.", "type": "OAuthException", "code": 190}}
         match asked.path:
             case ("v23.0", place, "messages") if place == NUMBER:
+                if "typing_indicator" in asked.said:
+                    is_right = asked.said["status"] == "read" and asked.said["typing_indicator"] == {"type": "text"}
+                    return (200, {"success": True}) if is_right and asked.said["message_id"] else (400, {})
                 return self._taken(asked.said)
             case ("v23.0", place, "media") if place == NUMBER:
                 form = form_of(asked)
@@ -77,7 +80,7 @@ class WhatsAppServer(HttpPeer):
         return 200, {"messaging_product": "whatsapp", "messages": [{"id": f"wamid.out{len(self.sent)}"}]}
 
     def is_sent(self, asked: Asked) -> bool:
-        return asked.path[-1] == "messages"
+        return asked.path[-1] == "messages" and "typing_indicator" not in asked.said
 
     def refuses(self, code: int, status: int = 400) -> Says:
         """An error of the Graph API."""
@@ -117,6 +120,10 @@ class WhatsAppServer(HttpPeer):
         """What the buttons of the last message give back."""
         asked = [each for each in self.asked if self.is_sent(each)][-1].said["interactive"]
         return [each["reply"]["id"] for each in asked["action"]["buttons"]]
+
+    def typed(self) -> list[str]:
+        """The messages below which a mark was shown."""
+        return [each.said["message_id"] for each in self.asked if "typing_indicator" in (each.said or ())]
 
     def did(self) -> list[tuple[str, str, str]]:
         """What was done to messages: what, to which, and with what."""
