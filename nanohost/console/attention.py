@@ -39,6 +39,7 @@ from nanohost.lib.redaction import redact_known
 from nanohost.lib.text import clip, duration
 from scheduler import system_jobs
 from scheduler.models import LATE, Schedule
+from tools.custom.models import CustomTool
 from tools.mcp.models import MANY_FAILURES, McpServer, McpTool
 from tools.models import Approval, ApprovalState, CallStatus, ToolCall
 
@@ -237,6 +238,21 @@ def _mcp(look: Look) -> Iterator[Need]:
             since=told["since"],
             hits=told["n"],
             link=list_of("tools_mcptool", state="changed"),
+            look="See them",
+        )
+
+
+def _custom_tools(look: Look) -> Iterator[Need]:
+    told = CustomTool.objects.changed().aggregate(n=Count("pk"), since=Min("changed_at"), first=Min("full_name"))
+    if told["n"]:
+        yield Need(
+            name="custom_tools_changed",
+            is_urgent=False,
+            words=f"{_number(told['n'], 'custom tool')} {'was' if told['n'] == 1 else 'were'} changed since somebody"
+            f" has seen them, such as {told['first']}, and are refused. See the difference, then allow them.",
+            since=told["since"],
+            hits=told["n"],
+            link=list_of("tools_customtool", state="changed"),
             look="See them",
         )
 
@@ -476,6 +492,7 @@ QUESTIONS = (
     Question(names=(UNKNOWN_CALLS,), permission="tools.view_toolcall", look=_unknown_calls),
     Question(names=("sandbox_missing",), permission=_OPERATIONS, look=_sandbox),
     Question(names=("mcp_server_failing", "mcp_tools_changed"), permission="tools.view_mcpserver", look=_mcp),
+    Question(names=("custom_tools_changed",), permission="tools.view_customtool", look=_custom_tools),
 )
 
 CONDITIONS = tuple(name for question in QUESTIONS for name in question.names)

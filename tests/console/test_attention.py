@@ -30,6 +30,7 @@ from tests.support.console_client import client_of
 from tests.support.listening import HeardListener, until
 from tests.support.sources import ROOT
 from tests.support.wait import wait_until
+from tools.custom.models import CustomTool
 from tools.mcp.models import McpServer, McpTool
 from tools.models import Approval, ApprovalState, CallStatus, ToolCall
 
@@ -168,6 +169,14 @@ def a_tool_that_its_server_changed(conversation):
     McpTool.objects.create(server=server, name="b", full_name="mcp_theirs_b", hash="1" * 64, seen_hash="1" * 64)
 
 
+def a_custom_tool_that_was_changed(conversation):
+    given = {"workspace": "default/1", "hash": "1" * 64}
+    CustomTool.objects.create(**given, file="a.py", full_name="custom_a", seen_hash="2" * 64)
+    CustomTool.objects.create(**given, file="b.py", full_name="custom_b", seen_hash="1" * 64)
+    CustomTool.objects.create(**given, file="c.py", full_name="custom_c")
+    CustomTool.objects.create(**given, file="d.py", full_name="custom_d", seen_hash="2" * 64, unfit="It says nothing.")
+
+
 CAUSES = {
     "no_turn_worker": no_workers,
     "no_tool_worker": no_workers,
@@ -185,6 +194,7 @@ CAUSES = {
     "sandbox_missing": no_sandbox,
     "mcp_server_failing": a_server_that_keeps_failing,
     "mcp_tools_changed": a_tool_that_its_server_changed,
+    "custom_tools_changed": a_custom_tool_that_was_changed,
 }
 # Those of servers; each has a test of its own.
 OF_SERVERS = {"database_refuses_writes", "broker_away", "events_not_heard"}
@@ -221,7 +231,7 @@ def test_a_condition_comes_with_its_cause_and_is_told_alike_everywhere(name, con
 
 
 ROWS = ["turns_fail", "schedules_late", "schedules_paused", "approvals_wait", "deliveries_failed", "calls_unknown"]
-ROWS += ["mcp_server_failing", "mcp_tools_changed"]
+ROWS += ["mcp_server_failing", "mcp_tools_changed", "custom_tools_changed"]
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 
@@ -19,14 +19,19 @@ class StateFilter(admin.SimpleListFilter):
     title, parameter_name = "state", "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("waiting", "to be seen"), ("seen", "seen"), ("unfit", "cannot be a tool"), ("gone", "gone")]
+        return [
+            *(("waiting", "to be seen"), ("changed", "changed since it was seen"), ("seen", "seen")),
+            *(("unfit", "cannot be a tool"), ("gone", "gone")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CustomTool]) -> QuerySet[CustomTool]:
         match self.value():
             case "waiting":
-                return queryset.filter(gone=False, unfit="").exclude(seen_hash=F("hash"))
+                return queryset & CustomTool.objects.waiting()
+            case "changed":
+                return queryset & CustomTool.objects.changed()
             case "seen":
-                return queryset.filter(gone=False, unfit="", seen_hash=F("hash"))
+                return queryset & CustomTool.objects.seen()
             case "unfit":
                 return queryset.filter(gone=False).exclude(unfit="")
             case "gone":

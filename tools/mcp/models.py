@@ -11,6 +11,7 @@ from django.forms.models import model_to_dict
 
 from nanohost.lib.clock import Now
 from tools.outbound import urls
+from tools.seen_tools import SeenTool, SeenToolQuerySet
 
 # Of the variables, or the files that `<name>_FILE` names, whose values a server may be given: nothing else of the
 # host's environment, whoever writes it into a server's row.
@@ -183,60 +184,22 @@ class McpServer(models.Model):
             type(self).objects.filter(pk=self.pk).update(failures=0)
 
 
-class McpToolQuerySet(models.QuerySet["McpTool"]):
-    """Look-ups that say what they mean."""
-
-    def changed(self) -> "McpToolQuerySet":
-        """Those that somebody has seen, and that are described in another way by now."""
-        return self.filter(gone=False).exclude(seen_hash="").exclude(seen_hash=F("hash"))
-
-    def waiting(self) -> "McpToolQuerySet":
-        """Those that nobody has seen as they are, the changed ones among them."""
-        return self.filter(gone=False).exclude(seen_hash=F("hash"))
-
-
-class McpTool(models.Model):
+class McpTool(SeenTool):
     """A tool, as its server describes it. It may be used while the description is the one that somebody has seen."""
 
     server = models.ForeignKey(McpServer, on_delete=models.CASCADE, related_name="tools", help_text="Whose it is.")
     name = models.CharField(max_length=200, help_text="As the server calls it.")
-    full_name = models.CharField(max_length=64, unique=True, help_text="As models know it, and as it is enabled.")
-    description = models.TextField(blank=True, help_text="What the server says that it does.")
-    schema = models.JSONField(default=dict, help_text="JSON Schema of its arguments.")
-    hash = models.CharField(max_length=64, help_text="SHA-256 of its name, description and schema.")
     hints_read = models.BooleanField(default=False, help_text="Whether the server says that it only reads.")
     reads = models.BooleanField(
         default=False, help_text="It changes nothing: an administrator agrees with the server's hint."
     )
-    seen_hash = models.CharField(max_length=64, blank=True, default="", help_text="The hash that somebody has seen.")
     seen_description = models.TextField(blank=True, default="", help_text="The description that somebody has seen.")
     seen_schema = models.JSONField(default=dict, help_text="The schema that somebody has seen.")
-    seen_by = models.CharField(max_length=200, blank=True, default="", help_text="Who has seen it.")
-    seen_at = models.DateTimeField(null=True, blank=True, help_text="When.")
-    changed_at = models.DateTimeField(null=True, blank=True, help_text="When its server changed it last.")
-    gone = models.BooleanField(default=False, help_text="Whether its server has it no more.")
 
-    objects = McpToolQuerySet.as_manager()
+    objects = SeenToolQuerySet["McpTool"].as_manager()
 
     class Meta:
         ordering = ["full_name"]
         verbose_name = TOOL_OF_A_SERVER
         verbose_name_plural = "tools of MCP servers"
         constraints = [models.UniqueConstraint(fields=["server", "name"], name="one_tool_of_a_name_a_server")]
-
-    def __str__(self) -> str:
-        return self.full_name
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether somebody has seen it as it is."""
-        return bool(self.seen_hash) and self.seen_hash == self.hash
-
-    @property
-    def state(self) -> str:
-        """What people have seen of it, in a few words."""
-        if self.gone:
-            return "gone"
-        if self.is_seen:
-            return "seen"
-        return "changed since it was seen" if self.seen_hash else "new"
