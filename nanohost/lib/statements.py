@@ -13,7 +13,7 @@ Which modules may have statements of their own is a contract in ``pyproject.toml
 """
 
 import threading
-from asyncio import _get_running_loop  # type: ignore[attr-defined]  # as asyncio.get_running_loop, without an exception
+from asyncio import _get_running_loop  # as asyncio.get_running_loop, without an exception
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
