@@ -280,6 +280,42 @@ def test_a_question_is_changed_in_a_branch_and_an_answer_asked_for_again(visitor
     assert page.url != source
 
 
+def test_a_thumb_with_its_comment_is_kept_changed_seen_in_the_console_and_taken_back(visitor):
+    page = visitor.page
+    say(page, "Name a flower")
+    expect(answers(page)).to_have_count(1)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+    def thumb(name, **state):
+        page.locator(".message.assistant").hover()
+        return page.get_by_role("button", name=name, **state)
+
+    thumb("Good answer").click()
+    expect(thumb("Good answer", pressed=True)).to_have_count(1)
+    thumb("Bad answer").click()
+    expect(thumb("Good answer", pressed=False)).to_have_count(1)
+    page.get_by_role("textbox", name="Why?").fill("That is <b>no</b> flower")
+    page.get_by_role("button", name="Tell").click()
+    expect(page.get_by_text("Thank you.")).to_be_visible()
+    page.reload()
+    expect(thumb("Bad answer", pressed=True)).to_have_count(1)
+
+    turn = page.locator(".message.assistant").get_attribute("data-turn")
+    console = visitor.context.new_page()
+    console.goto(f"/admin/conversations/turn/{turn}/change/")
+    seen = console.locator("#result_list tbody tr")
+    address = console.get_by_role("link", name="Feedback on this turn").get_attribute("href")
+    console.goto(address)
+    expect(seen).to_have_count(1)
+    expect(seen).to_contain_text("That is <b>no</b> flower")
+    expect(seen).to_contain_text("bad")
+    thumb("Bad answer").click()
+    expect(thumb("Bad answer", pressed=False)).to_have_count(1)
+    console.reload()
+    expect(seen).to_have_count(0)
+    console.close()
+
+
 RICH = r"""
 It is $E = mc^2$, and it costs $5 to $10. \(a^2\) and
 
