@@ -1,7 +1,6 @@
 // The list of conversations: pinned ones first, then by day; what people do with them; search; the archive.
 import { ask, path } from "./api.js";
 import { askFor, at, button, field, local, make, menu, save } from "./dom.js";
-import * as sharing from "./sharing.js";
 
 // `go` shows a conversation, `changed` is told when the list is another one than it was, `tell` of what went wrong.
 export const around = { go() {}, changed() {}, tell() {} };
@@ -114,7 +113,7 @@ function choices(row) {
     ["Rename", () => rename(row, name)],
     [pinned ? "Unpin" : "Pin", () => change(row, { pinned: !pinned })],
     [archived ? "Take out of the archive" : "Archive", () => change(row, { archived: !archived })],
-    ["Share", () => sharing.open(conversationId, name).catch(around.tell)],
+    ["Share", () => share(conversationId, name).catch(around.tell)],
     ["Export as Markdown", () => exported(row, name, asMarkdown, "md", "text/markdown").catch(around.tell)],
     ["Export as JSON", () => exported(row, name, asJson, "json", "application/json").catch(around.tell)],
     ["Delete", () => remove(row, name)],
@@ -214,8 +213,13 @@ at("older").addEventListener("click", async () => {
   at("older").hidden = !older;
   mark();
 });
+// Loaded by those who share.
+async function share(...of) {
+  return (await import("./sharing.js")).open(...of);
+}
+
 at("archive").addEventListener("click", () => {
   isArchive = !isArchive;
   load().catch(around.tell);
 });
-at("shared").addEventListener("click", () => sharing.open(null).catch(around.tell));
+at("shared").addEventListener("click", () => share(null).catch(around.tell));
