@@ -63,6 +63,7 @@ def house(tmp_path_factory, model, receiver):
         TOOL_SANDBOX="none",
         HTTP_ALLOWED_PRIVATE_CIDRS="127.0.0.1/32",
         HTTP_ALLOWED_PORTS=str(receiver.port),
+        CUSTOM_TOOLS="true",
     )
     running.start()
     yield running
@@ -298,6 +299,32 @@ def test_an_mcp_server_that_fails_is_given_the_right_command_and_a_tool_that_cha
     page.get_by_role("button", name="Seen, allow").click()
     overview.sees_it_go("mcp_tools_changed")
     act("Disable")
+
+
+def test_a_custom_tool_that_was_changed_is_seen_again(overview, house, api):
+    page = overview.page
+    (made,) = house.sql("SELECT owner_id FROM accounts_apikey")
+    folder = house.data_dir / "workspaces" / "default" / str(made["owner_id"]) / "files" / "tools"
+    folder.mkdir(parents=True)
+
+    def put(answer):
+        says = "description = 'Shout.'; parameters = {'type': 'object'}"
+        source = f"class Shout(Tool):\n    {says}\n    def execute(self):\n        return '{answer}'\n"
+        (folder / "shout.py").write_text(source)
+
+    def see():
+        page.locator("#result_list tbody a", has_text="custom_shout").first.click()
+        page.get_by_role("button", name="Seen, not allowed").click()
+
+    put("OH")
+    listed = "/admin/tools/customtool/"
+    wait_until(lambda: page.goto(listed).ok and page.get_by_text("custom_shout").count() > 0, seconds=120)
+    see()
+    put("AH")
+    told = overview.sees("custom_tools_changed", "changed since somebody has seen them, such as custom_shout")
+    told.get_by_role("link", name="See them").click()
+    see()
+    overview.sees_it_go("custom_tools_changed")
 
 
 def test_a_tool_that_died_beside_its_effect_is_told(overview, house, api, effects):
