@@ -73,7 +73,7 @@ class TypingMarks:
 
 def wanted(worker: str) -> Sequence[Mark]:
     """The marks that this worker sends now: none, if another one does."""
-    if not accounts.names():
+    if not accounts.names() or _first_worker() != worker:
         return ()
     going_on = Q(status=TurnStatus.RUNNING) | Q(status=TurnStatus.WAITING, waiting_for=WaitingFor.TOOLS)
     active = Turn.objects.filter(going_on).order_by("created_at")
@@ -82,7 +82,7 @@ def wanted(worker: str) -> Sequence[Mark]:
         for turn_id, owner_id, key in active.values_list("pk", "conversation__owner_id", "conversation__key")
         if accounts.is_of_a_channel(key)
     }
-    if not turns or _first_worker() != worker:
+    if not turns:
         return ()
     owners, keys = {owner_id for owner_id, _ in turns}, {key for _, key in turns}
     chats = Chat.objects.filter(owner__in=owners, key__in=keys, channel__is_active=True, channel__typing=True)

@@ -126,7 +126,8 @@ def forget_said() -> Callable[[], object]:
     return lambda: outbox.forget_said(conversation_id)
 
 
-@operation("typing_marks.wanted")
+# By one worker, every four seconds: the turns that go on, which are as many as workers have places.
+@operation("typing_marks.wanted", READING)
 def wanted() -> Callable[[], object]:
     Worker.objects.create(name="a", queues="deliveries", turns_most=0, heartbeat_at=Now())
     turn, chat = a_turn(), a_chat()
