@@ -1,6 +1,7 @@
 """Bringing the database up to date, and refusing what would only fail later."""
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 # Any number will do, as long as every version takes the same one.
 _PREPARING = 7_262_646_867
 
-# Seconds a process waits for a database that is started, or migrated, beside it.
+# Seconds a process waits for a database that is started beside it, or for the next migration that is done there.
 DATABASE_PATIENCE = 60
 # How often a table is asked for that nodes work with: tries, and not seconds, since long migrations may lie between.
 LOCK_TRIES = 100
@@ -190,20 +191,22 @@ def _beside_nodes(change: Callable[[], object]) -> None:
 def await_database() -> None:
     """Return once the database answers and has every migration this code needs; CommandError if it does not in time.
 
-    Nodes of a new version may thereby start while one of them, or a job, still prepares it. A database that is newer is
-    taken: the previous version works beside the next.
+    Nodes of a new version may thereby start while one of them, or a job, still prepares it: each migration that is done
+    meanwhile gives it as long again. A database that is newer is taken: the previous version works beside the next.
     """
-    until = time.monotonic() + DATABASE_PATIENCE
+    until, fewest = time.monotonic() + DATABASE_PATIENCE, math.inf
     while True:
         try:
             missing = _missing_migrations()
-            problem = f"it lacks {', '.join(missing)}; run: manage.py prepare"
+            left, problem = float(len(missing)), f"it lacks {', '.join(missing)}; run: manage.py prepare"
         except DatabaseError as error:
-            missing, problem = ["all"], f"it cannot be used: {_reason(error)}"
+            left, problem = math.inf, f"it cannot be used: {_reason(error)}"
         finally:
             connection.close()
-        if not missing:
+        if left == 0:
             return
+        if left < fewest:
+            until, fewest = time.monotonic() + DATABASE_PATIENCE, left
         if time.monotonic() > until:
             raise CommandError(f"The database is not ready after {DATABASE_PATIENCE} s: {' '.join(problem.split())}")
         time.sleep(0.5)  # noqa: TID251 -- a server is away
