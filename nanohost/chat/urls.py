@@ -24,7 +24,7 @@ SIGN_IN = "/chat/sign-in/"
 # What the page's script asks for, told to the browser at once: else it would learn of each from the one before.
 MODULES = [
     *(f"chat/{name}.js" for name in ("api", "composer", "dom", "markdown", "outbox", "schedules", "sending")),
-    *(f"chat/{name}.js" for name in ("sharing", "sidebar", "talk")),
+    *(f"chat/{name}.js" for name in ("sidebar", "talk")),
     *(f"chat/vendor/{name}.mjs" for name in ("markdown-it", "purify")),
 ]
 
