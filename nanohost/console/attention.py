@@ -243,6 +243,8 @@ def _mcp(look: Look) -> Iterator[Need]:
 
 
 def _custom_tools(look: Look) -> Iterator[Need]:
+    if not settings.CUSTOM_TOOLS:  # none is used, seen or not
+        return
     told = CustomTool.objects.changed().aggregate(n=Count("pk"), since=Min("changed_at"), first=Min("full_name"))
     if told["n"]:
         yield Need(

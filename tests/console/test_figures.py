@@ -411,4 +411,4 @@ def test_the_overview_s_queries_do_not_grow_with_its_rows(admin_client, ended):
     count()
     with CaptureQueriesContext(connection) as many:
         admin_client.get("/admin/?window=30+days")
-    assert len(many) <= len(few) <= 49
+    assert len(many) <= len(few) <= 48

@@ -230,6 +230,7 @@ def leave_a_coarse_precision() -> None:
 
 
 def leave_another_writer_of_json() -> None:
+    # A method of a class is assigned: mypy is right to mind, and that it is noticed is what is tried.
     json.JSONEncoder.default = lambda self, o: "forged"  # type: ignore[method-assign]
 
 
