@@ -200,6 +200,11 @@ CAUSES = {
 OF_SERVERS = {"database_refuses_writes", "broker_away", "events_not_heard"}
 
 
+@pytest.fixture(autouse=True)
+def custom_tools(settings):
+    settings.CUSTOM_TOOLS = True
+
+
 def test_a_host_that_is_well_says_so(admin_client, monitor):
     assert told() == {}
     assert WELL in admin_client.get("/admin/").content.decode()

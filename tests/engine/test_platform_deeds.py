@@ -30,6 +30,7 @@ from tests.support.chat_platforms import (
 )
 from tests.support.delivering import deliver
 from tests.support.scripts import script
+from tests.support.wait import wait_until
 from tests.support.working import advance, run_call, settle
 from tools.models import CallStatus, ToolCall
 
@@ -216,9 +217,7 @@ def test_a_worker_sends_them_beside_its_deliveries(talking):
         for _ in range(3):
             await deliverer.watch()
         assert not talking.typed()  # nothing has waited for it
-        async with asyncio.timeout(60):
-            while not talking.typed():
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, talking.typed)
         await deliverer.watch()  # the next one is not due yet
         await deliverer.stop()
         threads.close()

@@ -1,12 +1,14 @@
 """Statements that are written once do what the ORM does, in either database, with other values each time."""
 
+import asyncio
 import importlib
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django import conf
-from django.db import IntegrityError, connection
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import IntegrityError, connection, transaction
 from django.db.models import DurationField, F, IntegerField
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -215,3 +217,37 @@ def test_one_that_depends_on_them_would_be_seen(settings, monkeypatch, freezes):
     monkeypatch.setattr(timezone, "now", lambda: later)
     change_every_setting(settings)
     assert statement.written() != before
+
+
+named = Rows(lambda: Agent.objects.filter(name=Given("name")).values_list("name", flat=True))
+
+
+def test_whoever_watches_a_connection_sees_what_is_executed(agent):
+    asked = []
+
+    def note(execute, sql, params, many, context):
+        asked.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        assert named(name="default") == ["default"]
+    assert [params for _, params in asked] == [["default"]]
+    assert named(name="default") == ["default"]
+    assert len(asked) == 1
+
+
+def test_nothing_is_executed_in_a_transaction_that_is_broken(agent):
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(transaction.TransactionManagementError):
+            named(name="default")
+        transaction.set_rollback(False)
+    assert named(name="default") == ["default"]
+
+
+def test_an_event_loop_executes_nothing(agent):
+    async def ask():
+        return named(name="default")
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(ask())
