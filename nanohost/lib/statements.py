@@ -13,7 +13,6 @@ Which modules may have statements of their own is a contract in ``pyproject.toml
 """
 
 import threading
-from asyncio import _get_running_loop  # as asyncio.get_running_loop, without an exception
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
@@ -202,16 +201,11 @@ def _run(database: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[Any],
     """Have a statement executed; the rows it returns, and how many it has read or changed.
 
     Django's cursors ask around each statement whether somebody watches it, and who calls: twice as many functions as
-    all else of it. That is asked once here, and where the answer is not the usual one, it goes Django's way.
+    all else of it. That is asked once here, and where the answer is not the usual one, it goes Django's way. So does an
+    event loop, in which Django opens no connection.
     """
     database.close_if_health_check_failed()
-    if (
-        database.connection is None
-        or database.needs_rollback
-        or database.execute_wrappers
-        or database.queries_logged
-        or _get_running_loop() is not None
-    ):
+    if database.connection is None or database.needs_rollback or database.execute_wrappers or database.queries_logged:
         with database.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else [], cursor.rowcount
