@@ -41,11 +41,11 @@ ATTACHMENT_FETCH_SECONDS = env.seconds("ATTACHMENT_FETCH_SECONDS", 10)
 ATTACHMENT_READ_SECONDS = env.seconds("ATTACHMENT_READ_SECONDS", 10)
 ATTACHMENT_TEXT_CHARS = env.integer("ATTACHMENT_TEXT_CHARS", 100_000, maximum=10_000_000)
 CHAT_WAIT_SECONDS = env.seconds("CHAT_WAIT_SECONDS", 120)
-# Pages of these origins may call /v1 from a browser; * is every page there is.
 # A turn that waits for tools of its caller's is cancelled after so long.
 CALLER_WAIT_SECONDS = env.integer("CALLER_WAIT_SECONDS", 7 * 24 * 3600)
 # Conversations of requests to /v1 that brought their whole history are kept for so many days.
 TRANSIENT_DAYS = env.integer("TRANSIENT_DAYS", 30, maximum=36_500)
+# Pages of these origins may call /v1 from a browser; * is every page there is.
 CORS_ALLOWED_ORIGINS = env.origins("CORS_ALLOWED_ORIGINS")
 
 # --- which shape -------------------------------------------------------------------------------------------------
@@ -441,8 +441,8 @@ _ALLAUTH = ["allauth", "nanohost.console.allauth_accounts.AllauthAccounts", "all
 SOCIALACCOUNT_ADAPTER = "nanohost.console.single_sign_on.Adapter"
 
 INSTALLED_APPS = [
-    "unfold",  # before the admin, whose templates it replaces
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
+    "nanohost.console.admin_app.ConsoleAdmin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -196,7 +196,7 @@ def test_what_the_page_names_and_there_is_not_is_seen(page, missing):
 
 def files_named_in(page: str) -> set[str]:
     """The files that a page names, from the root on."""
-    return set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|yml|md))`", page))
+    return set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|js|yml|md))`", page))
 
 
 def test_every_file_that_contributors_are_sent_to_exists():

@@ -138,9 +138,11 @@ def packages_read_by(service: str) -> set[str]:
     passed = {variable.removesuffix("_FILE") for name in OURS for variable in environment(name)}
     files = {
         "web": [
-            "conversations/web/gateway.py",
+            "conversations/web",
             "conversations/engine/inbox.py",
+            "conversations/events",
             "conversations/api",
+            "conversations/openai_api",
             "nanohost/serving.py",
         ],
         "worker": [

@@ -1,7 +1,8 @@
 """A real browser on the console: Debian's Chromium, headless, driven by Playwright.
 
-Whether there is one is said at the end of ``make test``; without one, the tests that need it are left out. ``CHROMIUM``
-names the program where it has another name or place.
+Whether there is one is said at the end of ``make test``; without one, the tests that need it are left out. Where both
+are installed, it is the shell without windows, which takes two thirds of the processor time for the same pages.
+``CHROMIUM`` names the program where it has another name or place.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 WIDTHS = {"desktop": (1280, 800), "phone": (390, 844)}
 

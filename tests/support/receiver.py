@@ -36,6 +36,7 @@ class Receiver:
     def __init__(self) -> None:
         self.received: list[Received] = []
         self._answers: list[Says] = [Says()]
+        self._held: list[socket.socket] = []
         self.most_at_once = self._at_once = 0
         self._lock = threading.Lock()
         self.over = threading.Event()
@@ -70,6 +71,19 @@ class Receiver:
         with self._lock:
             self._at_once -= 1
 
+    def hold(self, connection: socket.socket) -> None:
+        connection.settimeout(60)
+        with self._lock:
+            self._held.append(connection)
+
+    def let_go(self) -> None:
+        """End the connections that hang, without an answer."""
+        with self._lock:
+            held, self._held = self._held, []
+        for connection in held:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         receiver = self
 
@@ -79,9 +93,9 @@ class Receiver:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 says = receiver.take(Received(self.path, headers, body))
                 if says.hangs:
-                    self.connection.settimeout(60)
+                    receiver.hold(self.connection)
                     with suppress(OSError):
-                        self.connection.recv(1)  # until the sender hangs up
+                        self.connection.recv(1)  # until the sender hangs up, or it is let go
                 elif says.resets:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.connection.close()

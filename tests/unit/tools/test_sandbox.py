@@ -7,6 +7,7 @@ in is told at the end of the suite (``python -m tests.shapes``).
 import json
 import os
 import re
+import shutil
 import signal
 import site
 import socket
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.shapes import note_sandbox
-from tests.support.hosts import ROOT
+from tests.support.hosts import ROOT, sqlite_template
 from tests.support.stack_process import descendants_of
 from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
@@ -294,7 +295,7 @@ def who(mode, tmp_path, *, python=sys.executable, before=()):
     environment["DJANGO_SETTINGS_MODULE"] = "tests.settings"
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *site.getsitepackages()])
     command = [*before, python, "-c", WHO, mode]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
@@ -487,7 +488,7 @@ WITHOUT_NAMESPACES = ["unshare", "-Ur", "sh", "-c", 'echo 0 >/proc/sys/user/max_
 def check(tmp_path, *before, command="check", **own):
     environment = {"PATH": os.environ["PATH"], "DATA_DIR": str(tmp_path / "data"), "PORT": "0", **own}
     command = [*before, sys.executable, "manage.py", *command.split()]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
 
 
 def test_where_there_are_no_user_namespaces_it_is_landlock_and_says_why(tmp_path):
@@ -561,6 +562,7 @@ def test_what_is_demanded_and_cannot_be_had_is_one_sentence(tmp_path, wanted, be
 
 def test_whoever_runs_no_tool_is_only_told(tmp_path):
     (tmp_path / "data").mkdir()
+    shutil.copy(sqlite_template("migrated"), tmp_path / "data" / "nanohost.sqlite3")
     told = check(tmp_path, command="migrate", TOOL_SANDBOX=BUBBLEWRAP, PATH="/nonexistent")
     assert told.returncode == 0, told.stderr
     assert f"TOOL_SANDBOX={BUBBLEWRAP} cannot be had here. " in told.stderr
