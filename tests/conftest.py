@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.append(item)
         if SHARED_HOSTS & set(getattr(item, "fixturenames", ())) and not item.nodeid.startswith(SHARERS):
             raise pytest.UsageError(f"{item.nodeid} uses a shared host: name its file in SHARERS")
+    if twice := [each for each, count in Counter(item.nodeid for item in items).items() if count > 1]:
+        raise pytest.UsageError(f"several tests are one to xdist, which would run one of them: {twice}")
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
     items[:] = sorted(kept, key=begins)

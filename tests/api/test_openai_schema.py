@@ -5,6 +5,7 @@ more is asked than an answer that the document has; and with a transcript that m
 merely fits, when what fits has to be taken and what does not has to be refused.
 """
 
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from conversations.openai_api.schema import SETTINGS, OpenAISchema
 from tests.support.hosts import KEY, Host
+from tests.support.schemas import lend_an_id
 
 # Whether the host lives and keeps its word: what is made up need not be taken.
 WHATEVER_COMES = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -45,13 +47,17 @@ SENSIBLE: dict[str, Any] = {
 
 TRANSCRIPTS = {"messages", "input", "items"}
 
-with patched_settings(SETTINGS):
-    DOCUMENT = OpenAISchema.generator_class().get_schema(request=None, public=True)
-# The document tells of what events have, and schemathesis takes that for what they are: the package's own models are
-# their judge elsewhere.
-for operation in (operation for path in DOCUMENT["paths"].values() for operation in path.values()):
-    if "text/event-stream" in (content := operation["responses"]["200"]["content"]):
-        content["text/event-stream"] = {}
+
+@cache
+def document() -> dict[str, Any]:
+    with patched_settings(SETTINGS):
+        made: dict[str, Any] = OpenAISchema.generator_class().get_schema(request=None, public=True)
+    # The document tells of what events have, and schemathesis takes that for what they are: the package's own models
+    # are their judge elsewhere.
+    for operation in (operation for path in made["paths"].values() for operation in path.values()):
+        if "text/event-stream" in (content := operation["responses"]["200"]["content"]):
+            content["text/event-stream"] = {}
+    return made
 
 
 def loaded(dose: int) -> Any:
@@ -65,12 +71,27 @@ def loaded(dose: int) -> Any:
         "with-security-parameters": False,
     }
     config = SchemathesisConfig.from_dict({"seed": 1, "generation": generation})
-    return schemathesis.openapi.from_dict(DOCUMENT, config=config)
+    return schemathesis.openapi.from_dict(document(), config=config)
 
 
-in_full = loaded(200)
+# Both are made by the process that runs these tests: to make up the requests takes seconds, and every process collects.
+@pytest.fixture
+def at_length(request: pytest.FixtureRequest) -> Any:
+    lend_an_id(request.node)
+    return loaded(200)
+
+
+@pytest.fixture
+def documented(request: pytest.FixtureRequest) -> Any:
+    lend_an_id(request.node)
+    return loaded(4)
+
+
+in_full = schemathesis.pytest.from_fixture("at_length")
 # Two more routes read what the first does, and by the same function.
-schema = loaded(4).exclude(path=["/v1/responses/compact", "/v1/responses/input_tokens"])
+schema = schemathesis.pytest.from_fixture("documented").exclude(
+    path=["/v1/responses/compact", "/v1/responses/input_tokens"]
+)
 
 
 def as_json_schema(part: Any) -> Any:
@@ -83,19 +104,21 @@ def as_json_schema(part: Any) -> Any:
     return {"anyOf": [{"type": "null"}, plain]} if part.get("nullable") is True else plain
 
 
-COMPONENTS = as_json_schema(DOCUMENT["components"])
+@cache
+def components() -> Any:
+    return as_json_schema(document()["components"])
 
 
 def fits(case: Any, name: str) -> bool:
     """Whether the body has such a field as the document says."""
-    operation = DOCUMENT["paths"][case.path].get(case.method.lower(), {})
+    operation = document()["paths"][case.path].get(case.method.lower(), {})
     if "requestBody" not in operation or not isinstance(case.body, dict) or name not in case.body:
         return False
     body = operation["requestBody"]["content"]["application/json"]["schema"]
-    told = COMPONENTS["schemas"][body["$ref"].rpartition("/")[2]]["properties"].get(name)
+    told = components()["schemas"][body["$ref"].rpartition("/")[2]]["properties"].get(name)
     if told is None:
         return False
-    validator = jsonschema.Draft4Validator({"allOf": [told], "components": COMPONENTS})
+    validator = jsonschema.Draft4Validator({"allOf": [told], "components": components()})
     return bool(validator.is_valid(case.body[name]))
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import UUID
 
 import httpx2
@@ -65,6 +66,12 @@ def make_webhook(host: Host, url: str) -> str:
     return re.search(r'id="secret"[^>]*>(whsec_[^<]+)<', shown)[1]
 
 
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
 def tell(host: Host) -> str:
     """The first turn that is told of: a worker hears of a new webhook within a second."""
     turns = []
@@ -87,6 +94,7 @@ def test_the_receiver_of_the_documentation_prints_what_has_ended_once(started: H
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as own:
         try:
+            wait_until(lambda: listens(own_port))
             turn = tell(started)
             kind, told = own.stdout.readline().split(" ", 1)
         finally:
