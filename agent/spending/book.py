@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from django.conf import settings
 from django.db.models import DurationField, ExpressionWrapper, F
@@ -55,8 +55,10 @@ class Book:
     prices: Sequence[Price]
     limits: Sequence[Limit]
     read_at: float
-    # By names; for as long as this is the book, which is a second.
+    # For as long as this is the book, which is a second: what was found by names, and of which budgets, in which of
+    # their periods, there was something left.
     _found: dict[tuple[str, ...], Price | None] = field(default_factory=dict)
+    with_rest: set[tuple[int, date]] = field(default_factory=set)
 
     def price_of(self, names: tuple[str, ...], now: datetime) -> Price | None:
         """What a model of these names costs, the first that has a price; None if that is not known."""
@@ -137,6 +139,12 @@ class _Shelf:
 
 _shelf = _Shelf()
 fresh, read, read_again, forget = _shelf.fresh, _shelf.read, _shelf.read_again, _shelf.forget
+
+
+def note_no_rest() -> None:
+    """Look at each budget again before the next turn: one was used up just now."""
+    if known := fresh():
+        known.with_rest.clear()
 
 
 def _changed(**_: object) -> None:

@@ -18,7 +18,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from agent.errors import BudgetExceeded, ModelNotPriced
-from agent.spending import ahead, notices
+from agent.spending import ahead, book, notices
 from agent.spending.ahead import stock
 from agent.spending.bills import Bill, Reserved, Share
 from agent.spending.book import Book, Limit
@@ -51,9 +51,9 @@ class Estimate:
     completion_tokens: int
 
 
-def limits_on(book: Book, payer: Payer) -> list[Limit]:
+def limits_on(known: Book, payer: Payer) -> list[Limit]:
     """The budgets that count what somebody asks, in the order of their ids."""
-    return [limit for limit in book.limits if _is_for(limit, payer)]
+    return [limit for limit in known.limits if _is_for(limit, payer)]
 
 
 def _is_for(limit: Limit, payer: Payer) -> bool:
@@ -269,6 +269,8 @@ def settle(bill: Bill) -> None:
         used = bill.counted
         amount = bill.counted_cost if share.is_money else used.prompt_tokens + used.completion_tokens
         for spent, warned_at in _spend(period_id=share.period_id, amount=amount):
+            if spent >= share.most:
+                book.note_no_rest()
             if warned_at is None and notices.is_mostly_used(spent, share.most):
                 notices.mostly_used(share.period_id)
 
@@ -298,12 +300,20 @@ _used_up = Rows[int](
 )
 
 
-def used_up(limits: Sequence[Limit], now: datetime) -> Limit | None:
-    """The first of these budgets of which nothing is left; None if each has something, which may not be enough."""
+def used_up(limits: Sequence[Limit], now: datetime, *, with_rest: set[tuple[int, date]]) -> Limit | None:
+    """The first of these budgets of which nothing is left; None if each has something, which may not be enough.
+
+    Those in ``with_rest``, of the book that the limits are in, had something a moment ago, and what this process has
+    spent since has not used them up. Those that are found to have something join them.
+    """
     for limit in limits:
-        for period_id in _used_up(budget_id=limit.id, start=limit.period(now).start):
+        place = limit.id, limit.period(now).start
+        if place in with_rest:
+            continue
+        for period_id in _used_up(budget_id=limit.id, start=place[1]):
             notices.exceeded(period_id)
             return limit
+        with_rest.add(place)
     return None
 
 

@@ -311,9 +311,10 @@ def _refuse_unpaid(conversation: Conversation, key: ApiKey | None) -> None:
     """Raise :class:`BudgetUsedUp` if nothing is left to pay an answer with: whoever asks is told before anything is
     stored. Where something is left, it may turn out to be too little."""
     payer = Payer(owner_id=conversation.owner_id, agent_id=conversation.agent_id, api_key_id=key.pk if key else None)
-    if limits := budgets.limits_on(book.read(), payer):
+    known = book.read()
+    if limits := budgets.limits_on(known, payer):
         now = timezone.now()
-        if limit := budgets.used_up(limits, now):
+        if limit := budgets.used_up(limits, now, with_rest=known.with_rest):
             raise BudgetUsedUp(budgets.told(limit, now))
 
 

@@ -5,7 +5,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from agent.errors import BudgetExceeded
@@ -361,6 +363,24 @@ def test_who_has_nothing_left_is_told_before_anything_is_stored(say, conversatio
     assert say("/help", while_paused="refuse"), "commands cost nothing"
     BudgetPeriod.objects.update(start=timezone.localdate() - timedelta(days=1))
     assert say("Hello", while_paused="refuse")
+
+
+def test_a_budget_with_something_left_is_asked_for_once_until_it_is_used_up(say, monkeypatch):
+    monkeypatch.setattr(book, "FRESH_SECONDS", 3600)
+    budget(100)
+
+    def looks() -> int:
+        with CaptureQueriesContext(connection) as asked:
+            say("Hello", while_paused="refuse")
+        return sum("agent_budgetperiod" in each["sql"] for each in asked.captured_queries)
+
+    assert [looks(), looks()] == [1, 0]
+    reserved = reserve(60)
+    budgets.settle_alone(bill(reserved, 60))
+    assert looks() == 0
+    budgets.settle_alone(bill(reserve(40), 40))
+    with pytest.raises(BudgetUsedUp):
+        say("Hello", while_paused="refuse")
 
 
 def test_a_client_is_answered_with_402_and_told_whose_budget_it_is(conversation, owner, say):

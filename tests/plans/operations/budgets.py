@@ -61,7 +61,7 @@ def used_up() -> Callable[[], object]:
     a_budget()
     book.forget()
     limits = book.read().limits[-3:]
-    return lambda: budgets.used_up(limits, timezone.now())
+    return lambda: budgets.used_up(limits, timezone.now(), with_rest=set())
 
 
 @operation("taint.last_before", READING)
