@@ -37,6 +37,8 @@ REPLAY = "conversations.replay_turn"
 
 # Turns on a page, in a file, and of those that are put into a set at once; and pages that a file is made of.
 MAX_SHOWN, MAX_EXPORTED, MAX_IN_A_SET, MAX_PAGES = 50, 10_000, 200, 1_000
+# Stretches of turns that are looked at for a set while whoever asks waits; the command evaluate looks at all.
+STRETCHES_OF_A_SET = 50
 
 _NOT_ASKED = ("cursor", "limit")
 
@@ -139,10 +141,13 @@ def _act(request: HttpRequest, given: dict[str, str], wanted: dict[str, Any], wr
 
 def _collect(request: HttpRequest, name: str, wanted: dict[str, Any], back: str) -> HttpResponse:
     asked = {key: value for key, value in wanted.items() if key not in _NOT_ASKED}
-    cases = replay_sets.found(asked, limit=MAX_IN_A_SET)
+    cases = replay_sets.found(asked, limit=MAX_IN_A_SET, stretches=STRETCHES_OF_A_SET)
     try:
         if not cases:
-            raise CannotReplay("No turn was found that has ended.")
+            latest = turn_search.STRETCH * STRETCHES_OF_A_SET
+            raise CannotReplay(
+                f"None of the latest {latest:,} turns matches and has ended. manage.py evaluate looks at all turns."
+            )
         of_set = replay_sets.collect(name, cases)
     except CannotReplay as error:
         messages.error(request, f"Nothing was done: {error}")

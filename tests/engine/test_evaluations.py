@@ -8,10 +8,12 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
 
+from conversations import turn_search
 from conversations.engine import inbox, retention
 from conversations.engine.replaying import grading, replay_sets, replays
 from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
+from conversations.feedback_models import Feedback, Rating
 from conversations.models import Message, Replay, ReplayCase, ReplayRun
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
@@ -175,6 +177,15 @@ def test_a_run_ends_once_it_has_used_its_tokens(say, model):
         "run_budget",
         "Its run has used the 100 tokens that it may use.",
     )
+
+
+def test_who_waits_for_a_set_has_only_the_latest_turns_looked_at(say, monkeypatch):
+    monkeypatch.setattr(turn_search, "STRETCH", 2)
+    first, *_ = [*settle([say("roses")]), *(settle([say("weeds")])[0] for _ in range(4))]
+    Feedback.objects.create(turn=first, by="anna", rating=Rating.DOWN)
+    bad = {"feedback": Rating.DOWN}
+    assert replay_sets.found(bad, limit=10, stretches=2) == []
+    assert replay_sets.found(bad, limit=10, stretches=3) == replay_sets.found(bad, limit=10) == [(first, None)]
 
 
 def test_what_makes_no_set_is_refused_and_nothing_of_it_is_stored(say, monkeypatch):

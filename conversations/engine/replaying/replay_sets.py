@@ -26,12 +26,15 @@ MAX_EXPECTED = 40_000
 _FORM = '{"turn": id, "expected": text, "contain": [text]} is needed'
 
 
-def found(wanted: Mapping[str, Any], *, limit: int) -> list[Case]:
-    """The newest turns that have ended and match, as :func:`turn_search.find` has it; so many at most."""
+def found(wanted: Mapping[str, Any], *, limit: int, stretches: int | None = None) -> list[Case]:
+    """The newest turns that have ended and match, as :func:`turn_search.find` has it; so many at most. ``stretches``:
+    of turns that are looked at for them, for who cannot wait until all are."""
     cases: list[Case] = []
     after: UUID | None = None
     ended = Turn.objects.filter(status__in=FINAL).select_related("conversation__agent")
-    while len(cases) < limit:
+    looked_at = 0
+    while len(cases) < limit and looked_at != stretches:
+        looked_at += 1
         page = turn_search.find(ended, wanted, limit=limit - len(cases), after=after)
         cases += [(turn, None) for turn in page.turns]
         if (after := page.after) is None:
