@@ -132,7 +132,7 @@ function tools(node, isUser, { kind, content }) {
 }
 
 const thumbs = (node) =>
-  Object.entries({ up: ["👍", "Good answer"], down: ["👎", "Bad answer"] }).map(([value, [text, ariaLabel]]) =>
+  Object.entries({ up: ["Good", "Good answer"], down: ["Bad", "Bad answer"] }).map(([value, [text, ariaLabel]]) =>
     button(
       text,
       ({ currentTarget }) => import("./feedback.js").then((it) => it.rate(node, currentTarget, around.tell)).catch(around.tell),
