@@ -465,7 +465,9 @@ class TurnFilters(serializers.Serializer[Any]):
     )
     minCost = Amount(source="least_cost", required=False, help_text="In the currency.")
     minSeconds = Amount(source="least_seconds", required=False, help_text="From when it was asked until it ended.")
-    to = serializers.DateTimeField(source="until", required=False, help_text="Asked before then.")
+    to = serializers.DateTimeField(
+        source="until", required=False, help_text="Before then: a time, such as 2026-11-24T17:00Z."
+    )
     cursor = Cursor(required=False, help_text="From the next link of a page.")
     limit = serializers.IntegerField(
         required=False, min_value=1, default=50, help_text="How many at most; more than 200 are never given."
@@ -473,7 +475,9 @@ class TurnFilters(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, Any]:
         """With the one that Python has another use for."""
-        since = serializers.DateTimeField(source="since", required=False, help_text="Asked then or later.")
+        since = serializers.DateTimeField(
+            source="since", required=False, help_text="Then or later: a time, such as 2026-11-24T17:00Z."
+        )
         return {**super().get_fields(), "from": since}
 
 

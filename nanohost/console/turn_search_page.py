@@ -42,6 +42,24 @@ STRETCHES_OF_A_SET = 50
 
 _NOT_ASKED = ("cursor", "limit")
 
+# What people call the filters, in the order of the form.
+LABELS = {
+    "search": "Words",
+    "status": "Status",
+    "from": "Asked from",
+    "to": "Asked before",
+    "agent": "Agent",
+    "model": "Model",
+    "tool": "Tool",
+    "rule": "Refused by rule",
+    "error": "Error code",
+    "feedback": "Feedback",
+    "key": "API key",
+    "tag": "Tag",
+    "minCost": "Least cost",
+    "minSeconds": "Least duration in seconds",
+}
+
 
 @require_http_methods(["GET", "POST"])
 def show(request: HttpRequest) -> HttpResponseBase:
@@ -104,13 +122,13 @@ def _fields(given: Mapping[str, str], wrong: Mapping[str, str]) -> list[dict[str
     return [
         {
             "name": name,
+            "label": label,
             "value": given.get(name, ""),
-            "help": field.help_text or "",
+            "help": fields[name].help_text or "",
             "wrong": wrong.get(name, ""),
-            "choices": list(getattr(field, "choices", ())),
+            "choices": list(getattr(fields[name], "choices", {}).items()),
         }
-        for name, field in fields.items()
-        if name not in _NOT_ASKED
+        for name, label in LABELS.items()
     ]
 
 

@@ -1,9 +1,11 @@
 """The page that turns are found on: searches are saved, what is found is exported and makes cases."""
 
 import json
+import re
 
 import pytest
 
+from conversations.api.serializers import TurnFilters
 from conversations.models import ReplaySet
 from conversations.saved_search_models import SavedSearch
 from nanohost.accounts.models import AuditEntry
@@ -46,6 +48,13 @@ def test_turns_are_found_and_exported_page_by_page(clients, say, monkeypatch):
     assert len(exported(clients[VIEWER], "search=roses")) == 1
     for wrong in ("status=done", "minCost=much", "search=%00", "flower=rose", "cursor=x"):
         assert clients[VIEWER].get(f"{PAGE}?{wrong}&as=jsonl").status_code == 400, wrong
+
+
+def test_each_filter_has_its_field(clients):
+    assert {*turn_search_page.LABELS} == {*TurnFilters().fields} - {"cursor", "limit"}
+    shown = clients[VIEWER].get(f"{PAGE}?feedback=down&minSeconds=x").content.decode()
+    assert '<option value="down" selected>bad</option>' in shown
+    assert re.search('id="id_minSeconds" value="x">\\s*<span class="errorlist">', shown)
 
 
 def test_a_search_is_saved_by_its_name_for_whoever_saved_it(clients):

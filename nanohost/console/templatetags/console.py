@@ -7,10 +7,12 @@ from django.utils.safestring import SafeString
 
 from conversations.engine import intake
 from conversations.models import Worker
+from nanohost.lib.moments import when
 from nanohost.lib.text import duration
 
 register = template.Library()
 register.filter(duration)
+register.filter(when)
 
 
 @register.filter
