@@ -1,9 +1,9 @@
 """Deliveries: what is to go out, and the files that they send."""
 
-from typing import Self
+from typing import Any, Self
 
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from conversations.channel_models import MAX_EXTERNAL_ID, Channel, Chat
 from conversations.models.limits import MAX_ADDRESS, MAX_REASON
@@ -39,20 +39,24 @@ class DeliveryQuerySet(RescheduledQuerySet["Delivery"]):
         """Due ones, to endpoints that are not sent as many at this moment as one may be; the mail server is one, and so
         is each account of a channel. To a chat goes one after the other, and nothing to a platform that has asked for
         time."""
-        held = Delivery.objects.filter(status=DeliveryStatus.RUNNING, lease_until__gt=Now()).order_by("pk")
-        full = slice(Delivery.MAX_AT_ONCE - 1, Delivery.MAX_AT_ONCE)
-        to_endpoint = held.filter(endpoint=OuterRef("endpoint"))
-        to_mail_server = held.filter(endpoint=None, account=None, channel=OuterRef("channel"))
-        to_account = held.filter(account=OuterRef("account"))
         has_come = Q(deliver_after=None) | Q(deliver_after__lte=Now())
         before = Delivery.objects.open().filter(has_come, chat=OuterRef("chat"), number__lt=OuterRef("number"))
         earlier = before.order_by()
         wants_time = Channel.objects.filter(pk=OuterRef("account"), held_until__gt=Now()).order_by()
         return self.due().filter(
-            ~Exists(to_endpoint[full]),
-            ~Exists(to_mail_server[full]),
-            Q(account=None) | ~Exists(to_account[full]) & ~Exists(earlier) & ~Exists(wants_time),
+            ~Q(endpoint__in=_full("endpoint")),
+            ~Q(channel__in=_full("channel", endpoint=None, account=None)),
+            ~Q(account__in=_full("account")),
+            Q(account=None) | ~Exists(earlier) & ~Exists(wants_time),
         )
+
+
+def _full(field: str, **of: None) -> "models.QuerySet[Delivery, Any]":
+    """Those to which as many are being sent as may be. Few are being sent: they are counted once for a query, where
+    each row that waits would look through all that its endpoint was ever sent."""
+    held = Delivery.objects.filter(status=DeliveryStatus.RUNNING, lease_until__gt=Now(), **of).exclude(**{field: None})
+    counted = held.order_by().values(field).annotate(held=Count("pk"))
+    return counted.filter(held__gte=Delivery.MAX_AT_ONCE).values(field)
 
 
 class Delivery(Rescheduled):
