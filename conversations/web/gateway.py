@@ -44,6 +44,8 @@ from conversations.events.wire import LAST
 from conversations.models import Turn
 from conversations.statuses import WaitingFor
 from conversations.web import cors
+from conversations.web.open_keys import OpenKeys, Use, active_keys
+from nanohost.accounts.models import ApiKey
 from nanohost.lib import traces
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import handed_over
@@ -52,6 +54,7 @@ from nanohost.lib.errors import (
     BodyTooSlow,
     HeadersTooLarge,
     InvalidRequest,
+    NotAuthenticated,
     Problem,
     UnsupportedMediaType,
 )
@@ -96,11 +99,13 @@ CLIENT_GONE = 499  # in the access log, as nginx writes it
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
     """A turn that a client waits for. ``renderer``: of what it is answered. ``streams``: it reads the events.
-    ``is_held``: it waits for as long as the turn takes. ``cancels``: if it goes away, its turn is cancelled."""
+    ``is_held``: it waits for as long as the turn takes. ``cancels``: if it goes away, its turn is cancelled.
+    ``key_id``: of the API key that it asked with, 0 if with none."""
 
     turn_id: UUID
     renderer: Renderer
     streams: bool
+    key_id: int = 0
     is_held: bool = False
     cancels: bool = False
 
@@ -132,8 +137,14 @@ def await_turn(
     """Have the client kept until a turn has ended. What the view returns is sent if it does not end in time; for a
     client that ``is_held`` there is no such time, and what the view returns tells the gateway which turn it is."""
     if handover := request.META.get(HANDOVER):
+        key = getattr(request, "auth", None)
         handover.awaited = Awaited(
-            turn_id=turn_id, renderer=renderer, streams=streams, is_held=is_held, cancels=cancels
+            turn_id=turn_id,
+            renderer=renderer,
+            streams=streams,
+            key_id=key.pk if isinstance(key, ApiKey) else 0,
+            is_held=is_held,
+            cancels=cancels,
         )
 
 
@@ -154,6 +165,7 @@ class ResponseGateway:
         self.django = django
         self.draining = False
         self.hub = Hub(still_open=lambda turn_ids: self.in_thread(still_open, turn_ids))
+        self.keys = OpenKeys(read=lambda key_ids: self.in_thread(active_keys, key_ids))
         self._threads = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -298,26 +310,29 @@ class _RequestHandler:
         subscription.exists = True
         if not is_new:
             self._gateway.hub.look()  # it may have ended before it was listened for
-        if awaited.streams:
-            status = await self._stream(reply, awaited, subscription, is_new=is_new)
-        else:
-            status = await self._wait(reply, awaited, subscription)
+        with self._gateway.keys.used(awaited.key_id, subscription.wake) as use:
+            if awaited.streams:
+                status = await self._stream(reply, awaited, subscription, use, is_new=is_new)
+            else:
+                status = await self._wait(reply, awaited, subscription, use)
         if status == CLIENT_GONE and awaited.cancels:
             await self._gateway.in_thread(cancel, awaited.turn_id)
         return status
 
-    async def _wait(self, reply: _Reply, awaited: Awaited, subscription: Subscription) -> int:
+    async def _wait(self, reply: _Reply, awaited: Awaited, subscription: Subscription, use: Use) -> int:
         """Answer with what the turn has come to."""
         assert self._gone
         until = math.inf if awaited.is_held else time.monotonic() + settings.CHAT_WAIT_SECONDS
         seen = 0
         while True:
-            while not (subscription.ends > seen or self._gateway.draining or self._gone.done()):
+            while not (subscription.ends > seen or self._gateway.draining or self._gone.done() or use.is_over):
                 if (left := until - time.monotonic()) <= 0:
                     break
                 await subscription.changed(seconds=None if left == math.inf else left)
             if self._gone.done():
                 return CLIENT_GONE
+            if use.is_over:
+                return await self._answer(self._refusal(NotAuthenticated()))
             if self._gateway.draining and subscription.ends == seen:
                 # What Django has answered still holds, and asks nothing of a database that may hang.
                 return await self._answer(self._refusal(Draining()) if awaited.is_held else reply)
@@ -331,7 +346,9 @@ class _RequestHandler:
                 return await self._answer(await _as_reply_aside(answer))
             subscription.goes_on()
 
-    async def _stream(self, reply: _Reply, awaited: Awaited, subscription: Subscription, *, is_new: bool) -> int:
+    async def _stream(
+        self, reply: _Reply, awaited: Awaited, subscription: Subscription, use: Use, *, is_new: bool
+    ) -> int:
         """Send the turn's events, until it has ended or the client is gone."""
         gone = self._gone
         assert gone
@@ -351,7 +368,7 @@ class _RequestHandler:
             ),
             renderer=awaited.renderer,
             wire=wire,
-            is_over=lambda: self._gateway.draining or gone.done(),
+            is_over=lambda: self._gateway.draining or gone.done() or use.is_over,
         )
         await self._send_head(200, _STREAM_HEADERS)
         try:
@@ -495,9 +512,16 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: str, turn_id: UUID) -> _Reply:
-    """Have Django answer. Headers with an underscore are dropped: WSGI cannot tell them from those with a hyphen."""
+    """Have Django answer. Headers with an underscore are dropped: WSGI cannot tell them from those with a hyphen; that
+    there was one is told, since it may have been a proxy's."""
     own = (b"content-length", b"transfer-encoding", b"x-request-id")
-    headers = [(name, value) for name, value in scope["headers"] if b"_" not in name and name not in own]
+    headers = [
+        (name, without_escapes(value) if name == b"cookie" else value)
+        for name, value in scope["headers"]
+        if b"_" not in name and name not in own
+    ]
+    if any(b"_" in name for name, _ in scope["headers"]):
+        headers.append((b"x-nanohost-dropped", b"1"))
     headers += [(b"content-length", str(len(body)).encode()), (b"x-request-id", identity.encode())]
     # WSGI wants ASCII here; what a client sent raw is quoted, as it should have done.
     query = re.sub(rb"[^\x21-\x7e]", lambda found: b"%%%02X" % found.group()[0], scope["query_string"])
@@ -528,6 +552,14 @@ def _call_wsgi(django: Callable[..., Any], scope: Scope, body: bytes, identity: 
         awaits=handover.awaited,
         parts=chunks if in_parts else None,
     )
+
+
+def without_escapes(cookies: bytes) -> bytes:
+    """A header of cookies without those that have a backslash. None of ours has one, and Python before 3.11.10 reads
+    them in time that grows with the square of their length."""
+    if b"\\" not in cookies:
+        return cookies
+    return b";".join(each for each in cookies.split(b";") if b"\\" not in each)
 
 
 def _refuse_charset(content_type: str) -> None:

@@ -35,7 +35,7 @@ def is_of_this_machine(request: HttpRequest) -> bool:
     if settings.PRODUCTION or settings.TRUSTED_PROXIES:
         return False
     # The one trace that some proxies leave, nginx among them as it long was by default: no client of today speaks it.
-    if request.META.get("SERVER_PROTOCOL") == "HTTP/1.0":
+    if request.META.get("SERVER_PROTOCOL") != "HTTP/1.1":
         return False
     if not all(name in _OF_CLIENTS or name.startswith("sec-") for name in map(str.lower, request.headers)):
         return False

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx2
@@ -250,6 +251,33 @@ def test_a_process_that_stops_ends_its_streams_and_the_turn_goes_on(mortal):
     mortal.stop()
     mortal.start()
     eventually(lambda: turns_of(mortal, conversation_id)[0]["status"] == "succeeded")
+
+
+def revoke(host: Host, key: str) -> None:
+    host.sql("UPDATE accounts_apikey SET revoked_at = CURRENT_TIMESTAMP WHERE prefix = ?", key.split("_")[1])
+
+
+def test_a_revoked_key_ends_its_streams_and_the_turn_goes_on(host):
+    key = key_of(host, "stream-revoked")
+    with host.client(key) as client:
+        conversation_id = start(client)
+        body = {"message": script({"sleep": 5, "say": "done"}), "stream": True}
+        with streaming(client, "POST", f"/conversations/{conversation_id}/chat", json=body) as told:
+            assert next(told).kind == "turn.queued"
+            revoke(host, key)
+            assert [event for event in told if event.id == "end"] == []
+    eventually(lambda: turns_of(host, conversation_id)[0]["status"] == "succeeded")
+
+
+def test_who_waits_with_a_key_that_is_revoked_is_told_no_answer(host):
+    key = key_of(host, "waits-revoked")
+    with host.client(key) as client, ThreadPoolExecutor(1) as pool:
+        conversation_id = start(client)
+        asked = pool.submit(chat, client, conversation_id, script({"sleep": 5, "say": "done"}))
+        eventually(lambda: turns_of(host, conversation_id))
+        revoke(host, key)
+        problem(asked.result(), 401, "not_authenticated")
+    eventually(lambda: turns_of(host, conversation_id)[0]["status"] == "succeeded")
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_turn(host, client):

@@ -155,7 +155,7 @@ def test_a_running_host_tells_this_machine_and_nobody_behind_a_proxy(host):
         address = f"{host.address}/metrics"
         answer = client.get(address)
         assert (b"nanohost_turns_open" in answer.content) is (shapes.shape() == shapes.EMBEDDED)
-        for header in ("X-Forwarded-For", "X-Real-IP", "Via", "CF-Connecting-IP"):
+        for header in ("X-Forwarded-For", "X-Real-IP", "Via", "CF-Connecting-IP", "X_Forwarded_For"):
             assert client.get(address, headers={header: "127.0.0.1"}).status_code == 403, header
 
 

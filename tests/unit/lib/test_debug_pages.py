@@ -84,6 +84,7 @@ def test_the_page_of_an_exception_shows_what_failed_and_no_secret(accept, method
         {"HTTP_X_REAL_IP": "192.0.2.1"},
         {"HTTP_VIA": "1.1 proxy"},
         {"SERVER_PROTOCOL": "HTTP/1.0"},
+        {"SERVER_PROTOCOL": "HTTP/0.9"},
         {"HTTP_HOST": "chat.example.org"},
     ],
     ids=str,
