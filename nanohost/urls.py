@@ -4,12 +4,13 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from conversations.openai_api.schema import OpenAISchema
 from conversations.web import health
 from nanohost.console import attention, first_run, problems
 from nanohost.console.metrics import metrics
+from nanohost.lib.openapi import SchemaView
 
 urlpatterns = [
     # They are tried in this order, so that what programs ask stands before what people do.
@@ -34,7 +35,7 @@ urlpatterns = [
     path("health/ready", health.ready),
     path("health/status", attention.status),
     path("metrics", metrics),
-    path("api/schema", SpectacularJSONAPIView.as_view(), name="schema"),
+    path("api/schema", SchemaView.as_view(), name="schema"),
     path("api/docs", SpectacularSwaggerSplitView.as_view(url_name="schema", url_self="/api/docs")),
     path("api/v1/", include("nanohost.console.usage_api")),
     path("api/v1/", include("scheduler.api.urls")),

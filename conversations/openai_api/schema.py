@@ -4,9 +4,9 @@ from typing import Any
 
 from django.urls import include, path
 from drf_spectacular.generators import SchemaGenerator
-from drf_spectacular.views import SpectacularJSONAPIView
 
 from nanohost.lib.openai_errors import is_of_openai_api
+from nanohost.lib.openapi import SchemaView
 
 SETTINGS: dict[str, Any] = {
     "TITLE": "nanohost, as OpenAI's API",
@@ -31,7 +31,7 @@ class _Generator(SchemaGenerator):
         super().__init__(*args, **(kwargs | {"patterns": patterns()}))  # type: ignore[no-untyped-call]
 
 
-class OpenAISchema(SpectacularJSONAPIView):
+class OpenAISchema(SchemaView):
     """Serves it."""
 
     generator_class = _Generator

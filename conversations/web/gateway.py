@@ -76,6 +76,8 @@ SLOWEST_READ_SECONDS = 60
 BODY_SECONDS = 60
 # As much as common proxies pass on.
 MAX_HEADER_BYTES = 32 * 1024
+# Of the forms by which people sign in: a name and passwords. Reading 1 MB of a form takes a second of the processor.
+MAX_SIGN_IN_BYTES = 64 * 1024
 # As much of a path is logged: it is read for secrets on the loop, by whoever sends one.
 LOGGED_PATH_CHARS = 500
 # Of a body that nobody wants, so much is read and dropped after the answer was sent. Many clients send all of it before
@@ -478,9 +480,13 @@ _MAY_HAVE_FILES = re.compile(
     r"|/v1/(?:chat/completions|responses(?:/(?:input_tokens|compact))?|conversations(?:/[^/]{1,64}/items)?)"
 )
 _IS_A_FILE = re.compile(r"/api/v1/agents/[^/]{1,64}/files/.+|/admin/agent/agent/[0-9]{1,18}/files/[0-9]{1,18}/put/")
+# Whatever follows: below them, anybody may send forms.
+_SIGN_IN = ("/chat/sign-in/", "/chat/join/", "/admin/login/")
 
 
 def _most_bytes(path: str) -> int:
+    if path.startswith(_SIGN_IN):
+        return min(MAX_SIGN_IN_BYTES, int(settings.MAX_BODY_BYTES))
     if _MAY_HAVE_FILES.fullmatch(path):
         return int(settings.MAX_MESSAGE_BYTES)
     return int(settings.MAX_FILE_BODY_BYTES if _IS_A_FILE.fullmatch(path) else settings.MAX_BODY_BYTES)

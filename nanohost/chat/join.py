@@ -27,12 +27,15 @@ _HEADERS = {
 @sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
 def show(request: HttpRequest, token: str) -> HttpResponse:
-    """The form. Whoever tries links that are none waits as one who fails to sign in, and by the same count."""
+    """The form. Whoever sends it by links that are none waits as one who fails to sign in, and by the same count."""
     if not AxesProxyHandler.is_allowed(request, {"username": ""}):
         return locked_out(request)
     user = invitations.whose(token)
     if user is None:
-        user_login_failed.send(__name__, credentials={"username": ""}, request=request)
+        # What is only loaded is not counted: another site's page can have its visitors' browsers load what it likes,
+        # and their addresses would wait. It needs no bound, since nobody guesses 128 bits.
+        if request.method == "POST":
+            user_login_failed.send(__name__, credentials={"username": ""}, request=request)
         return _page(request, None, status=404)
     form: Any = SetPasswordForm(user, request.POST if request.method == "POST" else None)
     if request.method != "POST" or not form.is_valid():

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 from uuid import UUID
@@ -123,6 +123,22 @@ class _ReadOnlyField(UnfoldAdminReadonlyField):
 theme.UnfoldAdminReadonlyField = _ReadOnlyField  # type: ignore[attr-defined]
 
 
+class JsonField(forms.JSONField):
+    """JSON of a column that has a default and cannot be null: what is left empty, in whatever way, is the default.
+
+    Django's own makes None of it, and neither the column's validators nor the form's look at what is empty."""
+
+    def __init__(self, *, default: Callable[[], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self._default = default
+
+    def to_python(self, value: Any) -> Any:
+        if value is None:  # the form has no such field
+            return None
+        given, default = super().to_python(value), self._default()
+        return default if given in self.empty_values and not isinstance(given, type(default)) else given
+
+
 class ModelAdmin(_ModelAdmin):
     """A page of the console."""
 
@@ -156,6 +172,8 @@ class ModelAdmin(_ModelAdmin):
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
         if label := self.labels.get(db_field.name):
             options["label"] = capfirst(label)
+        if isinstance(db_field, models.JSONField) and db_field.has_default() and not db_field.null:
+            options.setdefault("form_class", partial(JsonField, default=db_field.get_default))
         return super().formfield_for_dbfield(db_field, request, **options)
 
     def name_of(self, row: Any) -> str:

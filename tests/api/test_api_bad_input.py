@@ -40,7 +40,7 @@ from tests.support.api_client import (
     stored,
     turns_of,
 )
-from tests.support.hosts import KEY, Host
+from tests.support.hosts import KEY, PLAIN, Host
 
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 HUGE = 40 * 1024 * 1024
@@ -383,6 +383,18 @@ def test_a_body_that_is_too_large_is_refused(api, routes, chunked, nothing_store
         answer = api.request(method, address, content=content)
         assert answer.status_code == 413, route
         problem(answer, 413, "body_too_large")
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+@pytest.mark.parametrize("path", ["/chat/sign-in/", "/chat/join/x/", "/admin/login/", "/admin/%6cogin/"])
+def test_a_form_of_whoever_has_not_signed_in_is_small(host, path, chunked, nothing_stored):
+    """However its address is written."""
+    size = gateway.MAX_SIGN_IN_BYTES + 1
+    content = (b"%" * size for _ in range(1)) if chunked else b"%" * size
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = httpx2.post(f"{host.address}{path}", content=content, headers=headers, verify=PLAIN)
+    problem(answer, 413, "body_too_large")
+    assert httpx2.post(f"{host.address}{path}", data={"username": "x"}, verify=PLAIN).status_code == 403  # no token
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])

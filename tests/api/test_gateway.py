@@ -164,9 +164,11 @@ async def ask_room(
     return sent
 
 
-def serve(django: Any, messages: list[dict[str, Any]], *headers: tuple[bytes, bytes]) -> list[dict[str, Any]]:
+def serve(
+    django: Any, messages: list[dict[str, Any]], *headers: tuple[bytes, bytes], path: str = "/"
+) -> list[dict[str, Any]]:
     """What a room around this Django sends."""
-    return asyncio.run(ask_room(gateway.ResponseGateway(django), "/", messages, *headers))
+    return asyncio.run(ask_room(gateway.ResponseGateway(django), path, messages, *headers))
 
 
 def django_that_fails(environ: Any, start_response: Any) -> Any:
@@ -202,6 +204,32 @@ def test_a_body_past_its_bound_is_refused_wherever_it_is_noticed(settings, more)
     assert first["status"] == 413
     assert b"10 bytes" in body["body"]
     assert len(end) == more
+
+
+DOORS = ["/chat/sign-in/", "/chat/join/nh_invite_x/", "/admin/login/"]
+
+
+@pytest.mark.parametrize("path", DOORS)
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_form_that_anybody_may_send_is_small(path, announced):
+    """To read a long one costs the processor a second, before anybody has signed in. Django is not asked."""
+    most = gateway.MAX_SIGN_IN_BYTES
+
+    def sent(size: int, path: str) -> int:
+        headers = [(b"content-length", str(size).encode())] if announced else []
+        messages = [{"type": "http.request", "body": b"%" * size, "more_body": False}]
+        first, *_ = serve(django_that_fails, messages, *headers, path=path)
+        status: int = first["status"]
+        return status
+
+    assert [sent(most, path), sent(most + 1, path), sent(most + 1, "/chat/")] == [500, 413, 500]
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_bound_of_all_bodies_that_is_smaller_holds_for_those_forms_too(settings, path):
+    settings.MAX_BODY_BYTES = 10
+    first, *_ = serve(django_that_fails, [{"type": "http.request", "body": b"a" * 11}], path=path)
+    assert first["status"] == 413
 
 
 def test_who_is_let_go_is_told_what_is_known_without_a_database_that_hangs(settings, monkeypatch):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import date, timedelta
 from functools import cache
+from threading import Barrier
 from typing import Any
 from uuid import UUID
 
@@ -14,14 +15,17 @@ import httpx2
 import pytest
 import schemathesis
 import yaml
+from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiYamlRenderer
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import ignored_auth
 
 from conversations.attachments.parts import MAX_PARTS
+from nanohost.lib import openapi
 from tests.support.hosts import KEY, ROOT, Host
 from tests.support.schemas import lend_an_id
+from tests.support.threads import in_threads
 
 CONFIG = SchemathesisConfig.from_dict(
     {
@@ -206,6 +210,49 @@ def test_every_route_is_in_the_schema(host: Host) -> None:
     there_are = of_conversations + of_schedules + of_usage
     routes = {re.sub(r"<\w+:(\w+)>", r"{\1}", f"/api/v1/{route.pattern}") for route in there_are}
     assert routes == set(documented["paths"])
+
+
+DOCUMENTS = {"/api/schema": "nanohost", "/api/schema/openai": "nanohost, as OpenAI's API"}
+# What once had the document be another, or made it anew.
+WAYS = [
+    {},
+    {"query_params": {"version": "2"}},
+    {"query_params": {"lang": "de"}},
+    {"headers": {"Accept": "application/json; indent=8"}},
+    {"headers": {"Authorization": "Bearer nh_x", "Host": "127.0.0.1", "X-Forwarded-Host": "elsewhere.example"}},
+]
+
+
+@pytest.mark.embedded(reason="a process makes it in the same way")
+def test_a_process_makes_each_document_once_however_many_ask_at_once(monkeypatch):
+    """It is open to everybody, and to make it takes a third of a second of the processor."""
+    made, make = [], SchemaGenerator.get_schema
+
+    def counted(generator, *args, **options):
+        made.append(type(generator))
+        return make(generator, *args, **options)
+
+    monkeypatch.setattr(SchemaGenerator, "get_schema", counted)
+    openapi.forget()
+    asked = [(address, way) for address in DOCUMENTS for way in WAYS]
+    together = Barrier(len(asked))
+
+    def asking(address, way):
+        def ask():
+            together.wait(30)
+            return address, Client().get(address, **way)
+
+        return ask
+
+    answers = in_threads([asking(*each) for each in asked])
+    assert len(made) == len(set(made)) == 2
+    for address, title in DOCUMENTS.items():
+        found = [answer for each, answer in answers if each == address]
+        assert {answer.status_code for answer in found} == {200}
+        assert len({answer.content for answer in found}) == 1
+        assert found[0].json()["info"]["title"] == title
+        assert {answer["Content-Disposition"] for answer in found} == {f'inline; filename="{title}.json"'}
+        assert {answer["Content-Type"] for answer in found} == {"application/vnd.oai.openapi+json"}
 
 
 def test_every_route_declares_that_it_needs_a_key() -> None:

@@ -1,9 +1,15 @@
 """The admin console: pages that open with real and hostile rows, what may be changed there, and what may not."""
 
+from urllib.parse import urlencode
+
 import pytest
+from django import forms
 from django.apps import apps
+from django.contrib import admin
 from django.contrib.auth.models import Permission as UserPermission
 from django.db import connection
+from django.db.models import JSONField
+from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
@@ -458,3 +464,31 @@ def test_a_turn_names_its_key(admin_client, rows, owner):
     Turn.objects.filter(pk=turn.pk).update(api_key_id=key.pk)
     shown = admin_client.get(page("conversations_turn", "change", turn.pk)).content.decode()
     assert page("accounts_apikey", "change", key.pk) in shown
+
+
+def json_fields(request):
+    """Of every page by which rows are added or changed: its form, whether it is of a row, and the column of JSON."""
+    for model, own in admin.site._registry.items():
+        for row in (None, model()):
+            if own.has_change_permission(request, row) if row else own.has_add_permission(request):
+                form = own.get_form(request, row, change=row is not None)
+                for column in model._meta.concrete_fields:
+                    if isinstance(column, JSONField) and column.name in form.base_fields:
+                        yield form, column
+
+
+@pytest.mark.parametrize("empty", ["", "null", '""', "[]", "{}"])
+def test_no_form_stores_what_is_left_empty_as_another_kind_of_json(rf, empty):
+    """Of an empty list an empty list, of an empty object an empty object; and null where a column may be that."""
+    request = rf.get("/")
+    request.user = OwnerFactory(is_superuser=True, is_staff=True)
+    seen, wrong = set(), []
+    for form_class, column in json_fields(request):
+        form = form_class(QueryDict(urlencode({column.name: empty})))
+        refused, stored = column.name in form.errors, getattr(form.instance, column.name)
+        is_right = isinstance(stored, type(column.get_default())) or (stored is None and column.null)
+        if not (is_right or refused) or (refused and isinstance(form.fields[column.name], forms.JSONField)):
+            wrong.append((str(column), empty, stored, form.errors.get(column.name)))
+        seen.add(str(column))
+    assert seen >= {"agent.Agent.approvals", "tools.McpServer.arguments", "conversations.ReplaySet.graders"}
+    assert wrong == []

@@ -66,6 +66,25 @@ def test_a_server_is_added_checked_seen_allowed_and_used(admin_client):
     assert SettingChange.objects.get(tool_name="mcp_ours_echo").changed_by == "admin"
 
 
+@pytest.mark.parametrize("empty", ["", "null", '""', "[]", "{}"])
+def test_fields_that_are_left_empty_are_stored_as_empty_ones(admin_client, empty):
+    """By whatever a person takes for empty, and when a server is changed as well."""
+    form = FORM | {"transport": "http", "command": "", "url": "https://example.org/mcp"}
+    form |= dict.fromkeys(("arguments", "environment", "headers"), empty)
+
+    def stored():
+        server = McpServer.objects.get()
+        return server.arguments, server.environment, server.headers
+
+    assert admin_client.post(page("tools_mcpserver", "add"), form).status_code == 302
+    assert stored() == ([], {}, {})
+    server = McpServer.objects.get()
+    McpServer.objects.update(arguments=["-m"], environment={"A": "MCP_SECRET_A"}, headers={"A": "MCP_SECRET_A"})
+    form |= {"initial-arguments": '["-m"]', "initial-environment": '{"A": "MCP_SECRET_A"}'}
+    assert admin_client.post(page("tools_mcpserver", "change", server.pk), form).status_code == 302
+    assert stored() == ([], {}, {})
+
+
 def a_tool(**fields):
     server = McpServer.objects.create(name="ours", command="x")
     ToolSetting.objects.get_or_create(name="mcp_ours_a")

@@ -105,14 +105,32 @@ def test_a_link_is_over_after_its_days_and_for_whoever_is_deactivated_or_has_a_p
     assert (refused.status_code, "has a password already" in refused.content.decode()) == (400, True)
 
 
+NO_LINKS = [
+    "/chat/join/nh_invite_-/",
+    "/chat/join/nonsense/",
+    "/chat/join/nh_invite_MQ-x/",
+    "/chat/join/nh_invite_OTk5OTk5OTk5OTk5OTk5OTk5OTk5-x/",
+    "/chat/join/x/",
+]
+
+
 def test_tokens_cannot_be_tried_and_no_log_has_one(admin_client):
-    """Five links that are none, and the address waits, as at the sign-in; meanwhile a good one does not open."""
+    """Five forms sent to links that are none, and the address waits, as at the sign-in; meanwhile a good one does not
+    open."""
     link = link_in(add(admin_client))
     assert redact(f"GET {link}") == "GET /chat/join/[redacted]/"
-    wrong = [f"{link[:-2]}x/", "/chat/join/nh_invite_-/", "/chat/join/nonsense/", "/chat/join/nh_invite_MQ-x/"]
-    wrong.append("/chat/join/nh_invite_OTk5OTk5OTk5OTk5OTk5OTk5OTk5-x/")
-    answers = [Client().get(each, REMOTE_ADDR="192.0.2.7").status_code for each in wrong]
-    assert answers == [404, 404, 404, 404, 429]
+    wrong = [f"{link[:-2]}x/", *NO_LINKS[:4]]
+    assert [choose(each, REMOTE_ADDR="192.0.2.7").status_code for each in wrong] == [404, 404, 404, 404, 429]
     assert Client().get(link, REMOTE_ADDR="192.0.2.7").status_code == 429
     assert Client().get(link, REMOTE_ADDR="192.0.2.8").status_code == 200
     assert Client().get(reverse("admin:login"), REMOTE_ADDR="192.0.2.9").status_code == 200
+
+
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_a_page_that_only_has_links_loaded_locks_nobody_out(admin_client, method):
+    """As images of another site do. Nor can a token be guessed: it has 128 bits of a keyed hash."""
+    link = link_in(add(admin_client))
+    assert re.search(r"-[0-9a-z]+-[0-9a-f]{32}/$", link)
+    loaded = [getattr(Client(), method)(each, REMOTE_ADDR="192.0.2.7").status_code for each in NO_LINKS * 2]
+    assert set(loaded) == {404}
+    assert choose(link, REMOTE_ADDR="192.0.2.7").status_code == 302
