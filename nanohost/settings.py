@@ -472,6 +472,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "nanohost.console.middleware.Policy",
     "nanohost.console.middleware.Sessions",
+    "nanohost.console.middleware.LargeForms",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "nanohost.console.middleware.Redaction",

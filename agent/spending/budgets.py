@@ -144,6 +144,7 @@ def reserve(
             _known.clear()
         except _Full as full:
             period_id, limit = full.args
+            book.note_no_rest()
             if withdrawn := stock.withdraw([period_id]):
                 Reservation.objects.filter(call_id__in=withdrawn).delete()
                 continue

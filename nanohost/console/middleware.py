@@ -7,6 +7,7 @@ Each is kept to the console's addresses: the API pays for none of it (docs/decis
 from typing import Any
 
 from csp.middleware import CSPMiddleware
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.messages.middleware import MessageMiddleware
 from django.contrib.sessions.middleware import SessionMiddleware
@@ -20,6 +21,9 @@ from nanohost.lib.redaction import redact_known, redact_known_html
 CONSOLE = "/admin/"
 CHAT = "/chat/"
 DOCS = "/api/docs"
+
+# Of a form's body, in bytes, until somebody has signed in.
+MAX_OF_STRANGERS = 64 * 1024
 
 
 class _OfConsole:
@@ -36,6 +40,21 @@ class _OfConsole:
 
 class Sessions(_OfConsole, SessionMiddleware):
     """Django's."""
+
+
+class LargeForms(_OfConsole):
+    """Refuses large forms of whoever has not signed in: the check against forged requests would read them, whoever
+    sends them, and 1 MB takes a second of the processor."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        is_large = int(request.META.get("CONTENT_LENGTH") or 0) > MAX_OF_STRANGERS
+        if is_large and request.path_info.startswith(self.pages) and SESSION_KEY not in request.session:
+            said = f"Sign in first: until then, a form may have {MAX_OF_STRANGERS} bytes."
+            return HttpResponse(said, status=413, content_type="text/plain; charset=utf-8")
+        return self.get_response(request)
 
 
 class Users(_OfConsole, AuthenticationMiddleware):

@@ -23,6 +23,7 @@ from conversations.openai_api.schema import SETTINGS as OPENAI_SETTINGS
 from conversations.openai_api.schema import OpenAISchema
 from conversations.web import gateway
 from nanohost.accounts.models import Scope
+from nanohost.console.middleware import MAX_OF_STRANGERS
 from nanohost.lib import rest
 from nanohost.lib.http import MAX_HEAD_BYTES, BoundedHeads
 from tests.support.api_client import (
@@ -395,6 +396,18 @@ def test_a_form_of_whoever_has_not_signed_in_is_small(host, path, chunked, nothi
     answer = httpx2.post(f"{host.address}{path}", content=content, headers=headers, verify=PLAIN)
     problem(answer, 413, "body_too_large")
     assert httpx2.post(f"{host.address}{path}", data={"username": "x"}, verify=PLAIN).status_code == 403  # no token
+
+
+@pytest.mark.parametrize("path", ["/admin/", "/admin/agent/agent/add/", "/chat/sign-out/", "/chat/nothing/"])
+def test_no_large_form_of_a_stranger_is_read(host, path):
+    """Not even by the check against forged requests: both of what it compares may be made up."""
+    token = "a" * 32
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "X-CSRFToken": token}
+    content = b"%" * (MAX_OF_STRANGERS + 1)
+    answer = httpx2.post(
+        f"{host.address}{path}", content=content, headers=headers, cookies={"csrftoken": token}, verify=PLAIN
+    )
+    assert answer.status_code == 413
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])

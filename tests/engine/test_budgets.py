@@ -378,6 +378,9 @@ def test_a_budget_with_something_left_is_asked_for_once_until_it_is_used_up(say,
     reserved = reserve(60)
     budgets.settle_alone(bill(reserved, 60))
     assert looks() == 0
+    with pytest.raises(BudgetExceeded):
+        reserve(41)
+    assert [looks(), looks()] == [1, 0]
     budgets.settle_alone(bill(reserve(40), 40))
     with pytest.raises(BudgetUsedUp):
         say("Hello", while_paused="refuse")
