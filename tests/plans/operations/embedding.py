@@ -9,6 +9,7 @@ from conversations.engine import inbox
 from conversations.engine.incoming import Incoming
 from conversations.events import answers, streams
 from conversations.models import Compaction, Conversation, Message
+from conversations.web import open_keys
 from nanohost.accounts import audit
 from nanohost.accounts.models import ApiKey
 from nanohost.chat import embed
@@ -35,6 +36,12 @@ def opened(answer: Any) -> Any:
 def embedded_page() -> Callable[[], object]:
     address = embedded()
     return lambda: opened(Client().get(address, secure=True))
+
+
+@operation("open_keys.active_keys")
+def keys_of_those_who_wait() -> Callable[[], object]:
+    key_ids = [*ApiKey.objects.values_list("pk", flat=True)]
+    return lambda: open_keys.active_keys(key_ids)
 
 
 @operation("embed.begin")
