@@ -153,6 +153,8 @@ def test_the_secret_key_is_the_one_kept(environment, tmp_path):
     assert read_settings()["SECRET_KEY"] == "kept for good"
     kept.write_text("")  # a start that was killed in between
     assert len(read_settings()["SECRET_KEY"]) > 40
+    kept.write_bytes(b"\xff" * 40)  # which the start refuses
+    assert len(read_settings()["SECRET_KEY"]) > 40
     environment(SECRET_KEY="from the environment")
     assert read_settings()["SECRET_KEY"] == "from the environment"
 
