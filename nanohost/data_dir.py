@@ -143,16 +143,70 @@ def _make_file(file: Path) -> None:
         file.chmod(0o600)
 
 
+# A shorter key could be guessed.
+_SHORTEST_KEY = 32
+
+_SIGNS_OUT = "delete it, which signs everybody out, and each webhook needs another secret then"
+_SET_ANEW = "delete it, and set anew what it stands for"
+
+
 def keep_secret_key(data_dir: Path) -> None:
-    """Django's SECRET_KEY lives in DATA_DIR, so that sessions outlast a restart. The settings have read it if it is."""
+    """Django's SECRET_KEY lives in DATA_DIR, so that sessions outlast a restart. The settings have read it if it is.
+    One that somebody else could have written, or could guess, is refused: it would let them be anybody."""
     kept = data_dir / "secret_key"
     try:
-        if env.secret("SECRET_KEY") or (kept.exists() and kept.read_text().strip()):
+        if env.secret("SECRET_KEY"):
+            return
+        if kept.exists() and (key := kept.read_bytes().strip()):
+            _close_secret(kept, otherwise=_SIGNS_OUT)
+            if len(key.decode(errors="ignore")) < _SHORTEST_KEY:
+                raise CommandError(
+                    f"{kept} holds no text of {_SHORTEST_KEY} characters or more, which is too little for a key:"
+                    f" {_SIGNS_OUT}."
+                )
             return
         # Complete or not there: half a file would be half a secret.
         half = data_dir / "secret_key.new"
+        half.unlink(missing_ok=True)  # while the folder was open, others could have put theirs there
         _make_file(half)
         half.write_text(settings.SECRET_KEY)
         half.replace(kept)
     except OSError as error:
         raise CommandError(f"DATA_DIR {data_dir} cannot be written: {error.strerror}.") from None
+
+
+def close_secrets(data_dir: Path) -> None:
+    """See that the files which stand for keys (`manage.py import_config` makes them), and their folders, are their
+    owner's alone. A file that somebody else could have written is refused."""
+    folder = data_dir / "secrets"
+    try:
+        for found in [folder, *sorted(folder.rglob("*"))] if folder.exists() else []:
+            if found.is_dir():
+                _refuse_if_not_ours(found, otherwise=_SET_ANEW)
+                if is_open(found.stat()):
+                    found.chmod(0o700)
+            elif found.is_file():
+                _close_secret(found, otherwise=_SET_ANEW)
+    except OSError as error:
+        raise CommandError(f"DATA_DIR {data_dir} cannot be written: {error.strerror}.") from None
+
+
+def _close_secret(file: Path, *, otherwise: str) -> None:
+    """Narrow a file that others may read; refuse one that they could have written. ``otherwise``: what helps who does
+    not trust what it holds."""
+    _refuse_if_not_ours(file, otherwise=otherwise)
+    if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CommandError(
+            f"{file} may be written to by others of this machine: if you trust what it holds, narrow it with"
+            f" chmod 600 {file}, or else {otherwise}."
+        )
+    _make_file(file)
+
+
+def _refuse_if_not_ours(file: Path, *, otherwise: str) -> None:
+    for found in (file.lstat(), file.stat()):  # of a link, too: who has put it there chose the file
+        if found.st_uid != os.geteuid():
+            raise CommandError(
+                f"{file} belongs to the user {_name_of(found.st_uid)}, who could have chosen what it holds: make it"
+                f" your own if you trust that, or else {otherwise}."
+            )

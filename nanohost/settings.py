@@ -377,7 +377,7 @@ def _secret_key() -> str:
         return secrets.token_urlsafe(48)
     try:
         kept = (DATA_DIR / "secret_key").read_text().strip()
-    except OSError:
+    except (OSError, UnicodeError):  # what is no text, the start refuses
         kept = ""
     return env.secret("SECRET_KEY") or kept or secrets.token_urlsafe(48)
 

@@ -90,11 +90,13 @@ class Machine:
     port: int
 
     def write_secrets(self, **secrets: str) -> None:
-        """Write each secret to a file of its name, for its owner alone."""
+        """Write each secret to a new file of its name, for its owner alone."""
         folder = self.folder / "secrets"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
         for name, value in {"database_url": self.database_url, **secrets}.items():
-            (folder / name).touch(mode=0o600)
+            (folder / name).unlink(missing_ok=True)  # one that was there could be others' as well
+            (folder / name).touch(mode=0o600, exist_ok=False)
             (folder / name).write_text(value)
 
     def environment_of(self, service: Service, name: str) -> dict[str, str]:

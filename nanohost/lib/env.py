@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured, ValidationError
@@ -66,7 +66,8 @@ def key(name: str) -> str:
 
 
 def server(name: str, *, schemes: Sequence[str]) -> str:
-    """The URL of a server, a secret since it may hold a password: an error does not show it."""
+    """The URL of a server, a secret since it may hold a password: an error does not show it. The password is known as
+    one by itself, too."""
     value = secret(name)
     try:
         parts = urlsplit(value)
@@ -74,6 +75,10 @@ def server(name: str, *, schemes: Sequence[str]) -> str:
             raise ValueError
     except ValueError:
         raise ImproperlyConfigured(f"{name} makes no sense: expected {schemes[0]}://user:password@host/name.") from None
+    in_query = [each.removeprefix("password=") for each in parts.query.split("&") if each.startswith("password=")]
+    for written in (parts.password or "", *in_query):
+        remember(f"{name} password", written)
+        remember(f"{name} password", unquote(written))
     return value
 
 

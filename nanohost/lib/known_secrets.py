@@ -152,8 +152,8 @@ class Spellings:
 
 def spellings(value: str) -> set[str]:
     """A secret as it stands in JSON, in Python's ``repr``, in URLs, in HTML and XML, in hexadecimal digits, and in
-    base64 at any place of what else was encoded; and in some of these within one another. Most are the same for a
-    secret of plain letters."""
+    base64 at any place of what else was encoded, also in lines; and in some of these within one another. Most are
+    the same for a secret of plain letters, and there are fewer than 400 however long it is."""
     raw = value.encode("utf-8", "surrogatepass")
     spelt = {
         value,
@@ -167,12 +167,13 @@ def spellings(value: str) -> set[str]:
     for before in range(3):
         whole = _in_base64(raw, before)
         spelt |= {whole, whole.replace("+", "-").replace("/", "_")}
-    return spelt
+    return spelt | set(_in_lines_of_base64(raw))
 
 
 def _in_texts(value: str) -> set[str]:
-    """Between quotation marks: as Python writes it, PHP (a slash), Go and Ruby, Django's templates (signs of HTML) and
-    .NET (more signs, and large digits); and within another such text."""
+    """Between quotation marks: as Python writes it, PHP (a slash), Go and Ruby, Django's templates (signs of HTML),
+    Gson (more signs), .NET (others, and large digits) and Django's escapejs (most signs); and within another such
+    text."""
     letters, ascii_ = json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]
     large = re.sub(r"\\u[0-9a-f]{4}", lambda found: rf"\u{found[0][2:].upper()}", ascii_)
     spelt = {
@@ -180,6 +181,8 @@ def _in_texts(value: str) -> set[str]:
         *(letters.replace("/", r"\/"), ascii_.replace("/", r"\/")),
         *(_escaped(letters, "<>&", "04x"), _escaped(ascii_, "<>&", "04X")),
         _escaped(large.replace(r"\"", r"\u0022"), "<>&'+`", "04X"),
+        _escaped(letters, "<>&='", "04x"),
+        _escaped(value, _OF_SCRIPTS, "04X"),
     }
     # A quotation mark within has a backslash or none, by the marks around it.
     doubled = {each.replace("\\", r"\\") for each in spelt}
@@ -191,14 +194,22 @@ def _escaped(text: str, signs: str, digits: str) -> str:
     return text.translate({ord(sign): f"\\u{ord(sign):{digits}}" for sign in signs})
 
 
+# What Django's escapejs does not leave.
+_OF_SCRIPTS = "\\'\"<>&=-;`\u2028\u2029" + "".join(map(chr, range(32)))
+
+
 def _in_html(value: str) -> set[str]:
-    """As Python escapes it, and as templates of others do."""
+    """As Python escapes it, PHP (an apostrophe), .NET (a plus, and letters that are not ASCII), and as templates of
+    others do."""
     whole = html.escape(value)
-    apostrophes = {whole.replace("&#x27;", mark) for mark in ("&#x27;", "&#39;", "&apos;")}
+    apostrophes = {whole.replace("&#x27;", mark) for mark in ("&#x27;", "&#39;", "&#039;", "&apos;")}
     more = {ord(sign): f"&#x{ord(sign):X};" for sign in "=`"}
     spelt = {html.escape(value, quote=False), *apostrophes, whole.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")}
     more_still = more | {ord("/"): "&#x2F;"}
-    return spelt | {each.translate(signs) for each in apostrophes for signs in (more, more_still)}
+    letters = {ord(letter): f"&#x{ord(letter):X};" for letter in value if not letter.isascii()}
+    plus, backtick = {ord("+"): "&#x2B;"}, {ord("`"): "&#x60;"}
+    of_net = {whole.translate(plus | signs | also) for signs in ({}, backtick) for also in ({}, letters)}
+    return spelt | of_net | {each.translate(signs) for each in apostrophes for signs in (more, more_still)}
 
 
 def _in_urls(raw: bytes) -> set[str]:
@@ -217,3 +228,20 @@ def _in_base64(raw: bytes, before: int) -> str:
     encoded = base64.b64encode(bytes(before) + raw).decode()
     first = (0, 2, 3)[before]
     return encoded[first : (before + len(raw)) * 8 // 6]
+
+
+def _in_lines_of_base64(raw: bytes) -> Iterator[str]:
+    """As :func:`_in_base64`, in lines as MIME has them, wherever in a line it begins; and these lines in JSON or a
+    ``repr``. Short ones are left out, which would be looked for one by one."""
+    wholes = [_in_base64(raw, before) for before in range(3)]
+    for before in range(_LINE * 6 // 8):
+        whole, column = wholes[before % 3], -(-before * 8 // 6)
+        ends = range(_LINE - column, len(whole), _LINE)
+        if not ends or len(whole) < 2 * min(_PIECES) - 1:  # with the mark, it has a piece
+            continue
+        lines = [whole[begin:end] for begin, end in zip((0, *ends), (*ends, len(whole)), strict=True)]
+        yield from (mark.join(lines) for mark in ("\n", r"\n"))
+
+
+# So many characters of base64 stand in a line.
+_LINE = 76

@@ -364,6 +364,14 @@ def test_a_taken_port_is_refused(begun):
         assert f"PORT={port}: Address already in use" in begun(PORT=port)
 
 
+@pytest.mark.parametrize("kept", ["secret_key", "secrets/groq_api_key"])
+def test_a_kept_key_that_others_may_write_to_is_refused(host_on, tmp_path, kept):
+    (tmp_path / kept).parent.mkdir(exist_ok=True)
+    (tmp_path / kept).write_text("kept-0123456789-0123456789-0123456789")
+    (tmp_path / kept).chmod(0o666)
+    assert f"{tmp_path / kept} may be written to by others of this machine" in refusal(host_on(tmp_path))
+
+
 def test_a_database_newer_than_the_code_is_refused(host_on, tmp_path):
     host = host_on(tmp_path)
     host.have_database()

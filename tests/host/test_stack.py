@@ -217,6 +217,14 @@ def test_servers_that_do_not_answer_are_told_of_in_one_line(make_stack, own, say
     assert after in line
 
 
+@pytest.mark.parametrize("kept", ["secret_key", "secrets/groq_api_key"])
+def test_a_kept_key_that_others_may_write_to_is_refused(make_stack, tmp_path, kept):
+    (tmp_path / kept).parent.mkdir(exist_ok=True)
+    (tmp_path / kept).write_text("kept-0123456789-0123456789-0123456789")
+    (tmp_path / kept).chmod(0o666)
+    assert f"{tmp_path / kept} may be written to by others of this machine" in make_stack("open").refusal()
+
+
 def test_a_release_that_fails_is_told_of(make_stack):
     stack = make_stack("failing", template="migrated", NANOHOST_API_KEY="bad")
     ended = subprocess.run(

@@ -8,7 +8,7 @@ from django.db import connection
 
 from nanohost import preparation, serving
 from nanohost.announcement import announcement
-from nanohost.data_dir import keep_database, keep_secret_key, lock_data_dir
+from nanohost.data_dir import close_secrets, keep_database, keep_secret_key, lock_data_dir
 from nanohost.hardening import harden
 from tools.sandbox.modes import in_force
 
@@ -30,6 +30,7 @@ class Command(BaseCommand):
         lock = lock_data_dir(settings.DATA_DIR)
         listener = serving.bind(settings.HOST, settings.PORT)
         keep_secret_key(settings.DATA_DIR)
+        close_secrets(settings.DATA_DIR)
         keep_database(settings.DATA_DIR / "nanohost.sqlite3")
         preparation.refuse_bad_configuration(runs_tools=True)
         preparation.refuse_unknown_tools()

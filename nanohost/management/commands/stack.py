@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from agent.llm.providers import PROVIDERS
 from nanohost import serving
-from nanohost.data_dir import keep_secret_key, lock_data_dir, make_data_dir
+from nanohost.data_dir import close_secrets, keep_secret_key, lock_data_dir, make_data_dir
 from nanohost.hardening import harden
 from nanohost.lib import env
 from nanohost.stack import LOCAL_DATABASE_URL, LOCAL_REDIS_URL, Machine, Stack, reach_servers
@@ -36,6 +36,7 @@ class Command(BaseCommand):
         listener.close()
         reach_servers(database_url, redis_url)
         keep_secret_key(settings.DATA_DIR)
+        close_secrets(settings.DATA_DIR)
         machine = Machine(folder=folder, database_url=database_url, redis_url=redis_url, host=settings.HOST, port=port)
         machine.write_secrets(
             secret_key=settings.SECRET_KEY,

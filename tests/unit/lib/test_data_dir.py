@@ -13,7 +13,8 @@ import pytest
 from django.core.management.base import CommandError
 
 from nanohost import data_dir
-from nanohost.data_dir import keep_database, lock_data_dir, make_data_dir
+from nanohost.data_dir import close_secrets, keep_database, keep_secret_key, lock_data_dir, make_data_dir
+from nanohost.stack import Machine
 
 pytestmark = pytest.mark.shapeless(reason="it touches no row")
 
@@ -175,3 +176,139 @@ def test_files_that_others_may_read_are_narrowed_and_keep_what_they_hold(tmp_pat
     assert {file.name: (mode_of(file), file.read_text()) for file in tmp_path.iterdir()} == {
         name: (0o600, name) for name in names
     }
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+KEY = "kept-0123456789-0123456789-0123456789"
+KINDS = ["secret_key", "secrets/groq_api_key", "secrets/nanobot/telegram_token"]
+SIGNS_OUT = "delete it, which signs everybody out, and each webhook needs another secret then"
+
+
+@pytest.fixture(autouse=True)
+def none_given(monkeypatch):
+    monkeypatch.delenv("SECRET_KEY", raising=False)
+    monkeypatch.delenv("SECRET_KEY_FILE", raising=False)
+
+
+def key_file(folder: Path, kind: str, mode: int, content: str = KEY) -> Path:
+    (folder / kind).parent.mkdir(parents=True, exist_ok=True)
+    (folder / kind).write_text(content)
+    (folder / kind).chmod(mode)
+    return folder / kind
+
+
+def start(folder: Path) -> None:
+    lock_data_dir(folder).close()
+    keep_secret_key(folder)
+    close_secrets(folder)
+
+
+def refused_start(folder: Path) -> str:
+    with pytest.raises(CommandError) as refused:
+        start(folder)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644, 0o640, 0o604, 0o444, 0o755])
+def test_a_key_that_others_may_only_read_is_narrowed_and_kept(tmp_path, caplog, kind, mode):
+    tmp_path.chmod(0o700)
+    key = key_file(tmp_path, kind, mode)
+    start(tmp_path)
+    assert (mode_of(key), key.read_text()) == (mode if mode in (0o600, 0o400) else 0o600, KEY)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [0o666, 0o622, 0o660, 0o602, 0o620, 0o777])
+def test_a_key_that_others_may_write_to_is_refused_with_what_to_do(tmp_path, kind, mode):
+    key = key_file(tmp_path, kind, mode)
+    said = refused_start(tmp_path)
+    assert said.startswith(f"{key} may be written to by others of this machine: ")
+    assert f"chmod 600 {key}" in said
+    assert (SIGNS_OUT in said) == (kind == "secret_key")
+    assert (mode_of(key), key.read_text()) == (mode, KEY)
+    key.chmod(0o600)
+    start(tmp_path)
+
+
+@needs_root
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_key_of_another_user_is_refused(tmp_path, kind, mode, is_link):
+    """Nor is one taken that somebody else has put a link to in its place: who knows what it holds."""
+    key = key_file(tmp_path, kind, mode)
+    if is_link:
+        key.rename(tmp_path / "elsewhere")
+        key.symlink_to(tmp_path / "elsewhere")
+    os.chown(key, 12345, 12345, follow_symlinks=False)
+    said = refused_start(tmp_path)
+    assert said.startswith(f"{key} belongs to the user 12345, who could have chosen what it holds: ")
+    assert (SIGNS_OUT in said) == (kind == "secret_key")
+    assert mode_of(key) == mode
+
+
+@pytest.mark.parametrize("content", ["x", "x" * 31, f"  {'x' * 31}\n", b"\xff" * 40])
+def test_a_secret_key_that_could_be_guessed_or_is_no_text_is_refused(tmp_path, content):
+    kept = key_file(tmp_path, "secret_key", 0o600, "")
+    kept.write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = refused_start(tmp_path)
+    assert said == f"{kept} holds no text of 32 characters or more, which is too little for a key: {SIGNS_OUT}."
+
+
+def test_one_that_is_long_enough_is_kept(tmp_path):
+    kept = key_file(tmp_path, "secret_key", 0o600, "x" * 32)
+    start(tmp_path)
+    assert kept.read_text() == "x" * 32
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_one_that_is_empty_is_replaced(tmp_path, settings, mode):
+    """A start that was killed in between."""
+    kept = key_file(tmp_path, "secret_key", mode, " \n")
+    start(tmp_path)
+    assert (kept.read_text(), mode_of(kept)) == (settings.SECRET_KEY, 0o600)
+
+
+def test_one_that_is_not_used_is_not_looked_at(tmp_path, monkeypatch):
+    kept = key_file(tmp_path, "secret_key", 0o666, "x")
+    monkeypatch.setenv("SECRET_KEY", KEY)
+    start(tmp_path)
+    assert mode_of(kept) == 0o666
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_folders_of_keys_are_narrowed(tmp_path, mode):
+    key_file(tmp_path, "secrets/nanobot/telegram_token", 0o600)
+    for folder in (tmp_path / "secrets", tmp_path / "secrets" / "nanobot"):
+        folder.chmod(mode)
+    start(tmp_path)
+    assert [mode_of(folder) for folder in (tmp_path / "secrets", tmp_path / "secrets" / "nanobot")] == [0o700] * 2
+
+
+def test_what_others_have_put_in_the_place_of_a_new_key_is_not_written_to(tmp_path, settings):
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "secret_key.new").symlink_to(tmp_path / "theirs")
+    start(tmp_path)
+    assert ((tmp_path / "theirs").read_text(), mode_of(tmp_path / "theirs")) == ("theirs", 0o644)
+    assert (tmp_path / "secret_key").read_text() == settings.SECRET_KEY
+    assert not (tmp_path / "secret_key").is_symlink()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_files_of_a_stack_s_secrets_are_new_ones_for_their_owner_alone(tmp_path, is_link):
+    machine = Machine(folder=tmp_path, database_url="d", redis_url="r", host="h", port=1)
+    theirs = key_file(tmp_path, "secrets/webhook_key", 0o666, "theirs")
+    theirs.parent.chmod(0o777)
+    if is_link:
+        theirs = theirs.rename(tmp_path / "theirs")
+        (tmp_path / "secrets" / "webhook_key").symlink_to(theirs)
+    with theirs.open() as opened:
+        machine.write_secrets(webhook_key=KEY)
+        assert opened.read() == "theirs"
+    assert mode_of(tmp_path / "secrets") == 0o700
+    written = tmp_path / "secrets" / "webhook_key"
+    assert (written.read_text(), mode_of(written), written.is_symlink()) == (KEY, 0o600, False)

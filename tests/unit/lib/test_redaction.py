@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from django.utils.html import escapejs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -593,16 +594,36 @@ OTHERS_WRITE = {
     "signs in a page of others": lambda secret: html.escape(secret).translate(
         {ord(sign): f"&#x{ord(sign):X};" for sign in "/=`"} | {ord("'"): "&#39;"}
     ),
+    "an apostrophe in a page of PHP's": lambda secret: html.escape(secret).replace("&#x27;", "&#039;"),
+    "signs in a page of .NET's": lambda secret: in_page(secret, lambda letter: letter in "+"),
+    "more signs in a page of .NET's": lambda secret: in_page(secret, lambda letter: letter in "+`"),
+    "letters in a page of .NET's": lambda secret: in_page(secret, lambda letter: letter == "+" or ord(letter) > 126),
+    "all signs in a page of .NET's": lambda secret: in_page(secret, lambda letter: letter in "+`" or ord(letter) > 126),
+    "a text in a script of Django's": escapejs,
+    "a text in a script of Django's, in JSON": lambda secret: json.dumps(escapejs(secret))[1:-1],
+    "signs in JSON of Gson's": lambda secret: in_json(secret, "<>&='", "{:04x}", ensure_ascii=False),
+    "signs in JSON of Gson's, in JSON": lambda secret: json.dumps(
+        in_json(secret, "<>&='", "{:04x}", ensure_ascii=False), ensure_ascii=False
+    )[1:-1],
 }
 
 
-def in_json(secret: str, signs: str, digits: str) -> str:
-    return json.dumps(secret)[1:-1].translate({ord(sign): rf"\u{digits.format(ord(sign))}" for sign in signs})
+def in_json(secret: str, signs: str, digits: str, *, ensure_ascii: bool = True) -> str:
+    text = json.dumps(secret, ensure_ascii=ensure_ascii)[1:-1]
+    return text.translate({ord(sign): rf"\u{digits.format(ord(sign))}" for sign in signs})
+
+
+def in_page(secret: str, is_sign: Callable[[str], bool]) -> str:
+    return "".join(f"&#x{ord(letter):X};" if is_sign(letter) else letter for letter in html.escape(secret))
 
 
 @pytest.mark.parametrize("writer", OTHERS_WRITE)
 @pytest.mark.parametrize(
-    "secret", ["plain-canary-0123", "ca/na+ry=<0123>&`x", "ca(na)'ry!*0123", 'schl\u00fcssel "w\u00f6rter" \\0123']
+    "secret",
+    [
+        *("plain-canary-0123", "ca/na+ry=<0123>&`x", "ca(na)'ry!*0123", 'schl\u00fcssel "w\u00f6rter" \\0123'),
+        "ca-na;ry='0123'+\"`<x>&",
+    ],
 )
 def test_a_secret_is_taken_out_as_others_write_it(remember, writer, secret):
     remember(secret)
@@ -624,6 +645,26 @@ def test_a_secret_is_taken_out_of_base64_wherever_it_stands_in_it(remember, secr
     assert redact(f"data: {written}") == f"data: {written[:first]}{MASK}{written[end:]}"
     unpadded = redact(written.rstrip("="))
     assert unpadded.count(MASK) == 1
+
+
+@pytest.mark.parametrize("length", [12, 20, 57, 58, 100, 200])
+@pytest.mark.parametrize("written", [str, lambda lines: json.dumps(lines), lambda lines: repr(lines)])
+def test_a_secret_is_taken_out_of_base64_in_lines_wherever_it_stands_in_them(remember, length, written):
+    """As ``base64.encodebytes`` and the command ``base64`` write it."""
+    secret = "".join(chr(ord("a") + number * 7 % 26) for number in range(length))
+    remember(secret)
+    for place in range(60):
+        encoded = base64.encodebytes(f"{'.' * place}{secret}, and more{'.' * 60}".encode()).decode()
+        whole = base64.b64encode(f"{'.' * place}{secret}, and more{'.' * 60}".encode()).decode()
+        first, end = -(-place * 8 // 6), (place + length) * 8 // 6
+        left = redact(written(encoded)).replace("\\n", "\n").strip("\"'").replace("\n", "")
+        assert left == f"{whole[:first]}{MASK}{whole[end:]}"
+
+
+@pytest.mark.parametrize("length", [6, 40, 400, 4000])
+def test_a_secret_has_a_bounded_number_of_spellings(length):
+    signs = "a<\u00fc\"'`+=/-;&\\ "
+    assert len(known_secrets.spellings((signs * length)[:length])) < 400
 
 
 def test_a_secret_that_is_part_of_another_leaves_nothing_of_it(remember):

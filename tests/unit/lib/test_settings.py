@@ -153,6 +153,8 @@ def test_the_secret_key_is_the_one_kept(environment, tmp_path):
     assert read_settings()["SECRET_KEY"] == "kept for good"
     kept.write_text("")  # a start that was killed in between
     assert len(read_settings()["SECRET_KEY"]) > 40
+    kept.write_bytes(b"\xff" * 40)  # which the start refuses
+    assert len(read_settings()["SECRET_KEY"]) > 40
     environment(SECRET_KEY="from the environment")
     assert read_settings()["SECRET_KEY"] == "from the environment"
 
@@ -261,6 +263,37 @@ def test_a_secret_from_a_file_is_kept_out_of_logs(environment, secret_file, own_
     environment(**{f"{name}_FILE": secret_file(value.encode()), **WITH.get(name, {})})
     read_settings()
     assert value not in redaction.redact(f"it is {value}.")
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "REDIS_URL"])
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize(
+    ("of_server", "alone"),
+    [
+        ("user:canary-0123@host/0", ["canary-0123"]),
+        (":can%61ry%2f01%2B23@host/0", ["canary/01+23", "can%61ry%2f01%2B23"]),
+        ("host/0?password=canary%2D0123&user=me", ["canary-0123", "canary%2D0123"]),
+        ("user:canary:01@23@host/0", ["canary:01@23"]),
+    ],
+)
+def test_the_password_of_a_server_is_kept_out_of_logs_also_by_itself(
+    environment, secret_file, own_secrets, name, is_file, of_server, alone
+):
+    scheme = SECRETS[name].partition(":")[0]
+    url = f"{scheme}://{of_server}"
+    environment(**{f"{name}_FILE": secret_file(url.encode())} if is_file else {name: url}, **WITH[name])
+    read_settings()
+    for each in alone:
+        assert redaction.redact(f"it is {each}.") == f"it is {redaction.MASK}."
+
+
+@pytest.mark.parametrize("of_server", ["user:short@host/0", "user@host/0", "user:@host/0", "host/0?password=short"])
+def test_a_password_too_short_for_a_secret_is_none_and_so_is_the_rest_of_the_address(
+    environment, own_secrets, of_server
+):
+    environment(DATABASE_URL=f"postgresql://{of_server}", REDIS_URL="redis://redis-host/0")
+    read_settings()
+    assert redaction.redact("the user of host and redis-host, short") == "the user of host and redis-host, short"
 
 
 def test_one_key_may_have_another_name(environment):
