@@ -76,9 +76,11 @@ def server(name: str, *, schemes: Sequence[str]) -> str:
     except ValueError:
         raise ImproperlyConfigured(f"{name} makes no sense: expected {schemes[0]}://user:password@host/name.") from None
     in_query = [each.removeprefix("password=") for each in parts.query.split("&") if each.startswith("password=")]
+    # One that is the user's or the database's name keeps nobody out, and that word would be masked in every text.
+    names = {parts.username, parts.hostname, parts.path.strip("/")}
     for written in (parts.password or "", *in_query):
-        remember(f"{name} password", written)
-        remember(f"{name} password", unquote(written))
+        for password in {written, unquote(written)} - names:
+            remember(f"{name} password", password)
     return value
 
 

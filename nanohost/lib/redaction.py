@@ -22,7 +22,7 @@ from nanohost.lib.text import UNSTORABLE
 
 MASK = "[redacted]"
 
-# Known secrets are taken out of so many characters within 2 ms, which an event loop may do at once: more are given to a
+# Known secrets are taken out of so many characters within 3 ms, which an event loop may do at once: more are given to a
 # thread. (Of all that redaction does, the worst text takes 0.6 s a million characters.)
 LARGE = 64 * 1024
 

@@ -287,13 +287,15 @@ def test_the_password_of_a_server_is_kept_out_of_logs_also_by_itself(
         assert redaction.redact(f"it is {each}.") == f"it is {redaction.MASK}."
 
 
-@pytest.mark.parametrize("of_server", ["user:short@host/0", "user@host/0", "user:@host/0", "host/0?password=short"])
+@pytest.mark.parametrize(
+    "of_server", ["user:short@host/0", "user@host/0", "user:@host/0", "host/0?password=short", "keeper:keeper@host/0"]
+)
 def test_a_password_too_short_for_a_secret_is_none_and_so_is_the_rest_of_the_address(
     environment, own_secrets, of_server
 ):
     environment(DATABASE_URL=f"postgresql://{of_server}", REDIS_URL="redis://redis-host/0")
     read_settings()
-    assert redaction.redact("the user of host and redis-host, short") == "the user of host and redis-host, short"
+    assert redaction.redact("the user of host and redis-host, short, keeper") == "the user of host and redis-host, short, keeper"
 
 
 def test_one_key_may_have_another_name(environment):
