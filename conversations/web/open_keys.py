@@ -48,8 +48,9 @@ class OpenKeys:
         while self._uses:
             await asyncio.sleep(LOOK_SECONDS)
             with suppress(DatabaseError):  # they go on: whoever comes anew is refused meanwhile
-                active = await self._read({use.key_id for use in self._uses})
-                for use in [use for use in self._uses if use.key_id not in active]:
+                asked = {use.key_id for use in self._uses}
+                gone = asked - await self._read(asked)  # of whoever has come meanwhile, nothing was asked
+                for use in [use for use in self._uses if use.key_id in gone]:
                     use.is_over = True
                     use.wake()
 

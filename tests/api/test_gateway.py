@@ -15,7 +15,8 @@ import pytest
 from django.http.cookie import parse_cookie
 
 from conversations.events import answers, hub
-from conversations.web import gateway
+from conversations.web import gateway, open_keys
+from conversations.web.open_keys import OpenKeys
 from tests import shapes
 from tests.support.api_client import chat, eventually, rows, start, turns_of
 from tests.support.crowd import Visitor, come, come_all, memory_of, request, sockets_of, threads_of, until
@@ -291,6 +292,28 @@ def test_cookies_are_read_in_time_in_proportion_to_their_length():
 def test_a_cookie_with_a_backslash_leaves_the_others_as_they_are():
     sent = b'csrftoken=abc; a="x\\"y"; sessionid="def"'
     assert parse_cookie(gateway.without_escapes(sent).decode()) == {"csrftoken": "abc", "sessionid": "def"}
+
+
+def test_who_comes_while_keys_are_looked_at_is_not_let_go(monkeypatch):
+    monkeypatch.setattr(open_keys, "LOOK_SECONDS", 0)
+
+    async def wait() -> None:
+        asked, answered, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def read(key_ids: Any) -> set[int]:
+            asked.set()
+            await answered.wait()
+            return {2} & {*key_ids}
+
+        keys = OpenKeys(read=read)
+        with keys.used(1, over.set) as first:
+            await asked.wait()
+            with keys.used(2, lambda: None) as second:
+                answered.set()
+                await over.wait()
+                assert (first.is_over, second.is_over) == (True, False)
+
+    asyncio.run(asyncio.wait_for(wait(), timeout=20))
 
 
 def test_of_a_long_path_the_beginning_is_logged(host):

@@ -295,7 +295,10 @@ def test_a_password_too_short_for_a_secret_is_none_and_so_is_the_rest_of_the_add
 ):
     environment(DATABASE_URL=f"postgresql://{of_server}", REDIS_URL="redis://redis-host/0")
     read_settings()
-    assert redaction.redact("the user of host and redis-host, short, keeper") == "the user of host and redis-host, short, keeper"
+    assert (
+        redaction.redact("the user of host and redis-host, short, keeper")
+        == "the user of host and redis-host, short, keeper"
+    )
 
 
 def test_one_key_may_have_another_name(environment):
