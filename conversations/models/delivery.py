@@ -52,8 +52,8 @@ class DeliveryQuerySet(RescheduledQuerySet["Delivery"]):
 
 
 def _full(field: str, **of: None) -> Any:
-    """A query of those to which as many are being sent as may be. Few are being sent: they are counted once for a query, where
-    each row that waits would look through all that its endpoint was ever sent."""
+    """A query of those to which as many are being sent as may be. Few are being sent: they are counted once for a
+    query, where each row that waits would look through all that its endpoint was ever sent."""
     held = Delivery.objects.filter(status=DeliveryStatus.RUNNING, lease_until__gt=Now(), **of).exclude(**{field: None})
     counted = held.order_by().values(field).annotate(held=Count("pk"))
     return counted.filter(held__gte=Delivery.MAX_AT_ONCE).values(field)
