@@ -5,6 +5,7 @@ more is asked than an answer that the document has; and with a transcript that m
 merely fits, when what fits has to be taken and what does not has to be refused.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -72,6 +73,14 @@ def loaded(dose: int) -> Any:
     }
     config = SchemathesisConfig.from_dict({"seed": 1, "generation": generation})
     return schemathesis.openapi.from_dict(document(), config=config)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """One of its own: what is made up leaves schedules and messages for later, which would go on beside other tests."""
+    running = Host(tmp_path_factory.mktemp("made-up")).start()
+    yield running
+    running.kill()
 
 
 # Both are made by the process that runs these tests: to make up the requests takes seconds, and every process collects.

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import date, timedelta
 from functools import cache
 from threading import Barrier
@@ -48,6 +49,14 @@ CONFIG = SchemathesisConfig.from_dict(
 @cache
 def document() -> dict[str, Any]:
     return SchemaGenerator().get_schema(request=None, public=True)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """One of its own: what is made up leaves schedules and messages for later, which would go on beside other tests."""
+    running = Host(tmp_path_factory.mktemp("made-up")).start()
+    yield running
+    running.kill()
 
 
 @pytest.fixture
