@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from django.db import DatabaseError
+from django.db import Error
 
 from nanohost.accounts.models import ApiKey
 
@@ -47,7 +47,7 @@ class OpenKeys:
         """Look at the keys, again and again, until nobody waits."""
         while self._uses:
             await asyncio.sleep(LOOK_SECONDS)
-            with suppress(DatabaseError):  # they go on: whoever comes anew is refused meanwhile
+            with suppress(Error):  # they go on: whoever comes anew is refused meanwhile
                 asked = {use.key_id for use in self._uses}
                 gone = asked - await self._read(asked)  # of whoever has come meanwhile, nothing was asked
                 for use in [use for use in self._uses if use.key_id in gone]:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from django.db import InterfaceError, OperationalError
 from django.http.cookie import parse_cookie
 
 from conversations.events import answers, hub
@@ -285,7 +286,10 @@ def test_a_path_costs_the_same_whatever_stands_in_it(host):
 def test_cookies_are_read_in_time_in_proportion_to_their_length():
     """Of Python before 3.11.10: a header of 28 KB took it two seconds, and eight of them a host."""
     attacks = [('a="', pump, '"') for pump in ('\\"', "\\", "\\054", "a", '"; b="\\')]
-    read = lambda text: parse_cookie(gateway.without_escapes(text.encode()).decode())  # noqa: E731 -- shorter than a function
+
+    def read(text: str) -> object:
+        return parse_cookie(gateway.without_escapes(text.encode()).decode())
+
     assert not grows_too_fast(read, attacks)
 
 
@@ -314,6 +318,26 @@ def test_who_comes_while_keys_are_looked_at_is_not_let_go(monkeypatch):
                 assert (first.is_over, second.is_over) == (True, False)
 
     asyncio.run(asyncio.wait_for(wait(), timeout=20))
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_keys_are_looked_at_again_after_the_database_was_away(monkeypatch, error):
+    monkeypatch.setattr(open_keys, "LOOK_SECONDS", 0)
+
+    async def wait() -> None:
+        over, looks = asyncio.Event(), 0
+
+        async def read(_: Any) -> set[int]:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                raise error
+            return set()
+
+        with OpenKeys(read=read).used(1, over.set):
+            await over.wait()
+
+    asyncio.run(asyncio.wait_for(wait(), timeout=5))
 
 
 def test_of_a_long_path_the_beginning_is_logged(host):

@@ -5,7 +5,6 @@ more is asked than an answer that the document has; and with a transcript that m
 merely fits, when what fits has to be taken and what does not has to be refused.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -25,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from conversations.openai_api.schema import SETTINGS, OpenAISchema
 from tests.support.hosts import KEY, Host
-from tests.support.schemas import lend_an_id
+from tests.support.schemas import lend_an_id, own_host
 
 # Whether the host lives and keeps its word: what is made up need not be taken.
 WHATEVER_COMES = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -75,12 +74,7 @@ def loaded(dose: int) -> Any:
     return schemathesis.openapi.from_dict(document(), config=config)
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """One of its own: what is made up leaves schedules and messages for later, which would go on beside other tests."""
-    running = Host(tmp_path_factory.mktemp("made-up")).start()
-    yield running
-    running.kill()
+host = pytest.fixture(scope="module")(own_host)
 
 
 # Both are made by the process that runs these tests: to make up the requests takes seconds, and every process collects.

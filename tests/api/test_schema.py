@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import date, timedelta
 from functools import cache
 from threading import Barrier
@@ -25,7 +24,7 @@ from schemathesis.specs.openapi.checks import ignored_auth
 from conversations.attachments.parts import MAX_PARTS
 from nanohost.lib import openapi
 from tests.support.hosts import KEY, ROOT, Host
-from tests.support.schemas import lend_an_id
+from tests.support.schemas import lend_an_id, own_host
 from tests.support.threads import in_threads
 
 CONFIG = SchemathesisConfig.from_dict(
@@ -51,12 +50,7 @@ def document() -> dict[str, Any]:
     return SchemaGenerator().get_schema(request=None, public=True)
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """One of its own: what is made up leaves schedules and messages for later, which would go on beside other tests."""
-    running = Host(tmp_path_factory.mktemp("made-up")).start()
-    yield running
-    running.kill()
+host = pytest.fixture(scope="module")(own_host)
 
 
 @pytest.fixture
