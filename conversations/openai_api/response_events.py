@@ -123,7 +123,8 @@ class ResponseWire:
             said += self._complete(item)
         for key in list(self._open):  # of no answer that was stored
             said += self._close(key, status=INCOMPLETE)
-        for index, item in self._calls.values():
+        # Asking for a function to be called has ended as it began; a reader may have missed the call's own end.
+        for index, item in () if self.has_pairs else self._calls.values():
             said += self._emit("response.output_item.done", output_index=index, item=item | {"status": INCOMPLETE})
         renamed = [item | {"id": self._told.get(item["id"], item["id"])} for item in body["output"]]
         return said + self._last(body | {"output": renamed}) + DONE

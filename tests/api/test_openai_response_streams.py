@@ -10,6 +10,8 @@ import httpx2
 import openai
 import pytest
 
+from conversations.openai_api import ids
+from conversations.openai_api.items import pair_of, told_call
 from conversations.openai_api.response_events import ResponseWire, Stretch
 from tests import shapes
 from tests.support.hosts import KEY, Host
@@ -165,6 +167,25 @@ def test_what_was_told_of_an_answer_that_is_begun_anew_ends_as_incomplete():
     first, second = [each for each in events if each["type"] == "response.output_item.added"]
     assert (first["output_index"], second["output_index"]) == (void["output_index"], 1)
     assert first["item"]["id"] == void["item"]["id"] != second["item"]["id"]
+
+
+@pytest.mark.parametrize("has_pairs", [True, False])
+def test_a_call_whose_end_was_missed_is_told_to_its_end_once(has_pairs):
+    """Events may be lost; the response has what they would have told."""
+    wire = ResponseWire(
+        head={"status": "in_progress"}, row_id=uuid4(), turn_id=uuid4(), stretch=Stretch(), has_pairs=has_pairs
+    )
+    row_id = uuid4()
+    said = wire.begin({}, last_id="")
+    said += wire.event("tool.started", {"callId": "c", "toolName": "time", "toolCallId": str(row_id)})
+    call = told_call(ids.shown(ids.HOSTS_CALL, row_id), "time", "", "SUCCESS", "noon")
+    said += wire.end("turn.completed", {"status": "completed", "output": pair_of(call) if has_pairs else [call]})
+    events = [
+        json.loads(line.removeprefix("data: ")) for line in said.decode().splitlines() if line.startswith("data: {")
+    ]
+    done = [each for each in events if each["type"] == "response.output_item.done"]
+    assert [each["output_index"] for each in done] == list(range(1 + has_pairs))
+    assert [each["item"] for each in done] == events[-1]["response"]["output"]
 
 
 def test_a_failure_ends_the_stream_as_failed(client):

@@ -40,8 +40,8 @@ class Program:
     async def run(self, spec: dict[str, Any]) -> AsyncIterator[Any]:
         """Start it; gives the two streams that mcp's client talks over. It and all that it starts are as many processes
         as a server may have, also where the host runs as root."""
-        with cgroup.bounded(MAX_PROCESSES, spec["command"]) as command:
-            async with self._started(command, spec) as streams:
+        with cgroup.bounded(MAX_PROCESSES, spec["command"]) as bounded:
+            async with self._started(bounded.command, spec) as streams:
                 yield streams
 
     @asynccontextmanager

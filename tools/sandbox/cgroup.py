@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,17 +20,32 @@ _NAME = "nanohost-command-"
 _LEFT_SECONDS = 60
 
 
+@dataclass(frozen=True)
+class Bounded:
+    """A program as it is to be started, in its ``folder`` if it has a group."""
+
+    command: list[str]
+    folder: Path | None = None
+
+    def was_reached(self) -> bool:
+        """Whether the kernel has refused it a process; False where nobody can tell."""
+        return self.folder is not None and any(
+            line.startswith("max ") and line != "max 0" for line in _lines(self.folder / "pids.events")
+        )
+
+
 @contextmanager
-def bounded(processes: int, program: Sequence[str]) -> Iterator[list[str]]:
+def bounded(processes: int, program: Sequence[str]) -> Iterator[Bounded]:
     """The program as it is to be started, so that it and all that it starts are ``processes`` at most; as it is, where
     no such bound can be made. All of them have ended when this does."""
     folder = _made(processes)
     if folder is None:
-        yield list(program)
+        yield Bounded(list(program))
         return
     try:
         # It enters the group, and becomes the program.
-        yield ["/bin/sh", "-c", 'echo 0 > "$0" && exec "$@"', str(folder / "cgroup.procs"), *program]
+        enter = ["/bin/sh", "-c", 'echo 0 > "$0" && exec "$@"', str(folder / "cgroup.procs")]
+        yield Bounded([*enter, *program], folder)
     finally:
         # The kernel may still be at work on the last of them; what is left then is removed with the next.
         with suppress(OSError):

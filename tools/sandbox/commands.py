@@ -45,6 +45,7 @@ WORKSPACE = "/workspace"
 # Of all processes of a command, and of its output: more ends it.
 MAX_PROCESSES = 128
 MAX_OUTPUT = 16 << 20
+_TOO_MANY = "processes", f"it started more than {MAX_PROCESSES} processes, and was stopped"
 # Of the beginning of an output and of its end; a result has less.
 _KEPT = 512 << 10
 
@@ -180,7 +181,7 @@ def run(
         reading, writing = os.pipe()
         try:
             process = subprocess.Popen(  # noqa: S603 -- our own module, which becomes what the tool's function names
-                bounded,
+                bounded.command,
                 cwd=settings.BASE_DIR,  # from which it imports; the workspace may hold a module of any name
                 env=_environment(box, workspace) | ({"TRACEPARENT": traceparent} if traceparent else {}),
                 stdin=subprocess.DEVNULL,
@@ -193,7 +194,7 @@ def run(
             return Ended(output="", rule="crashed", text=f"it could not be started: {error.strerror}")
         finally:
             os.close(writing)
-        watched = _Watched(process, reading, _Output(tell), seconds=seconds)
+        watched = _Watched(process, reading, _Output(tell), seconds=seconds, bounded=bounded)
         try:
             return watched.watch(is_full, still_wanted)
         finally:
@@ -235,8 +236,16 @@ def _environment(box: Box, workspace: Path) -> dict[str, str]:
 class _Watched:
     """A program that runs, and what it may still do."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", reading: int, output: "_Output", *, seconds: float) -> None:
-        self._process, self._reading, self._output = process, reading, output
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        reading: int,
+        output: "_Output",
+        *,
+        seconds: float,
+        bounded: cgroup.Bounded,
+    ) -> None:
+        self._process, self._reading, self._output, self._bounded = process, reading, output, bounded
         self._seconds, self._began = seconds, time.monotonic()
         # The first of the box's processes: with it all others end, and it is the last that is gone.
         self._first: int | None = None
@@ -267,7 +276,9 @@ class _Watched:
                     return self._ended(*self._excess)
                 if self._process.poll() is not None:
                     self._stop_looking()
-                    return self._ended(*self._excess) if self._excess else self._by_itself(is_full)
+                    # One that starts them faster than anybody looks may end at the kernel's bound.
+                    too_much = self._excess or (_TOO_MANY if self._bounded.was_reached() else None)
+                    return self._ended(*too_much) if too_much else self._by_itself(is_full)
                 if self._output.size > MAX_OUTPUT:
                     return self._ended("output", f"it wrote more than {MAX_OUTPUT} bytes, and was stopped")
             if now >= disk_at:
@@ -301,7 +312,7 @@ class _Watched:
             with suppress(OSError, AttributeError):
                 self._first = os.pidfd_open(min(below))
         if count > MAX_PROCESSES + 3:  # with bubblewrap's own
-            return "processes", f"it started more than {MAX_PROCESSES} processes, and was stopped"
+            return _TOO_MANY
         if memory > settings.TOOL_MEMORY_MB << 20:
             return "memory", f"its processes had more than {settings.TOOL_MEMORY_MB} MB together, and were stopped"
         return None
