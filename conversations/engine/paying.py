@@ -1,17 +1,20 @@
-"""Paying for the model calls of a turn or a compaction: each is reserved before it, and has a bill after it.
+"""Paying for the model calls of turns, compactions and replays: each is reserved before it, and has a bill after it.
 
 Where no budget applies, nothing is asked of the database but the prices and budgets there are, once a second; and each
 time while the provider is left alone.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from django.conf import settings
 from django.db import OperationalError
 from django.utils import timezone
 
-from agent import llm, tokens
+from agent import llm, outages, tokens
+from agent.errors import LlmError
 from agent.llm.base import Completion, ModelRequest
 from agent.llm.breaker import breaker
 from agent.models import Agent
@@ -20,6 +23,8 @@ from agent.spending.bills import Bill, Reserved, bill_of
 from agent.spending.budgets import Estimate, Payer
 from agent.spending.prices import Price
 from conversations.engine.lease import Claim
+from conversations.engine.tracing import end_call
+from nanohost.lib import traces
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.ids import new_id
 
@@ -121,3 +126,28 @@ def purse_of(claim: Claim, database: DatabaseThreads) -> Purse:
         agent=claim.agent,
         api_key_id=claim.api_key_id,
     )
+
+
+async def ask(
+    purse: Purse, request: ModelRequest, *, estimated: int, pictures: Mapping[str, str] | None = None
+) -> tuple[Completion, Bill]:
+    """Ask a model within what may be spent; what was reserved is given back if it does not answer. Its answer is to be
+    charged, whatever is made of it. ``pictures``: as :class:`ModelRequest` has them. Raises what
+    :meth:`Purse.reserve` does, and :class:`LlmError`."""
+    offer = await purse.reserve(request, estimated=estimated)
+    asked = replace(offer.request, pictures=pictures) if pictures else offer.request
+    span = traces.begin(traces.current())
+    answered: tuple[Completion, Bill] | None = None
+    error = "interrupted"
+    try:
+        completion = await llm.ask(asked, seconds=settings.LLM_TIMEOUT_SECONDS, work=purse.work_id)
+        answered, error = (completion, offer.bill(completion)), ""
+        return answered
+    except BaseException as failure:
+        error = failure.code if isinstance(failure, LlmError) else error
+        await purse.release(offer)
+        raise
+    finally:
+        if span:
+            end_call(span, purse.conversation_id, offer.request, answered, error)
+        await outages.tell(purse.database)

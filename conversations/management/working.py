@@ -3,8 +3,11 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from uuid import UUID
+
+from django.conf import settings
 
 from agent import llm
 from conversations.engine.runner import Runner
@@ -24,7 +27,22 @@ def see_through(
 ) -> bool:
     """Work on these rows, so many ``at_once``, as a worker does, and wait for those that other workers have taken.
     ``find_open``: those that have not ended. False if some have not within ``seconds``."""
-    return asyncio.run(_see_through(list(ids), runner, at_once, find_open, seconds))
+    with _telemetry():
+        return asyncio.run(_see_through(list(ids), runner, at_once, find_open, seconds))
+
+
+@contextmanager
+def _telemetry() -> Iterator[None]:
+    if not settings.TELEMETRY:
+        yield
+        return
+    from nanohost.lib import telemetry
+
+    telemetry.start()
+    try:
+        yield
+    finally:
+        telemetry.stop()
 
 
 async def _see_through(

@@ -291,16 +291,23 @@ def _route(path: str) -> str:
 
 def _shown(batch: Sequence[traces.Ended]) -> Callable[[str], str]:
     """What is done with each text of a batch: most batches hold no secret, and are looked through at once."""
-    texts = [text for _, _, _, about, _, values in batch for text in (about, *values) if type(text) is str]
-    objects = any(isinstance(value, (list, dict, tuple)) for *_, values in batch for value in values)
-    if not objects and is_plain("\n".join(texts)):
-        return lambda text: text
-    return redact
+    values = [value for *_, values in batch for value in values]
+    if any(isinstance(value, (list, dict)) for value in values):
+        return redact
+    texts = [about for _, _, _, about, _, _ in batch]
+    for value in values:
+        if type(value) is tuple:  # of short words
+            texts += map(str, value)
+        elif type(value) is str:
+            texts.append(value)
+    return (lambda text: text) if is_plain("\n".join(texts)) else redact
 
 
 def _add(attributes: Any, key: str, value: Any, shown: Callable[[str], str] = lambda text: text) -> None:
     made = attributes.add(key=key).value
-    if isinstance(value, bool):
+    if type(value) is str:  # as most are
+        made.string_value = _text(shown(value))
+    elif isinstance(value, bool):
         made.bool_value = value
     elif isinstance(value, int):
         made.int_value = value
@@ -316,7 +323,7 @@ def _add(attributes: Any, key: str, value: Any, shown: Callable[[str], str] = la
 
 
 def _text(text: str) -> str:
-    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
+    return text[:MAX_TEXT] if text.isascii() else text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def log_lines(batch: Sequence[tuple[int, int, str, str]], of: Any) -> bytes:

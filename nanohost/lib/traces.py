@@ -54,6 +54,7 @@ RUN = Kind(
     ("gen_ai.agent.name", "gen_ai.conversation.id", "nanohost.turn.id", "nanohost.turn.fence"),
     "invoke_agent",
 )
+REPLAY = Kind("replay", CONSUMER, ("nanohost.replay.id", "nanohost.turn.id"))
 CHAT = Kind(
     "chat",
     CLIENT,

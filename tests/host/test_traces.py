@@ -156,6 +156,22 @@ def test_a_compaction_s_model_call_is_in_the_trace_of_the_turn_that_made_it_nece
     }
 
 
+def test_a_replay_is_a_trace_of_its_own_with_its_model_calls(traced: Host, collector: Collector):
+    with traced.client() as client:
+        talk = start(client)
+        turn = chat(client, talk, "Hello").json()["turnId"]
+    asked = traced.manage("replay", turn, "--json", "--seconds", "60")
+    assert asked.returncode == 0, asked.stderr
+    (replay,) = eventually(
+        lambda: [each for each in collector.spans(name="replay") if each.attributes["nanohost.turn.id"] == turn],
+        seconds=60,
+    )
+    assert (replay.parent, replay.failed) == ("", False)
+    (call,) = [each for each in collector.spans(replay.trace, "chat ") if each.parent == replay.id]
+    assert call.attributes["gen_ai.conversation.id"] == talk
+    assert replay.began <= call.began <= call.ended <= replay.ended
+
+
 def test_figures_and_lines_are_exported_as_well(traced: Host, collector: Collector):
     eventually(lambda: "nanohost_turns" in collector.metrics and collector.lines, seconds=60)
     assert collector.metrics["nanohost_turns"].sum.is_monotonic

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import OperationalError
 
-from agent import llm, outages, tokens
+from agent import llm, tokens
 from agent.errors import BudgetExceeded, LlmBadResponse, LlmError, LlmRequestRefused, LlmTimeout, ModelNotPriced
 from agent.llm.base import Completion, ModelRequest
 from agent.loop import ChatMessage
@@ -22,8 +22,8 @@ from conversations.engine.compacting import compaction, daily, parts
 from conversations.engine.compacting.compaction import MAX_FAILURES, Hold
 from conversations.engine.compacting.parts import Asking, Part, Result
 from conversations.engine.leased_runner import LeasedRunner
-from conversations.engine.paying import Purse
-from conversations.engine.tracing import context_of, end_call
+from conversations.engine.paying import Purse, ask
+from conversations.engine.tracing import context_of
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import CompactionKind
 from memory import documents
@@ -249,20 +249,6 @@ class Asker:
         return completion
 
     async def _ask(self, request: ModelRequest, estimated: int) -> Completion:
-        offer = await self.purse.reserve(request, estimated=estimated)
-        span = traces.begin(traces.current())
-        answered: tuple[Completion, Bill] | None = None
-        error = "interrupted"
-        try:
-            completion = await llm.ask(offer.request, seconds=settings.LLM_TIMEOUT_SECONDS, work=self.purse.work_id)
-            answered, error = (completion, offer.bill(completion)), ""
-        except BaseException as failure:
-            error = failure.code if isinstance(failure, LlmError) else error
-            await self.purse.release(offer)
-            raise
-        finally:
-            if span:
-                end_call(span, self.purse.conversation_id, offer.request, answered, error)
-            await outages.tell(self.purse.database)
-        await self.charge(*answered)
+        completion, bill = await ask(self.purse, request, estimated=estimated)
+        await self.charge(completion, bill)
         return completion

@@ -9,18 +9,19 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agent import llm, outages, tokens
+from agent import llm, tokens
 from agent.errors import LlmBadResponse, LlmError
 from agent.llm.base import Completion, ModelRequest, Usage, with_unique_ids
 from agent.loop import CallModel, ChatMessage, Finish, Limit, RunTools, next_step
 from agent.prompt import shown_result, with_last_word
 from conversations.engine.leased_runner import LeasedRunner
-from conversations.engine.paying import Purse
+from conversations.engine.paying import Purse, ask
 from conversations.engine.replaying import grading, replays
 from conversations.engine.replaying.frozen import Frozen, answer_unrecorded, freeze
 from conversations.engine.replaying.replays import Hold
 from conversations.engine.turns import pictures_of, redacted_answer
 from conversations.errors import CannotReplay, FenceLost
+from nanohost.lib import traces
 from nanohost.lib.logs import about
 from tools import gate
 
@@ -48,6 +49,9 @@ class Replayer(LeasedRunner[Hold]):
         return about(turn=hold.row.turn_id)
 
     async def work(self, hold: Hold) -> None:
+        span = traces.begin(context := traces.accepted("")) if traces.is_on else None
+        if span:
+            traces.enter(traces.of(span, context))
         try:
             await self._work(hold)
         except FenceLost:
@@ -56,6 +60,9 @@ class Replayer(LeasedRunner[Hold]):
             logger.exception("a replay stumbled over a fault of ours")
             detail = "The server failed; the failure is logged."
             await self.stored(replays.fail, hold, code="turn_error", detail=detail)
+        finally:
+            if span:
+                traces.end(span, traces.REPLAY, hold.id, hold.row.turn_id)
         if hold.row.run_id:
             await self._settle(hold.row.run_id)
 
@@ -165,18 +172,8 @@ class _Replay:
     async def _pay_for(self, request: ModelRequest) -> tuple[Completion, int | None]:
         await self.runner.database(replays.check_run, self.hold)
         estimated = tokens.estimated_tools(request.tools) + sum(map(tokens.estimated_message, request.messages))
-        purse = self._purse()
         pictures = await pictures_of(request)
-        offer = await purse.reserve(request, estimated=estimated)
-        try:
-            asked = replace(offer.request, pictures=pictures) if pictures else offer.request
-            completion = await llm.ask(asked, seconds=settings.LLM_TIMEOUT_SECONDS, work=self.hold.id)
-        except BaseException:
-            await purse.release(offer)
-            raise
-        finally:
-            await outages.tell(self.runner.database)
-        bill = offer.bill(completion)
+        completion, bill = await ask(self._purse(), request, estimated=estimated, pictures=pictures)
         await self.runner.charge(self.hold, completion, bill)
         return completion, bill.cost
 
