@@ -772,7 +772,7 @@ LOGGING = {
         "django.server": {"handlers": [], "propagate": True},
         # A 4xx is the caller's business; the access line tells of it.
         "django.request": {"level": "ERROR"},
-        "django.security.DisallowedHost": {"level": "CRITICAL"},
+        "django.security": {"level": "CRITICAL"},
         # With DEBUG, a traceback for each name that a page of the console asks for in vain: hundreds a page.
         "django.template": {"level": "INFO"},
         "axes": {"level": "WARNING"},

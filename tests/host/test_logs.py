@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import structlog
+from django.contrib.auth import get_user_model
 
 from nanohost.lib import logs, redaction
 from tests import shapes
@@ -357,3 +358,17 @@ def test_every_line_of_a_running_host_is_json_and_tells_what_it_is_about(host):
     of_the_turn = [line for line in seen if line.get("turn") == turn]
     assert {"model call", "tool call"} <= {line["event"] for line in of_the_turn}
     assert {(line["requestId"], line["conversation"]) for line in of_the_turn} == {("asked-1", made)}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [("/admin/login/", "a=1&" * 2_000), (f"/admin/login/?next=/{'a' * 20_000}", "username=boss&password=right")],
+    ids=["too many fields", "too long a redirect"],
+)
+def test_a_request_that_django_refuses_is_no_fault_of_the_host_s(client, caplog, path, form):
+    """The access line tells of it; a traceback would let strangers fill the log, some 16 kB a request."""
+    get_user_model().objects.create_superuser("boss", password="right")
+    answer = client.post(path, form, content_type="application/x-www-form-urlencoded", secure=True)
+    assert answer.status_code == 400
+    assert not [record for record in caplog.records if record.exc_info]
