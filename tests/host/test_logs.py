@@ -363,7 +363,7 @@ def test_every_line_of_a_running_host_is_json_and_tells_what_it_is_about(host):
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("path", "form"),
-    [("/admin/login/", "a=1&" * 2_000), (f"/admin/login/?next=/{'a' * 20_000}", "username=boss&password=right")],
+    [("/admin/login/", "a=1&" * 2_000), (f"/admin/{'a' * 20_000}", "")],
     ids=["too many fields", "too long a redirect"],
 )
 def test_a_request_that_django_refuses_is_no_fault_of_the_host_s(client, caplog, path, form):
