@@ -50,7 +50,7 @@ _TOO_MANY = "processes", f"it started more than {MAX_PROCESSES} processes, and w
 _KEPT = 512 << 10
 
 # How often is looked: at its processes; at the disk; whether it is still wanted, which renews the call's lease.
-_LOOK_SECONDS, _DISK_SECONDS, ASK_SECONDS = 0.05, 0.1, 1.0
+LOOK_SECONDS, _DISK_SECONDS, ASK_SECONDS = 0.05, 0.1, 1.0
 # What has been killed is gone within this; it is in the kernel's hands.
 _END_SECONDS = 10.0
 
@@ -271,7 +271,7 @@ class _Watched:
             if stopping.is_late:
                 return self._ended("interrupted", "stopped by a shutdown")
             if now >= look_at:
-                look_at = now + _LOOK_SECONDS
+                look_at = now + LOOK_SECONDS
                 if self._excess:
                     return self._ended(*self._excess)
                 if self._process.poll() is not None:
@@ -296,7 +296,7 @@ class _Watched:
             self._output.tell_some()
 
     def _keep_looking(self) -> None:
-        while not self._is_over.wait(_LOOK_SECONDS):
+        while not self._is_over.wait(LOOK_SECONDS):
             if why := self._too_much():
                 self._excess = why
                 self._kill()

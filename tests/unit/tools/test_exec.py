@@ -246,7 +246,7 @@ def test_whoever_ends_at_the_kernels_bound_before_anybody_looks_started_too_much
     with cgroup.bounded(8, ["true"]) as bounded:
         if bounded.folder is None:
             pytest.skip("NOT TRIED: this machine lets nobody make a control group")
-    monkeypatch.setattr(commands, "_LOOK_SECONDS", 3.0)
+    monkeypatch.setattr(commands, "LOOK_SECONDS", 3.0)
     call = sh("for i in $(seq 300); do sleep 1 & done; kill 0", timeout=30)
     assert (call.status, call.rule) == (CallStatus.UNKNOWN, "processes"), call.result[:400]
 
