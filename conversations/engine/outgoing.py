@@ -161,7 +161,8 @@ def edit(conversation: Conversation, number: int, text: str, *, destination: str
     if destination not in found:
         raise UnknownDestination.named(destination, found)
     chat = found[destination]
-    before = Delivery.objects.filter(chat=chat, number=number, conversation_id=conversation.pk, kind=CHAT).first()
+    in_chat = Delivery.objects.filter(chat=chat, status__in=DeliveryStatus.values, number=number)  # as the index has it
+    before = in_chat.filter(conversation_id=conversation.pk, kind=CHAT).first()
     if before is None:
         raise ValueError(f"You have said no message {number} there.")
     if len(text) > _can(chat).text_limit:

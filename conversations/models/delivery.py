@@ -172,7 +172,8 @@ class Delivery(Rescheduled):
                 condition=~models.Q(external_id=""),
                 name="deliveries_by_platform_id",
             ),
-            models.Index(fields=["chat", "number"], name="deliveries_of_a_chat"),
+            # Whether one is the first of its chat that is open; a chat may have been sent very many.
+            models.Index(fields=["chat", "status", "number"], name="deliveries_of_a_chat_open"),
             models.Index(
                 fields=["conversation_id"],
                 condition=models.Q(conversation_id__isnull=False),

@@ -198,6 +198,15 @@ INSERT INTO conversations_delivery
     FROM generate_series(1, 53) k, generate_series(1, 1000) n,
          LATERAL (SELECT now() - (60 - k) * interval '9000 s') made (at)
     WHERE k <= 50 OR n <= 100;
+-- And 5,000 more in one of them.
+INSERT INTO conversations_delivery
+    (id, channel, account_id, chat_id, number, conversation_id, turn_id, kind, data, owner_id, status, fence, worker,
+     rung_at, expires_at, attempts, tries, error, created_at, ended_at, external_id)
+    SELECT pg_temp.id('803', k, ({TURNS} - 6000 + k) * {_STEP}::bigint), 'chat', 1, 900, 100 + k,
+           pg_temp.conversation(900), pg_temp.turn(900), 'chat', '{{"text": "words"}}', 1, 'delivered', 1, 'host:1:1',
+           at, at + interval '1 day', 1, '[]', '', at, at, 'many ' || k
+    FROM generate_series(1, 5000) k, LATERAL (SELECT now() - (6000 - k) * interval '9 s') made (at);
+UPDATE conversations_chat SET next_number = 6000 WHERE id = 900;
 INSERT INTO conversations_channelevent (id, channel_id, external_id, message_id, turn_id, created_at)
     SELECT pg_temp.id('900', n, n::bigint * {_STEP}), 1, 'event ' || n, 'message ' || n, pg_temp.turn(n),
            now() - ({TURNS} - n) * interval '12 seconds'

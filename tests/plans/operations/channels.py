@@ -95,6 +95,13 @@ def put_in_chat() -> Callable[[], object]:
     return lambda: outbox.put_in_chat(chat, [outbox.Said(kind="chat", data={"text": "words"})])
 
 
+@operation("outbox.claim, of a chat that was sent much")
+def claim_in_a_busy_chat() -> Callable[[], object]:
+    chat = Chat.objects.get(key="shop:900")
+    (row,) = outbox.put_in_chat(chat, [outbox.Said(kind="chat", data={"text": "words"})])
+    return lambda: outbox.claim(row.pk, worker="worker")
+
+
 @operation("outbox.claim, of a chat")
 def claim_in_chat() -> Callable[[], object]:
     row = spoken()
