@@ -1,4 +1,5 @@
-"""Beat's scheduler: django-celery-beat's, which also shows that it lives, and survives a clock that is set back."""
+"""Beat's scheduler: django-celery-beat's, which also shows that it lives, and survives a clock that is set back and a
+database that is away."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -6,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django_celery_beat.schedulers import DatabaseScheduler
+from django.db import DatabaseError, InterfaceError
+from django_celery_beat.schedulers import SCHEDULE_SYNC_MAX_INTERVAL, DatabaseScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,8 @@ class SystemScheduler(DatabaseScheduler):
 
     # Seconds until it stores when jobs were last run, which the console shows.
     sync_every = 30
+    # Seconds until it looks for its jobs again, after it could not read them.
+    read_again = 5.0
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send the tasks that are due; returns the seconds until it is to be called again."""
@@ -32,6 +36,20 @@ class SystemScheduler(DatabaseScheduler):
         if settings.WORKER_ALIVE_FILE:
             Path(settings.WORKER_ALIVE_FILE).touch()
         return seconds
+
+    def all_as_schedule(self) -> dict[str, Any]:
+        """The jobs as they are; those that are known, while the database is away."""
+        try:
+            found: dict[str, Any] = super().all_as_schedule()  # type: ignore[no-untyped-call]
+            return found
+        except (DatabaseError, InterfaceError) as error:
+            if self._schedule is None:  # it has just been started, and whoever did so may do it again
+                raise
+            logger.warning("the jobs could not be read (%s); those that are known go on", type(error).__name__)
+            # django-celery-beat would read them again after some minutes.
+            self._last_full_sync = datetime.now() - timedelta(seconds=SCHEDULE_SYNC_MAX_INTERVAL - self.read_again)  # noqa: DTZ005 -- as it is set there
+            known: dict[str, Any] = self._schedule
+            return known
 
     def _come_back_from_the_future(self) -> bool:
         """Whether there were jobs that last ran in the future. When each is due is then found out anew."""

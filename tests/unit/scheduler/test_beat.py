@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from celery import current_app
+from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
@@ -20,6 +21,8 @@ AHEAD = timedelta(minutes=10)
 
 class Noting(SystemScheduler):
     """Notes what it would run."""
+
+    read_again = 0.0
 
     def __init__(self) -> None:
         self.notified: list[str] = []
@@ -90,3 +93,19 @@ def test_the_overview_says_which_job_is_late(admin_client, jobs, last_run, words
     page = admin_client.get(reverse("admin:index")).content.decode()
     assert ('data-condition="jobs_late"' in page) == bool(words)
     assert words in page
+
+
+def test_while_its_jobs_cannot_be_read_those_that_are_known_go_on(jobs, caplog):
+    beat = Noting()
+    notifies_of_tick(beat)
+    table, away = PeriodicTask._meta.db_table, "jobs_that_are_away"
+    jobs.get(name="retention").save()  # so they are read again
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO {away}")
+        try:
+            notifies_of_tick(beat)
+        finally:
+            cursor.execute(f"ALTER TABLE {away} RENAME TO {table}")
+    assert "the jobs could not be read" in caplog.text
+    jobs.filter(name="tick").update(enabled=False)
+    wait_until(lambda: beat.tick() and "tick" not in beat.schedule)
