@@ -22,8 +22,8 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +115,10 @@ class Workspace:
             if expected is not None and before != expected:
                 raise PathRefused("The file was changed in the meantime. Read it again.")
             self._check_room(added=len(content) - len(before or b""), files=0 if before is not None else 1)
-            self._keep(parts, before, self._state(parts, before))
-            self._put(parts, content, trusted=trusted)
+            state = self._state(parts, before)
+            self._sweep()
+            self._put(parts, content, trusted=trusted, besides=[self._former(parts, before, state)])
+            self._forget_other_states(parts, state)
         return before is not None
 
     def delete(self, path: str) -> None:
@@ -228,10 +230,11 @@ class Workspace:
         if files > 0 and count + files > most_files:
             raise Full(f"The workspace is full: it has {count} files and folders, of {most_files}.")
 
-    def _put(self, parts: Parts, content: bytes, *, trusted: bool) -> None:
+    def _put(self, parts: Parts, content: bytes, *, trusted: bool, besides: Sequence["_Draft"] = ()) -> None:
+        """Write a file; what is to be on the disk before it stands ``besides``."""
         with self._parent(parts, trusted=trusted) as parent:
             _check_name(parent, parts[-1])
-            self._write(content, into=(parent, parts[-1]))
+            self._write(*besides, _Draft(content, parent, parts[-1]))
             os.fsync(parent)
         self._trust(_key(parts), _hash(content) if trusted else "")
 
@@ -256,12 +259,17 @@ class Workspace:
             yield parent
 
     def _trust(self, key: str, mark: str) -> None:
-        if mark:
-            # One that a crash loses, or leaves empty, fits no content: the file is not trusted then, which is safe.
-            self._write(mark.encode(), into=(self._rooms["trusted"], key), synced=False)
-        else:
+        room = self._rooms["trusted"]
+        if not mark:
             with suppress(FileNotFoundError):
-                os.unlink(key, dir_fd=self._rooms["trusted"])
+                os.unlink(key, dir_fd=room)
+            return
+        # In its place: one that is read, or left by a crash, half written fits no content, which costs trust at most.
+        # Nobody makes it empty first, or ext4 would wait for the disk when it is closed.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with _room_left(), open(os.open(key, flags, 0o600, dir_fd=room), "wb") as file:
+            file.write(mark.encode())
+            file.truncate()
 
     def _state(self, parts: Parts, content: bytes | None) -> str:
         if content is None:
@@ -271,12 +279,17 @@ class Workspace:
     def _keep(self, parts: Parts, content: bytes | None, state: str) -> None:
         """Keep what a file was, for whoever wants it back within a day."""
         self._sweep()
-        key, room = _key(parts), self._rooms["former"]
+        self._write(self._former(parts, content, state))
+        self._forget_other_states(parts, state)
+
+    def _former(self, parts: Parts, content: bytes | None, state: str) -> "_Draft":
         # Of a file that was not there, the name says all.
-        self._write(content or b"", into=(room, f"{key}.{state}"), synced=content is not None)
+        return _Draft(content or b"", self._rooms["former"], f"{_key(parts)}.{state}", synced=content is not None)
+
+    def _forget_other_states(self, parts: Parts, state: str) -> None:
         for other in {"absent", "trusted", "untrusted"} - {state}:
             with suppress(FileNotFoundError):
-                os.unlink(f"{key}.{other}", dir_fd=room)
+                os.unlink(f"{_key(parts)}.{other}", dir_fd=self._rooms["former"])
 
     def _sweep(self) -> None:
         """Drop what is too old, and the oldest of what is more than a workspace may have."""
@@ -290,27 +303,57 @@ class Workspace:
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path, dir_fd=self._rooms[room])
 
-    def _write(self, content: bytes, *, into: tuple[int, str], synced: bool = True) -> None:
-        """Write a file and put it in its place once it is on the disk: nobody ever sees half of it. ``synced``: also
-        after a crash of the machine, which costs a wait for the disk."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        parts, name = self._rooms["parts"], secrets.token_hex(16)
+    def _write(self, *drafts: "_Draft") -> None:
+        """Write files and put them in their places, in this order, once all are on the disk: nobody ever sees half of
+        one."""
+        room, left = self._rooms["parts"], {}
         try:
-            with open(os.open(name, flags, 0o600, dir_fd=parts), "wb") as file:
-                file.write(content)
-                if synced:
+            with _room_left(), ExitStack() as opened:
+                waited_for = []
+                for draft in drafts:
+                    left[draft] = secrets.token_hex(16)
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    part = os.open(left[draft], flags, 0o600, dir_fd=room)
+                    file = opened.enter_context(open(part, "wb"))
+                    file.write(draft.content)
                     file.flush()
-                    os.fsync(file.fileno())
-            # It takes a link's own place, and follows none.
-            os.rename(name, into[1], src_dir_fd=parts, dst_dir_fd=into[0])
-        except OSError as error:
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=parts)
-            if error.errno == errno.EISDIR:
-                raise PathRefused("It is a folder.") from None
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Full("There is no room left on the disk.") from None
-            raise
+                    if draft.synced:
+                        # The kernel begins to write it, so that all are on the disk with the first that is waited for.
+                        os.posix_fadvise(part, 0, 0, os.POSIX_FADV_DONTNEED)
+                        waited_for.append(part)
+                for part in waited_for:
+                    os.fsync(part)
+                for draft in drafts:
+                    # It takes a link's own place, and follows none.
+                    os.rename(left[draft], draft.name, src_dir_fd=room, dst_dir_fd=draft.folder)
+                    del left[draft]
+        except IsADirectoryError:
+            raise PathRefused("It is a folder.") from None
+        finally:
+            for name in left.values():
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=room)
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """What is to stand in an open folder, by which name. ``synced``: also after a crash of the machine, which costs a
+    wait for the disk."""
+
+    content: bytes
+    folder: int
+    name: str
+    synced: bool = True
+
+
+@contextmanager
+def _room_left() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Full("There is no room left on the disk.") from None
+        raise
 
 
 def name_of(*, agent: str, owner_id: int) -> str:

@@ -1,5 +1,6 @@
 """The file tools: through the gate, in one agent's folder for one owner, atomic, bounded, undone for a day."""
 
+import errno
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from tools.gate import AgentTools
 from tools.models import CallStatus, ToolCall
 from tools.registry import Caller, get
 from tools.workspace import agent_tools, beneath, store, text
-from tools.workspace.errors import PathRefused
+from tools.workspace.errors import Full, PathRefused
 from tools.workspace.globs import is_within, matches
 from tools.workspace.store import open_workspace
 
@@ -318,6 +319,42 @@ def test_nobody_sees_half_of_a_file(owner):
             done.set()
             looking.result()
     assert seen <= set(contents)
+
+
+def test_what_a_file_has_and_had_is_on_the_disk_before_it_takes_its_place(owner, monkeypatch):
+    with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+        workspace.write("notes/f", b"first", trusted=True)
+        done, fsync, rename = [], os.fsync, os.rename
+        monkeypatch.setattr(os, "fsync", lambda opened: (fsync(opened), done.append(os.fstat(opened).st_ino)))
+
+        def noted(name, *given, src_dir_fd, **more):
+            moved = os.stat(name, dir_fd=src_dir_fd).st_ino
+            assert moved in done
+            rename(name, *given, src_dir_fd=src_dir_fd, **more)
+            done.append("renamed")
+
+        monkeypatch.setattr(os, "rename", noted)
+        workspace.write("notes/f", b"second", trusted=True)
+        assert done.count("renamed") == 2
+        assert done[-1] == (workspace.root / "files/notes").stat().st_ino  # and its name, after that
+        (former,) = (workspace.root / "former").glob("*.trusted")
+        assert former.read_bytes() == b"first"
+
+
+def test_a_full_disk_leaves_nothing_behind(owner, monkeypatch):
+    with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+        workspace.write("f", b"first", trusted=True)
+
+        def full(opened):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            with pytest.raises(Full, match="no room left on the disk"):
+                workspace.write("f", b"second", trusted=True)
+        assert workspace.read("f") == b"first"
+        assert list((workspace.root / "parts").iterdir()) == []
+        assert workspace.is_trusted("f", b"first")
 
 
 def test_a_write_whose_worker_died_is_unknown(owner, files):
