@@ -371,11 +371,10 @@ def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
     if reason := beneath.why_missing():
         raise PathRefused(f"There is no workspace on this machine: {reason}.")
     base = Path(settings.WORKSPACES_DIR)
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = _folder_of(owner_id)
     opened: list[int] = []
     try:
-        opened.append(os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        opened.append(_base(base))
         for name in (agent, owner):
             opened.append(_made(opened[-1], name))
         folder, rooms = opened[-1], {}
@@ -422,10 +421,22 @@ def erase(owner_id: int) -> None:
             shutil.rmtree(mine)  # follows no link, on this platform also not one that is put there meanwhile
 
 
+def _base(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # who runs the host may have put a link there
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, flags)
+
+
 def _made(folder: int, name: str) -> int:
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=folder)
-    return os.open(name, _OPEN_FOLDER, dir_fd=folder)
+    try:
+        return os.open(name, _OPEN_FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=folder)
+        return os.open(name, _OPEN_FOLDER, dir_fd=folder)
 
 
 def read_file(folder: int, parts: Parts) -> bytes:
