@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tools.sandbox import paths
 
+# The box has one of its own.
+_TMP = Path("/tmp")  # noqa: S108 -- see above
 # Of what may be written in memory: /tmp and /dev/shm, together as much as this.
 _SCRATCH_SHARE = 2
 
@@ -32,6 +34,9 @@ def command(
 
     Whoever starts it must live as long: the kernel ends it with the thread that did (PR_SET_PDEATHSIG).
     """
+    code, read, write = list(code), list(read), list(write)
+    # Where code lies in /tmp, folders on the way to it could be written to, and Python looks for modules there.
+    above = sorted({_TMP / path.relative_to(_TMP).parts[0] for path in (*code, *read, *write) if _is_deep(path)})
     namespaces = ["--unshare-all", *(["--share-net"] if network else []), "--unshare-user", "--disable-userns"]
     size = ["--size", str(scratch // _SCRATCH_SHARE)]
     return [
@@ -41,13 +46,20 @@ def command(
         # Of what is mapped of /dev/zero and shared, no limit counts the memory.
         *("--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero"),
         *(*size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108 -- the box's own
-        *(*size, "--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108 -- the box's own
+        *(*size, "--perms", "1777", "--tmpfs", str(_TMP)),
+        *(argument for path in above for argument in ("--tmpfs", str(path))),
         *(argument for path in paths.system(network=network) for argument in _as_it_is(path)),
         *_bound("--ro-bind", _outer_first([*code, *read])),
         *_bound("--bind", _outer_first(write)),
         *(word for words in bound for word in words),
+        *(argument for path in above for argument in ("--remount-ro", str(path))),
         *("--chdir", str(cwd), "--remount-ro", "/", "--", *inside),
     ]
+
+
+def _is_deep(path: Path) -> bool:
+    """Whether it lies in a folder in /tmp."""
+    return path.is_relative_to(_TMP) and len(path.relative_to(_TMP).parts) > 1
 
 
 def _as_it_is(path: Path) -> list[str]:

@@ -26,7 +26,7 @@ from tests.support.stack_process import descendants_of
 from tests.support.tool_processes import alive, do, held
 from tests.support.wait import wait_until
 from tools.sandbox import landlock, modes
-from tools.sandbox.box import BUBBLEWRAP, LANDLOCK, MODES, NONE, TOOLS_USER
+from tools.sandbox.box import BUBBLEWRAP, LANDLOCK, MODES, NONE, TOOLS_USER, Box
 from tools.sandbox.children import ChildPool, Place, Task
 
 pytestmark = pytest.mark.shapeless(reason="the processes of tools know no database")
@@ -340,6 +340,22 @@ def test_root_s_tools_in_bubblewrap_have_no_power_of_root_s(tmp_path):
 
 
 # --- one tool and another --------------------------------------------------------------------------------------------
+
+
+def test_beside_code_that_lies_in_tmp_no_module_is_left():
+    """Folders on the way to what is bound are of the box's own /tmp, and Python looks for modules in them."""
+    if not is_had(BUBBLEWRAP):
+        pytest.skip("NOT TRIED: bubblewrap")
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        checkout, writable = Path(place, "checkout"), Path(place, "files")
+        (checkout / "app").mkdir(parents=True)
+        writable.mkdir()
+        box = Box(mode=BUBBLEWRAP, code=(str(checkout / "app"),), write=(str(writable),))
+        tries = [place, checkout, checkout / "app", writable, "/tmp"]
+        script = "; ".join(f"touch {folder}/module.py && echo {number}" for number, folder in enumerate(tries))
+        command = box.command(["/bin/sh", "-c", script], cwd=Path("/"))
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["3", "4"], ran.stderr
 
 
 @pytest.mark.parametrize("way", ["take_over", "take_over_within", "take_over_a_neighbour", "take_over_imports"])
