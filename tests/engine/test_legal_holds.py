@@ -9,7 +9,10 @@ from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 
 from agent.models import Agent, AgentVersion
-from conversations.engine import inbox, turn_control
+from conversations.attachments import store
+from conversations.deliveries import outbox
+from conversations.engine import editing, inbox, turn_control
+from conversations.engine.consent import questions
 from conversations.models import Conversation, Message
 from memory import documents, log
 from memory.models import HistoryEntry
@@ -159,22 +162,53 @@ def test_both_ends_of_a_hold_are_in_the_audit_log_and_it_is_released_once(hold):
 
 def test_whoever_places_a_hold_waits_for_a_deletion_under_way(hold, conversation):
     """From when it is placed, nothing goes: also nothing that somebody has begun to delete before."""
-    reads, placed, order = threading.Event(), threading.Event(), []
 
-    def delete():
+    def delete(is_under_way):
         with transaction.atomic():
             assert not holds.placed_until_the_end().holds
-            reads.set()
-            placed.wait(1)
-            order.append("deleted")
-        connection.close()
+            is_under_way()
 
-    deleting = threading.Thread(target=delete)
+    assert in_what_order(delete, hold) == ["deleted", "placed"]
+    assert ToolCall.objects.count() == 0
+
+
+def test_whoever_places_a_hold_waits_until_a_message_is_deleted(say, hold, conversation):
+    settle([say("words")])
+    message = Message.objects.get(role="user")
+
+    def delete(is_under_way):
+        editing.delete(conversation, message, without=lambda row: is_under_way())
+
+    assert in_what_order(delete, hold) == ["deleted", "placed"]
+    assert not Message.objects.filter(pk=message.pk).exists()
+
+
+def in_what_order(delete, hold):
+    """Place a hold while somebody deletes, who calls what it is given once the holds were read."""
+    reads, placed, order = threading.Event(), threading.Event(), []
+
+    def is_under_way():
+        reads.set()
+        placed.wait(1)
+        order.append("deleted")
+
+    def deletes():
+        try:
+            delete(is_under_way)
+        finally:
+            connection.close()
+
+    deleting = threading.Thread(target=deletes)
     deleting.start()
     assert reads.wait(10)
     hold("owner")
     order.append("placed")
     placed.set()
     deleting.join()
-    assert order == ["deleted", "placed"]
-    assert ToolCall.objects.count() == 0
+    return order
+
+
+def test_nobody_reads_the_holds_for_a_deletion_that_is_in_no_transaction():
+    """Whoever places one would wait for nothing."""
+    with pytest.raises(transaction.TransactionManagementError):
+        holds.placed_until_the_end()
