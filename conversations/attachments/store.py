@@ -28,6 +28,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from agent import access
 from conversations.models import Attachment, AttachmentUse
+from nanohost.accounts import holds
 from nanohost.accounts.models import ApiKey, Scope
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.erasing import Erased
@@ -184,8 +185,9 @@ def pictures(references: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def collect(*, owner_id: int | None = None, grace: timedelta = GRACE) -> int:
     """Delete files that no message refers to any longer, and those that were never stored to their end; returns how
-    many. ``owner_id``: only that owner's."""
+    many. ``owner_id``: only that owner's. Those of owners that a legal hold is on are kept."""
     rows = Attachment.objects.filter(used_at__lte=from_now(-grace.total_seconds()))
+    rows = rows.exclude(owner_id__in=[hold.subject for hold in holds.placed().holds if hold.kind == holds.Kind.OWNER])
     rows = rows.filter(~Exists(AttachmentUse.objects.filter(attachment=OuterRef("pk"))))
     if owner_id is not None:
         rows = rows.filter(owner_id=owner_id)
@@ -195,10 +197,14 @@ def collect(*, owner_id: int | None = None, grace: timedelta = GRACE) -> int:
 
 
 def collect_one(pk: UUID, grace: timedelta) -> bool:
-    """Delete a file, unless it is referred to or was sent lately; whether it was deleted."""
+    """Delete a file, unless it is referred to or was sent lately, or a legal hold is on its owner; whether it was
+    deleted."""
     aged = Attachment.objects.filter(pk=pk, used_at__lte=from_now(-grace.total_seconds()))
     with transaction.atomic():
+        placed = holds.placed_until_the_end()
         row = aged.select_for_update().first()
+        if row and placed.on(owner_id=row.owner_id):
+            return False
         # Asked once the lock is ours: whoever has referred to it meanwhile has committed.
         if row is None or AttachmentUse.objects.filter(attachment=row).exists():
             return False

@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from conversations.channel_models import Channel, ChannelEvent, Chat
 from conversations.deliveries import endpoints
+from conversations.held import held
 from conversations.models import (
     MAX_REASON,
     OPEN_DELIVERY,
@@ -28,6 +29,7 @@ from conversations.models import (
     OutgoingFile,
     WebhookEndpoint,
 )
+from nanohost.accounts import holds
 from nanohost.lib import clock, lease
 from nanohost.lib.clock import Now, from_now
 
@@ -345,14 +347,22 @@ def _with(hold: Hold, outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def forget_old() -> int:
-    """Delete deliveries that ended long ago; returns how many."""
-    old = Delivery.objects.filter(created_at__lt=from_now(-KEPT_FOR.total_seconds())).exclude(
-        status__in=(DeliveryStatus.QUEUED, DeliveryStatus.RUNNING)
-    )
+    """Delete deliveries that ended long ago, but for what was said in conversations that a legal hold keeps; returns
+    how many."""
     gone = 0
-    while found := list(old.values_list("pk", flat=True)[:MANY]):
-        gone += Delivery.objects.filter(pk__in=found).delete()[0]
+    while deleted := _forget_some():
+        gone += deleted
     return gone
+
+
+def _forget_some() -> int:
+    with transaction.atomic():
+        kept = held(holds.placed_until_the_end()).values("pk")
+        old = Delivery.objects.filter(created_at__lt=from_now(-KEPT_FOR.total_seconds())).exclude(
+            status__in=(DeliveryStatus.QUEUED, DeliveryStatus.RUNNING)
+        )
+        found = list(old.exclude(conversation_id__in=kept).values_list("pk", flat=True)[:MANY])
+        return Delivery.objects.filter(pk__in=found).delete()[0] if found else 0
 
 
 def forget_said(conversation_id: UUID) -> None:

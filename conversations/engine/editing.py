@@ -53,18 +53,24 @@ def append(conversation: Conversation, messages: Sequence[ChatMessage], key: Api
 def delete(conversation: Conversation, message: Message, without: Callable[[Message], Message | None]) -> None:
     """Delete what ``without`` leaves out of a message; None: all of it. Raises what :func:`_at_rest` does, and
     :class:`nanohost.accounts.errors.UnderLegalHold`."""
-    placed = holds.placed_until_the_end()
-    with _at_rest(conversation):
-        holds.refuse(holds_on(conversation, placed))
-        row = Message.objects.select_for_update().filter(pk=message.pk, conversation=conversation).first()
-        if row is None:
-            return
-        before = {"seq": row.seq, "role": row.role}
-        if left := without(row):
-            left.save(update_fields=["content", "reasoning", "thoughts", "tool_calls"])
-        else:
-            store.forget([row.pk])
-            row.delete()
-        # Prompts that keep what was said look anew.
-        Conversation.objects.filter(pk=conversation.pk).update(deletions=F("deletions") + 1)
-        audit.record("message.deleted", about=conversation, name=str(conversation.pk), before=before)
+    with transaction.atomic():
+        # Before the conversation's lock, as by all who delete.
+        placed = holds.placed_until_the_end()
+        with _at_rest(conversation):
+            holds.refuse(holds_on(conversation, placed))
+            _delete(conversation, message, without)
+
+
+def _delete(conversation: Conversation, message: Message, without: Callable[[Message], Message | None]) -> None:
+    row = Message.objects.select_for_update().filter(pk=message.pk, conversation=conversation).first()
+    if row is None:
+        return
+    before = {"seq": row.seq, "role": row.role}
+    if left := without(row):
+        left.save(update_fields=["content", "reasoning", "thoughts", "tool_calls"])
+    else:
+        store.forget([row.pk])
+        row.delete()
+    # Prompts that keep what was said look anew.
+    Conversation.objects.filter(pk=conversation.pk).update(deletions=F("deletions") + 1)
+    audit.record("message.deleted", about=conversation, name=str(conversation.pk), before=before)

@@ -38,6 +38,7 @@ from conversations.openai_api.response_view import ResponseView, answers_of, str
 from conversations.openai_api.shapes import errors
 from conversations.openai_api.views import KeyView
 from conversations.web.gateway import await_turn, new_turn_id
+from nanohost.accounts import audit, holds
 from nanohost.accounts.authentication import key_of
 from nanohost.accounts.models import Scope
 from nanohost.lib.api import idempotency_key, owner_of, request_id
@@ -512,10 +513,12 @@ class ResponseDetail(KeyView):
     @extend_schema(operation_id="deleteResponse", responses={200: shapes.ResponseDeleted, **errors(404, 409)})
     def delete(self, request: Request, response_id: str) -> Response:
         """Delete a response. What was said stays in a conversation that stays; otherwise it goes with the last response
-        that is part of it, whose turn is cancelled if it runs."""
+        that is part of it, whose turn is cancelled if it runs. What a legal hold keeps is not deleted."""
         row = _owned(request, response_id)
         conversation = row.turn.conversation
         with transaction.atomic():
+            holds.refuse(turn_control.holds_on(conversation, holds.placed_until_the_end()))
+            audit.record("response.deleted", about=row, name=row.shown_id)
             row.delete()
             left = StoredResponse.objects.filter(turn__conversation=conversation)
             if conversation.is_transient and not left.exists():

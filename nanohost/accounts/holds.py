@@ -55,7 +55,10 @@ def placed() -> Holds:
 
 
 def placed_until_the_end() -> Holds:
-    """Those that are placed now, and until the caller's transaction ends: whoever places one waits for it."""
+    """Those that are placed now, and until the caller's transaction ends: whoever places one waits for it. Raises
+    ``TransactionManagementError`` outside of one: the lock would be given back at once."""
+    if not connection.in_atomic_block:
+        raise transaction.TransactionManagementError("Holds are read in the transaction that deletes.")
     _lock("pg_advisory_xact_lock_shared")
     return placed()
 

@@ -39,7 +39,7 @@ ACTIONS = (
         "skill.removed",
         "skill.allowed",
     ),
-    *("share.made", "share.revoked"),
+    *("share.made", "share.revoked", "response.deleted", "evaluation.exported"),
     *("consent.requested", "consent.seconded", "consent.decided", "consent.withdrawn"),
     *("hold.placed", "hold.released", "retention.erased", "user.erasing"),
     *("key.made", "key.changed", "key.revoked", "agent.made", "agent.changed", "agent.deleted"),

@@ -20,8 +20,8 @@ CREATE OR REPLACE TRIGGER {name}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE
 _SQLITE = {
     "update": "BEFORE UPDATE ON {table}",
     "delete": "BEFORE DELETE ON {table}",
-    # INSERT OR REPLACE deletes the row that stands in its way, and no trigger of a deletion sees it.
-    "replace": "BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})",
+    # INSERT OR REPLACE deletes the rows that stand in its way, and no trigger of a deletion sees it.
+    "replace": "BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {is_in_its_way})",
 }
 
 
@@ -51,6 +51,8 @@ def unprotect(connection: Any, model: Any) -> None:
 
 
 def _names(connection: Any, model: Any) -> dict[str, str]:
-    table, key = model._meta.db_table, model._meta.pk.column
-    quote = connection.ops.quote_name
-    return {"name": table, "table": quote(table), "key": quote(key), "refusal": REFUSAL}
+    table, quote = model._meta.db_table, connection.ops.quote_name
+    # A row has a number of SQLite's own as well, by which it can be named where it is not the key.
+    unique = ["rowid", *(quote(field.column) for field in model._meta.concrete_fields if field.unique)]
+    is_in_its_way = " OR ".join(f"{column} = NEW.{column}" for column in unique)
+    return {"name": table, "table": quote(table), "is_in_its_way": is_in_its_way, "refusal": REFUSAL}

@@ -155,6 +155,11 @@ def test_under_a_legal_hold_nothing_is_deleted(api: Client, owner: Any) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "legal_hold")
     assert f"legal hold {hold.pk}" in answer.json()["detail"]
     assert api.get(f"{FILES}/a.txt", secure=True).content == b"kept"
+    assert put(api, "a.txt", content="other").json()["code"] == "legal_hold"
+    assert api.get(f"{FILES}/a.txt", secure=True).content == b"kept"
+    assert put(api, "b.txt", content="new").status_code == 201
+    holds.release(hold, reason="Settled.", by="admin")
+    assert put(api, "a.txt", content="other").status_code == 200
 
 
 def test_the_audit_log_says_who_put_and_deleted_what_by_hashes(api: Client, owner: Any) -> None:

@@ -356,6 +356,26 @@ def test_a_conversation_that_stays_outlives_its_responses(client):
     assert len(list(client.conversations.items.list(made.id))) == 2
 
 
+def test_what_a_legal_hold_keeps_is_not_deleted(client, host):
+    answer = ask(client, "One")
+    held = UUID(str(turn_of(host, answer.id)["conversation_id"]))
+    host.sql(
+        "INSERT INTO accounts_legalhold (kind, agent, conversation_id, reason, placed_by)"
+        " VALUES ('conversation', 'default', ?, 'a dispute', 'root')",
+        held,
+    )
+    later = ask(client, "Two", previous_response_id=answer.id)
+    for each in (answer, later):
+        with pytest.raises(openai.ConflictError) as told:
+            client.responses.delete(each.id)
+        refusal(told.value, 409, "legal_hold")
+    host.sql("DELETE FROM accounts_legalhold WHERE conversation_id = ?", held)
+    client.responses.delete(answer.id)
+    deleted = host.sql("SELECT object_name FROM accounts_auditentry WHERE action = 'response.deleted'")
+    assert {"object_name": answer.id} in deleted
+    client.responses.delete(later.id)
+
+
 # --- what goes wrong ---------------------------------------------------------------------------------------------
 
 

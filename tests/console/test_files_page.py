@@ -132,7 +132,10 @@ def test_a_form_without_a_file_and_one_that_is_too_large_are_refused(
 def test_what_is_protected_or_under_a_hold_stays(boss: Client, agent: Agent, owner: User, settings: Any) -> None:
     put(boss, agent, owner, name="kept.txt")
     holds.place(kind="owner", owner_id=owner.pk, reason="a claim", by="the lawyer")
-    assert "legal hold" in act(boss, "file_remove", agent, owner, "kept.txt").content.decode()
+    for view in ("file_remove", "file_undo"):  # it was new, and would be gone
+        assert "legal hold" in act(boss, view, agent, owner, "kept.txt").content.decode()
+    assert "legal hold" in put(boss, agent, owner, name="kept.txt", content=b"other").content.decode()
+    assert content_of(agent, owner, "kept.txt") == PAGE
     settings.WORKSPACE_PROTECTED_PATHS = ["kept.txt"]
     put(boss, agent, owner, name="kept.txt", content=b"other")
     assert content_of(agent, owner, "kept.txt") == PAGE

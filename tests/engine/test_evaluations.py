@@ -15,6 +15,7 @@ from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
 from conversations.feedback_models import Feedback, Rating
 from conversations.models import Message, Replay, ReplayCase, ReplayRun
+from nanohost.accounts.models import AuditEntry
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
 from tests.support.openai_server import completion
@@ -61,6 +62,8 @@ def test_200_stored_turns_are_replayed_on_another_model_and_the_report_is_read(
     assert {(line["model"], line["original"]["model"]) for line in lines} == {("another", turns[0].model)}
     assert sum(len(line["replay"]["calls"]) for line in lines) == 2
     assert Replay.objects.filter(run=ReplayRun.objects.get(), status="succeeded").count() == 200
+    told = AuditEntry.objects.get(action="evaluation.exported")
+    assert (told.object_name, json.loads(told.after)) == ("all", {"cases": 200})
 
 
 def test_what_is_worse_than_in_the_run_before_breaks_a_bound(say, capsys, tmp_path, admin_client):

@@ -9,8 +9,12 @@ from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 
 from agent.models import Agent, AgentVersion
-from conversations.engine import inbox, turn_control
-from conversations.models import Conversation, Message
+from conversations.attachments import intake, store
+from conversations.deliveries import outbox
+from conversations.engine import editing, inbox, turn_control
+from conversations.engine.consent import questions
+from conversations.models import Attachment, Conversation, Delivery, Message
+from conversations.question_models import Question
 from memory import documents, log
 from memory.models import HistoryEntry
 from nanohost.accounts import holds
@@ -19,9 +23,12 @@ from nanohost.accounts.models import AuditEntry, LegalHold
 from nanohost.console import people
 from nanohost.console.holding import subject_named
 from nanohost.lib import clock
+from nanohost.lib.ids import new_id
 from scheduler import runs, series
 from scheduler.models import CheckIn, Schedule
+from tests.support import files
 from tests.support.ageing import age, go, keep, would_go
+from tests.support.factories import AgentFactory
 from tests.support.scripts import script
 from tests.support.working import settle
 from tools.models import ToolCall
@@ -131,6 +138,38 @@ def test_old_schedules_and_check_ins_are_kept(hold, kind, owner, agent):
     assert runs.forget_old() == 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_for_a_while_only_stays_of_what_is_held(hold, kind, conversation, owner, agent, outsider):
+    others = inbox.start_conversation(owner_id=outsider.pk, agent=AgentFactory().name, metadata={})
+    long_ago = clock.read() - timedelta(days=100)
+    over = {"expires_at": long_ago}
+    for each in (conversation, others):
+        whose = {"owner_id": each.owner_id, "agent": each.agent.name, "turn_id": new_id(), "call_id": new_id()}
+        Question.objects.create(conversation=each, text="Which?", options=[], state="answered", **over, **whose)
+        Delivery.objects.create(kind="message", conversation_id=each.pk, status="delivered", data={"text": "x"}, **over)
+    Delivery.objects.create(kind="turn.succeeded", status="delivered", data={}, **over)  # which is of no conversation
+    Question.objects.update(asked_at=long_ago)
+    Delivery.objects.update(created_at=long_ago)
+    placed = hold(kind)
+    assert (questions.forget_old(), outbox.forget_old()) == (1, 2)
+    assert (Question.objects.get().conversation, Delivery.objects.get().conversation_id) == (
+        conversation,
+        conversation.pk,
+    )
+    holds.release(placed, reason="Settled.", by="bert")
+    assert (questions.forget_old(), outbox.forget_old()) == (1, 1)
+
+
+def test_files_that_no_message_has_stay_with_who_is_held(hold, owner, outsider):
+    for each in (owner, outsider):
+        store.store(each.pk, files.picture(), intake.reading.read(files.picture(), name="x"))
+    placed = hold("owner")
+    assert store.collect(grace=timedelta(0)) == 1
+    assert Attachment.objects.get().owner_id == owner.pk
+    holds.release(placed, reason="Settled.", by="bert")
+    assert store.collect(grace=timedelta(0)) == 1
+
+
 def test_versions_of_an_agent_stay_while_anything_is_held(agent, hold, outsider):
     inbox.start_conversation(owner_id=outsider.pk, metadata={})
     Agent.objects.create(name="other").save_version(by="anna")
@@ -159,22 +198,53 @@ def test_both_ends_of_a_hold_are_in_the_audit_log_and_it_is_released_once(hold):
 
 def test_whoever_places_a_hold_waits_for_a_deletion_under_way(hold, conversation):
     """From when it is placed, nothing goes: also nothing that somebody has begun to delete before."""
-    reads, placed, order = threading.Event(), threading.Event(), []
 
-    def delete():
+    def delete(is_under_way):
         with transaction.atomic():
             assert not holds.placed_until_the_end().holds
-            reads.set()
-            placed.wait(1)
-            order.append("deleted")
-        connection.close()
+            is_under_way()
 
-    deleting = threading.Thread(target=delete)
+    assert in_what_order(delete, hold) == ["deleted", "placed"]
+    assert ToolCall.objects.count() == 0
+
+
+def test_whoever_places_a_hold_waits_until_a_message_is_deleted(say, hold, conversation):
+    settle([say("words")])
+    message = Message.objects.get(role="user")
+
+    def delete(is_under_way):
+        editing.delete(conversation, message, without=lambda row: is_under_way())
+
+    assert in_what_order(delete, hold) == ["deleted", "placed"]
+    assert not Message.objects.filter(pk=message.pk).exists()
+
+
+def in_what_order(delete, hold):
+    """Place a hold while somebody deletes, who calls what it is given once the holds were read."""
+    reads, placed, order = threading.Event(), threading.Event(), []
+
+    def is_under_way():
+        reads.set()
+        placed.wait(1)
+        order.append("deleted")
+
+    def deletes():
+        try:
+            delete(is_under_way)
+        finally:
+            connection.close()
+
+    deleting = threading.Thread(target=deletes)
     deleting.start()
     assert reads.wait(10)
     hold("owner")
     order.append("placed")
     placed.set()
     deleting.join()
-    assert order == ["deleted", "placed"]
-    assert ToolCall.objects.count() == 0
+    return order
+
+
+def test_nobody_reads_the_holds_for_a_deletion_that_is_in_no_transaction():
+    """Whoever places one would wait for nothing."""
+    with pytest.raises(transaction.TransactionManagementError):
+        holds.placed_until_the_end()

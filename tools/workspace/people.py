@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
+from django.db import transaction
 
 from nanohost.accounts import audit, holds
+from nanohost.accounts.models import LegalHold
 from nanohost.lib.errors import InvalidRequest, NotFound
 from tools.errors import FileProtected, WorkspaceFull
 from tools.workspace.beneath import parts_of
@@ -58,28 +60,44 @@ def max_file_bytes() -> int:
 
 
 def put(*, agent: str, owner_id: int, path: str, content: bytes) -> bool:
-    """Make this a file's content; returns whether there was one before, which is kept for a day."""
-    with _opened(agent, owner_id, path) as workspace:
-        was_there = workspace.write(path, content, trusted=False)
-    _record("file.put", agent, owner_id, path, bytes=len(content), sha256=_hash(content), replaced=was_there)
+    """Make this a file's content; returns whether there was one before, which is kept for a day. Raises
+    :class:`nanohost.accounts.errors.UnderLegalHold` for one that a hold keeps."""
+    with transaction.atomic():
+        held = _held(agent, owner_id)
+        with _opened(agent, owner_id, path) as workspace:
+            try:
+                was_there = workspace.write(path, content, trusted=False, replaces=not held)
+            except FileExistsError:
+                holds.refuse(held)
+                raise
+        _record("file.put", agent, owner_id, path, bytes=len(content), sha256=_hash(content), replaced=was_there)
     return was_there
 
 
 def delete(*, agent: str, owner_id: int, path: str) -> None:
     """Delete a file, which is kept for a day. Raises :class:`nanohost.accounts.errors.UnderLegalHold`."""
-    holds.refuse(holds.placed().on(owner_id=owner_id, agent=agent))
-    with _opened(agent, owner_id, path) as workspace:
-        workspace.delete(path)
-    _record("file.deleted", agent, owner_id, path)
+    with transaction.atomic():
+        holds.refuse(_held(agent, owner_id))
+        with _opened(agent, owner_id, path) as workspace:
+            workspace.delete(path)
+        _record("file.deleted", agent, owner_id, path)
 
 
 def undo(*, agent: str, owner_id: int, path: str) -> bool:
-    """Undo a file's last change of the last day; returns whether there is a file now. Undone again, it is back."""
-    with _opened(agent, owner_id, path) as workspace:
-        # A person has asked for it, and has read nothing: what was trusted before is trusted again.
-        is_there = workspace.undo(path, tainted=False)
-    _record("file.undone", agent, owner_id, path, exists=is_there)
+    """Undo a file's last change of the last day; returns whether there is a file now. Undone again, it is back. Raises
+    :class:`nanohost.accounts.errors.UnderLegalHold`, since it takes away what the file has now."""
+    with transaction.atomic():
+        holds.refuse(_held(agent, owner_id))
+        with _opened(agent, owner_id, path) as workspace:
+            # A person has asked for it, and has read nothing: what was trusted before is trusted again.
+            is_there = workspace.undo(path, tainted=False)
+        _record("file.undone", agent, owner_id, path, exists=is_there)
     return is_there
+
+
+def _held(agent: str, owner_id: int) -> list[LegalHold]:
+    """The legal holds that keep the files of a workspace, until the caller's transaction ends."""
+    return holds.placed_until_the_end().on(owner_id=owner_id, agent=agent)
 
 
 @contextmanager

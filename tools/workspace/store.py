@@ -101,17 +101,22 @@ class Workspace:
 
     # --- changing ---
 
-    def write(self, path: str, content: bytes, *, trusted: bool, expected: bytes | None = None) -> bool:
+    def write(
+        self, path: str, content: bytes, *, trusted: bool, expected: bytes | None = None, replaces: bool = True
+    ) -> bool:
         """Make this a file's content, at once or not at all; returns whether there was one before.
 
-        ``expected``: what was read; raises :class:`PathRefused` if the file is no longer that. Raises :class:`Full`,
-        :class:`Protected` and :class:`PathRefused`.
+        ``expected``: what was read; raises :class:`PathRefused` if the file is no longer that. ``replaces`` false:
+        raises :class:`FileExistsError` if there is one. Raises :class:`Full`, :class:`Protected` and
+        :class:`PathRefused`.
         """
         parts = _may_be_changed(path)
         if len(content) > settings.WORKSPACE_FILE_MAX_BYTES:
             raise Full(f"It has {len(content)} bytes; a file may have {settings.WORKSPACE_FILE_MAX_BYTES}.")
         with self._locked():
             before = self._content(parts)
+            if before is not None and not replaces:
+                raise FileExistsError(path)
             if expected is not None and before != expected:
                 raise PathRefused("The file was changed in the meantime. Read it again.")
             self._check_room(added=len(content) - len(before or b""), files=0 if before is not None else 1)

@@ -18,9 +18,11 @@ from conversations.engine import doorbell, outgoing
 from conversations.engine.consent import resuming
 from conversations.engine.incoming import Incoming
 from conversations.errors import NotAsked, QuestionClosed
+from conversations.held import held
 from conversations.kinds import TURNS
 from conversations.models import Conversation, Turn
 from conversations.question_models import Question, QuestionState
+from nanohost.accounts import holds
 from nanohost.lib import clock
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import InvalidRequest, NotFound
@@ -246,9 +248,18 @@ def _store(question: Question, state: QuestionState, *, answer: str = "", by: st
 
 
 def forget_old() -> int:
-    """Delete questions that ended long ago; returns how many. What was answered stands in the transcript."""
-    old = Question.objects.filter(asked_at__lt=from_now(-outbox.KEPT_FOR.total_seconds()))
-    old, gone = old.exclude(state=QuestionState.PENDING), 0
-    while found := list(old.values_list("pk", flat=True)[:MANY]):
-        gone += Question.objects.filter(pk__in=found).delete()[0]
+    """Delete questions that ended long ago, but for those that a legal hold keeps; returns how many. What was answered
+    stands in the transcript."""
+    gone = 0
+    while deleted := _forget_some():
+        gone += deleted
     return gone
+
+
+def _forget_some() -> int:
+    with transaction.atomic():
+        kept = held(holds.placed_until_the_end())
+        old = Question.objects.filter(asked_at__lt=from_now(-outbox.KEPT_FOR.total_seconds()))
+        ended = old.exclude(state=QuestionState.PENDING).exclude(conversation__in=kept)
+        found = list(ended.values_list("pk", flat=True)[:MANY])
+        return Question.objects.filter(pk__in=found).delete()[0] if found else 0

@@ -15,6 +15,7 @@ from conversations.management.commands.replay import add_changes, changes_of
 from conversations.management.working import see_through
 from conversations.models import Replay, ReplayRun, ReplaySet
 from conversations.replay_models import OPEN_REPLAY
+from nanohost.accounts import audit
 
 # What a turn can be found by here, of what GET /turns has.
 TEXTS = ("status", "error", "agent", "model", "key", "tool", "rule", "tag", "feedback", "words")
@@ -112,6 +113,7 @@ class Command(BaseCommand):
         told = grading.told(run)
         self.stdout.write(json.dumps(told, indent=2))
         if options["export"]:
+            audit.record("evaluation.exported", about=run, after={"cases": told["cases"]})
             with options["export"].open("w") as file:
                 file.writelines(f"{json.dumps(line, ensure_ascii=False)}\n" for line in grading.lines(run))
         least = options["min_passed"]

@@ -81,6 +81,22 @@ def test_the_database_refuses_to_change_or_delete(model: type[AuditEntry | Audit
     assert list(model.objects.order_by("pk").values()) == before
 
 
+def test_nothing_takes_the_place_of_a_seal_by_any_of_its_columns() -> None:
+    if connection.vendor == "postgresql":
+        pytest.skip("there, nothing is deleted to make place for a row")
+    some(3)
+    audit.seal()
+    before = list(AuditSeal.objects.order_by("number").values())
+    seal = "INSERT OR REPLACE INTO accounts_auditseal"
+    for statement in (
+        f"{seal} (number, entry_id, hash) SELECT 900 + number, entry_id, hash FROM accounts_auditseal",
+        f"{seal} (rowid, number, entry_id, hash) SELECT rowid, 900 + number, -number, hash FROM accounts_auditseal",
+    ):
+        with pytest.raises(DatabaseError, match="only added"), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(statement)
+    assert list(AuditSeal.objects.order_by("number").values()) == before
+
+
 def test_entries_are_sealed_in_a_chain() -> None:
     assert audit.verify() == Head(0, audit.BEGINNING)
     some(3)
