@@ -31,7 +31,7 @@ def pin(conversation_id: UUID, message_id: UUID, *, by: str) -> Message:
         if message.seq in seqs_of(conversation.pins):
             return message
         if not is_said(message):
-            raise CannotBePinned("Only what a user or the assistant has said is pinned, once its turn has begun.")
+            raise CannotBePinned("Only messages of a user or the assistant can be pinned, once their turn has begun.")
         if not message.content.strip():
             raise CannotBePinned("There are no words in this message.")
         pins = [*conversation.pins, {"seq": message.seq, "by": by[:150], "at": timezone.now().isoformat()}]

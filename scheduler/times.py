@@ -217,7 +217,7 @@ def _never_fits(expression: str) -> bool:
 
 
 def _plainly(error: str) -> str:
-    return f"its {error.removeprefix('Bad ')} makes no sense" if error.startswith("Bad ") else error
+    return f"its {error.removeprefix('Bad ')} is not valid" if error.startswith("Bad ") else error
 
 
 # --- the zone's clock --------------------------------------------------------------------------------------------

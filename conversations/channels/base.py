@@ -56,7 +56,7 @@ class NotTakenNow(Problem):
     code, status, title = (
         "not_taken_now",
         503,
-        "A file of the message cannot be had for now; send it again later.",
+        "A file of the message is not available now; send it again later.",
     )
 
 

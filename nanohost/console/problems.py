@@ -36,7 +36,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     if _is_of_api(request):
         said = "The request's headers are not acceptable, its Host above all."
         return plain_problem(request, errors.InvalidRequest(said))
-    return _page(request, 400, "The request makes no sense", "The browser has sent what this host does not take.")
+    return _page(request, 400, "The request is not valid", "The browser sent something that this host does not accept.")
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -104,7 +104,7 @@ def test_times_are_previewed_with_what_a_change_of_the_clock_does(api):
         api.get(f"/schedules/{create(api, maxRuns=2)}/preview").json()["times"][1]["local"].endswith("T09:00:00+01:00")
     )
     told = problem(api.post("/schedules/preview", json={"cron": "61 * * * *"}), 400, "invalid_schedule")
-    assert told["detail"] == "The cron expression '61 * * * *' cannot be read: its minute makes no sense."
+    assert told["detail"] == "The cron expression '61 * * * *' cannot be read: its minute is not valid."
 
 
 def test_what_has_ended_is_neither_paused_nor_resumed(host, api):

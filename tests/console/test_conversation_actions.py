@@ -287,7 +287,7 @@ def test_what_rode_along_is_not_asked_twice(conversation, say):
 def test_what_has_not_failed_is_not_asked_again(admin_client, conversation, say):
     settle([say("hello")])
     answer = admin_client.post(address("ask_again", conversation.pk, 1), follow=True)
-    assert told(answer) == ["Turn 1: Only a turn that has failed is asked again. It is succeeded."]
+    assert told(answer) == ["Turn 1: Only a turn that has failed can be asked again. It is succeeded."]
     assert Turn.objects.count() == 1
     answer = admin_client.post(address("cancel_turn", conversation.pk, 1), follow=True)
     assert told(answer) == ["Turn 1 has ended already."]

@@ -239,9 +239,9 @@ def test_a_preview_ends_where_the_times_do():
         ("*/10 0 9 * * *", "seconds are not supported"),
         ("@daily", "has five fields (minute, hour,"),
         ("", "this has 0"),
-        ("60 * * * *", "its minute makes no sense"),
-        ("0 0 0 * *", "its day-of-month makes no sense"),
-        ("0 0 * * MON-FOO", "its day-of-week makes no sense"),
+        ("60 * * * *", "its minute is not valid"),
+        ("0 0 0 * *", "its day-of-month is not valid"),
+        ("0 0 * * MON-FOO", "its day-of-week is not valid"),
         ("0 " * 200, "200 characters at most"),
     ],
 )
