@@ -203,7 +203,7 @@ class TurnProblem(Problem):
         "budget_exceeded": (402, "A budget is too low for this; the detail says whose, and when it starts over."),
         "model_not_priced": (
             422,
-            "A budget in money applies, and the price of the model is not known: an admin of this host has to enter it.",
+            "A budget in money applies, and the model has no price: an admin of this host has to enter one.",
         ),
         "llm_auth": (502, "The model's provider refused the server's key, or its quota is used up."),
         "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
