@@ -68,7 +68,7 @@ class UnknownDestination(Problem):
 class UnknownAgent(Problem):
     """The request names an agent there is none of."""
 
-    code, status, title = "unknown_agent", 400, "There is no agent of that name."
+    code, status, title = "unknown_agent", 400, "There is no agent with that name."
 
 
 class KeyTaken(Problem):

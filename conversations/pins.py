@@ -65,7 +65,7 @@ def _found(conversation_id: UUID, message_id: UUID) -> tuple[Conversation, Messa
     found = conversation.filter(pk=conversation_id).first()
     message = Message.objects.filter(pk=message_id, conversation_id=conversation_id).first() if found else None
     if found is None or message is None:
-        raise NotFound("There is no message of that id in this conversation.")
+        raise NotFound("There is no message with that id in this conversation.")
     return found, message
 
 

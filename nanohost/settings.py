@@ -433,7 +433,7 @@ try:
 except ValueError as error:
     raise ImproperlyConfigured(f"OIDC_PRIVATE_CIDRS is not valid: {error}.") from None
 if OIDC_ISSUER and not (OIDC_CLIENT_ID and OIDC_ROLES):
-    raise ImproperlyConfigured("OIDC_ISSUER needs OIDC_CLIENT_ID, and OIDC_ROLES, or nobody is let in by it.")
+    raise ImproperlyConfigured("OIDC_ISSUER needs OIDC_CLIENT_ID and OIDC_ROLES; otherwise nobody can sign in with it.")
 if OIDC_ISSUER.startswith("http://") and urlsplit(OIDC_ISSUER).hostname not in ("localhost", "127.0.0.1", "::1"):
     raise ImproperlyConfigured("OIDC_ISSUER is not valid: without TLS, a provider is on this machine.")
 

@@ -203,7 +203,7 @@ def check_expression(expression: str) -> None:
         else:
             raise BadTiming(f"The cron expression {expression!r} cannot be read: {_plainly(str(error))}.") from None
     if found is None:
-        raise BadTiming(f"The cron expression {expression!r} never comes true: there is no such day.")
+        raise BadTiming(f"The cron expression {expression!r} never matches: there is no such day.")
 
 
 def _never_fits(expression: str) -> bool:

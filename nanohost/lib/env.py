@@ -253,7 +253,7 @@ def origins(name: str) -> list[str]:
     for each in found:
         if each != "*" and not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", each):
             raise ImproperlyConfigured(
-                f"{name} is not valid: {each!r} is no origin. One is written as https://example.org, without a path."
+                f"{name} is not valid: {each!r} is not an origin such as https://example.org, without a path."
             )
     return found
 

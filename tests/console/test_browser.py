@@ -392,7 +392,7 @@ def test_files_are_put_taken_removed_and_undone_where_they_are_seen(boss, tmp_pa
     page.get_by_role("button", name="Remove plan.html").click()
     expect(page.get_by_text("plan.html was removed.")).to_be_visible()
     expect(page.get_by_role("link", name="plan.html")).to_have_count(0)
-    page.get_by_label("A file that was removed or changed within a day").fill("plan.html")
+    page.get_by_label("A file that was removed or changed within the last day").fill("plan.html")
     page.get_by_role("button", name="Undo its last change").click()
     expect(page.get_by_role("link", name="plan.html")).to_be_visible()
 
