@@ -186,8 +186,8 @@ class ChatCompletionRequest(serializers.Serializer[Any]):
     verbosity = _choice(*VERBOSITIES)
     metadata = Metadata(
         required=False,
-        help_text="16 pairs at most. conversation_id names a persistent conversation; on_busy decides what happens to the"
-        " request while one of its turns is open: enqueue, reject, interrupt.",
+        help_text="16 pairs at most. conversation_id names a persistent conversation; on_busy decides what happens to"
+        " the request while one of its turns is open: enqueue, reject, interrupt.",
     )
 
 

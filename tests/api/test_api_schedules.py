@@ -37,7 +37,7 @@ def test_a_schedule_is_made_shown_and_listed(api, conversation_id):
 @pytest.mark.parametrize(
     ("wishes", "code", "detail"),
     [
-        ({"cron": "0 0 30 2 *"}, "invalid_schedule", "never comes true"),
+        ({"cron": "0 0 30 2 *"}, "invalid_schedule", "never matches"),
         ({"at": "2020-01-01T09:00", "cron": None}, "invalid_schedule", "09:00:00 (Europe/Berlin) has passed"),
         ({"everySeconds": 60}, "invalid_schedule", "Only one of a time, an interval and a cron expression"),
         ({"cron": None}, "invalid_schedule", "A schedule needs its times"),

@@ -146,7 +146,7 @@ def test_what_an_operator_has_paused_only_people_resume(use, admin_client):
         ),
         ({"action": "create", "prompt": "x", "at": "tomorrow at 8"}, "write it as 2030-12-31T09:00"),
         ({"action": "create", "prompt": "x", "at": SOON, "zone": "Mars"}, "one is called Europe/Berlin"),
-        ({"action": "create", "prompt": "x", "cron": "0 0 30 2 *"}, "never comes true"),
+        ({"action": "create", "prompt": "x", "cron": "0 0 30 2 *"}, "never matches"),
         ({"action": "create", "prompt": "x", "cron": "0 9 * * *", "at": SOON}, "Only one of"),
         ({"action": "update"}, "Name the schedule by its id"),
         ({"action": "pause", "id": "the first one"}, "There is no schedule with that id"),
