@@ -423,7 +423,7 @@ def test_a_turn_that_is_stuck_is_requeued_and_answered(boss, api):
     expect(row).to_contain_text("It failed once (llm_rate_limited", timeout=30_000)  # the page reads itself again
     row.get_by_role("checkbox").check()
     page.get_by_role("button", name="Requeue…").click()
-    expect(page.get_by_text("No tool call is run twice")).to_be_visible()
+    expect(page.get_by_text("is never run twice")).to_be_visible()
     page.get_by_label("Why").fill("The provider is back.")
     page.get_by_role("button", name="Yes, requeue").click()
     expect(page.get_by_text("Requeued: 1 turn.")).to_be_visible()
