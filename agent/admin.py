@@ -80,12 +80,12 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         required=False,
         choices=[("", "as the model's name says"), *((name, name) for name in PROVIDERS)],
         widget=UnfoldAdminSelectWidget,
-        help_text="Who is asked for its models. docs/models.md tells how one is chosen.",
+        help_text="The provider of its models. docs/models.md explains how one is chosen.",
     )
     fallback_models = Lines(
         required=False,
         validators=[validate_fallbacks],
-        help_text="Models that are asked in its place, one a line, in this order, while it fails or has no room.",
+        help_text="Models that replace it, one per line, in order, while it fails or a prompt is too long for it.",
     )
 
     written_documents = forms.MultipleChoiceField(
@@ -113,20 +113,18 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
     document_identity = _document("IDENTITY", "What else it is to know of itself.")
     document_heartbeat = _document(
         "HEARTBEAT",
-        "What it is to look after by itself, such as tasks. Headings, comments and ticked boxes are nothing to do.",
+        "What it does on its own, such as a list of tasks. Headings, comments and ticked boxes are ignored.",
     )
 
     keep_messages = _days(
         "Messages",
-        "What is said, and summaries of it. They go also while a conversation goes on; its next prompts lack them.",
+        "Messages and their summaries. They are also deleted while a conversation continues; later prompts lack them.",
     )
     keep_sent = _days(
         "Prompts sent", "The records of what models were sent, and replaced versions of the agent itself."
     )
-    keep_results = _days("Tool results", "What tools were called with and what they answered. Which were called stays.")
-    keep_memory = _days(
-        "Memory", "Versions of the long-term memory that were replaced, and notes. What is known now stays."
-    )
+    keep_results = _days("Tool results", "Arguments and results of tool calls. The names of the tools are kept.")
+    keep_memory = _days("Memory", "Replaced versions of the long-term memory, and notes. The current version is kept.")
     keep_history = _days("History log", "What happened, as the agent finds it with its tool recall.")
 
     class Meta:
@@ -163,7 +161,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
         known = [tool.name for tool in registry.everything()]
         gone = sorted(set(self.instance.tools) - set(known))
         choices = [(name, name) for name in known]
-        choices += [(name, f"{name} (no code registers it any more)") for name in gone]
+        choices += [(name, f"{name} (no longer registered by any code)") for name in gone]
         if "taint" in self.fields:  # whoever may only look has no field of it
             self.fields["taint"].required = False
         field = self.fields["tools"]
@@ -187,8 +185,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is n
             latest = Agent.objects.select_for_update().values_list("version", flat=True).get(pk=self.instance.pk)
             if seen != str(latest):
                 raise forms.ValidationError(
-                    f"Nothing was saved: there is a version {latest} since you opened this page. See under Versions"
-                    " what was changed; if you save now, what stands here replaces it."
+                    f"Nothing was saved: there is a version {latest} since you opened this page. Versions"
+                    " shows the changes; if you save now, the values of this page replace them."
                 )
         return super().clean()
 
@@ -351,7 +349,7 @@ class AgentsToolAdmin(ToolSettingAdmin):
         """Whoever owns a conversation with one of these."""
         may = [each for each in Agent.objects.order_by("name") if each.allowed_tools().include(setting.name)]
         links = ((link_to("agent_agent", each.pk, each.name),) for each in may)
-        return format_html("{} (whoever their conversations belong to)", format_html_join(", ", "{}", links) or "none")
+        return format_html("{} (for all owners of conversations)", format_html_join(", ", "{}", links) or "none")
 
 
 @admin.register(AgentVersion)
@@ -365,7 +363,7 @@ class AgentVersionAdmin(ReadOnlyAdmin):
     readonly_fields = ["differences"]
     actions = ["go_back"]
 
-    @admin.action(description="Make the agent what it is in the selected version", permissions=["restore"])
+    @admin.action(description="Restore the selected version of the agent", permissions=["restore"])
     def go_back(self, request: HttpRequest, queryset: QuerySet[AgentVersion]) -> None:
         chosen = list(queryset.select_related("agent")[:2])
         if len(chosen) != 1:
@@ -391,7 +389,7 @@ class AgentVersionAdmin(ReadOnlyAdmin):
 class ProviderOutageAdmin(ReadOnlyAdmin):
     """Providers that failed for several turns in a row, and are or were left alone for a while."""
 
-    nothing_yet = "A provider of models that fails for several turns in a row appears here, and is asked again later."
+    nothing_yet = "A provider that fails for several turns in a row appears here; it is tried again later."
     list_display = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
     fields = ["provider", "stands", "since", "until", "ended_at", "code", "times"]
     readonly_fields = ["stands"]

@@ -135,7 +135,7 @@ def read_schema(text: str) -> dict[str, Any]:
     except RecursionError:
         raise InvalidFormat("schema: it is nested too deeply.") from None
     except ValueError as error:
-        raise InvalidFormat(f"schema: this is no JSON: {error}.") from None
+        raise InvalidFormat(f"schema: this is not JSON: {error}.") from None
     check_schema(schema)
     return schema  # type: ignore[no-any-return]  # which has been checked
 
@@ -189,7 +189,7 @@ def _check_text(text: str) -> None:
     errors = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA).iter_errors(schema)
     if error := next(iter(errors), None):
         where = ".".join(["schema", *map(str, error.absolute_path)])
-        raise InvalidFormat(f"{where[:200]}: this is no JSON Schema: {error.message[:200]}.")
+        raise InvalidFormat(f"{where[:200]}: this is not a JSON Schema: {error.message[:200]}.")
     for where, each in subschemas(schema):
         _check_one(where[:200], each, schema)
     for probe in _PROBES:

@@ -20,19 +20,19 @@ from tools.models import ToolCall
 QUESTIONS = {
     "not_registered": "Is there a tool of that name?",
     "not_in_ceiling": "Does TOOLS_ALLOWED, the settings' ceiling, have it?",
-    "requires": "Does this machine have what it needs?",
+    "requires": "Does this machine meet its requirements?",
     "not_enabled": "Has an admin enabled it?",
-    "withheld": "Has somebody seen what its MCP server says of it, and is that server enabled?",
+    "withheld": "Has its description by the MCP server been reviewed, and is that server enabled?",
     "not_for_agent": "May this agent use it?",
     "permission_ceiling": "Does PERMISSIONS_GRANTED, the settings' ceiling, have the permission it needs?",
     "permission": "Has an admin granted it the permission it needs?",
     "input_size": "Are the arguments small enough?",
     "arguments": "Are the arguments what the tool's schema asks for?",
-    "denied": "Is the command none that is refused, whoever approves it?",
+    "denied": "Is the command free of those that are always refused?",
     "destination": "Was this agent given the destination that it would write to?",
-    "document": "May this agent's tools change this document of its own, for this owner?",
+    "document": "May this agent's tools change this document of the agent, for this owner?",
     "document:tainted": "Has nothing untrusted entered the conversation, whose words would instruct the agent?",
-    "tainted": "Has nothing untrusted entered the conversation, or may it run all the same?",
+    "tainted": "Has nothing untrusted entered the conversation, or may the call run anyway?",
     "rate:conversation": "Is one of the conversation's calls of this minute left?",
     "rate:owner": "Is one of the owner's calls of this minute left?",
 }
@@ -68,7 +68,7 @@ class SimulatorForm(forms.Form):
             return None
         found = get_user_model().objects.filter(username=name).values_list("pk", flat=True).first()
         if found is None:
-            raise forms.ValidationError("There is no user of that name.")
+            raise forms.ValidationError("There is no user with that name.")
         return int(found)
 
     def verdict(self, *, tainted_by: str, destinations: Callable[[Agent], Collection[str]]) -> Verdict:

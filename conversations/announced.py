@@ -30,7 +30,7 @@ KINDS: Mapping[str, str] = {
     **{kind: f"A response in the background has ended as {kind.partition('.')[2]}." for kind in sorted(RESPONSES)},
     SCHEDULE_FAILED: "A schedule's run has failed, for good.",
     APPROVAL_REQUESTED: "A call of a tool waits for consent.",
-    APPROVAL_DECIDED: "Somebody has decided on such a call.",
+    APPROVAL_DECIDED: "Such a call was decided on.",
     BUDGET_WARNING: "Most of a budget is spent.",
     BUDGET_EXCEEDED: "A budget is spent.",
     AUDIT_HEAD: "How far the audit log has come, once a minute at most: keep it elsewhere.",

@@ -37,14 +37,14 @@ class FolderInUse(Exception):
 class IntakePaused(Problem):
     """No new turns are taken in, as while a new version is deployed."""
 
-    code, status, title = "intake_paused", 503, "New turns are not taken in just now; try again after Retry-After."
+    code, status, title = "intake_paused", 503, "New turns are not accepted just now; try again after Retry-After."
 
 
 class ModelNotAllowed(Problem):
     """The request names a model that is neither its agent's own nor one of LLM_MODELS."""
 
     code, status = "model_not_allowed", 400
-    title = "Only the agent's own model may be named, and those that LLM_MODELS lists."
+    title = "Only the agent's own model and those that LLM_MODELS lists may be named."
 
 
 class TooManyTurns(Problem):
@@ -56,7 +56,7 @@ class TooManyTurns(Problem):
 class UnknownDestination(Problem):
     """An agent would write to somewhere that it was not given."""
 
-    code, status, title = "unknown_destination", 400, "The agent was given no destination of that name."
+    code, status, title = "unknown_destination", 400, "The agent has no destination of that name."
 
     @classmethod
     def named(cls, name: str, known: Iterable[str]) -> "UnknownDestination":
@@ -68,13 +68,13 @@ class UnknownDestination(Problem):
 class UnknownAgent(Problem):
     """The request names an agent there is none of."""
 
-    code, status, title = "unknown_agent", 400, "There is no agent of that name."
+    code, status, title = "unknown_agent", 400, "There is no agent with that name."
 
 
 class KeyTaken(Problem):
     """A key is of a conversation with another agent than the one the request names."""
 
-    code, status, title = "key_taken", 409, "There is a conversation of this key, with another agent."
+    code, status, title = "key_taken", 409, "There is a conversation with this key and another agent."
 
 
 class ConversationBusy(Problem):
@@ -120,37 +120,37 @@ class UnknownCall(Problem):
 class NotWaiting(Problem):
     """What the caller's tools gave comes too late, or was given before, and differs."""
 
-    code, status, title = "not_waiting", 409, "The turn does not wait for these outputs any more."
+    code, status, title = "not_waiting", 409, "The turn no longer waits for these outputs."
 
 
 class QuestionClosed(Problem):
     """A question is answered that was answered before, or that nobody waits for any more."""
 
-    code, status, title = "question_closed", 409, "This question was answered already, or needs no answer any more."
+    code, status, title = "question_closed", 409, "This question was already answered, or no longer needs an answer."
 
 
 class NotAsked(Problem):
     """Somebody would answer a question that is put to somebody else."""
 
-    code, status, title = "not_asked", 403, "This question is put to somebody else, who answers it in a chat."
+    code, status, title = "not_asked", 403, "This question was put to somebody else, who can answer it in a chat."
 
 
 class NotFailed(Problem):
     """A turn is to be asked again that has not failed."""
 
-    code, status, title = "not_failed", 409, "Only a turn that has failed is asked again."
+    code, status, title = "not_failed", 409, "Only a turn that has failed can be asked again."
 
 
 class SummaryStays(Problem):
     """A summary is to be undone that cannot be."""
 
-    code, status, title = "summary_stays", 409, "This summary is not undone; the detail says why."
+    code, status, title = "summary_stays", 409, "This summary cannot be undone; the detail says why."
 
 
 class CannotBePinned(Problem):
     """A message is to be pinned that prompts do not have."""
 
-    code, status, title = "cannot_be_pinned", 409, "Only what a user or the assistant has said is pinned."
+    code, status, title = "cannot_be_pinned", 409, "Only messages of a user or the assistant can be pinned."
 
 
 class TooManyPins(Problem):
@@ -159,7 +159,7 @@ class TooManyPins(Problem):
     code, status, title = (
         "too_many_pins",
         409,
-        "More is pinned than every prompt has room for; the detail says how much.",
+        "More is pinned than a prompt has room for; the detail says how much.",
     )
 
 
@@ -184,8 +184,8 @@ PASSING = {
     "llm_rate_limited": "The model's provider asks to wait.",
     "llm_timeout": "The model did not answer within LLM_TIMEOUT_SECONDS.",
     "llm_unavailable": "The model's provider cannot be reached, or fails.",
-    "llm_bad_response": "The model's provider answered something that is no completion.",
-    "attachment_unavailable": "A file of the conversation cannot be had from the storage.",
+    "llm_bad_response": "The model's provider sent an answer that is not a completion.",
+    "attachment_unavailable": "A file of the conversation is not available from the storage.",
     "turn_error": "The server failed; the failure is logged.",
 }
 
@@ -200,28 +200,28 @@ class TurnProblem(Problem):
         "turn_error": (500, "The turn failed by a fault of the server; the failure is logged."),
         BY_OPERATOR: (500, "An operator of this host ended the turn; the detail says why."),
         RESTORED: (500, "The database was restored from a backup of when this turn was open; it may have acted since."),
-        "budget_exceeded": (402, "A budget has no room left for this; the detail says whose, and when it has again."),
+        "budget_exceeded": (402, "A budget is too low for this; the detail says whose, and when it starts over."),
         "model_not_priced": (
             422,
-            "A budget in money applies, and what the model costs is not known: an admin of this host has to say so.",
+            "A budget in money applies, and the model has no price: an admin of this host has to enter one.",
         ),
         "llm_auth": (502, "The model's provider refused the server's key, or its quota is used up."),
         "llm_rate_limited": (503, "The model's provider asks to wait; retries were used up."),
         "llm_timeout": (504, "The model did not answer within LLM_TIMEOUT_SECONDS; retries were used up."),
         "llm_context_too_long": (422, "The conversation does not fit the model's context."),
-        "model_cannot_see": (422, "The model takes no pictures: ask one that does, or send text."),
+        "model_cannot_see": (422, "The model does not accept images: use one that does, or send text."),
         "attachment_unavailable": (
             502,
-            "A file of the conversation cannot be had from the storage; retries were used up.",
+            "A file of the conversation is not available from the storage; retries were used up.",
         ),
         "llm_content_filter": (422, "The provider's content filter refused the prompt or the answer."),
         "llm_unavailable": (502, "The model's provider cannot be reached, or fails; retries were used up."),
-        "llm_bad_response": (502, "The model's provider answered something that is no completion."),
+        "llm_bad_response": (502, "The model's provider sent an answer that is not a completion."),
         "answer_not_valid": (
             502,
-            "The model's answer was twice not in the form that was asked for; the detail says what was wrong.",
+            "The model's answer did not fit the requested format, twice; the detail says what was wrong.",
         ),
-        "no_provider": (502, "No provider of models is set up here for the model that was asked for."),
+        "no_provider": (502, "No provider is set up for the requested model."),
         "llm_request_refused": (502, "The model's provider refused the request, for example for an unknown model."),
     }
 

@@ -31,7 +31,7 @@ def pin(conversation_id: UUID, message_id: UUID, *, by: str) -> Message:
         if message.seq in seqs_of(conversation.pins):
             return message
         if not is_said(message):
-            raise CannotBePinned("Only what a user or the assistant has said is pinned, once its turn has begun.")
+            raise CannotBePinned("Only messages of a user or the assistant can be pinned, once their turn has begun.")
         if not message.content.strip():
             raise CannotBePinned("There are no words in this message.")
         pins = [*conversation.pins, {"seq": message.seq, "by": by[:150], "at": timezone.now().isoformat()}]
@@ -65,7 +65,7 @@ def _found(conversation_id: UUID, message_id: UUID) -> tuple[Conversation, Messa
     found = conversation.filter(pk=conversation_id).first()
     message = Message.objects.filter(pk=message_id, conversation_id=conversation_id).first() if found else None
     if found is None or message is None:
-        raise NotFound("There is no message of that id in this conversation.")
+        raise NotFound("There is no message with that id in this conversation.")
     return found, message
 
 

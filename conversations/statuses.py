@@ -90,7 +90,7 @@ WAITING_FOR: Mapping[str, Description] = {
         label="waiting", words="It waits for somebody to answer a question", ended_by=EndedBy.CANCELLER
     ),
     WaitingFor.CALLER: Description(
-        label="waiting", words="It waits for its caller to run tools of its own", ended_by=EndedBy.CANCELLER
+        label="waiting", words="It waits for its caller to run the caller's tools", ended_by=EndedBy.CANCELLER
     ),
     WaitingFor.RETRY: Description(label="waiting", words="It is to be taken up again", ended_by=EndedBy.CANCELLER),
     WaitingFor.INTAKE: Description(

@@ -35,12 +35,12 @@ def undo(conversation_id: UUID, seq: int, *, by: str, reason: str = "") -> Compa
         rows = Compaction.objects.filter(conversation_id=conversation_id, summary_seq=seq, kind=CompactionKind.ROLLING)
         row = rows.first()
         if conversation is None or row is None:
-            raise NotFound("There is no summary for prompts of that number in this conversation.")
+            raise NotFound("There is no summary for prompts with that number in this conversation.")
         if row.undone_at:
             raise SummaryStays("It was undone before.")
         if conversation.summary_seq != seq:
             raise SummaryStays(
-                "Only the summary that counts is undone: the latest, unless the conversation was begun anew."
+                "Only the current summary can be undone: the latest, unless the conversation was restarted."
             )
         through, summary_seq = _before(row, conversation)
         # Its length alone would have it summarised after the next turn, in the same words: that is left for a while.

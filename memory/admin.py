@@ -76,7 +76,7 @@ def _size(text: str) -> str:
 class MemoryAdmin(GrowingAdmin):
     """The document that is in every prompt of an agent for an owner. To change it is to make a new version."""
 
-    nothing_yet = "What an agent comes to know of somebody appears here, as it is remembered or summarised."
+    nothing_yet = "What an agent remembers about a person appears here, from its tools and from summaries."
 
     form = MemoryForm
     list_display = ["agent", "owner", "size", "version", "tainted_by", "notes_on", "updated_at"]

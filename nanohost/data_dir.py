@@ -147,7 +147,7 @@ def _make_file(file: Path) -> None:
 _SHORTEST_KEY = 32
 
 _SIGNS_OUT = "delete it, which signs everybody out, and each webhook needs another secret then"
-_SET_ANEW = "delete it, and set anew what it stands for"
+_SET_ANEW = "delete it, and set its value again"
 
 
 def keep_secret_key(data_dir: Path) -> None:

@@ -274,7 +274,7 @@ def configure_key() -> list[str]:
         with transaction.atomic():
             former = keys.configure(wanted, owner=admin)
     except MalformedKey as error:
-        raise CommandError(f"NANOHOST_API_KEY makes no sense: {error}") from None
+        raise CommandError(f"NANOHOST_API_KEY is not valid: {error}") from None
     except IntegrityError:  # a key that was revoked does not come back with a restart
         raise CommandError(
             "NANOHOST_API_KEY has the prefix of a key that was revoked, has expired or is another; choose a new one."

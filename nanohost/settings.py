@@ -106,7 +106,7 @@ LLM_OUTPUT_RESERVE = env.integer("LLM_OUTPUT_RESERVE", 8_000, minimum=128)
 CURRENCY = env.currency("CURRENCY", "USD")
 
 if LLM_OUTPUT_RESERVE > LLM_CONTEXT_WINDOW // 2:
-    raise ImproperlyConfigured("LLM_OUTPUT_RESERVE makes no sense: it is more than half of LLM_CONTEXT_WINDOW.")
+    raise ImproperlyConfigured("LLM_OUTPUT_RESERVE is not valid: it is more than half of LLM_CONTEXT_WINDOW.")
 if LLM_PROVIDER in providers.PROVIDERS and LLM_PROVIDER not in _configured:
     raise ImproperlyConfigured(
         f"LLM_PROVIDER={LLM_PROVIDER} needs {providers.PROVIDERS[LLM_PROVIDER].key}, or LLM_BASE_URL for a server that"
@@ -179,10 +179,10 @@ _KEPT = {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR, "SKILLS_DIR": S
 for name, folders in _SEEN.items():
     for folder in map(Path, folders):
         if not folder.is_absolute():
-            raise ImproperlyConfigured(f"{name} makes no sense: {folder} is no absolute path.")
+            raise ImproperlyConfigured(f"{name} is not valid: {folder} is no absolute path.")
         for reached, kept in _KEPT.items():
             if kept.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(kept):
-                raise ImproperlyConfigured(f"{name} makes no sense: with {folder}, tools would reach {reached}.")
+                raise ImproperlyConfigured(f"{name} is not valid: with {folder}, tools would reach {reached}.")
 # Models are told to follow what stands there, so no tool may write it.
 if any(
     Path(NANOHOST_SKILLS).resolve().is_relative_to(Path(folder).resolve())
@@ -190,12 +190,12 @@ if any(
     for folder in (TOOL_FOLDERS if NANOHOST_SKILLS else [])
 ):
     raise ImproperlyConfigured(
-        f"NANOHOST_SKILLS makes no sense: {NANOHOST_SKILLS} is in one of TOOL_FOLDERS, or holds it, so that"
+        f"NANOHOST_SKILLS is not valid: {NANOHOST_SKILLS} is in one of TOOL_FOLDERS, or holds it, so that"
         " tools would write skills."
     )
 if unknown := set(PERMISSIONS_GRANTED) - set(_GRANTABLE):
     raise ImproperlyConfigured(
-        f"PERMISSIONS_GRANTED makes no sense: {', '.join(sorted(unknown))} is not one of {', '.join(_GRANTABLE)}"
+        f"PERMISSIONS_GRANTED is not valid: {', '.join(sorted(unknown))} is not one of {', '.join(_GRANTABLE)}"
         + ("." if SHELL_GRANTABLE else " (SHELL is grantable only with SHELL_GRANTABLE=true).")
     )
 
@@ -210,11 +210,11 @@ WEB_SEARCH_MAX_RESULTS = env.integer("WEB_SEARCH_MAX_RESULTS", 5, maximum=10)
 try:
     addresses.networks(HTTP_ALLOWED_PRIVATE_CIDRS)
 except ValueError as error:
-    raise ImproperlyConfigured(f"HTTP_ALLOWED_PRIVATE_CIDRS makes no sense: {error}.") from None
+    raise ImproperlyConfigured(f"HTTP_ALLOWED_PRIVATE_CIDRS is not valid: {error}.") from None
 try:
     addresses.port_numbers(HTTP_ALLOWED_PORTS)
 except ValueError as error:
-    raise ImproperlyConfigured(f"HTTP_ALLOWED_PORTS makes no sense: {error}.") from None
+    raise ImproperlyConfigured(f"HTTP_ALLOWED_PORTS is not valid: {error}.") from None
 
 # --- memory ------------------------------------------------------------------------------------------------------
 # Past the first, whoever rewrites a long-term memory is asked to shorten it; nobody gets it past twice that.
@@ -226,7 +226,7 @@ AGENT_MAX_TOOL_ROUNDS = env.integer("AGENT_MAX_TOOL_ROUNDS", 2, minimum=0)
 MEMORY_WINDOW = env.integer("MEMORY_WINDOW", 20)
 MEMORY_COMPACT_AFTER = env.integer("MEMORY_COMPACT_AFTER", 2 * MEMORY_WINDOW)
 if MEMORY_COMPACT_AFTER < MEMORY_WINDOW:
-    raise ImproperlyConfigured("MEMORY_COMPACT_AFTER makes no sense: it is less than MEMORY_WINDOW, which is kept.")
+    raise ImproperlyConfigured("MEMORY_COMPACT_AFTER is not valid: it is less than MEMORY_WINDOW, which is kept.")
 TURN_TIMEOUT_SECONDS = env.seconds("TURN_TIMEOUT_SECONDS", 600)
 TURN_MAX_ATTEMPTS = env.integer("TURN_MAX_ATTEMPTS", 5)
 TURN_LEASE_SECONDS = env.seconds("TURN_LEASE_SECONDS", 30)
@@ -335,7 +335,7 @@ def _set_up_telemetry() -> None:
             if name == "OTEL_EXPORTER_OTLP_HEADERS":
                 env.check_headers(told[name])
         except ValueError as error:
-            raise ImproperlyConfigured(f"{name} makes no sense: {error}.") from None
+            raise ImproperlyConfigured(f"{name} is not valid: {error}.") from None
     for header, value in told["OTEL_EXPORTER_OTLP_HEADERS"].items():
         if header.lower() not in env.PUBLIC_HEADERS:
             redaction.remember(f"OTEL_EXPORTER_OTLP_HEADERS {header}", value)
@@ -365,7 +365,7 @@ if TELEMETRY:
 DEBUG = env.boolean("DEBUG", False)
 ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]", f"[{HOST}]" if ":" in HOST else HOST])
 if not ALLOWED_HOSTS:
-    raise ImproperlyConfigured("ALLOWED_HOSTS makes no sense: it names no host.")
+    raise ImproperlyConfigured("ALLOWED_HOSTS is not valid: it names no host.")
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
 TIME_ZONE = env.time_zone("TIME_ZONE", "UTC")
 NANOHOST_EXTRA_APPS = env.words("NANOHOST_EXTRA_APPS")
@@ -431,11 +431,11 @@ OIDC_PRIVATE_CIDRS = env.words("OIDC_PRIVATE_CIDRS")
 try:
     addresses.networks(OIDC_PRIVATE_CIDRS)
 except ValueError as error:
-    raise ImproperlyConfigured(f"OIDC_PRIVATE_CIDRS makes no sense: {error}.") from None
+    raise ImproperlyConfigured(f"OIDC_PRIVATE_CIDRS is not valid: {error}.") from None
 if OIDC_ISSUER and not (OIDC_CLIENT_ID and OIDC_ROLES):
-    raise ImproperlyConfigured("OIDC_ISSUER needs OIDC_CLIENT_ID, and OIDC_ROLES, or nobody is let in by it.")
+    raise ImproperlyConfigured("OIDC_ISSUER needs OIDC_CLIENT_ID and OIDC_ROLES; otherwise nobody can sign in with it.")
 if OIDC_ISSUER.startswith("http://") and urlsplit(OIDC_ISSUER).hostname not in ("localhost", "127.0.0.1", "::1"):
-    raise ImproperlyConfigured("OIDC_ISSUER makes no sense: without TLS, a provider is on this machine.")
+    raise ImproperlyConfigured("OIDC_ISSUER is not valid: without TLS, a provider is on this machine.")
 
 _ALLAUTH = ["allauth", "nanohost.console.allauth_accounts.AllauthAccounts", "allauth.socialaccount"]
 SOCIALACCOUNT_ADAPTER = "nanohost.console.single_sign_on.Adapter"
@@ -522,7 +522,7 @@ def _postgresql() -> dict[str, Any]:
     )
     options = database.get("OPTIONS", {})
     if not database["NAME"] or "pool" in options:
-        raise ImproperlyConfigured("DATABASE_URL makes no sense: expected a database's name, and no pool of its own.")
+        raise ImproperlyConfigured("DATABASE_URL is not valid: expected a database's name, and no pool of its own.")
     database["OPTIONS"] = _POSTGRESQL_OPTIONS | options
     return database
 

@@ -302,7 +302,7 @@ class Stack:
         while not (ready := _answers(f"{self._address}/health/ready")) and time.monotonic() < until:
             time.sleep(0.2)
         if not ready:
-            self._say(f"stack | not ready after {_READY_SECONDS} s; {self._address}/health/ready tells what is missing")
+            self._say(f"stack | not ready after {_READY_SECONDS} s; {self._address}/health/ready says what is missing")
         manage = ".venv/bin/python manage.py"
         if not env.inherited(["DATABASE_URL", "DATABASE_URL_FILE"]):
             manage = f"DATABASE_URL={LOCAL_DATABASE_URL} REDIS_URL={LOCAL_REDIS_URL} {manage}"

@@ -90,7 +90,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own i
             zone = self.fields["zone"]
             assert isinstance(zone, forms.ChoiceField)
             if (former := self.instance.zone) and (former, former) not in _zones():
-                zone.choices = [*_zones(), (former, f"{former} (there is no such zone any more)")]
+                zone.choices = [*_zones(), (former, f"{former} (this zone no longer exists)")]
             self.initial["zone"] = former
         self.initial["deliver_to"] = self.instance.destination
         for name, moment in (("at", self.instance.at), ("ends_at", self.instance.ends_at)):

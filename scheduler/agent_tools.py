@@ -21,7 +21,7 @@ from tools.registry import Caller, Untrusted, tool
 # Of one schedule's next times, and of the schedules in a list.
 TIMES_SHOWN, MAX_LISTED = 3, 50
 
-_UNKNOWN = "There is no schedule of that id, or it is not yours. The action list shows those there are."
+_UNKNOWN = "There is no schedule with that id, or it is not yours. The action list shows those there are."
 
 
 @tool(effects="rows", writes_to="deliver_to")

@@ -172,5 +172,5 @@ def _send_on(row: CheckIn, told_in: Conversation, answer: str) -> str:
     try:
         outgoing.pass_on(told_in, answer, destination=destination, turn_id=row.turn_id)
     except UnknownDestination as error:
-        return f"What it told was not sent on. {error.detail}"
+        return f"Its report was not delivered. {error.detail}"
     return ""

@@ -6,7 +6,7 @@ from nanohost.lib.errors import Problem
 class BadSchedule(Problem):
     """A schedule that would never run, or not as its maker thinks; the detail is a sentence for them."""
 
-    code, status, title = "invalid_schedule", 400, "The schedule makes no sense; the detail says why."
+    code, status, title = "invalid_schedule", 400, "The schedule is not valid; the detail says why."
 
 
 class ScheduleEnded(Problem):

@@ -85,7 +85,7 @@ def create(
     schedule.owner_id, schedule.conversation_id, schedule.tainted_by = owner_id, conversation_id, tainted_by
     schedule.agent = _agent(owner_id, agent, conversation_id)
     if not schedule.prompt.strip():
-        raise BadSchedule("A schedule needs a prompt: what is said to the agent.")
+        raise BadSchedule("A schedule needs a prompt: the message to the agent.")
     _check_destination(schedule)
     with transaction.atomic():
         schedule.save(force_insert=True)
@@ -104,7 +104,7 @@ def _agent(owner_id: int, name: str, conversation_id: UUID | None) -> Agent:
     if conversation_id:
         conversation = Conversation.objects.select_related("agent").filter(pk=conversation_id, owner=owner_id).first()
         if conversation is None:
-            raise BadSchedule("There is no conversation of that id, or it is not yours.")
+            raise BadSchedule("There is no conversation with that id, or it is not yours.")
         if name not in ("", conversation.agent.name):
             raise BadSchedule(f"In that conversation {conversation.agent.name!r} answers, and not {name!r}.")
         return conversation.agent
@@ -216,7 +216,7 @@ def _locked(schedule: Schedule) -> Schedule:
     kept = Schedule.objects.kept().select_for_update(of=("self",)).select_related("agent", "owner")
     row = kept.filter(pk=schedule.pk).first()
     if row is None:
-        raise NotFound("There is no schedule of that id, or it is not yours.")
+        raise NotFound("There is no schedule with that id, or it is not yours.")
     return row
 
 
@@ -272,7 +272,7 @@ def _apply_texts(schedule: Schedule, wishes: ScheduleInput) -> None:
     if len(schedule.description) > 200:
         raise BadSchedule("A description has 200 characters at most.")
     if "prompt" in wishes and not schedule.prompt.strip():
-        raise BadSchedule("A schedule needs a prompt: what is said to the agent.")
+        raise BadSchedule("A schedule needs a prompt: the message to the agent.")
     if schedule.missed not in Missed.values:
         raise BadSchedule(f"Times that were missed are made up for by one of {', '.join(Missed.values)}.")
     if not 1 <= schedule.missed_most <= MAX_MADE_UP_FOR:

@@ -103,7 +103,7 @@ def fire(schedule: Schedule, *, now: datetime) -> int:
             return 0
         if not _move_on(schedule, planned):
             return 0
-        missed = f"Nobody looked within {settings.SCHEDULE_GRACE_SECONDS:g} s."
+        missed = f"It was not fired within {settings.SCHEDULE_GRACE_SECONDS:g} s."
         if planned.missed and planned.missed[0] != schedule.next_at:
             missed += " It was not the first; of such times the last few have a row."
         runs.pass_over(schedule, planned.missed, state=RunState.MISSED, because=missed, now=now)

@@ -203,7 +203,7 @@ def check_expression(expression: str) -> None:
         else:
             raise BadTiming(f"The cron expression {expression!r} cannot be read: {_plainly(str(error))}.") from None
     if found is None:
-        raise BadTiming(f"The cron expression {expression!r} never comes true: there is no such day.")
+        raise BadTiming(f"The cron expression {expression!r} never matches: there is no such day.")
 
 
 def _never_fits(expression: str) -> bool:
@@ -217,7 +217,7 @@ def _never_fits(expression: str) -> bool:
 
 
 def _plainly(error: str) -> str:
-    return f"its {error.removeprefix('Bad ')} makes no sense" if error.startswith("Bad ") else error
+    return f"its {error.removeprefix('Bad ')} is not valid" if error.startswith("Bad ") else error
 
 
 # --- the zone's clock --------------------------------------------------------------------------------------------

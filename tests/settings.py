@@ -28,7 +28,7 @@ if "NANOHOST_TOOL_PROCESS" not in os.environ:  # a tool's process is not used ag
     os.environ["WEBHOOK_KEY"] = "of these tests, and of the processes that they start"
 if shapes.shape() == shapes.PRODUCTION:
     os.environ.setdefault("TEST_RUN", f"{secrets.randbits(31):08x}")  # inherited, too
-    # There is no database of that name: whoever gets past the tests' own finds nothing.
+    # There is no database with that name: whoever gets past the tests' own finds nothing.
     os.environ["DATABASE_URL"] = servers.url_of(servers.name_of("nowhere"))
     os.environ["REDIS_URL"] = shapes.named_servers().redis_url
     os.environ["HTTPS"] = "false"  # there is no proxy

@@ -123,7 +123,9 @@ def approve(approval: Approval, by: Voter, *, arguments: str | None, seen: str, 
     at, if it is known; nobody approves what somebody else has just proposed instead, nor unseen what somebody else has.
     """
     if seen and seen != wanted_hash(approval):
-        raise AlreadyDecided("Somebody has changed the arguments meanwhile: look at them again. Nothing was decided.")
+        raise AlreadyDecided(
+            "Somebody has changed the arguments in the meantime: read them again. Nothing was decided."
+        )
     call = ToolCall.objects.select_for_update().filter(pk=approval.call_id, status=CallStatus.WAITING).first()
     if call is None:
         raise AlreadyDecided(ENDED)
@@ -135,7 +137,7 @@ def approve(approval: Approval, by: Voter, *, arguments: str | None, seen: str, 
     if arguments is not None:
         if MASK in arguments and MASK not in call.whole_arguments:
             raise ArgumentsRefused(
-                f"The arguments hold {MASK}, which stands for a secret: approve them unchanged, or write it anew."
+                f"The arguments hold {MASK}, which stands for a secret: approve them unchanged, or enter it again."
             )
         _propose(approval, arguments)
     wanted = approval.private_proposed or approval.proposed or call.whole_arguments
@@ -174,7 +176,7 @@ def deny(approval: Approval, *, by: str, reason: str) -> ToolCall:
 
 def expire(approval: Approval) -> ToolCall:
     """Deny a locked, pending one that nobody has decided in time."""
-    said = "Nobody has approved this call in time, so it was denied."
+    said = "This call was not approved in time, so it was denied."
     return _refuse(approval, ApprovalState.EXPIRED, EXPIRED, said, by="", reason="")
 
 

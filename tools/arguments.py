@@ -101,7 +101,7 @@ def unique_items(_validator: Any, wanted: bool, value: Any, _schema: Any) -> Ite
     """``uniqueItems`` in time that grows with the number of items: jsonschema compares those that it cannot sort each
     with each other, which a model's 5,000 objects take a minute for."""
     if wanted and isinstance(value, list) and len({_identity(each) for each in value}) < len(value):
-        yield jsonschema.ValidationError("an item stands in it twice")
+        yield jsonschema.ValidationError("an item occurs in it twice")
 
 
 def _identity(value: Any) -> Any:

@@ -26,7 +26,7 @@ class UnfitName(ValueError):
 class AlreadyDecided(Problem):
     """Somebody else was first, or the call has ended."""
 
-    code, status, title = "already_decided", 409, "This was decided already, or needs no decision any more."
+    code, status, title = "already_decided", 409, "This was already decided, or no longer needs a decision."
 
 
 class OwnConversation(Problem):
@@ -56,4 +56,4 @@ class WorkspaceFull(Problem):
 class FileProtected(Problem):
     """WORKSPACE_PROTECTED_PATHS names it."""
 
-    code, status, title = "file_protected", 403, "This file can be read, and is not changed."
+    code, status, title = "file_protected", 403, "This file can be read, but not changed."

@@ -575,8 +575,8 @@ def _decide_and_run(
 
 
 _WITHOUT_CONSENT = {
-    approvals.MISSING: "Calls of {} need consent by now, and nobody has approved this one. Ask for it again.",
-    approvals.CHANGED: "What was approved for {} is not what would run.",
+    approvals.MISSING: "Calls of {} now need consent, and this one was not approved. Call it again.",
+    approvals.CHANGED: "The approved call of {} differs from the one that would run.",
 }
 
 

@@ -101,7 +101,7 @@ def _json(answer: Answer) -> Any:
     try:
         return json.loads(answer.body)
     except (ValueError, RecursionError):
-        raise ValueError("The search engine's answer is no JSON.") from None
+        raise ValueError("The search engine's answer is not JSON.") from None
 
 
 def _results(said: Any, path: tuple[str, ...], names: tuple[str, str, str], count: int) -> list[Found]:

@@ -206,7 +206,7 @@ def _no_constants(name: str) -> NoReturn:
 def _checked(step: Any, step_number: int) -> dict[str, Any]:
     """The step, or one that says what is wrong with it."""
     if wrong := _complaint(step):
-        return {"say": f"Step {step_number + 1} of the script makes no sense: {wrong}."}
+        return {"say": f"Step {step_number + 1} of the script is not valid: {wrong}."}
     checked: dict[str, Any] = step
     return checked
 

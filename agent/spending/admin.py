@@ -40,7 +40,7 @@ class _AuditedAdmin(ModelAdmin):
 class ModelPriceAdmin(_AuditedAdmin):
     """A price that changes gets a new row, valid from that day on: what was asked before keeps what it has cost."""
 
-    nothing_yet = "With the prices of your models, usage is told in money. Add one for each model you pay for."
+    nothing_yet = "With the prices of your models, usage is shown in money. Add one for each model you pay for."
     list_display = ["model", "prompt", "cached_prompt", "written_prompt", "completion", "currency", "valid_from"]
     search_fields_of_editors = ["model"]
     fields = ["model", "prompt", "cached_prompt", "written_prompt", "completion", "currency", "valid_from"]

@@ -326,8 +326,8 @@ def told(limit: Limit, now: datetime) -> str:
     renewed = limit.period(now).ends.astimezone(ZoneInfo(settings.TIME_ZONE))
     often = "daily" if limit.every == Every.DAY else "monthly"
     return (
-        f"{_WORDS[Whose(limit.whose)]} {often} budget has not enough left for this."
-        f" It begins anew on {renewed:%Y-%m-%d} at {renewed:%H:%M} ({settings.TIME_ZONE})."
+        f"{_WORDS[Whose(limit.whose)]} {often} budget is too low for this."
+        f" It starts over on {renewed:%Y-%m-%d} at {renewed:%H:%M} ({settings.TIME_ZONE})."
     )
 
 

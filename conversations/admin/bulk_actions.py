@@ -34,7 +34,7 @@ class Among:
 
 OF_OPEN = Among(statuses=OPEN, none="all of them have ended already", missed="had ended already")
 OF_FAILED = Among(
-    statuses=(TurnStatus.FAILED,), none="none of them has failed", missed="had been asked again already, or cannot be"
+    statuses=(TurnStatus.FAILED,), none="none of them has failed", missed="had already been asked again, or cannot be"
 )
 
 
@@ -70,11 +70,11 @@ ACTS = {
             name="requeue_turns",
             permission=REQUEUE,
             label="Requeue",
-            means="A worker looks at them at once; those behind another turn of their conversation, or held while the"
+            means="A worker continues them at once; those behind another turn of their conversation, or held while the"
             " intake is paused, keep waiting. They go on from their last stored step, with all of a turn's time"
-            " before them. A worker that still holds one loses it: nothing it does from then on is stored, and its"
-            " model is asked again. No tool call is run twice that may have had an effect: if its worker is gone,"
-            " it becomes UNKNOWN, and the model is told.",
+            " before them. A worker that still holds one loses it: nothing that it does afterwards is stored, and the"
+            " model is called again. A tool call that may have had an effect is never run twice: if its worker is gone,"
+            " it becomes UNKNOWN, and the model is informed.",
             reason_label="Why (kept in the log)",
             done="Requeued",
             do=lambda turn, _: turn_control.requeue_turn(turn),
@@ -83,7 +83,7 @@ ACTS = {
             name="cancel_turns",
             permission=CANCEL,
             label="Cancel",
-            means="Those that wait end at once; those that run, within seconds. Their clients are told that the turn"
+            means="Waiting turns end at once; running ones, within seconds. Their clients are informed that the turn"
             " was cancelled. Tool calls that have begun and may have had an effect become UNKNOWN.",
             reason_label="Why (kept in the log)",
             done="Cancelled",
@@ -93,7 +93,7 @@ ACTS = {
             name="fail_turns",
             permission=FAIL,
             label="Fail",
-            means="They end at once as failed, wherever they are. A run of a schedule that fails is tried again:"
+            means="They end at once as failed, whatever their state. A failed run of a schedule is retried:"
             " cancel it instead to stop it. Tool calls that have begun and may have had an effect become UNKNOWN.",
             reason_label="Why (shown to the client, and kept in the log)",
             done="Failed",
@@ -103,9 +103,9 @@ ACTS = {
             name="ask_again",
             permission=REQUEUE,
             label="Ask again",
-            means="Each question is asked once more, of the same model, in a new turn at the end of its conversation."
-            " The failed turns stay as they are. One that was asked again before is not asked a third time: ask the"
-            " turn that came of it instead. While the intake is paused, the new turns are held.",
+            means="Each question is asked once more, with the same model, in a new turn at the end of its conversation."
+            " The failed turns are not changed. A turn that was already asked again is skipped: ask the"
+            " new turn again instead. While the intake is paused, the new turns are held.",
             reason_label="Why (kept in the log)",
             done="Asked again",
             do=_ask_again,

@@ -94,9 +94,7 @@ def _listener(channel: Channel) -> Listener | None:
 class ChannelAdmin(ModelAdmin):
     """How people elsewhere talk to agents. Rows stay when a channel is switched off."""
 
-    nothing_yet = (
-        "Each way by which people elsewhere talk to agents stands here. Add one for a platform where they are."
-    )
+    nothing_yet = "Channels let people talk to agents on other platforms. Add one for each platform."
     form = ChannelForm
     list_per_page = 50
     list_display = ["name", "kind", "agent", "state", "last_in_at", "last_out_at", "failures"]
@@ -115,7 +113,7 @@ class ChannelAdmin(ModelAdmin):
         if not channel.is_active:
             return "switched off"
         if channel.held_until and channel.held_until > timezone.now():
-            return "waits, since the platform has asked for time"
+            return "waits, because the platform has asked for a pause"
         if channel.error:
             return f"the last message did not go out: {excerpt(channel.error, 200)}"
         if (listener := _listener(channel)) and listener.error:
@@ -128,7 +126,7 @@ class ChannelAdmin(ModelAdmin):
         if listener := _listener(channel):
             who = f", by worker {listener.worker}" if listener.status == ListenerStatus.LISTENING else ""
             at = f"; it last answered at {listener.heard_at:%Y-%m-%d %H:%M} UTC" if listener.heard_at else ""
-            return f"none: its platform is asked for what is new{who}{at}"
+            return f"none: its platform is polled{who}{at}"
         return f"{settings.PUBLIC_URL}/channels/{channel.name}/webhook"
 
     @admin.display(description="settings")
@@ -233,7 +231,9 @@ class ChannelAdmin(ModelAdmin):
             messages.warning(request, f"Nothing was done: {channel} does not let anybody in by a code.")
             return None
         code = accounts.new_pairing_code(channel)
-        words = f"Whoever writes this within 15 minutes may write from then on: {accounts.PAIR.strip()} and the code."
+        words = (
+            f"The person who sends this within 15 minutes may write from then on: {accounts.PAIR.strip()} and the code."
+        )
         return self._show(request, channel, f"A pairing code of {channel}", words, code)
 
     def _only_one(self, request: HttpRequest, chosen: QuerySet[Channel]) -> Channel | None:
@@ -250,7 +250,7 @@ class SenderAdmin(ModelAdmin):
     """Who has written by a channel, and who was refused."""
 
     nothing_yet = (
-        "Whoever writes by a channel appears here, to be allowed or blocked; add those who may write in advance."
+        "People who write through a channel appear here, to be allowed or blocked; you can also add senders in advance."
     )
     list_per_page = 50
     list_display = ["sender_id", "name", "channel", "state", "asks", "refusals", "owner", "last_at"]

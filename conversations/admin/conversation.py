@@ -74,7 +74,7 @@ class ConversationAdmin(GrowingAdmin):
     list_filter = ["created_at", "agent", "owner", TaintedFilter, "is_transient"]
     list_prefetch_related = ["owner", "agent"]
     search_fields = ["id", "key"]
-    search_help_text = "Words that were said; an id (or its beginning), a key."
+    search_help_text = "Words of messages; an id (or its beginning), a key."
     actions = ["cancel", "ask_again"]
     fieldsets: ClassVar = [
         (None, {"fields": ["rows", "owner", "agent", "paid", "created_at", "updated_at", "summary", "pins", "kept"]}),
@@ -97,7 +97,7 @@ class ConversationAdmin(GrowingAdmin):
         "tainted_at_seq": "tainted since message",
         "next_seq": "next message",
     }
-    nothing_yet = "A conversation begins when somebody writes: in the chat, or with an API key by POST /conversations."
+    nothing_yet = "A conversation begins with a message: in the chat, or with an API key by POST /conversations."
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Conversation], search_term: str
@@ -279,7 +279,7 @@ class ConversationAdmin(GrowingAdmin):
         message = self._message(request, pk, seq, PIN)
         if pins.unpin(pk, message.pk):
             self.log_change(request, message.conversation, f"Unpinned message {seq}.")
-        self.message_user(request, f"Message {seq} is not pinned any more.", messages.SUCCESS)
+        self.message_user(request, f"Message {seq} is no longer pinned.", messages.SUCCESS)
         return self._back_to(pk)
 
     @method_decorator(csrf_protect)
@@ -324,7 +324,7 @@ class ConversationAdmin(GrowingAdmin):
     def _back_to(self, pk: UUID) -> HttpResponse:
         return redirect("admin:conversations_conversation_transcript", pk)
 
-    @admin.action(description="Cancel what is under way in the selected conversations", permissions=["cancel_turn"])
+    @admin.action(description="Cancel the open turns of the selected conversations", permissions=["cancel_turn"])
     def cancel(self, request: HttpRequest, chosen: QuerySet[Conversation]) -> None:
         count = 0
         # The last first, so that none starts when one before it ends.

@@ -11,7 +11,7 @@ from nanohost.lib.admin import ReadOnlyAdmin, link_to, shown
 class QuestionAdmin(ReadOnlyAdmin):
     """What agents have asked people in mid-turn, and what was answered."""
 
-    nothing_yet = "What agents ask people by the tool ask stands here, with the answers."
+    nothing_yet = "Questions that agents ask people with the tool ask appear here, with the answers."
     list_per_page = 50
     list_display = ["asked_at", "state", "agent", "text", "answer", "answered_by", "expires_at"]
     list_filter = ["state", AgentFilter]

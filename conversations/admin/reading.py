@@ -181,7 +181,7 @@ class Page:
     never_begun: Sequence[Part] = field(default_factory=list)
 
 
-_OF_CACHE = {"cached": "cached", "written": "put into the cache"}
+_OF_CACHE = {"cached": "cached", "written": "written to the cache"}
 
 
 def told_usage(usage: dict[str, Any] | None) -> str:

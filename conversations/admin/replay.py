@@ -181,7 +181,7 @@ class ReplaySetForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own 
 class ReplaySetAdmin(ModelAdmin):
     """Turns that are replayed together, again and again."""
 
-    nothing_yet = "Choose turns in the list of turns, and put them into a set; or add one with cases as JSON lines."
+    nothing_yet = "Choose turns in the list of turns, and add them to a set; or add a set with cases as JSON lines."
     form = ReplaySetForm
     list_per_page = 50
     list_display = ["name", "agent", "on_change", "next_at", "created_at", "its_runs"]

@@ -127,7 +127,7 @@ class SetForm(forms.Form):
         label="set",
         max_length=100,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Its name. If there is none of that name, it is made.",
+        help_text="Its name. If there is no set with that name, it is created.",
     )
 
 

@@ -201,7 +201,7 @@ class TurnAdmin(GrowingAdmin):
     def name_of(self, turn: Turn) -> str:
         return f"Turn {turn.number} of “{name_of(turn.conversation)}”"
 
-    @admin.display(description="API key", empty_value="none: it was asked in a browser, or by the host itself")
+    @admin.display(description="API key", empty_value="none: it was started in a browser, or by the host itself")
     def its_key(self, turn: Turn) -> str | None:
         """With which it was asked."""
         if turn.api_key_id is None:
@@ -289,7 +289,7 @@ class TurnAdmin(GrowingAdmin):
         check_readers(request)  # it shows what was said
         return replaying.ask_or_replay(request, queryset, page=request.get_full_path())
 
-    @admin.action(description="Put the selected turns into a set of cases", permissions=[REPLAY])
+    @admin.action(description="Add the selected turns to a set of cases", permissions=[REPLAY])
     def collect_turns(self, request: HttpRequest, queryset: QuerySet[Turn]) -> HttpResponse:
         return replaying.ask_or_collect(request, queryset, page=request.get_full_path())
 

@@ -69,7 +69,9 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is
 class WebhookEndpointAdmin(ModelAdmin):
     """Who is told of events. Rows stay when a webhook is switched off, so that what it was sent can still be traced."""
 
-    nothing_yet = "A webhook tells another program of turns, approvals or budgets. Add one with its address and events."
+    nothing_yet = (
+        "A webhook notifies another program of turns, approvals or budgets. Add one with its address and events."
+    )
     form = WebhookForm
     list_per_page = 50
     list_display = ["name", "where", "is_active", "events", "disabled_because", "failures"]
@@ -178,7 +180,7 @@ class DeliveryAdmin(GrowingAdmin):
     list_filter = ["created_at", "status", "endpoint", "account"]
     list_prefetch_related = ["endpoint", "account"]
     search_fields = ["id"]
-    search_help_text = "An id of a delivery, or its beginning: what stands behind msg_ in webhook-id or Message-ID."
+    search_help_text = "An id of a delivery, or its beginning: the part after msg_ in webhook-id or Message-ID."
     actions = ["send_again", "cancel"]
     readonly_fields = ["message_id", "its_endpoint", "its_chat", "said_in", "payload", "each_try", "again", "new_text"]
     fieldsets = [

@@ -43,15 +43,20 @@ class DecisionIn(Strict):
         required=False, help_text="To approve: run it with these instead; the gate looks at them again."
     )
     argumentsHash = Text(
-        required=False, max_length=64, help_text="Of the arguments that were looked at; if others stand there now, 409."
+        required=False,
+        max_length=64,
+        help_text="The hash of the arguments that you have read; if they have changed since, 409.",
     )
     reason = Text(
-        required=False, allow_blank=True, max_length=MAX_REASON, help_text="Why; the model is told of a denial's."
+        required=False,
+        allow_blank=True,
+        max_length=MAX_REASON,
+        help_text="The reason; that of a denial is passed to the model.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "arguments" in attrs and attrs["decision"] != APPROVE:
-            raise serializers.ValidationError({"arguments": ["What is denied runs with none: leave them out."]})
+            raise serializers.ValidationError({"arguments": ["A denied call does not run: leave them out."]})
         return attrs
 
 
@@ -65,7 +70,7 @@ class ApprovalView(serializers.Serializer[Approval]):
     rule = serializers.CharField(help_text="The rule that wants consent.")
     arguments = serializers.CharField(help_text="JSON, as the model wrote it; secrets are masked.")
     proposedArguments = serializers.CharField(
-        source="proposed", help_text="Others that somebody would approve, or an empty text."
+        source="proposed", help_text="Other arguments that somebody proposes to approve, or an empty text."
     )
     argumentsHash = serializers.SerializerMethodField(help_text="SHA-256 of what would be approved, or was.")
     fourEyes = serializers.BooleanField(source="four_eyes", help_text="Two people are needed, neither the owner.")
@@ -90,7 +95,7 @@ class ApprovalView(serializers.Serializer[Approval]):
 
 class ApprovalDetailView(ApprovalView):
     messages = serializers.ListField(
-        child=MessageView(), help_text="The latest messages of the conversation; none for those who may not read it."
+        child=MessageView(), help_text="The latest messages of the conversation; none if you may not read it."
     )
 
 
@@ -117,7 +122,7 @@ def _decidable(key: ApiKey, user: Any) -> "QuerySet[Approval]":
 def _found(request: Request, approval_id: UUID) -> Approval:
     for approval in decidable(request).filter(pk=approval_id):
         return approval
-    raise NotFound("There is no approval of that id, or it is not yours.")
+    raise NotFound("There is no approval with that id, or it is not yours.")
 
 
 def _refuse_who_may_no_more(key: ApiKey, approval_id: UUID) -> None:
@@ -129,7 +134,7 @@ def _refuse_who_may_no_more(key: ApiKey, approval_id: UUID) -> None:
     if now is None or Scope.APPROVE not in now.scopes:
         raise NotAuthenticated("This API key was revoked, or may decide no more, since the request was made.")
     if not _decidable(now, now.owner).filter(pk=approval_id).exists():
-        raise NotFound("There is no approval of that id, or it is not yours.")
+        raise NotFound("There is no approval with that id, or it is not yours.")
 
 
 def _owners(rows: list[Approval]) -> dict[str, Any]:
@@ -146,7 +151,7 @@ class ApprovalList(ListAPIView[Approval]):
 
     @extend_schema(
         operation_id="listApprovals",
-        parameters=[OpenApiParameter("state", str, enum=ApprovalState.values, description="Those that stand so.")],
+        parameters=[OpenApiParameter("state", str, enum=ApprovalState.values, description="Those in this state.")],
         responses={200: ApprovalView(many=True), **problems()},
     )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:

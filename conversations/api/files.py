@@ -45,7 +45,8 @@ class FilePut(serializers.Serializer[Any]):
 class FileView(serializers.Serializer[Any]):
     path = serializers.CharField(help_text="From the workspace's folder on.")
     kind = serializers.ChoiceField(
-        ["file", "folder", "other"], help_text="other: a link, or what is no regular file; it is not handed out."
+        ["file", "folder", "other"],
+        help_text="other: a link, or something else that is not a regular file; it cannot be downloaded.",
     )
     bytes = serializers.IntegerField(help_text="Of a file; else 0.")
     changedAt = serializers.DateTimeField()

@@ -38,13 +38,15 @@ class QuestionView(serializers.Serializer[Question]):
     text = serializers.CharField()
     options = serializers.ListField(child=serializers.CharField(), help_text="What can be chosen, in order.")
     isInChat = serializers.SerializerMethodField(
-        help_text="It was put to somebody in a chat of a channel, who alone answers it."
+        help_text="It was put to somebody in a chat of a channel; only that person can answer it."
     )
     state = serializers.ChoiceField(QuestionState.choices)
     answer = serializers.CharField()
     answeredBy = serializers.CharField(source="answered_by")
     askedAt = serializers.DateTimeField(source="asked_at")
-    expiresAt = serializers.DateTimeField(source="expires_at", help_text="Then the agent goes on without an answer.")
+    expiresAt = serializers.DateTimeField(
+        source="expires_at", help_text="The time after which the agent continues without an answer."
+    )
     answeredAt = serializers.DateTimeField(source="answered_at", allow_null=True)
 
     def get_isInChat(self, question: Question) -> bool:  # noqa: N802 -- the specification's
@@ -73,7 +75,7 @@ class QuestionList(ListAPIView[Question]):
 
     @extend_schema(
         operation_id="listQuestions",
-        parameters=[OpenApiParameter("state", str, enum=QuestionState.values, description="Those that stand so.")],
+        parameters=[OpenApiParameter("state", str, enum=QuestionState.values, description="Those in this state.")],
         responses={200: QuestionView(many=True), **problems()},
     )
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -101,7 +103,7 @@ class QuestionAnswer(APIView):
         """Answer a question, once; its turn goes on. One that was put to somebody in a chat is theirs to answer."""
         wanted = checked(AnswerIn, request)
         if not _seen(request).filter(pk=question_id).exists():
-            raise NotFound("There is no question of that id, or it is not yours.")
+            raise NotFound("There is no question with that id, or it is not yours.")
         user: Any = request.user
         answered = questions.answer_as(owner_of(request), user.get_username(), question_id, wanted["answer"])
         return Response(QuestionView(answered).data)

@@ -53,8 +53,8 @@ class NewConversation(Strict):
         required=False,
         max_length=255,
         validators=[RegexValidator(CONVERSATION_KEY, "A key is channel:chat_id or channel:chat_id:thread.")],
-        help_text="channel:chat_id or channel:chat_id:thread, ASCII without spaces. The conversation of this key is"
-        " answered, and made if there is none.",
+        help_text="channel:chat_id or channel:chat_id:thread, ASCII without spaces. The conversation with this key"
+        " is returned; it is created if there is none.",
     )
     metadata = serializers.DictField(required=False, help_text="Yours; kept with a new conversation.")
 
@@ -68,7 +68,7 @@ class ConversationChanges(Strict):
         allow_blank=True,
         max_length=Conversation.TITLE_CHARS,
         source="name",
-        help_text="What you call it; null: the beginning of what was said first.",
+        help_text="Its title; null: the beginning of its first message.",
     )
     pinned = Flag(required=False, source="is_pinned", help_text="Whether you have it above others.")
     archived = Flag(required=False, source="is_archived", help_text="Whether you have it out of the way.")
@@ -82,7 +82,7 @@ class ConversationChanges(Strict):
 class NewBranch(Strict):
     """Body of POST /conversations/{id}/branches."""
 
-    before = serializers.UUIDField(help_text="The message, of what a user has said, that is to be said otherwise.")
+    before = serializers.UUIDField(help_text="The user's message that is to be replaced.")
 
 
 class NewShare(Strict):
@@ -116,7 +116,7 @@ class ShareView(serializers.ModelSerializer[Share]):
 class ShareMade(ShareView):
     """The one answer that has its token."""
 
-    token = serializers.CharField(help_text="It is told this once.")
+    token = serializers.CharField(help_text="It is returned only this once.")
 
     class Meta(ShareView.Meta):
         fields = [*ShareView.Meta.fields, "token"]
@@ -154,10 +154,10 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
     conversationId = serializers.UUIDField(source="pk")
     agent = serializers.CharField(source="agent.name")
     title = serializers.SerializerMethodField(
-        help_text="What its owner calls it, or the beginning of what was said first; null: nothing was."
+        help_text="Its title, or the beginning of its first message; null: it has no messages."
     )
-    pinned = serializers.BooleanField(source="is_pinned", help_text="Whether its owner has it above others.")
-    archived = serializers.BooleanField(source="is_archived", help_text="Whether its owner has it out of the way.")
+    pinned = serializers.BooleanField(source="is_pinned", help_text="Whether its owner has pinned it above others.")
+    archived = serializers.BooleanField(source="is_archived", help_text="Whether its owner has archived it.")
     branchOf = serializers.UUIDField(
         source="branch_of", allow_null=True, help_text="The conversation that it is a branch of, if it is one."
     )
@@ -165,7 +165,7 @@ class ConversationView(serializers.ModelSerializer[Conversation]):
     cost = Money(allow_null=True, help_text="Of its model calls together. null: of some of them it is not known.")
     currency = serializers.SerializerMethodField()
     tainted = serializers.SerializerMethodField(
-        help_text="Untrusted text that has entered since it last began anew; null: none has."
+        help_text="Untrusted text that has entered since its last restart; null: none has."
     )
     createdAt = serializers.DateTimeField(source="created_at")
     updatedAt = serializers.DateTimeField(source="updated_at")
@@ -279,7 +279,7 @@ class ChatMessageIn(Spoken):
 
     model = Text(required=False, min_length=1, max_length=128, help_text="The model to ask; the agent's if missing.")
     response_format = ResponseFormat(
-        required=False, help_text="The form of the answer, as OpenAI has it; the agent's if missing."
+        required=False, help_text="The format of the answer, as in OpenAI's API; the agent's if missing."
     )
     onBusy = serializers.ChoiceField(
         choices=["enqueue", "reject", "interrupt"],
@@ -365,14 +365,14 @@ class UsageView(serializers.Serializer[Any]):
     completionTokens = serializers.IntegerField()
     totalTokens = serializers.IntegerField()
     cachedTokens = serializers.IntegerField(help_text="Of the prompts' tokens, those that the provider had cached.")
-    cost = Money(allow_null=True, help_text="null: of some of it the price is not known.")
+    cost = Money(allow_null=True, help_text="null: some prices are not known.")
     currency = serializers.CharField()
 
 
 class ToolCallView(serializers.Serializer[Any]):
     toolName = serializers.CharField()
     status = serializers.ChoiceField(CallStatus.choices)
-    result = serializers.CharField(help_text="What the model was told.")
+    result = serializers.CharField(help_text="The result that the model received.")
 
 
 class ChatAnswer(serializers.Serializer[Any]):
@@ -421,7 +421,7 @@ class TurnView(serializers.Serializer[Any]):
     error = TurnErrorView(allow_null=True)
     retry = RetryView(allow_null=True)
     model = serializers.CharField(help_text="The model it is to ask.")
-    fallback = FallbackView(allow_null=True, help_text="null: that one is asked.")
+    fallback = FallbackView(allow_null=True, help_text="null: the agent's own model is used.")
     createdAt = serializers.DateTimeField()
     startedAt = serializers.DateTimeField(allow_null=True)
     endedAt = serializers.DateTimeField(allow_null=True)
@@ -452,11 +452,11 @@ class TurnFilters(serializers.Serializer[Any]):
     status = serializers.ChoiceField(CHOICES, required=False)
     error = Text(required=False, max_length=64, help_text="The code of its error.")
     agent = Text(required=False, max_length=64, help_text="The agent's name.")
-    model = Text(required=False, max_length=128, help_text="The model that it asked, or one that stood in for it.")
+    model = Text(required=False, max_length=128, help_text="The model that it called, or a fallback model.")
     tool = Text(required=False, max_length=128, help_text="A tool that was called in it.")
     rule = Text(required=False, max_length=64, help_text="The rule by which a call in it was refused.")
-    feedback = serializers.ChoiceField(Rating.choices, required=False, help_text="Somebody thought so of its answer.")
-    key = Text(required=False, max_length=16, help_text="The prefix of the API key that it was asked with.")
+    feedback = serializers.ChoiceField(Rating.choices, required=False, help_text="The rating of its answer.")
+    key = Text(required=False, max_length=16, help_text="The prefix of the API key that started it.")
     tag = Text(
         required=False,
         max_length=300,
@@ -464,7 +464,7 @@ class TurnFilters(serializers.Serializer[Any]):
         help_text="name:value, of the conversation's metadata.",
     )
     minCost = Amount(source="least_cost", required=False, help_text="In the currency.")
-    minSeconds = Amount(source="least_seconds", required=False, help_text="From when it was asked until it ended.")
+    minSeconds = Amount(source="least_seconds", required=False, help_text="From the request to its end.")
     to = serializers.DateTimeField(
         source="until", required=False, help_text="Before then: a time, such as 2026-11-24T17:00Z."
     )
@@ -519,7 +519,7 @@ class AskedCallView(serializers.Serializer[Any]):
     toolName = serializers.CharField()
     arguments = serializers.CharField(help_text="As the model wrote them: JSON, if it wrote any.")
     status = serializers.ChoiceField(
-        CallStatus.choices, allow_null=True, help_text="What became of it; null: it is not known here."
+        CallStatus.choices, allow_null=True, help_text="Its outcome; null: not known here."
     )
 
 
@@ -535,10 +535,11 @@ class MessageView(serializers.ModelSerializer[Message]):
     role = UpperCase(choices=[role.upper() for role in Message.Role])
     kind = SaidIfEmpty(
         choices=["said", *(kind for kind in Message.Kind if kind)],
-        help_text="said; command: to the host, or its answer; rolling: a summary for prompts; daily: one for people.",
+        help_text="said: an ordinary message; command: to the host, or its answer; rolling: a summary for prompts;"
+        " daily: a summary for people.",
     )
     pinned = serializers.SerializerMethodField(help_text="Whether it is in every prompt.")
-    reasoning = NullIfEmpty(allow_null=True, help_text="What the model thought before; null: it told nothing of it.")
+    reasoning = NullIfEmpty(allow_null=True, help_text="The model's reasoning; null: it returned none.")
     attachments = serializers.SerializerMethodField(help_text="The files that came with it.")
     toolCalls = serializers.SerializerMethodField(
         method_name="get_calls", help_text="The calls that it asks for; null: there are none."

@@ -78,6 +78,6 @@ class ShareDetail(APIView):
         """Have it open nothing from now on. It stays listed."""
         found = _mine(request).filter(pk=share_id).first()
         if found is None:
-            raise NotFound("There is no link of that id, or it is not yours.")
+            raise NotFound("There is no link with that id, or it is not yours.")
         sharing.revoke(found)
         return Response(status=204)

@@ -58,7 +58,7 @@ def owned_conversation(request: Request, conversation_id: UUID) -> Conversation:
     for conversation in _conversation(id=conversation_id, owner_id=owner_of(request)):
         if access.admits(key_of(request), conversation.agent):
             return conversation
-    raise NotFound("There is no conversation of that id, or it is not yours.")
+    raise NotFound("There is no conversation with that id, or it is not yours.")
 
 
 def owned_turn(request: Request, turn_id: UUID) -> Turn:
@@ -67,14 +67,14 @@ def owned_turn(request: Request, turn_id: UUID) -> Turn:
         if not access.admits_all(key_of(request)):
             owned_conversation(request, turn.conversation_id)
         return turn
-    raise NotFound("There is no turn of that id, or it is not yours.")
+    raise NotFound("There is no turn with that id, or it is not yours.")
 
 
 def _owned_deferred(request: Request, deferred_id: UUID) -> DeferredMessage:
     mine = DeferredMessage.objects.filter(pk=deferred_id, conversation__owner=owner_of(request))
     for message in access.admitted(mine, key_of(request), agent="conversation__agent"):
         return message
-    raise NotFound("There is no message to come of that id, or it is not yours.")
+    raise NotFound("There is no deferred message with that id, or it is not yours.")
 
 
 class ConversationList(ListAPIView[Conversation]):
@@ -215,7 +215,7 @@ _PREFER = OpenApiParameter(
     "Prefer", str, OpenApiParameter.HEADER, description="respond-async: answer at once with 202 and the turn's address."
 )
 _LAST_EVENT_ID = [
-    OpenApiParameter("Last-Event-ID", str, OpenApiParameter.HEADER, description="Go on behind this event."),
+    OpenApiParameter("Last-Event-ID", str, OpenApiParameter.HEADER, description="Continue after this event."),
     OpenApiParameter("last_event_id", str, description="The same, for those who cannot send the header."),
 ]
 _EVENT = {
@@ -432,7 +432,7 @@ def _owned_use(request: Request, attachment_id: UUID) -> AttachmentUse:
     """The caller's file, in the last conversation with an agent that the key may name."""
     if use := store.use_for(key_of(request), owner_of(request), attachment_id):
         return use
-    raise NotFound("There is no file of that id, or it is not yours.")
+    raise NotFound("There is no file with that id, or it is not yours.")
 
 
 class DeferredList(ListAPIView[DeferredMessage]):

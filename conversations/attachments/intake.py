@@ -60,7 +60,7 @@ def take_in(owner_id: int, files: Sequence[SentFile], key: ApiKey | None) -> lis
     for each in files:
         if each.file_id:
             if (row := store.take_by_id(owner_id, each.file_id, key)) is None:
-                raise InvalidRequest(f"{each.name}: it is no file of yours that this key may read.")
+                raise InvalidRequest(f"{each.name}: there is no such file, or this key may not read it.")
             left -= row.size
             _refuse_more(left, each)
             taken.append(store.reference(row, each.name))

@@ -128,7 +128,7 @@ def _plain(part: dict[str, Any], at: str, left: int, otherwise: str) -> SentFile
     if (told := part.get("file_id")) is not None:
         if (file_id := read_file_id(told)) is None:
             known = "files are not uploaded beforehand here; send file_data, data or a url"
-            raise InvalidRequest(f"{at}.file_id: {known}, or an id that this host has told.")
+            raise InvalidRequest(f"{at}.file_id: {known}, or an id that this host has returned.")
         return SentFile(name=name or otherwise, file_id=file_id)
     for key in ("file_data", "data"):
         if (data := part.get(key)) is not None:
@@ -170,7 +170,7 @@ def _decoded(data: str, at: str, left: int) -> bytes:
     try:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidRequest(f"{at}: this is no base64.") from None
+        raise InvalidRequest(f"{at}: this is not base64.") from None
     if len(decoded) > left:
         raise InvalidRequest(f"{at}: the files of a message are too large together (ATTACHMENTS_MAX_BYTES).")
     return decoded

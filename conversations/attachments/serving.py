@@ -32,7 +32,7 @@ def _answer(row: Attachment, path: str, media_type: str, disposition: str) -> Ht
         raise NotFound("The file is gone.") from None
     except Exception as error:  # whatever a storage raises that is away
         logger.error("a file could not be opened (%s)", type(error).__name__)
-        raise NotReadNow("The file cannot be had just now; try again.", headers={"Retry-After": "5"}) from None
+        raise NotReadNow("The file is not available just now; try again.", headers={"Retry-After": "5"}) from None
     answer = FileResponse(file, content_type=media_type)
     # Afterwards: it makes a Content-Disposition of its own, which has a browser show the file.
     for header, value in {**downloads.HEADERS, "Content-Disposition": disposition}.items():

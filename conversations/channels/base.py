@@ -56,7 +56,7 @@ class NotTakenNow(Problem):
     code, status, title = (
         "not_taken_now",
         503,
-        "A file of the message cannot be had for now; send it again later.",
+        "A file of the message is not available now; send it again later.",
     )
 
 
@@ -209,7 +209,7 @@ class Platform(ABC):
     def parse(self, request: Request) -> Sequence[Event]:
         """What the platform tells; empty if none of it is of interest. Raises :class:`NotGenuine`, and
         :class:`nanohost.lib.errors.InvalidRequest`."""
-        raise NotGenuine("This channel is asked for what is new; it takes no requests.")
+        raise NotGenuine("This channel is polled; it accepts no requests.")
 
     def answer(self, request: Request) -> Mapping[str, Any] | None:
         """What a request is answered with that tells nothing but wants to know whether somebody is there; None for all

@@ -99,7 +99,7 @@ class Feishu(Platform):
             check=fields.secret,
             is_needed=True,
         ),
-        Setting(name="open_id", words="the bot's own open_id, by which groups mention it", check=fields.text),
+        Setting(name="open_id", words="the bot's own open_id, used in mentions", check=fields.text),
         fields.groups("groups"),
         Setting(name="server", words="the API's address; Lark's has another", check=fields.url, default=SERVER),
     )

@@ -129,7 +129,7 @@ OF_GROUPS = (
     Setting(name="pattern", words="what wakes the agent, such as shop*|*price*; * is anything, | is or", check=text),
     Setting(
         name="ignored",
-        words="what becomes of what does not wake it: drop, or context for its next turn",
+        words="what happens to other messages: drop, or context for its next turn",
         check=one_of("drop", "context"),
         default="drop",
     ),

@@ -57,7 +57,7 @@ class QQ(Platform):
         Setting(name="app_id", words="the bot's AppID", check=fields.digits, is_needed=True),
         Setting(name="secret", words="the variable that has the bot's AppSecret", check=fields.secret, is_needed=True),
         Setting(name="server", words="the API's address", check=fields.url, default=SERVER),
-        Setting(name="token_server", words="where tokens are given", check=fields.url, default=TOKEN_SERVER),
+        Setting(name="token_server", words="the address that issues tokens", check=fields.url, default=TOKEN_SERVER),
     )
 
     # --- what comes in -----------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class QQ(Platform):
     def send(self, message: OutgoingMessage, key: str) -> str:
         answered = message.in_reply_to or message.began_by
         if not answered:
-            raise Permanent("QQ takes nothing but answers to what somebody has just written")
+            raise Permanent("QQ accepts only replies to recent messages")
         told = {"msg_type": 0, "content": dialects.plain(message.text), "msg_id": answered, "msg_seq": _number(key)}
         answer = calls.send(f"{self._server()}{_place(message.chat_id)}", body=told, headers=self._signed_in())
         said = calls.said_in(answer)

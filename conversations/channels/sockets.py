@@ -84,12 +84,12 @@ def _opened(url: str) -> ClientConnection:
     parts = urlsplit(url)
     is_tls, began = parts.scheme == "wss", time.monotonic()
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise Permanent("The platform names an address for its websocket that is none")
+        raise Permanent("The platform returned an invalid address for its websocket")
     try:
         port = parts.port or (443 if is_tls else 80)
         connection = client.connect(parts.hostname, port, policy=allowed(), seconds=OPENING)
     except ValueError:
-        raise Permanent("The platform names an address for its websocket that is none") from None
+        raise Permanent("The platform returned an invalid address for its websocket") from None
     except NotFetched as error:
         raise once_more(failure_of(error)) from None
     try:

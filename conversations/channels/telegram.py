@@ -56,7 +56,7 @@ class Telegram(Platform):
             words="the variable that has the secret_token of setWebhook; without it, the host asks for updates",
             check=fields.secret,
         ),
-        Setting(name="username", words="the bot's, without @, by which groups mention it", check=fields.text),
+        Setting(name="username", words="the bot's user name, without @, used in mentions", check=fields.text),
         fields.groups("groups"),
         Setting(name="server", words="the Bot API's address", check=fields.url, default=SERVER),
     )

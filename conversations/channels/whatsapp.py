@@ -70,7 +70,7 @@ class WhatsApp(Platform):
         Setting(name="app_secret", words="the variable that has the app's secret", check=fields.secret, is_needed=True),
         Setting(
             name="verify_token",
-            words="the variable that has the token by which the address is verified; any text of yours",
+            words="the variable with the token that verifies the address; any text that you choose",
             check=fields.secret,
             is_needed=True,
         ),

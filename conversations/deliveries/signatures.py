@@ -35,7 +35,7 @@ def new_seed() -> str:
 def secret_of(seed: str) -> str:
     """The secret that is made of a seed; raises :class:`NoWebhookKey`."""
     if not settings.WEBHOOK_KEY:
-        raise NoWebhookKey("There is no WEBHOOK_KEY here, of which the secrets of webhooks are made")
+        raise NoWebhookKey("There is no WEBHOOK_KEY here, from which the secrets of webhooks are derived")
     made = hmac.new(settings.WEBHOOK_KEY.encode(), f"webhook {seed}".encode(), hashlib.sha256).digest()
     return PREFIX + base64.b64encode(made).decode()
 

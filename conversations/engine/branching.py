@@ -35,7 +35,7 @@ def branch(source: Conversation, message_id: UUID) -> Conversation:
         row = Conversation.objects.select_for_update(of=("self",)).select_related("agent").filter(pk=source.pk).first()
         asked = Message.objects.filter(pk=message_id, conversation=source, seq__isnull=False).first() if row else None
         if row is None or asked is None or asked.seq is None:
-            raise NotFound("There is no message of that id in this conversation.")
+            raise NotFound("There is no message with that id in this conversation.")
         if asked.role != Message.Role.USER:
             raise InvalidRequest("before: a branch begins with something else that a user says.")
         # Before it began anew, what counted then is told by nothing any more: all of it.

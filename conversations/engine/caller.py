@@ -77,7 +77,7 @@ def answer(asked: CallerRound, outputs: Mapping[str, str], *, options: Options, 
         goes_on = {"waiting_for": WaitingFor.TOOLS, "deadline": None, "notified_at": Now(), "request_id": request_id}
         kept = replace(options, brought=Options.of(turn.options).brought).as_json()
         if now.answered_at is not None or waiting.update(**goes_on, options=kept) != 1:
-            raise NotWaiting("The turn does not wait for these outputs any more.")
+            raise NotWaiting("The turn no longer waits for these outputs.")
         results = [
             {"role": "tool", "tool_call_id": call_id, "name": name, "content": redact_known(outputs[call_id])}
             for call_id, name in wanted.items()

@@ -34,8 +34,8 @@ from nanohost.lib.database_threads import DatabaseThreads
 Stored = Callable[..., Awaitable[None]]
 
 HELP = """\
-/new: keep what was said in memory, and begin anew
-/reset: begin anew, without keeping anything of it in memory
+/new: keep the conversation in memory, and start afresh
+/reset: start afresh, without keeping anything of it in memory
 /clear: the same, and forget what the agent keeps for this conversation, and what is pinned
 /stop: cancel what is under way
 /status: how this conversation stands
@@ -50,7 +50,7 @@ async def carry_out(claim: Claim, context: StepContext, database: DatabaseThread
         case "new":
             await _archive(claim, database, stored)
         case "reset":
-            await database(_begin_anew, claim, reply="This is a new beginning. Nothing of what was said was archived.")
+            await database(_begin_anew, claim, reply="Started afresh. Nothing of the conversation was archived.")
         case "clear":
             await database(_clear, claim)
         case "stop":
@@ -100,14 +100,14 @@ def _clear(claim: Claim) -> None:
     with transaction.atomic():
         is_held = bool(holds.placed_until_the_end().on(conversation_id=claim.conversation_id, **whose))
         kept = "is kept, by a legal hold" if is_held else "is forgotten"
-        reply = f"This is a new beginning; what was kept for this conversation {kept}."
+        reply = f"Started afresh; what was kept for this conversation {kept}."
         _begin_anew(claim, reply=reply, forget_state=not is_held)
 
 
 async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> None:
     """Put all that is left into memory, then begin anew; if the first fails, nothing changes. What a model has answered
     is paid for, and so is stored though the database may be away."""
-    reply = "This is a new beginning. What was said is in memory."
+    reply = "Started afresh. The conversation is kept in memory."
     read = partial(parts.read, claim.conversation_id, agent=claim.agent, keep_tokens=None)
     changed, problem = "Nothing was changed", "the memory keeps changing"
     ask = Asker(purse_of(claim, database), partial(stored, steps.charge, claim))
@@ -120,7 +120,7 @@ async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> N
         except (Overtaken, MemoryChanged):
             continue
         except LlmError as error:
-            problem = f"the model could not be asked ({error.code})"
+            problem = f"the model could not be called ({error.code})"
         except Malformed as error:
             problem = f"the model's answer was of no use: {error}"
             if part and error.memory is not None:
@@ -128,7 +128,7 @@ async def _archive(claim: Claim, database: DatabaseThreads, stored: Stored) -> N
                 await stored(compaction.keep_memory, part, error.memory, **given)
                 changed = "Nothing was changed but the long-term memory"
         break
-    reply = f"{changed}: {problem}. Try /new again, or /reset to begin anew without archiving."
+    reply = f"{changed}: {problem}. Try /new again, or /reset to start afresh without archiving."
     await stored(_answer, claim, reply)
 
 

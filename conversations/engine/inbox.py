@@ -512,7 +512,7 @@ def _take_number(conversation_id: UUID, while_paused: WhilePaused) -> _Taken:
     if not taken:
         if Conversation.objects.filter(pk=conversation_id).exists():
             raise IntakePaused(
-                "New turns are not taken in just now, as while a new version is deployed. Send the request again later,"
+                "New turns are not accepted just now, as while a new version is deployed. Send the request again later,"
                 " with the same Idempotency-Key if it had one.",
                 headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
             )

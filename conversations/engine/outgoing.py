@@ -102,7 +102,7 @@ def no_reply_to(turn: Turn, status: str, *, code: str) -> None:
 
 def not_taken(chat: Chat, code: str, *, conversation_id: UUID, in_reply_to: str = "") -> None:
     """Say in a chat that a message was not taken in; in the transaction that remembers it."""
-    words = f"This message was not taken in ({code})."
+    words = f"This message was not accepted ({code})."
     _put(chat, SYSTEM, words, conversation_id=conversation_id, in_reply_to=in_reply_to)
 
 

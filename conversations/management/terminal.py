@@ -51,7 +51,7 @@ class Api:
         except httpx2.InvalidURL:
             self._url = httpx2.URL("")
         if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise NoAnswer(f"--url: {url} is no address; it is like http://127.0.0.1:8080.")
+            raise NoAnswer(f"--url: {url} is not an address such as http://127.0.0.1:8080.")
         self._client = httpx2.Client(
             base_url=self._url, headers={"Authorization": f"Bearer {key}"}, timeout=SILENT_SECONDS, trust_env=False
         )
@@ -83,7 +83,7 @@ class Api:
                     yield event
                     if event.name in (EventKind.TURN_COMPLETED, EventKind.TURN_FAILED, EventKind.TURN_CANCELLED):
                         return
-        raise NoAnswer(f"The connection to {self._url.host} was lost, again and again. What you said may be stored.")
+        raise NoAnswer(f"The connection to {self._url.host} was lost repeatedly. Your message may have been stored.")
 
     def _post(self, path: str, body: Any) -> Any:
         try:
@@ -131,7 +131,7 @@ def _told(answer: httpx2.Response) -> NoAnswer:
         detail = answer.json().get("detail", "")
     except (ValueError, AttributeError):
         detail = ""
-    hint = " Is the key right? It stands in NANOHOST_API_KEY." if answer.status_code == 401 else ""
+    hint = " Is the key in NANOHOST_API_KEY right?" if answer.status_code == 401 else ""
     return NoAnswer(f"The host answered {answer.status_code}: {detail or 'nothing that can be read'}{hint}")
 
 

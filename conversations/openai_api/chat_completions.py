@@ -54,7 +54,7 @@ _CONVERSATION = OpenApiParameter(
     CONVERSATION_HEADER,
     str,
     OpenApiParameter.HEADER,
-    description="A conversation that stays: what is new in the array is appended to it.",
+    description="A persistent conversation: the new messages of the array are appended to it.",
 )
 ON_BUSY = ("enqueue", "reject", "interrupt")
 

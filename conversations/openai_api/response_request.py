@@ -149,7 +149,7 @@ def _refuse(body: Mapping[str, Any]) -> None:
         if body.get(name) is not None and not any(body[name] == each for each in neutral):
             raise UnsupportedParameter(f"{name} is not supported here; leave it out.", param=name)
     if _LOGPROBS in as_list(or_else(body.get("include"), []), "include", most=100):
-        raise UnsupportedParameter("Logarithms of probabilities are not told here.", param="include")
+        raise UnsupportedParameter("Log probabilities are not supported here.", param="include")
 
 
 def _parameters(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

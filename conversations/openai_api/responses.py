@@ -277,7 +277,7 @@ class _Chain(_Taking):
         self.read(known=_known(self.asked.given, row.turn.conversation))
         asks = CallerRound.objects.filter(turn=row.turn, number=row.number).first()
         if asks is None and not row.turn.ended:
-            raise ConversationBusy("The response that this one goes on from has not ended.", turnId=str(row.turn_id))
+            raise ConversationBusy("The response that this one continues has not ended.", turnId=str(row.turn_id))
         if self.outputs:
             return self._with_outputs(asks)
         if asks:
@@ -481,7 +481,7 @@ _STREAM = [
     OpenApiParameter(
         "starting_after",
         {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
-        description="Only events behind the one of this number.",
+        description="Only events after the one with this number.",
     ),
 ]
 

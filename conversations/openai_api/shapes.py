@@ -16,7 +16,7 @@ class ErrorView(serializers.Serializer[Any]):
     """What is wrong."""
 
     message = serializers.CharField(help_text="For people.")
-    type = serializers.CharField(help_text="The kind of error, by which OpenAI's packages tell little apart.")
+    type = serializers.CharField(help_text="The kind of error; OpenAI's packages distinguish only a few.")
     param = serializers.CharField(allow_null=True, help_text="What in the body it is about.")
     code = serializers.CharField(help_text="Stable; programs decide by it. docs/openai.md and docs/api.md list them.")
 
@@ -156,9 +156,9 @@ class ToolIn(serializers.Serializer[Any]):
 
 
 class StreamOptions(serializers.Serializer[Any]):
-    include_usage = _flag(help_text="Whether a last chunk tells the tokens.")
+    include_usage = _flag(help_text="Whether a last chunk has the token counts.")
     include_progress = _flag(
-        help_text="Whether chunks tell, as reasoning_content, what the model thinks and which tools run.",
+        help_text="Whether chunks report the model's reasoning and the tools that run, as reasoning_content.",
     )
 
 
@@ -186,8 +186,8 @@ class ChatCompletionRequest(serializers.Serializer[Any]):
     verbosity = _choice(*VERBOSITIES)
     metadata = Metadata(
         required=False,
-        help_text="16 pairs at most. conversation_id names a conversation that stays; on_busy what becomes of the"
-        " request while a turn of that is open: enqueue, reject, interrupt.",
+        help_text="16 pairs at most. conversation_id names a persistent conversation; on_busy decides what happens to"
+        " the request while one of its turns is open: enqueue, reject, interrupt.",
     )
 
 
@@ -393,7 +393,7 @@ class ResponseRequest(serializers.Serializer[Any]):
     truncation = _choice("auto", "disabled")
     metadata = Metadata(
         required=False,
-        help_text="16 pairs at most. on_busy says what becomes of the request while a turn of its conversation is open:"
+        help_text="16 pairs at most. on_busy says what happens to the request while a turn of its conversation is open:"
         " enqueue, reject, interrupt; tool_items how calls of the host's tools are shown: mcp_call, function_call.",
     )
 
@@ -440,7 +440,7 @@ class CompactionShown(serializers.Serializer[Any]):
     created_at = serializers.IntegerField()
     status = serializers.ChoiceField(choices=["completed", "incomplete"])
     output = serializers.ListField(
-        child=serializers.DictField(), help_text="What the user said, and an item of the type compaction."
+        child=serializers.DictField(), help_text="The user's messages, and an item of the type compaction."
     )
     usage = serializers.DictField()
 

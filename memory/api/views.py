@@ -44,7 +44,7 @@ class OfAgent(APIView):
     def known(self, name: str) -> str:
         """The name of an agent that the caller's key may name; raises :class:`nanohost.lib.errors.NotFound`."""
         if not self.may_name(key_of(self.request), name):
-            raise NotFound("There is no agent of that name.")
+            raise NotFound("There is no agent with that name.")
         return name
 
 

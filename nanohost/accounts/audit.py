@@ -232,7 +232,7 @@ class NotWhole(Exception):
 
 
 def verify(anchors: Iterable[Head] = ()) -> Head:
-    """Walk the chain from its first entry to its last; returns its head. ``anchors``: heads that were told earlier,
+    """Walk the chain from its first entry to its last; returns its head. ``anchors``: heads that were recorded earlier,
     each of which must be in it. Raises :class:`NotWhole` for the first thing that is not as it was sealed.
 
     Entries that are younger than the sealer's last round are not in the chain yet.
@@ -250,10 +250,12 @@ def verify(anchors: Iterable[Head] = ()) -> Head:
         if hash_of(at.hash, seal.number, entry) != seal.hash:
             raise NotWhole(f"number {seal.number}: entry {entry.pk} is not what was sealed ({entry}, {entry.at})")
         if told.pop(seal.number, {seal.hash}) != {seal.hash}:
-            raise NotWhole(f"number {seal.number}: its hash is not the one that was told when it was the last")
+            raise NotWhole(
+                f"number {seal.number}: its hash differs from the one that was recorded when it was the last"
+            )
         at = Head(seal.number, seal.hash)
     if told:
-        raise NotWhole(f"number {min(told)} was told of, and the chain ends with number {at.number}")
+        raise NotWhole(f"number {min(told)} was recorded, but the chain ends with number {at.number}")
     _refuse_unsealed()
     return at
 

@@ -89,7 +89,7 @@ def validate_networks(networks: Any) -> None:
     _refuse_no_list(networks)
     for network in networks:
         if "%" in network:
-            raise ValidationError(f"{network!r} names a zone, by which no address is told from another here.")
+            raise ValidationError(f"{network!r} names a zone, which is not supported here.")
         try:
             _network(network)
         except ValueError as error:
@@ -104,7 +104,7 @@ def validate_origins(origins: Any) -> None:
     _refuse_no_list(origins)
     for origin in origins:
         if not ORIGIN.fullmatch(origin):
-            raise ValidationError(f"{origin!r} is no origin. One is written as https://example.org, without a path.")
+            raise ValidationError(f"{origin!r} is not an origin such as https://example.org, without a path.")
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -73,7 +73,7 @@ def begin(request: HttpRequest, prefix: str) -> HttpResponse:
     """A conversation for a visitor, with the token that opens it. No cookie is asked for, so nothing can be forged; but
     a page of another origin shall not have its visitors' browsers use up what the key may do."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
-        raise PermissionDenied("A chat is begun by its own page alone.")
+        raise PermissionDenied("Only the page of the chat itself can start a chat.")
     key = _key(prefix)
     agent = _agent(key) if key else None
     if key is None or agent is None:

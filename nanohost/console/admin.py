@@ -114,7 +114,7 @@ class UserAdmin(PlainUserAdmin, _Chosen):  # type: ignore[type-arg]  # Django's 
     actions = ("deactivate",)
     list_display = ("username", "email", "first_name", "last_name", "roles", "is_active")
     list_before_template = "console/people_before.html"
-    nothing_yet = "Whoever may sign in, or owns a key, stands here. Add a colleague by the form above."
+    nothing_yet = "Everyone who may sign in or owns a key is listed here. Add a colleague with the form above."
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         return super().get_queryset(request).prefetch_related("groups")
@@ -332,7 +332,7 @@ admin.site.register([IntervalSchedule, SolarSchedule], _Times)
 class FailedSignInAdmin(ModelAdmin):
     """Who failed to sign in, and from where. To delete the rows of an address lets it try again at once."""
 
-    nothing_yet = "Nobody has failed to sign in lately. Each failure is listed here, with its address."
+    nothing_yet = "There are no recent failed sign-ins. Each one is listed here, with its address."
 
     list_display = ["attempt_time", "ip_address", "username", "failures_since_start", "user_agent"]
     list_filter = ["attempt_time"]

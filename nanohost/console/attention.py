@@ -220,7 +220,7 @@ def _mcp(look: Look) -> Iterator[Need]:
             name="mcp_server_failing",
             is_urgent=False,
             words=f"{_number(len(failing), 'MCP server')} {'keeps' if len(failing) == 1 else 'keep'} failing, such as"
-            f" {first.name}: {clip(redact_known(first.last_error), 200)}. Its tools fail until that is mended.",
+            f" {first.name}: {clip(redact_known(first.last_error), 200)}. Its tools fail until that is fixed.",
             since=first.last_error_at,
             hits=len(failing),
             link=list_of("tools_mcpserver", enabled__exact=1, failures__gte=MANY_FAILURES),
@@ -234,7 +234,7 @@ def _mcp(look: Look) -> Iterator[Need]:
             name="mcp_tools_changed",
             is_urgent=False,
             words=f"{_number(told['n'], 'tool')} {'was' if told['n'] == 1 else 'were'} changed by their MCP server"
-            " since somebody has seen them, and are refused. See the difference, then allow them.",
+            " since they were reviewed, and are refused. See the differences, then allow them.",
             since=told["since"],
             hits=told["n"],
             link=list_of("tools_mcptool", state="changed"),
@@ -250,8 +250,8 @@ def _custom_tools(look: Look) -> Iterator[Need]:
         yield Need(
             name="custom_tools_changed",
             is_urgent=False,
-            words=f"{_number(told['n'], 'custom tool')} {'was' if told['n'] == 1 else 'were'} changed since somebody"
-            f" has seen them, such as {told['first']}, and are refused. See the difference, then allow them.",
+            words=f"{_number(told['n'], 'custom tool')} {'was' if told['n'] == 1 else 'were'} changed since"
+            f" they were reviewed, such as {told['first']}, and are refused. See the differences, then allow them.",
             since=told["since"],
             hits=told["n"],
             link=list_of("tools_customtool", state="changed"),
@@ -300,7 +300,7 @@ def _providers(look: Look) -> Iterator[Need]:
         yield Need(
             name="provider_failing",
             is_urgent=True,
-            words=f"The model provider {row.provider} fails for everybody ({row.code}). It is asked again {when}.",
+            words=f"The model provider {row.provider} fails for everybody ({row.code}). It is tried again {when}.",
             since=row.since,
             hits=waiting,
             link=list_of("agent_provideroutage"),

@@ -20,7 +20,7 @@ from nanohost.accounts.models import EVERY_AGENT, NEW_SCOPES
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER
 from nanohost.lib.admin import SHOWN_ONCE
 
-TAKEN = "Somebody has this name already; choose another."
+TAKEN = "This name is already taken; choose another one."
 
 NEEDED = ("auth.add_user", "auth.change_user", "accounts.add_apikey")
 

@@ -131,7 +131,7 @@ def _diagnose(turn: Turn, calls: list[ToolCall], workers: Workers, usual: dict[s
     urgency, words = _explain(turn, calls, workers, usual, now)
     if turn.deadline and turn.deadline < now:
         urgency = STUCK
-        words += f" Its time ran out {_ago(turn.deadline, now)}: it fails when a worker looks at it."
+        words += f" Its time ran out {_ago(turn.deadline, now)}: it fails when a worker picks it up."
     return Diagnosis(
         turn=turn,
         state=describe(turn.status, turn.waiting_for).label,
@@ -159,12 +159,12 @@ def _explain(
         if turn.retries:
             return FINE, waits.for_retry(turn, now)
         after = _in(turn.run_after, now)
-        return FINE, f"Its workers died, so that it is to run apart from others; tried again {after}."
+        return FINE, f"Its workers died, so it will run apart from others; it is tried again {after}."
     else:
         due, words = turn.run_after, describe(turn.status, turn.waiting_for).words
     if _is_late(due, now):
         return LATE, f"{words}, and no worker has come for {_since(due, now)}.{workers.why_nobody_comes}"
-    return FINE, f"{words}; a worker goes on with it within seconds."
+    return FINE, f"{words}; a worker continues it within seconds."
 
 
 def _running(turn: Turn, workers: Workers, usual: dict[str, float], now: datetime) -> tuple[str, str]:

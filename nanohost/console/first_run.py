@@ -162,7 +162,7 @@ def test_model(request: HttpRequest) -> HttpResponse:
     try:
         choice = llm.choose(model, named)
     except NoProvider as error:
-        return _page(request, status=400, tested={"works": False, "told": f"Nobody is asked: {error.detail}."})
+        return _page(request, status=400, tested={"works": False, "told": f"No provider is used: {error.detail}."})
     if choice.provider.name == MOCK:
         told = "The scripted model answers: no provider is set up here."
         return _page(request, tested={"works": True, "told": told})

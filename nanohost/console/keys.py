@@ -73,7 +73,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own is not
         min_value=1,
         max_value=MAX_DAYS,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="Counted from now; then it is refused. Empty: as it is, which for a new key is never.",
+        help_text="Counted from now; after that it is refused. Empty: no change, which for a new key means never.",
     )
 
     class Meta:
@@ -107,7 +107,7 @@ def _agents(chosen: Iterable[str]) -> list[tuple[str, str]]:
 class ApiKeyAdmin(ModelAdmin):
     """Rows stay when a key is revoked, so that what it did can still be traced."""
 
-    nothing_yet = "A program signs in with a key. Add one for whoever runs it; its text is shown once."
+    nothing_yet = "Programs use keys to sign in. Add one for each program; its text is shown once."
     form = KeyForm
     list_per_page = 50
     list_display = ["__str__", "name", "owner", "state", "may", "wider", "expires_at", "last_used_at"]

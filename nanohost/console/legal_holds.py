@@ -52,7 +52,7 @@ class ReleaseForm(forms.ModelForm):  # type: ignore[type-arg]
         label="Release it, because",
         max_length=2000,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
-        help_text="From then on, what it kept is deleted like everything else. The audit log keeps the reason.",
+        help_text="From then on, data that it kept is deleted like everything else. The audit log keeps the reason.",
     )
 
     class Meta:

@@ -102,7 +102,7 @@ class HostCollector(Collector):
         )
         deaf = "1 while the web node that answers hears nothing of what happens in turns, else 0."
         yield GaugeMetricFamily("nanohost_news_deaf", deaf, value=int(events.transport().is_deaf()))
-        paused = "1 while no new turns are taken in, else 0."
+        paused = "1 while no new turns are accepted, else 0."
         yield GaugeMetricFamily("nanohost_intake_paused", paused, value=int(intake.current_pause() is not None))
         yield _family(
             GaugeMetricFamily,
@@ -115,7 +115,7 @@ class HostCollector(Collector):
         yield _family(
             GaugeMetricFamily,
             "nanohost_condition",
-            "What needs somebody, by condition: of how many things; 0 if of none.",
+            "What needs attention, by condition: the number of things it affects; 0 if none.",
             "condition",
             {name: hits[name] for name in attention.CONDITIONS},
         )

@@ -16,7 +16,7 @@ def refusal(request: HttpRequest) -> HttpResponse | None:
 
 
 def _why_refused() -> str:
-    others = "whoever sends METRICS_TOKEN as a bearer token"
+    others = "clients that send METRICS_TOKEN as a bearer token"
     if not settings.METRICS_TOKEN:
         others += "; none is set: set one, and restart"
     if settings.PRODUCTION or settings.TRUSTED_PROXIES:

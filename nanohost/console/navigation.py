@@ -66,7 +66,7 @@ OVERVIEW, SETTINGS = "Overview", "Settings"
 
 # Those that belong to each other on the page of settings, besides what has no other place.
 _PEOPLE = (
-    Page(name="auth.user", title="People", about="Who may sign in, and who owns conversations and keys."),
+    Page(name="auth.user", title="People", about="People who may sign in, and owners of conversations and keys."),
     Page(
         name="colleague",
         title="Add a colleague",
@@ -88,12 +88,20 @@ _CHANNELS = (
         title="Channels",
         about="How people elsewhere talk to agents, and whether it works.",
     ),
-    Page(name="conversations.sender", title="Senders", about="Who may write by channels, and who was refused."),
+    Page(
+        name="conversations.sender",
+        title="Senders",
+        about="People who may write through channels, and those who were refused.",
+    ),
     Page(name="conversations.chat", title="Chats", about="Where conversations are held elsewhere."),
-    Page(name="conversations.destination", title="Destinations", about="Where agents may write, and by which name."),
+    Page(
+        name="conversations.destination",
+        title="Destinations",
+        about="Chats and agents to which an agent may write, with their names.",
+    ),
 )
 _EVENTS = (
-    Page(name="conversations.webhookendpoint", title="Webhooks", about="Who is told of events, and of which."),
+    Page(name="conversations.webhookendpoint", title="Webhooks", about="Addresses that are notified of events."),
     Page(name="conversations.delivery", title="Deliveries", about="What was sent to webhooks, by e-mail and to chats."),
 )
 _KEPT = (
@@ -103,7 +111,7 @@ _KEPT = (
         about="How long each agent keeps what, and what would be deleted now.",
         permissions=retention_page.VIEW,
     ),
-    Page(name="accounts.legalhold", title="Legal holds", about="What nothing and nobody may delete for now."),
+    Page(name="accounts.legalhold", title="Legal holds", about="Data that must not be deleted for now."),
 )
 
 DOORS = (

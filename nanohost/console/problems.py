@@ -36,7 +36,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     if _is_of_api(request):
         said = "The request's headers are not acceptable, its Host above all."
         return plain_problem(request, errors.InvalidRequest(said))
-    return _page(request, 400, "The request makes no sense", "The browser has sent what this host does not take.")
+    return _page(request, 400, "The request is not valid", "The browser sent something that this host does not accept.")
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -62,7 +62,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """404 for an address that is none, or for a row that is gone."""
     if _is_of_api(request):
         return plain_problem(request, errors.NotFound("There is no such address."))
-    words = _words_of(exception) or "The address is wrong, or what was there has been deleted."
+    words = _words_of(exception) or "The address is wrong, or the page was deleted."
     return _page(request, 404, "There is no such page", words)
 
 
@@ -74,7 +74,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     if _is_of_api(request):
         return plain_problem(request, errors.Problem())
     number = request_id(request.META.get("HTTP_X_REQUEST_ID"))
-    words = f"The failure is in the log, under the request {number}. If it lasts, ask whoever runs this host."
+    words = f"The failure is in the log, under the request {number}. If it lasts, ask the administrator of this host."
     return _page(request, 500, "The server failed", words)
 
 

@@ -129,8 +129,8 @@ def _differences(lines: list[Line], away: str, workers: diagnosis.Workers) -> It
     """Where the two differ, in plain words."""
     if away:
         yield (
-            f"The broker does not answer ({away}): workers are not notified. Work goes on all the same, since each"
-            f" worker looks for what is due every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
+            f"The broker does not answer ({away}): workers are not notified. Work still continues, since each"
+            f" worker looks for due work every {settings.SWEEP_SECONDS:g} s. Start Redis; it may be empty."
         )
     for line in lines:
         if line.overlooked:
@@ -151,7 +151,7 @@ def _differences(lines: list[Line], away: str, workers: diagnosis.Workers) -> It
         elif line.notifications and line.notifications > 2 * line.rows + 100:
             yield (
                 f"Many more notifications than rows wait for {line.kind.queue}: its workers are slow to listen. Those"
-                " for what is done already cost nothing."
+                " for finished work do no harm."
             )
 
 
@@ -250,7 +250,7 @@ def switch(request: HttpRequest) -> HttpResponse:
             log(request, IntakePause, "intake", f"Paused: {reason}")
             messages.success(request, "The intake is paused.")
         else:
-            messages.warning(request, "It is paused already; that pause stays as it is.")
+            messages.warning(request, "It is already paused; nothing was changed.")
         return HttpResponseRedirect(reverse("queue"))
     is_missing = request.method == "POST"
     context = {**admin.site.each_context(request), "title": "Pause the intake?", "is_missing": is_missing}

@@ -38,14 +38,15 @@ class SumsView(serializers.Serializer[Any]):
     cachedTokens = serializers.IntegerField(help_text="Of the prompts' tokens, those that the provider had cached.")
     completionTokens = serializers.IntegerField()
     cost = serializers.DecimalField(
-        max_digits=30, decimal_places=6, allow_null=True, help_text="As far as it is known; null: nothing of it is."
+        max_digits=30, decimal_places=6, allow_null=True, help_text="As far as it is known; null: not known."
     )
-    unpricedCalls = serializers.IntegerField(help_text="Calls of which it is not known what they have cost.")
+    unpricedCalls = serializers.IntegerField(help_text="Calls whose cost is not known.")
 
 
 class UsageLine(SumsView):
     name = serializers.CharField(
-        allow_null=True, help_text="Of the model, agent, key, owner, day or kind of work; null: asked without a key."
+        allow_null=True,
+        help_text="Of the model, agent, key, owner, day or kind of work; null: requested without a key.",
     )
 
 
@@ -54,7 +55,7 @@ class UsageReport(serializers.Serializer[Any]):
     to = serializers.DateField()
     currency = serializers.CharField()
     results = UsageLine(many=True)
-    total = SumsView(help_text="Of all, also of those that are left out.")
+    total = SumsView(help_text="Of all results, including those that are left out.")
     more = serializers.IntegerField(help_text="How many are left out, beyond 1,000: those that cost least.")
 
     def get_fields(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class Usage(APIView):
         operation_id="getUsage",
         parameters=[
             _query(
-                "group_by", "By which it is added up.", {"type": "string", "enum": list(GROUPS), "default": "model"}
+                "group_by", "How the usage is grouped.", {"type": "string", "enum": list(GROUPS), "default": "model"}
             ),
             _query(
                 "from",

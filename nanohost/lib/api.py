@@ -86,10 +86,10 @@ class ProblemView(serializers.Serializer[Any]):
     title = serializers.CharField(help_text="What the code means.")
     status = serializers.IntegerField(help_text="The HTTP status.")
     code = serializers.CharField(help_text="Stable; programs decide by it.")
-    detail = serializers.CharField(help_text="What is wrong with this request, for people.")
+    detail = serializers.CharField(help_text="What is wrong with this request, in words.")
     requestId = serializers.CharField(help_text="As in X-Request-ID, and in the logs.")
     errors = serializers.DictField(  # type: ignore[assignment]  # a field, which is taken off the class
-        required=False, help_text="Of a body that does not fit: what is wrong, by field."
+        required=False, help_text="For a body that is not valid: what is wrong, by field."
     )
     turnId = serializers.UUIDField(required=False, help_text="Of a turn that has no answer.")
     conversationId = serializers.UUIDField(required=False)

@@ -43,9 +43,9 @@ def _parsed(name: str, raw: str, default: T, parse: Callable[[str], T], expected
         raw.encode()  # what is not UTF-8 arrives as lone surrogates
         return parse(raw)
     except UnicodeEncodeError:
-        raise ImproperlyConfigured(f"{name} makes no sense: expected UTF-8.") from None
+        raise ImproperlyConfigured(f"{name} is not valid: expected UTF-8.") from None
     except ValueError:
-        raise ImproperlyConfigured(redact(f"{name}={raw!r} makes no sense: expected {expected}.")) from None
+        raise ImproperlyConfigured(redact(f"{name}={raw!r} is not valid: expected {expected}.")) from None
 
 
 def string(name: str, default: str = "") -> str:
@@ -61,7 +61,7 @@ def key(name: str) -> str:
     """A secret that travels in a header: an error does not show it."""
     value = secret(name)
     if not (value.isascii() and value.isprintable()) or " " in value:
-        raise ImproperlyConfigured(f"{name} makes no sense: expected printable ASCII without blanks.")
+        raise ImproperlyConfigured(f"{name} is not valid: expected printable ASCII without blanks.")
     return value
 
 
@@ -74,7 +74,7 @@ def server(name: str, *, schemes: Sequence[str]) -> str:
         if value and (parts.scheme not in schemes or not (parts.hostname or parts.query) or parts.port == 0):
             raise ValueError
     except ValueError:
-        raise ImproperlyConfigured(f"{name} makes no sense: expected {schemes[0]}://user:password@host/name.") from None
+        raise ImproperlyConfigured(f"{name} is not valid: expected {schemes[0]}://user:password@host/name.") from None
     in_query = [each.removeprefix("password=") for each in parts.query.split("&") if each.startswith("password=")]
     # One that is the user's or the database's name keeps nobody out, and that word would be masked in every text.
     names = {parts.username, parts.hostname, parts.path.strip("/")}
@@ -230,7 +230,7 @@ def pairs(name: str, *, values: Collection[str]) -> list[tuple[str, str]]:
         key, sign, value = (part.strip() for part in word.rpartition("="))
         if not (sign and key and value in values):
             raise ImproperlyConfigured(
-                redact(f"{name} makes no sense: {word!r} is no name with =, and one of {', '.join(values)}.")
+                redact(f"{name} is not valid: {word!r} is no name with =, and one of {', '.join(values)}.")
             )
         found.append((key, value))
     return found
@@ -243,7 +243,7 @@ def addresses(name: str) -> list[str]:
         try:
             validate_email(each)
         except ValidationError:
-            raise ImproperlyConfigured(f"{name} makes no sense: {each!r} is no e-mail address.") from None
+            raise ImproperlyConfigured(f"{name} is not valid: {each!r} is no e-mail address.") from None
     return found
 
 
@@ -253,7 +253,7 @@ def origins(name: str) -> list[str]:
     for each in found:
         if each != "*" and not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", each):
             raise ImproperlyConfigured(
-                f"{name} makes no sense: {each!r} is no origin. One is written as https://example.org, without a path."
+                f"{name} is not valid: {each!r} is not an origin such as https://example.org, without a path."
             )
     return found
 
@@ -323,7 +323,7 @@ def addresses_by_name(name: str, *, names: Collection[str]) -> dict[str, str]:
         if key not in names or not is_one:
             raise ImproperlyConfigured(
                 redact(
-                    f"{name} makes no sense: {word!r} is not one of {', '.join(names)} with =, and an address that"
+                    f"{name} is not valid: {word!r} is not one of {', '.join(names)} with =, and an address that"
                     " starts with http:// or https://."
                 )
             )
@@ -345,12 +345,12 @@ def headers(name: str, *, names: Collection[str]) -> dict[str, dict[str, str]]:
                 raise ValueError(f"{key[:40]!r} is not one of {', '.join(names)}")
             check_headers(values)
     except RecursionError:
-        raise ImproperlyConfigured(f"{name} makes no sense: it is nested too deeply.") from None
+        raise ImproperlyConfigured(f"{name} is not valid: it is nested too deeply.") from None
     except json.JSONDecodeError:
         expected = 'expected JSON such as {"openrouter": {"X-Title": "mine"}}'
-        raise ImproperlyConfigured(f"{name} makes no sense: {expected}.") from None
+        raise ImproperlyConfigured(f"{name} is not valid: {expected}.") from None
     except ValueError as error:
-        raise ImproperlyConfigured(f"{name} makes no sense: {error}.") from None
+        raise ImproperlyConfigured(f"{name} is not valid: {error}.") from None
     for values in found.values():
         for header, value in values.items():
             if header.lower() not in PUBLIC_HEADERS:

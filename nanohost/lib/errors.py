@@ -28,7 +28,7 @@ class NotFound(Problem):
 
 
 class MethodNotAllowed(Problem):
-    code, status, title = "method_not_allowed", 405, "This address does not take that method."
+    code, status, title = "method_not_allowed", 405, "This address does not accept that method."
 
 
 class BodyTooSlow(Problem):

@@ -78,12 +78,15 @@ class Report:
 
 # What is stored and has no effect by itself, by the beginning of its place: the longest counts.
 _WORDS: dict[Place, str] = {
-    ("channels",): "of a channel, which is off until somebody switches it on",
+    ("channels",): "of a channel, which is off until it is switched on",
     ("channels", "sendProgress"): "of the channels that are made",
     ("channels", "sendToolHints"): "of the channels that are made",
     ("tools",): "no tool here uses it",
-    ("tools", "mcpServers"): "of an MCP server, which is off until somebody enables it",
-    ("tools", "allowedPaths"): "not in force: WORKSPACE_READ_FOLDERS says what agents may read besides their workspace",
+    ("tools", "mcpServers"): "of an MCP server, which is off until it is enabled",
+    (
+        "tools",
+        "allowedPaths",
+    ): "not in force: WORKSPACE_READ_FOLDERS says what agents may read in addition to their workspace",
     (
         "tools",
         "exec",
@@ -184,7 +187,7 @@ class _Import:
             self._say(place, Fate.SAME, "the placeholder of a secret that is kept here")
         elif place in agents.FIELDS:
             if secret:
-                raise Refused(as_text(place), "it looks like a secret, and is none")
+                raise Refused(as_text(place), "it looks like a secret, but is not one")
             self._decide_field(place, part.leaves[within], _says(row, within, part.leaves[within]))
         elif secret and secret.file in self._of_providers():
             self._decide_provider(place, part, secret, row)
@@ -270,12 +273,12 @@ class _Import:
                 self._headers.pop(secret.member, None)
             else:
                 self.removed.add(secret.file)
-            self._say((*parts.place_of(key), *secret.place), Fate.REMOVED, "its secret is not in the file any more")
+            self._say((*parts.place_of(key), *secret.place), Fate.REMOVED, "its secret is no longer in the file")
         if row:
             secret_places = {each.place for each in secrets_of(row)}
             for place in _places_in(row.settings):
                 if place not in secret_places and place not in part.leaves and not _covers(part, place):
-                    self._say((*parts.place_of(key), *place), Fate.REMOVED, "it is not in the file any more")
+                    self._say((*parts.place_of(key), *place), Fate.REMOVED, "it is no longer in the file")
 
     def _decide_server(self, key: Key, part: Part, row: ConfigPart | None) -> None:
         """A server of this host is made of it, unless it is there as it was, or there by somebody's own hand."""
@@ -284,7 +287,7 @@ class _Import:
         if server and row and row.said() == _said(part):
             return
         if server and not row:
-            self.report.warnings.append(f"{place}: an MCP server {name} is there already, and stays as it is.")
+            self.report.warnings.append(f"{place}: an MCP server {name} already exists, and is not changed.")
             return
         server = server or McpServer(name=name)
         try:
@@ -304,7 +307,7 @@ class _Import:
         if channel and is_ours and row and row.said() == _said(part):
             return
         if channel and not is_ours:
-            self.report.warnings.append(f"{place}: a channel {name} is there already, and stays as it is.")
+            self.report.warnings.append(f"{place}: a channel {name} already exists, and is not changed.")
             return
         if not set(part.leaves) - {("enabled",), ("allowFrom",)}:
             return  # it says no more than that there is none
@@ -353,7 +356,9 @@ class _Import:
         about = next((_WORDS[begin] for begin in begins if begin in _WORDS), "")
         if place in self.document.unknown:
             about = (
-                "as it was" if same else "kept in a file of its own, and given back by an export; nothing here knows it"
+                "as it was"
+                if same
+                else "kept in a separate file, and written again by an export; it has no meaning here"
             )
             self.report.warnings.append(f"{as_text(place)}: no key of this name is known.")
             self._say(place, Fate.UNKNOWN, about)

@@ -103,7 +103,7 @@ def check(document: dict[str, Any]) -> None:
         if isinstance(value, _NoJson):
             raise Refused(where, f"{value.what} is not taken")
         if isinstance(value, _Doubled):
-            raise Refused(as_text((*path, value.key)), "the key stands there twice")
+            raise Refused(as_text((*path, value.key)), "the key is there twice")
         for text in (path[-1] if path else "", value if isinstance(value, str) else ""):
             if UNSTORABLE.search(text):
                 raise Refused(where, "it has a character that no database stores (NUL, or half of a pair)")

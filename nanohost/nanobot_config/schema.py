@@ -175,7 +175,7 @@ def _with_servers_in_place(given: Mapping[str, Any], made: Document) -> Mapping[
     at_top = given[found[0]]
     tools = given.get("tools", {})
     if len(found) > 1:
-        raise Refused(found[1], "the key stands there twice, in two spellings")
+        raise Refused(found[1], "the key is there twice, in two spellings")
     if not isinstance(at_top, dict) or not isinstance(tools, dict):
         raise Refused(found[0] if isinstance(tools, dict) else "tools", "an object is needed")
     name = "mcp_servers" if "mcp_servers" in tools else "mcpServers"
@@ -183,7 +183,7 @@ def _with_servers_in_place(given: Mapping[str, Any], made: Document) -> Mapping[
     if not isinstance(inner, dict):
         raise Refused(f"tools.{name}", "an object is needed")
     if both := sorted(set(at_top) & set(inner)):
-        raise Refused(as_text((found[0], both[0])), "tools.mcpServers has it as well; leave one")
+        raise Refused(as_text((found[0], both[0])), "tools.mcpServers has it as well; keep only one")
     made.notes.append(((found[0],), Fate.MOVED, "read as tools.mcpServers"))
     rest = {key: value for key, value in given.items() if key != found[0]}
     return rest | {"tools": tools | {name: inner | at_top}}
@@ -204,7 +204,7 @@ def _take(given: Any, known: Any, place: Place, made: Document) -> None:
             made.unknown[(*place, key)] = value
             continue
         if name in seen:
-            raise Refused(as_text((*place, name)), "the key stands there twice, in two spellings")
+            raise Refused(as_text((*place, name)), "the key is there twice, in two spellings")
         seen.add(name)
         _take(value, known.of if isinstance(known, ByName) else known[name], (*place, name), made)
 

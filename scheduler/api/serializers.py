@@ -72,14 +72,14 @@ class DeliverTo(Strict):
 class ScheduleChanges(TimesIn):
     """Body of PATCH /schedules/{id}: what is not named stays."""
 
-    description = Text(required=False, allow_blank=True, max_length=200, help_text="What it is for, for people.")
+    description = Text(required=False, allow_blank=True, max_length=200, help_text="A description for people.")
     prompt = Text(
         required=False,
         validators=[RegexValidator(r"\S", "This field may not be blank.")],
-        help_text="What is said to the agent.",
+        help_text="The message to the agent.",
     )
     missed = serializers.ChoiceField(
-        choices=Missed.values, required=False, help_text="What becomes of times that were missed; once if missing."
+        choices=Missed.values, required=False, help_text="The rule for missed times; once if missing."
     )
     missedMost = Whole(
         required=False,
@@ -95,7 +95,7 @@ class NewSchedule(ScheduleChanges):
     """Body of POST /schedules. One of at, everySeconds and cron makes its times."""
 
     prompt = Text(
-        validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="What is said to the agent."
+        validators=[RegexValidator(r"\S", "This field may not be blank.")], help_text="The message to the agent."
     )
     agent = Text(required=False, min_length=1, max_length=64, help_text="Who is spoken to; the default one if missing.")
     conversationId = serializers.UUIDField(
@@ -139,7 +139,7 @@ class RunView(serializers.ModelSerializer[ScheduleRun]):
     runId = serializers.UUIDField(source="pk")
     scheduleId = serializers.UUIDField(source="schedule_id")
     state = serializers.ChoiceField(choices=RunState.values)
-    byHand = serializers.BooleanField(source="by_hand", help_text="Somebody asked for it, out of turn.")
+    byHand = serializers.BooleanField(source="by_hand", help_text="It was started by hand.")
     conversationId = serializers.UUIDField(source="conversation_id", allow_null=True)
     turnId = serializers.UUIDField(source="turn_id", allow_null=True)
     lagMs = serializers.IntegerField(source="lag_ms", allow_null=True)

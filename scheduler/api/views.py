@@ -31,7 +31,7 @@ def _owned(request: Request, schedule_id: UUID) -> Schedule:
     mine = Schedule.objects.kept().filter(pk=schedule_id, owner=owner_of(request))
     if found := access.admitted(mine, key_of(request)).select_related("agent").first():
         return found
-    raise NotFound("There is no schedule of that id, or it is not yours.")
+    raise NotFound("There is no schedule with that id, or it is not yours.")
 
 
 def _shown(schedule: Schedule) -> Response:

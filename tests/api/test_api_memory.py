@@ -137,7 +137,7 @@ def test_a_search_is_words_and_no_syntax(api, query):
 
 def test_a_command_is_answered_by_the_host(api, conversation_id):
     assert chat(api, conversation_id, "/help").json()["assistantMessage"].startswith("/new:")
-    assert chat(api, conversation_id, "/new").json()["assistantMessage"].startswith("This is a new beginning.")
+    assert chat(api, conversation_id, "/new").json()["assistantMessage"].startswith("Started afresh.")
 
 
 def test_stop_cancels_a_turn_that_runs(host, api, conversation_id):

@@ -37,7 +37,7 @@ def test_a_schedule_is_made_shown_and_listed(api, conversation_id):
 @pytest.mark.parametrize(
     ("wishes", "code", "detail"),
     [
-        ({"cron": "0 0 30 2 *"}, "invalid_schedule", "never comes true"),
+        ({"cron": "0 0 30 2 *"}, "invalid_schedule", "never matches"),
         ({"at": "2020-01-01T09:00", "cron": None}, "invalid_schedule", "09:00:00 (Europe/Berlin) has passed"),
         ({"everySeconds": 60}, "invalid_schedule", "Only one of a time, an interval and a cron expression"),
         ({"cron": None}, "invalid_schedule", "A schedule needs its times"),
@@ -104,7 +104,7 @@ def test_times_are_previewed_with_what_a_change_of_the_clock_does(api):
         api.get(f"/schedules/{create(api, maxRuns=2)}/preview").json()["times"][1]["local"].endswith("T09:00:00+01:00")
     )
     told = problem(api.post("/schedules/preview", json={"cron": "61 * * * *"}), 400, "invalid_schedule")
-    assert told["detail"] == "The cron expression '61 * * * *' cannot be read: its minute makes no sense."
+    assert told["detail"] == "The cron expression '61 * * * *' cannot be read: its minute is not valid."
 
 
 def test_what_has_ended_is_neither_paused_nor_resumed(host, api):

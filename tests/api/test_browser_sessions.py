@@ -79,7 +79,7 @@ def test_it_opens_nothing_when_its_key_has_expired(anna):
     ApiKey.objects.filter(owner=anna).update(expires_at=from_now(-1))
     assert get(client).status_code == 401
     assert get(client, "/chat/").status_code == 200
-    assert "closed to you" in get(client, "/chat/").content.decode()
+    assert "no longer have access to the chat" in get(client, "/chat/").content.decode()
 
 
 def test_it_opens_nothing_before_the_chat_was_opened_nor_when_its_key_is_revoked(anna):

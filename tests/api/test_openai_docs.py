@@ -41,7 +41,7 @@ def test_every_route_is_in_the_document_and_needs_a_key(host: Host):
 
 
 def test_the_page_tells_of_every_parameter_that_is_read():
-    (table,) = re.findall(r"^\| parameter \| what becomes of it \|\n(?:\|.*\n)+", PAGE, re.M)
+    (table,) = re.findall(r"^\| parameter \| effect \|\n(?:\|.*\n)+", PAGE, re.M)
     told = {
         name: becomes
         for names, becomes in re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.M)

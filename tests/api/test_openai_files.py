@@ -184,4 +184,4 @@ def test_nobody_sends_a_file_of_anothers(client, host):
     with openai_client(host, key_of(host, "another's files"), max_retries=0) as stranger:
         with pytest.raises(openai.BadRequestError) as told:
             stranger.responses.create(model=MODEL, input=[user(part)])
-        assert "no file of yours" in refusal(told.value, 400, "invalid_request", None)
+        assert "there is no such file" in refusal(told.value, 400, "invalid_request", None)

@@ -114,9 +114,9 @@ def test_without_a_terminal_lines_are_said_and_answers_printed(run):
 def test_what_is_wrong_is_said_in_a_sentence(run):
     for ran, words in (
         (run("--agent", "nobody"), "There is no agent named 'nobody'"),
-        (run(key="nh_wrong_key"), "Is the key right?"),
+        (run(key="nh_wrong_key"), "Is the key in NANOHOST_API_KEY right?"),
         (run(url="http://127.0.0.1:9"), "There is no host at http://127.0.0.1:9"),
-        (run(url="nowhere"), "is no address"),
+        (run(url="nowhere"), "is not an address"),
     ):
         assert ran.returncode == 1
         assert words in ran.stderr

@@ -244,7 +244,7 @@ def test_channels_are_made_off_with_their_secrets_in_files(place, owner):
     Channel.objects.filter(name="qq").update(settings={"app_id": "7", "secret": "CHANNEL_SECRET_OWN"})
     config["channels"]["qq"]["appId"] = "8"
     _, err = take(place, config, "--owner", user)
-    assert "a channel qq is there already, and stays as it is" in err
+    assert "a channel qq already exists, and is not changed" in err
     assert Channel.objects.get(name="qq").settings["app_id"] == "7"
 
 
@@ -358,7 +358,7 @@ def test_servers_that_can_be_none_here_or_are_there_already_are_told(place):
     take(place, {"mcpServers": servers}, "--dry-run")
     assert McpServer.objects.count() == 1
     _, err = take(place, {"mcpServers": servers})
-    assert "tools.mcpServers.mine: an MCP server mine is there already, and stays as it is." in err
+    assert "tools.mcpServers.mine: an MCP server mine already exists, and is not changed." in err
     for name, why in (("empty", "neither a command"), ("preload", "LD_PRELOAD"), ("variable", "refers to a variable")):
         (line,) = [line for line in err.splitlines() if line.startswith(f"tools.mcpServers.{name}: ")]
         assert why in line
@@ -612,8 +612,8 @@ BROKEN = [
     (b"null", "an object in braces is needed"),
     (b'{"a": "\xff"}', "config.json:1: it is not UTF-8"),
     ('{"a": 1}'.encode("utf-16"), "it is not UTF-8"),
-    (b'{"providers": {"groq": {"apiKey": "x", "apiKey": "y"}}}', "providers.groq.apiKey: the key stands there twice"),
-    (b'{"providers": {"groq": {"apiKey": "x", "api_key": "y"}}}', "providers.groq.apiKey: the key stands there twice"),
+    (b'{"providers": {"groq": {"apiKey": "x", "apiKey": "y"}}}', "providers.groq.apiKey: the key is there twice"),
+    (b'{"providers": {"groq": {"apiKey": "x", "api_key": "y"}}}', "providers.groq.apiKey: the key is there twice"),
     (b'{"providers": {}, "tools": {"exec": {"timeout": NaN}}}', "tools.exec.timeout: NaN is not taken"),
     (b'{"gateway": {"port": -Infinity}}', "gateway.port: -Infinity is not taken"),
     (b'{"gateway": {"port": 1e999}}', "gateway.port: so large a number"),

@@ -142,7 +142,7 @@ def test_keys_that_may_have_been_configured_before_it_was_recorded_are_named_unt
     monkeypatch.delenv("NANOHOST_API_KEY", raising=False)
     assert "revoke" not in prepare()
     monkeypatch.setenv("NANOHOST_API_KEY", "hunter2")
-    with pytest.raises(CommandError, match="makes no sense"):
+    with pytest.raises(CommandError, match="is not valid"):
         prepare()
     monkeypatch.setenv("NANOHOST_API_KEY", KEYS[0])
     assert may_be in prepare()

@@ -34,7 +34,7 @@ def test_add_makes_a_schedule(command, owner, conversation):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--cron", "0 0 30 2 *"), "never comes true"),
+        (("--cron", "0 0 30 2 *"), "never matches"),
         (("--at", "2020-01-01"), "has passed"),
         (("--every", "5"), "from 60 seconds"),
         (("--every", "60", "--zone", "Nowhere"), "There is no zone"),

@@ -255,7 +255,7 @@ def test_a_new_tool_needs_no_database(tmp_path):
 
 def test_consent_is_set_from_the_shell(capsys):
     said = tools(capsys, "allow", "time", "--approval", "always")
-    assert said == "time is allowed; each call waits for somebody's consent.\n"
+    assert said == "time is allowed; each call waits for consent.\n"
     assert ToolSetting.objects.get(name="time").approval == "always"
-    assert "somebody's consent" in tools(capsys, "allow", "time")  # what is not named stays
+    assert "waits for consent" in tools(capsys, "allow", "time")  # what is not named stays
     assert tools(capsys, "allow", "time", "--approval", "never") == "time is allowed.\n"

@@ -118,7 +118,7 @@ def test_the_command_lists_shows_and_sees(put):
     assert "+import os" in told
     assert "flagged: line 1: import os" in told
     assert "Next: manage.py tools allow custom_shout" in told
-    assert "custom_shout is allowed; each call waits for somebody's consent." in command("allow", "custom_shout")
+    assert "custom_shout is allowed; each call waits for consent." in command("allow", "custom_shout")
     assert "custom_shout\tseen" in command("custom")
     with pytest.raises(CommandError, match="cannot be a tool"):
         command("see", "custom_none")

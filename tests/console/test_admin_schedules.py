@@ -61,7 +61,7 @@ def test_no_time_that_is_taken_breaks_the_pages(admin_client, owner, zone):
 def test_what_makes_no_sense_is_refused_with_its_sentence(admin_client, owner, schedule):
     agent = Agent.objects.get(name=DEFAULT_AGENT)
     told = admin_client.post(ADD, form(owner=owner.pk, agent=agent.pk, expression="0 0 30 2 *")).content.decode()
-    assert "never comes true: there is no such day." in told
+    assert "never matches: there is no such day." in told
     told = admin_client.post(page_of(schedule), form_of(schedule, zone="Mars/Phobos")).content.decode()
     assert "There is no zone named" in told
     assert Schedule.objects.get() == schedule
@@ -95,7 +95,7 @@ def test_what_a_browser_shows_of_a_schedule_it_sends_back_unchanged(admin_client
 
 def test_a_zone_that_is_gone_is_shown_and_can_be_changed(admin_client, schedule):
     Schedule.objects.update(zone="Europe/Atlantis")
-    assert "Europe/Atlantis (there is no such zone any more)" in admin_client.get(page_of(schedule)).content.decode()
+    assert "Europe/Atlantis (this zone no longer exists)" in admin_client.get(page_of(schedule)).content.decode()
     assert admin_client.post(page_of(schedule), form_of(schedule, zone="UTC")).status_code == 302
     assert Schedule.objects.get().zone == "UTC"
 
@@ -123,7 +123,7 @@ def test_schedules_are_paused_resumed_run_and_cancelled(admin_client, schedule):
     assert ScheduleRun.objects.get().turn_id == Turn.objects.get().pk
     act(admin_client, schedule, "cancel")
     assert Schedule.objects.get().state == "cancelled"
-    assert "There is no schedule of that id" in act(admin_client, schedule, "resume")
+    assert "There is no schedule with that id" in act(admin_client, schedule, "resume")
     assert admin_client.post(page_of(schedule), form_of(schedule, prompt="x")).status_code == 403
 
 

@@ -157,7 +157,7 @@ def test_whom_the_console_s_log_names_stays_as_a_number(admin_client):
     LogEntry.objects.create(
         user=boss, content_type=ContentType.objects.get_for_model(Turn), object_repr="x", action_flag=CHANGE
     )
-    assert "stays, as a number" in admin_client.get(page_of(boss)).content.decode()
+    assert "is kept, as a number" in admin_client.get(page_of(boss)).content.decode()
     erase(admin_client, boss)
     left = USERS.get(pk=boss.pk)
     assert (left.username, left.email, left.is_active, left.is_staff, left.is_superuser) == (
@@ -173,7 +173,7 @@ def test_whom_the_console_s_log_names_stays_as_a_number(admin_client):
 def test_nobody_erases_or_deactivates_himself(admin_client):
     me = USERS.get(username="admin")
     ApiKey.objects.issue(owner=me)
-    assert "This is you." in admin_client.get(page_of(me)).content.decode()
+    assert "This is your own account." in admin_client.get(page_of(me)).content.decode()
     for does in ("erase", "deactivate"):
         assert admin_client.post(page_of(me), {"do": does, "name": "admin"}).status_code == 403
     assert USERS.get(username="admin").is_active

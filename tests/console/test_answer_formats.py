@@ -37,9 +37,9 @@ def test_a_schema_is_given_to_an_agent_and_shown(admin_client, agent):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "schema: this is no JSON"),
+        ("{", "schema: this is not JSON"),
         ("[]", "schema: an object is needed"),
-        ('{"type": "strin"}', "schema.type: this is no JSON Schema"),
+        ('{"type": "strin"}', "schema.type: this is not a JSON Schema"),
         ('{"$ref": "https://example.org"}', "schema.$ref: it has to point into this schema"),
         ('{"pattern": "(?=a)"}', "look-around"),
         ("[" * 40_000, "nested too deeply"),
@@ -60,12 +60,12 @@ def test_both_answers_are_shown_with_what_was_wrong(admin_client, model, say):
     first = admin_client.get(f"{address}?call=1").content.decode()
     assert "It is no JSON" in first
     assert "&lt;b&gt;It is cold.&lt;/b&gt;" in first
-    assert "the form of its answer was given to its provider" in first
+    assert "the format of its answer was sent to its provider" in first
     assert "byte by byte" in first
     assert "&quot;response_format&quot;" in first
     second = admin_client.get(f"{address}?call=2").content.decode()
     assert "city: expected string" in second
-    assert "asked once more" in second
+    assert "requested once more" in second
     assert "byte by byte" in second
     page = admin_client.get(reverse("admin:conversations_turn_change", args=[turn.pk])).content.decode()
     assert "city: expected string" in page

@@ -321,7 +321,7 @@ def test_a_custom_tool_that_was_changed_is_seen_again(overview, house, api):
     wait_until(lambda: page.goto(listed).ok and page.get_by_text("custom_shout").count() > 0, seconds=120)
     see()
     put("AH")
-    told = overview.sees("custom_tools_changed", "changed since somebody has seen them, such as custom_shout")
+    told = overview.sees("custom_tools_changed", "changed since they were reviewed, such as custom_shout")
     told.get_by_role("link", name="See them").click()
     see()
     overview.sees_it_go("custom_tools_changed")

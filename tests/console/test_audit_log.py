@@ -570,9 +570,9 @@ def test_the_command_verifies_and_names_what_is_wrong(owner: Any, capsys: Any, t
         cut = AuditSeal.objects.latest("number")
         AuditEntry.objects.filter(pk=cut.entry_id).delete()
         AuditSeal.objects.filter(number=cut.number).delete()
-        with pytest.raises(CommandError, match=f"number {cut.number} was told of"):
+        with pytest.raises(CommandError, match=f"number {cut.number} was recorded"):
             call_command("audit", "verify")
-        with pytest.raises(CommandError, match="no line that tells of a head"):
+        with pytest.raises(CommandError, match="no line with a head"):
             call_command("audit", "verify", "--heads", __file__)
         AuditEntry.objects.filter(pk=AuditSeal.objects.get(number=2).entry_id).update(reason="x")
         with pytest.raises(CommandError, match="number 2"):

@@ -392,7 +392,7 @@ def test_files_are_put_taken_removed_and_undone_where_they_are_seen(boss, tmp_pa
     page.get_by_role("button", name="Remove plan.html").click()
     expect(page.get_by_text("plan.html was removed.")).to_be_visible()
     expect(page.get_by_role("link", name="plan.html")).to_have_count(0)
-    page.get_by_label("A file that was removed or changed within a day").fill("plan.html")
+    page.get_by_label("A file that was removed or changed within the last day").fill("plan.html")
     page.get_by_role("button", name="Undo its last change").click()
     expect(page.get_by_role("link", name="plan.html")).to_be_visible()
 
@@ -423,7 +423,7 @@ def test_a_turn_that_is_stuck_is_requeued_and_answered(boss, api):
     expect(row).to_contain_text("It failed once (llm_rate_limited", timeout=30_000)  # the page reads itself again
     row.get_by_role("checkbox").check()
     page.get_by_role("button", name="Requeue…").click()
-    expect(page.get_by_text("No tool call is run twice")).to_be_visible()
+    expect(page.get_by_text("is never run twice")).to_be_visible()
     page.get_by_label("Why").fill("The provider is back.")
     page.get_by_role("button", name="Yes, requeue").click()
     expect(page.get_by_text("Requeued: 1 turn.")).to_be_visible()

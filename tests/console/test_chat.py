@@ -227,13 +227,13 @@ def test_a_conversation_is_renamed_pinned_archived_and_found(visitor):
     page.get_by_label("Search conversations").fill("gARD")
     expect(page.locator("#conversations li[data-id]")).to_have_count(1)
     page.get_by_label("Search conversations").fill("nothing of that")
-    expect(page.locator("#conversations")).to_have_text("Nothing is called that or says that.")
+    expect(page.locator("#conversations")).to_have_text("No results.")
     page.get_by_label("Search conversations").fill("")
     do(page, "Archive")
     expect(row(page, "Gardens")).to_have_count(0)
     page.get_by_role("button", name="Archive").click()
     expect(row(page, "Gardens")).to_have_count(1)
-    do(page, "Take out of the archive")
+    do(page, "Remove from the archive")
     expect(page.locator("#conversations")).to_have_text("Nothing is archived.")
     page.get_by_role("button", name="Archive").click()
     expect(row(page, "Gardens")).to_have_count(1)
@@ -265,7 +265,7 @@ def test_a_question_is_changed_in_a_branch_and_an_answer_asked_for_again(visitor
     asked = page.locator(".message.user").last
     asked.hover()
     asked.get_by_role("button", name="Edit").click()
-    page.get_by_label("The message, changed").fill("Another")
+    page.get_by_label("Edit the message").fill("Another")
     page.get_by_role("button", name="Send in a branch").click()
     expect(page.locator(".message.user .text")).to_have_text(["First", "Another"])
     expect(answers(page).last).to_contain_text("Another")
@@ -757,7 +757,7 @@ def test_a_list_that_is_drawn_anew_leaves_the_focus_and_an_open_menu_where_they_
     expect(page.get_by_role("menuitem", name="Rename")).to_be_focused()
     page.keyboard.press("Escape")
     expect(more).to_be_focused()
-    assert more.get_attribute("aria-label") == "More about While a menu is open"
+    assert more.get_attribute("aria-label") == "More actions for While a menu is open"
 
 
 def test_who_archives_a_conversation_by_the_keyboard_stands_in_the_list_afterwards(listed):

@@ -75,7 +75,7 @@ def test_what_it_may_use(admin_client, clerk, tool_settings):
     rows = {row.split("</td>")[0].split(">")[-1]: row for row in tools.split("<tr>")}
     assert "<td>yes</td>" in rows["time"]
     assert "no, not_for_agent" in rows["echo"]
-    assert "no code registers it any more" in tools
+    assert "no longer registered by any code" in tools
     assert f"{reverse('admin:simulator')}?tool=time&amp;agent=clerk" in tools
     ToolSetting.objects.update(enabled=False)
     assert "<td>yes</td>" not in section(look(admin_client, clerk), "tools")

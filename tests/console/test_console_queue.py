@@ -173,7 +173,7 @@ def test_a_waiting_turn_names_its_calls(operator, say, tool_settings, worker):
     assert urgency == "stuck"
     assert "its worker stopped answering 9" in words
     ToolCall.objects.update(status=CallStatus.SUCCESS)
-    assert words_of(operator, turn) == ("", "Its tool calls have ended; a worker goes on with it within seconds.")
+    assert words_of(operator, turn) == ("", "Its tool calls have ended; a worker continues it within seconds.")
     Turn.objects.update(notified_at=from_now(-40))
     assert words_of(operator, turn)[0] == "late"
 

@@ -287,7 +287,7 @@ def test_what_rode_along_is_not_asked_twice(conversation, say):
 def test_what_has_not_failed_is_not_asked_again(admin_client, conversation, say):
     settle([say("hello")])
     answer = admin_client.post(address("ask_again", conversation.pk, 1), follow=True)
-    assert told(answer) == ["Turn 1: Only a turn that has failed is asked again. It is succeeded."]
+    assert told(answer) == ["Turn 1: Only a turn that has failed can be asked again. It is succeeded."]
     assert Turn.objects.count() == 1
     answer = admin_client.post(address("cancel_turn", conversation.pk, 1), follow=True)
     assert told(answer) == ["Turn 1 has ended already."]
@@ -381,7 +381,7 @@ def test_what_is_not_pinned_is_told(admin_client, conversation, fill):
     Message.objects.filter(seq=2).update(role="tool", tool_call_id="1")
     assert "Pin message 2<" not in admin_client.get(address("transcript", conversation.pk)).content.decode()
     answer = admin_client.post(address("pin", conversation.pk, 2), follow=True)
-    assert told(answer)[0].startswith("Message 2 is not pinned. Only what a user or the assistant has said")
+    assert told(answer)[0].startswith("Message 2 is not pinned. Only messages of a user or the assistant")
     assert logged() == []
     for seq in (99, 10**30):
         assert admin_client.post(address("pin", conversation.pk, seq)).status_code == 404

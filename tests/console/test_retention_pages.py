@@ -117,7 +117,7 @@ def test_what_a_model_was_sent_is_said_to_be_deleted(admin_client, say, agent):
     keep(agent, sent=30)
     go()
     told = text_of(admin_client.get(page("conversations_turn", "sent", turn.pk)))
-    assert "its record was deleted, by its age" in told
+    assert "its record was deleted because of its age" in told
     keep(agent, messages=30)
     go()
     told = text_of(admin_client.get(page("conversations_turn", "sent", turn.pk)))

@@ -42,7 +42,7 @@ def test_after_five_failures_an_address_is_told_how_long_to_wait():
     assert fail(4).status_code == 200
     for answer in (fail(1), sign_in("wrong"), sign_in(RIGHT)):
         assert answer.status_code == 429
-        assert "You may try again in 15 minutes." in answer.content.decode()
+        assert "You can try again in 15 minutes." in answer.content.decode()
         assert 880 < int(answer["Retry-After"]) <= 900
         assert "script-src 'self'" in answer["Content-Security-Policy"]
 
@@ -50,7 +50,7 @@ def test_after_five_failures_an_address_is_told_how_long_to_wait():
 def test_the_time_that_is_told_runs_out_whoever_tries_meanwhile():
     fail(5)
     AccessAttempt.objects.update(attempt_time=F("attempt_time") - timedelta(minutes=12, seconds=30))
-    assert "You may try again in 3 minutes." in fail(3).content.decode()
+    assert "You can try again in 3 minutes." in fail(3).content.decode()
     AccessAttempt.objects.update(attempt_time=F("attempt_time") - timedelta(minutes=3))
     assert sign_in(RIGHT).status_code == 302
 

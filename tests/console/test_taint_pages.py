@@ -96,13 +96,13 @@ def test_the_simulator_says_what_it_would_change(admin_client, agent, tool_setti
     tool_settings("time")
     html = ask_simulator(admin_client, conversation=conversation.pk)
     assert "Yes: it would run" in html
-    assert "the rule <bdi>consent:tainted</bdi> would want it" in html
+    assert "the rule <bdi>consent:tainted</bdi> would require it" in html
     Agent.objects.filter(pk=agent.pk).update(taint="refuse")
     html = ask_simulator(admin_client, conversation=conversation.pk)
-    assert "the rule <bdi>tainted</bdi> would hold it" in html
-    assert "It would run all the same." in ask_simulator(admin_client, tool="time", arguments="{}")
+    assert "the rule <bdi>tainted</bdi> would refuse it" in html
+    assert "It would run anyway." in ask_simulator(admin_client, tool="time", arguments="{}")
     Agent.objects.filter(pk=agent.pk).update(taint="off")
-    assert "It would run all the same." in ask_simulator(admin_client)
+    assert "It would run anyway." in ask_simulator(admin_client)
     ToolSetting.objects.update(enabled=False)
     assert "It is refused in any case." in ask_simulator(admin_client)
 

@@ -30,7 +30,7 @@ def test_the_table_of_processes_has_each_service_s_command():
 
 @shapeless
 def test_every_log_line_it_explains_is_one_the_code_writes():
-    lines = first_cells(after="What the log says")
+    lines = first_cells(after="Log lines (`event`), and what to do")
     assert len(lines) > 10
     source = "\n".join(
         path.read_text() for path in tracked_files() if path.suffix == ".py" and "tests" not in path.parts
@@ -48,7 +48,7 @@ def test_every_part_of_readiness_is_explained():
 
 @shapeless
 def test_every_code_it_names_is_one():
-    named = set(re.findall(r"`((?:turn|llm)_(?!timeout`)\w+)`", TEXT.split("What rows say")[1]))
+    named = set(re.findall(r"`((?:turn|llm)_(?!timeout`)\w+)`", TEXT.split("Rows, and what to do:")[1]))
     assert len(named) > 4
     assert named - {"turn_id"} <= TurnProblem.codes.keys()
 

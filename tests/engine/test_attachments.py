@@ -78,7 +78,7 @@ def test_a_file_is_taken_by_its_id_for_a_key_that_may_read_it_where_it_is(say, o
     if is_taken:
         assert intake.take_in(owner.pk, [again], key)[0]["name"] == "again"
     else:
-        with pytest.raises(InvalidRequest, match="this key may read"):
+        with pytest.raises(InvalidRequest, match="this key may not read it"):
             intake.take_in(owner.pk, [again], key)
 
 
@@ -100,7 +100,7 @@ def test_no_way_takes_a_file_of_an_agent_that_its_key_may_not_name(say, owner, w
     }[way]
     answer = client.post(path, body, content_type="application/json", secure=True)
     assert answer.status_code == 400, answer.content
-    assert "this key may read" in str(answer.content)
+    assert "this key may not read it" in str(answer.content)
 
 
 # --- to the model ------------------------------------------------------------------------------------------------

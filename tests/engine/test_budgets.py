@@ -153,7 +153,7 @@ def test_a_turn_that_a_budget_has_no_room_for_fails_and_says_until_when(say, set
     budget(1000, whose="host", every="month")
     (turn,) = settle([say("Hello", while_paused="hold")])
     assert (turn.status, turn.error_code, turn.model_calls) == (TurnStatus.FAILED, "budget_exceeded", 0)
-    assert turn.error_detail.startswith("This host's monthly budget has not enough left for this. It begins anew on ")
+    assert turn.error_detail.startswith("This host's monthly budget is too low for this. It starts over on ")
     assert turn.error_detail.endswith("-01 at 00:00 (Europe/Berlin).")
     assert not Reservation.objects.exists()
 
@@ -392,7 +392,7 @@ def test_a_client_is_answered_with_402_and_told_whose_budget_it_is(conversation,
     (turn,) = settle([say("Hello")])
     answer = answers.current(turn.pk, request_id="r")
     assert (answer.status, answer.body["code"], answer.body["turnId"]) == (402, "budget_exceeded", str(turn.pk))
-    assert answer.body["detail"].startswith("Your daily budget has not enough left for this. It begins anew on ")
+    assert answer.body["detail"].startswith("Your daily budget is too low for this. It starts over on ")
     BudgetPeriod.objects.update(spent=1000)
     address, body = f"/api/v1/conversations/{conversation.pk}/chat", {"message": "Hello"}
     client = Client(headers={"Authorization": f"Bearer {key}"})

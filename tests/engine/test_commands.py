@@ -43,7 +43,7 @@ def test_whatever_is_said_it_is_a_command_or_not(content):
 def test_help_lists_the_commands_and_no_model_is_asked(say, model):
     (turn,) = settle([say("/help")])
     assert (turn.status, turn.prompt_tokens) == (TurnStatus.SUCCEEDED, 0)
-    assert "/reset: begin anew" in reply(turn)
+    assert "/reset: start afresh" in reply(turn)
     assert model.requests == []
 
 
@@ -69,7 +69,7 @@ def test_new_archives_what_is_left_and_the_next_prompt_is_empty_of_it(conversati
     fill(6)
     Conversation.objects.filter(pk=conversation.pk).update(state={"step": 2})
     (turn,) = settle([say("/new")])
-    assert reply(turn) == "This is a new beginning. What was said is in memory."
+    assert reply(turn) == "Started afresh. The conversation is kept in memory."
     entry = HistoryEntry.objects.get()
     assert (entry.first_seq, entry.last_seq, entry.turn_id) == (1, 6, turn.pk)
     assert "word 5" in entry.content
@@ -119,7 +119,7 @@ def test_what_was_archived_is_paid_for_once_though_the_database_is_away_when_it_
 
     monkeypatch.setattr(steps, "finish", refuse_once)
     (turn,) = settle([say("/new")])
-    assert reply(turn) == "This is a new beginning. What was said is in memory."
+    assert reply(turn) == "Started afresh. The conversation is kept in memory."
     assert len(asked) == 2
     assert len(model.requests) == 1
 

@@ -261,7 +261,7 @@ def test_a_message_that_the_host_never_takes_is_told_of_in_the_chat(peer, channe
     peer.tells_again()
     (row,) = deliver(Delivery.objects.get())
     assert row.status == DeliveryStatus.DELIVERED
-    assert [each.text for each in peer.sent] == ["This message was not taken in (invalid_request)."]
+    assert [each.text for each in peer.sent] == ["This message was not accepted (invalid_request)."]
 
 
 @able("late files")
@@ -618,7 +618,7 @@ def test_qq_takes_answers_alone_and_each_once(peer, channel):
     assert deliver(row)[0].status == DeliveryStatus.DELIVERED
     assert peer.sent[-1].text == "More here (https://x.example)"
     (row,) = outgoing.say(conversation, "Good morning")
-    assert "nothing but answers" in deliver(row)[0].error
+    assert "only replies" in deliver(row)[0].error
 
 
 # --- listening -----------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_the_pages_examples_are_what_happens(program, tool_settings, settings, t
         tool_settings(name)
     for name in ("send_file", "sticker"):
         tool_settings(name, grants=["FS_READ"])
-    index = re.search(r"`stickers/index.json`, as nanobot's do: `(\{.*?\})`", section)[1]
+    index = re.search(r"`stickers/index.json`, as in nanobot: `(\{.*?\})`", section)[1]
     with open_workspace(agent="default", owner_id=owner.pk) as workspace:
         workspace.write("reports/may.txt", b"9:00, 10:00", trusted=True)
         workspace.write("stickers/index.json", index.encode(), trusted=True)

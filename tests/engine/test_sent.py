@@ -242,7 +242,7 @@ def test_the_page_says_what_it_cannot_tell(admin_client, asked, say):
     assert "not surely what was sent" in html
     assert "version 1 of the agent is not kept" in html
     Message.objects.update(sent=None)
-    assert "What was sent can't be told" in look(admin_client, turn)
+    assert "What was sent is not known" in look(admin_client, turn)
     (command,) = settle([say("/help")])
     assert "No model call of this turn is recorded." in look(admin_client, command)
 

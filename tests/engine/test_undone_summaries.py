@@ -74,7 +74,7 @@ def test_only_the_summary_that_counts_is_undone_and_once(conversation, fill, say
     first = compact(conversation).summary_seq
     fill(22)
     second = compact(conversation).summary_seq
-    with pytest.raises(SummaryStays, match="Only the summary that counts"):
+    with pytest.raises(SummaryStays, match="Only the current summary"):
         undo(conversation, first)
     undo(conversation, second)
     with pytest.raises(SummaryStays, match="undone before"):
@@ -83,7 +83,7 @@ def test_only_the_summary_that_counts_is_undone_and_once(conversation, fill, say
         with pytest.raises(NotFound):
             undo(conversation, seq)
     settle([say("/reset")])
-    with pytest.raises(SummaryStays, match="Only the summary that counts"):
+    with pytest.raises(SummaryStays, match="Only the current summary"):
         undo(conversation, first)
 
 

@@ -136,7 +136,7 @@ def test_in_production_and_behind_proxies_a_token_is_needed(plain, setting):
     answer = asked()
     assert answer.status_code == 403
     assert answer.content.decode() == (
-        "In production, and behind proxies, the metrics are for whoever sends METRICS_TOKEN as a bearer token.\n"
+        "In production, and behind proxies, the metrics are for clients that send METRICS_TOKEN as a bearer token.\n"
     )
     plain.METRICS_TOKEN = ""
     assert b"none is set: set one, and restart." in asked().content

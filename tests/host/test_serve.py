@@ -279,14 +279,14 @@ def test_a_revoked_key_does_not_come_back_with_a_restart(host_on, tmp_path):
 def test_a_secret_that_could_not_be_shown_is_not_kept(host_on, tmp_path):
     """Its owner would never know the password: the next start makes another, and shows it."""
     host = host_on(tmp_path, **UNSET | {"NANOHOST_API_KEY": "bad"})
-    assert "NANOHOST_API_KEY makes no sense: An API key looks like nh_<prefix>_<secret>" in refusal(host)
+    assert "NANOHOST_API_KEY is not valid: An API key looks like nh_<prefix>_<secret>" in refusal(host)
     assert host.sql("SELECT username FROM auth_user") == []
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' makes no sense: expected one of auto, mock, custom"),
+        ("LLM_PROVIDER", "foo", "LLM_PROVIDER='foo' is not valid: expected one of auto, mock, custom"),
         ("NANOHOST_EXTRA_APPS", "does.not.exist", "NANOHOST_EXTRA_APPS does not load: ModuleNotFoundError"),
         ("TOOLS_ALLOWED", "nonsense", "TOOLS_ALLOWED names no tool: nonsense; there are: "),
     ],
@@ -335,14 +335,14 @@ def test_what_the_command_cannot_start_with_is_told(begun, setting, value, says)
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("PORT", "abc", "PORT='abc' makes no sense: expected a whole number"),
+        ("PORT", "abc", "PORT='abc' is not valid: expected a whole number"),
         ("LLM_PROVIDER", "openai", "LLM_PROVIDER=openai needs OPENAI_API_KEY"),
-        ("PERMISSIONS_GRANTED", "SHELL", "PERMISSIONS_GRANTED makes no sense: SHELL"),
-        ("LLM_BASE_URL", "http://127.0.0.1:99999", "LLM_BASE_URL='http://127.0.0.1:99999' makes no sense"),
-        ("ALLOWED_HOSTS", ",", "ALLOWED_HOSTS makes no sense: it names no host"),
+        ("PERMISSIONS_GRANTED", "SHELL", "PERMISSIONS_GRANTED is not valid: SHELL"),
+        ("LLM_BASE_URL", "http://127.0.0.1:99999", "LLM_BASE_URL='http://127.0.0.1:99999' is not valid"),
+        ("ALLOWED_HOSTS", ",", "ALLOWED_HOSTS is not valid: it names no host"),
         ("WORKER_DB_THREADS", "100000000", "expected a whole number from 1 to 1000"),
-        ("TIME_ZONE", "Mars/Base", "TIME_ZONE='Mars/Base' makes no sense"),
-        ("TOOL_TIMEOUT_SECONDS", "nan", "TOOL_TIMEOUT_SECONDS='nan' makes no sense"),
+        ("TIME_ZONE", "Mars/Base", "TIME_ZONE='Mars/Base' is not valid"),
+        ("TOOL_TIMEOUT_SECONDS", "nan", "TOOL_TIMEOUT_SECONDS='nan' is not valid"),
     ],
 )
 def test_the_settings_refuse_what_makes_no_sense(monkeypatch, setting, value, says):

@@ -231,7 +231,7 @@ def test_a_release_that_fails_is_told_of(make_stack):
         [sys.executable, "manage.py", "stack"], cwd=ROOT, env=stack.environment, capture_output=True, text=True
     )
     assert ended.returncode == 1
-    assert "migrate | CommandError: NANOHOST_API_KEY makes no sense" in ended.stdout
+    assert "migrate | CommandError: NANOHOST_API_KEY is not valid" in ended.stdout
     assert ended.stderr == "CommandError: migrate ended with 1; the reason is above.\n"
 
 

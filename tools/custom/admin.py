@@ -68,7 +68,7 @@ class CustomToolAdmin(SeenToolAdmin):
     def state(self, tool: CustomTool) -> str:
         return format_html("{}: {}", tool.state, shown(tool.unfit)) if tool.unfit and not tool.gone else tool.state
 
-    @admin.display(description="what it says that it does")
+    @admin.display(description="its own description")
     def says(self, tool: CustomTool) -> str:
         return excerpt(tool.description)
 

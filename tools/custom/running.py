@@ -37,7 +37,7 @@ def run_custom(runner: InWorkspace, admitted: AdmittedCall) -> Outcome:
     if content is None or hashlib.sha256(content).hexdigest() != runner.hash:
         with suppress(OSError, DatabaseError):  # who looks next takes it in otherwise
             catalogue.take_in(workspace)
-        text = "its file was changed, or is not there any more; it was not run. An administrator has to see it first"
+        text = "its file was changed or no longer exists; it was not run. An administrator has to review it first"
         return Outcome(status=CallStatus.FAILED, result=f"FAILED: {text}", rule="custom_changed")
     close_old_connections()  # none is kept while it runs
     answer = reading.run(

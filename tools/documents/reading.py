@@ -24,7 +24,7 @@ _ASIDE_BYTES = 512 * 1024
 class UnsupportedContent(Problem):
     """A file is of no kind that is taken."""
 
-    code, status, title = "unsupported_file_type", 400, "A file is of no kind that is taken here."
+    code, status, title = "unsupported_file_type", 400, "A file has a type that is not accepted here."
 
 
 class Unreadable(Problem):
@@ -36,14 +36,14 @@ class Unreadable(Problem):
 class AttachmentTooLarge(Problem):
     """A file has more bytes or pixels than are taken."""
 
-    code, status, title = "attachment_too_large", 413, "A file is larger than is taken here."
+    code, status, title = "attachment_too_large", 413, "A file is larger than is accepted here."
 
 
 class NotReadNow(Problem):
     """Nothing can read it, store it or hand it out just now."""
 
     code, status = "attachments_busy", 503
-    title = "Files cannot be taken or handed out just now; try again after Retry-After."
+    title = "Files cannot be uploaded or downloaded just now; try again after Retry-After."
 
 
 _REFUSALS = {"unsupported": UnsupportedContent, "too_large": AttachmentTooLarge, "damaged": Unreadable}

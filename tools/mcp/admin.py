@@ -58,7 +58,7 @@ class McpServerAdmin(ModelAdmin):
     @admin.display(description="how it does")
     def state(self, server: McpServer) -> str:
         if server.check_asked_at:
-            return format_html("it is to be checked, asked {}", when(server.check_asked_at))
+            return format_html("a check was requested {}", when(server.check_asked_at))
         if server.last_error and server.last_error_at:
             return format_html(
                 "{}, {}: {}",
@@ -193,8 +193,8 @@ class McpToolAdmin(SeenToolAdmin):
     @admin.display(description="effects")
     def effects(self, tool: McpTool) -> str:
         if tool.hints_read and tool.reads:
-            return "reads only: its server says so, and somebody has agreed"
-        return "its server says that it only reads; nobody has agreed" if tool.hints_read else "has side effects"
+            return "reads only: its server says so, and this was accepted"
+        return "its server says that it only reads; this was not accepted" if tool.hints_read else "has side effects"
 
     @admin.display(description="as a tool of this host")
     def may_it_run(self, tool: McpTool) -> str:

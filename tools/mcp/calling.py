@@ -25,7 +25,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
     """
     server = McpServer.objects.filter(pk=runner.server_id).first()
     if server is None:
-        return _failed("unavailable", "its server is not there any more; it was not run")
+        return _failed("unavailable", "its server no longer exists; it was not run")
     try:
         spec = keeping.spec_of(server)
         close_old_connections()  # none is kept while it runs
@@ -57,7 +57,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
     rule = str(answer.get("rule", "output"))
     if rule == "changed":
         catalogue.take_in(server, answer)
-        return _failed("mcp_changed", f"{text}; it was not run. An administrator has to see it first")
+        return _failed("mcp_changed", f"{text}; it was not run. An administrator has to review it first")
     if rule == "unavailable":
         server.note_error(text)
         return _failed(rule, f"{text}; it was not run")

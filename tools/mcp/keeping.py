@@ -96,7 +96,7 @@ class Keeper:
                 try:
                     answer = _answer(received, on_progress)
                 except (ValueError, RecursionError):
-                    return _failed("output", "the process that talks to MCP servers answered what is no answer")
+                    return _failed("output", "the process that talks to MCP servers sent an invalid answer")
                 if answer is not None:
                     return answer
 

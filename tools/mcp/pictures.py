@@ -26,7 +26,7 @@ def _kept(given: str, *, server: str, call: ToolCall) -> str:
     try:
         content = base64.b64decode(given, validate=True)
     except (binascii.Error, ValueError):
-        return "not kept, it is no base64"
+        return "not kept, it is not base64"
     ending = next((ending for begins, ending in _KINDS if content.startswith(begins)), "")
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         ending = "webp"

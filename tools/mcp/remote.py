@@ -118,7 +118,7 @@ class _Guarded(httpx2.AsyncBaseTransport):
         headers = httpx2.Headers(answer.headers)
         if headers.get("content-encoding", "identity").lower() != "identity":
             await answer.aclose()
-            self._remote.end("it answered with compressed data, which nobody has asked for", "output")
+            self._remote.end("it answered with compressed data, which was not requested", "output")
             raise httpx2.ReadError("a compressed answer", request=request)
         is_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
         return httpx2.Response(

@@ -324,7 +324,7 @@ def _answer(task: Task, call: str, frame: bytes) -> Answer:
         if said["trace"]:
             logger.warning("tool %s:%s raised\n%s", task.module, task.qualname, said["trace"])
     except (ValueError, LookupError, TypeError, RecursionError):
-        return Answer(ok=False, rule="output", text="the tool's process answered something that is no answer")
+        return Answer(ok=False, rule="output", text="the tool's process sent an invalid answer")
     if answer.left:
         logger.info(
             "tool %s:%s left processes or threads behind, or its process changed; it is ended with them",

@@ -89,7 +89,7 @@ def having(wanted: str) -> Sandbox:
         reasons.append(found)
     if wanted in (AUTO, NONE):
         return Sandbox(mode=NONE, signals=False, lacks=" ".join(reasons))
-    raise SandboxMissing(f"TOOL_SANDBOX={wanted} cannot be had here. {' '.join(reasons)}")
+    raise SandboxMissing(f"TOOL_SANDBOX={wanted} is not available here. {' '.join(reasons)}")
 
 
 def _refuse_folders_among_code(sandbox: Sandbox) -> None:

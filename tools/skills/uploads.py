@@ -168,7 +168,7 @@ def _without_doubles(files: Files) -> Files:
     for parts in files:
         folded = tuple(part.casefold() for part in parts)
         if folded in seen or any(folded[:depth] in seen for depth in range(1, len(folded))):
-            raise InvalidRequest(f"{clip(ascii('/'.join(parts)), 100)} stands twice in the archive.")
+            raise InvalidRequest(f"{clip(ascii('/'.join(parts)), 100)} occurs twice in the archive.")
         seen.add(folded)
     folders = {tuple(part.casefold() for part in parts[:depth]) for parts in files for depth in range(1, len(parts))}
     if both := folders & seen:

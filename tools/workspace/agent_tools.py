@@ -115,7 +115,7 @@ def write_file(caller: Caller, path: str, content: str) -> str:
         was_there = workspace.write(path, written, trusted=not caller.tainted_by)
     if not was_there:
         return f"Written: a new file of {len(written)} bytes."
-    return f"Written: {len(written)} bytes. undo_file gives back what was there, for a day."
+    return f"Written: {len(written)} bytes. undo_file restores the previous content, for a day."
 
 
 @tool(
@@ -142,7 +142,7 @@ def edit_file(caller: Caller, path: str, old_text: str, new_text: str) -> str:
             return "The file has this text already."
         trusted = not caller.tainted_by and workspace.is_trusted(path, before)
         workspace.write(path, after, trusted=trusted, expected=before)
-    return "Edited. undo_file gives back what was there, for a day."
+    return "Edited. undo_file restores the previous content, for a day."
 
 
 def _edited(before: bytes, old: bytes, new: bytes) -> bytes:

@@ -510,7 +510,7 @@ def _may_be_changed(path: str) -> Parts:
     if not parts:
         raise PathRefused("The path names no file.")
     if is_within(parts, settings.WORKSPACE_PROTECTED_PATHS):
-        raise Protected(f"{'/'.join(parts)} is protected: it can be read, and is not changed.")
+        raise Protected(f"{'/'.join(parts)} is protected: it can be read, but not changed.")
     documents.refuse(parts)
     return parts
 

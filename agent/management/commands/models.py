@@ -16,11 +16,11 @@ from agent.models import Agent
 class Command(BaseCommand):
     """Tells which provider answers for a model, and whether those that are set up do."""
 
-    help = "Tell which provider is asked for a model, and why; call each that is set up once."
+    help = "Show which provider is used for a model, and why; call each that is set up once."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        which = actions.add_parser("which", help="Tell which provider is asked for a model, and why.")
+        which = actions.add_parser("which", help="Show which provider is used for a model, and why.")
         which.add_argument("name", help="The model, as a request or an agent names it.")
         which.add_argument("--agent", help="Whose provider counts, if it names one.")
         actions.add_parser("check", help="Call each provider that is set up once, and say what works.")
@@ -43,7 +43,7 @@ class Command(BaseCommand):
         try:
             choice = llm.choose(options["name"], named)
         except NoProvider as error:
-            raise CommandError(f"Nobody is asked: {error.detail}.") from None
+            raise CommandError(f"No provider is used: {error.detail}.") from None
         self.stdout.write(f"{choice.provider.name}\tas {choice.model}\t{choice.why}")
 
     def _check(self) -> None:

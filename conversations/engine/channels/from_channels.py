@@ -49,7 +49,7 @@ def active(name: str) -> Channel:
     """The channel of this name; raises :class:`NotFound` unless it is switched on."""
     channel = Channel.objects.select_related("agent").filter(name=name, is_active=True).first()
     if channel is None:
-        raise NotFound("There is no channel of that name, or it is switched off.")
+        raise NotFound("There is no channel with that name, or it is switched off.")
     return channel
 
 

@@ -32,7 +32,7 @@ def tell(approval: Approval) -> None:
     arguments = clip(approval.proposed or approval.arguments, MAX_SHOWN)
     text = f"The agent {approval.agent} wants to use **{approval.tool_name}**:\n\n```\n{arguments}\n```"
     buttons = [("Approve", f"{BUTTON}{notice.pk.hex}.y"), ("Deny", f"{BUTTON}{notice.pk.hex}.n")]
-    words = f"Whoever may decide answers `approve {notice.code}` or `deny {notice.code}`."
+    words = f"If you may decide, answer `approve {notice.code}` or `deny {notice.code}`."
     whose: dict[str, Any] = {"conversation_id": conversation.pk, "turn_id": approval.turn_id}
     notice.delivery_id = outgoing.put_question(chat, text, buttons, instead=words, **whose).pk
     notice.save()

@@ -94,7 +94,7 @@ def expire_due() -> None:
 def _locked(approval_id: UUID) -> Approval:
     turn_id = Approval.objects.filter(pk=approval_id).values_list("turn_id", flat=True).first()
     if turn_id is None:
-        raise NotFound("There is no approval of that id, or it is not yours.")
+        raise NotFound("There is no approval with that id, or it is not yours.")
     list(Turn.objects.select_for_update().filter(pk=turn_id).values_list("pk"))
     return approvals.locked(approval_id)
 

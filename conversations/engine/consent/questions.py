@@ -51,7 +51,7 @@ def ask(caller: Caller, text: str, options: list[str], *, minutes: int) -> Quest
     if conversation is None:
         raise ValueError("The conversation was deleted.")
     if conversation.is_transient:
-        raise ValueError("This conversation is kept for one request only: nobody could answer. Ask in your reply.")
+        raise ValueError("This conversation is kept for one request only, so nobody could answer. Ask in your reply.")
     if Question.objects.filter(conversation=conversation, state=QuestionState.PENDING).exists():
         raise ValueError("Another question waits for its answer: ask one at a time.")
     list(Turn.objects.select_for_update().filter(pk=caller.turn_id).values_list("pk"))
@@ -146,7 +146,7 @@ def answer_as(user_id: int, name: str, question_id: UUID, said: str) -> Question
     """Answer as a user of the host. Raises :class:`NotFound`, :class:`NotAsked` and :class:`QuestionClosed`."""
     question = Question.objects.select_related("chat").filter(pk=question_id).first()
     if question is None:
-        raise NotFound("There is no question of that id, or it is not yours.")
+        raise NotFound("There is no question with that id, or it is not yours.")
     if not is_for(question, user_id):
         raise NotAsked
     return answer(question_id, said, by=name)
@@ -175,7 +175,7 @@ def answer(question_id: UUID, said: str, *, by: str, tainted_by: str = "") -> Qu
             ended = Outcome(status=CallStatus.SUCCESS, result=result, tainted_by=tainted_by)
             _close(question, QuestionState.ANSWERED, ended, answer=words, by=by)
     if is_late:
-        raise QuestionClosed("Its time was over: the agent goes on without an answer.")
+        raise QuestionClosed("It has expired: the agent continues without an answer.")
     return question
 
 
@@ -213,12 +213,12 @@ def withdraw(calls: list[ToolCall]) -> None:
 def _locked(question_id: UUID) -> Question:
     found = Question.objects.filter(pk=question_id).values_list("conversation_id", "turn_id").first()
     if found is None:
-        raise NotFound("There is no question of that id, or it is not yours.")
+        raise NotFound("There is no question with that id, or it is not yours.")
     list(Conversation.objects.select_for_update().filter(pk=found[0]).values_list("pk"))
     list(Turn.objects.select_for_update().filter(pk=found[1]).values_list("pk"))
     question = Question.objects.select_for_update(of=("self",)).filter(pk=question_id).first()
     if question is None:
-        raise NotFound("There is no question of that id, or it is not yours.")
+        raise NotFound("There is no question with that id, or it is not yours.")
     return question
 
 

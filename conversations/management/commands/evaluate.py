@@ -62,7 +62,7 @@ class Command(BaseCommand):
         parser.add_argument("--contains", action="append", metavar="TEXT", help="Grade: the words contain this.")
         parser.add_argument("--schema", type=Path, help="Grade: the answer fits the JSON Schema of this file.")
         parser.add_argument("--judge", metavar="MODEL", help="Grade: this model says whether it is good.")
-        parser.add_argument("--judge-prompt", default="", help="What it is told to look for.")
+        parser.add_argument("--judge-prompt", default="", help="The instructions of the judge.")
         parser.add_argument("--max-tokens", type=int, help="Tokens that the run may use; the set's own if missing.")
         parser.add_argument("--min-passed", type=share, help="The share that has to pass, from 0 to 1.")
         parser.add_argument("--no-worse", action="store_true", help="None may fail that passed in the run before.")
@@ -105,7 +105,7 @@ class Command(BaseCommand):
         else:
             cases = replay_sets.found(dict(options["filter"]), limit=options["limit"])
         if not cases:
-            raise CommandError("There is no such turn that has ended.")
+            raise CommandError("There is no ended turn with this id.")
         return grading.begin(name, cases, changes, _graders(options), by="manage.py", max_tokens=most)
 
     def _report(self, run: ReplayRun, options: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ class Command(BaseCommand):
             counts = sessions.export_folder(folder, owner_id=whose.pk, agent=agent_named(agent), force=force)
             audit.record("conversation.exported", about=whose, after=dict(counts), reason=f"Agent {agent}.")
         except FolderInUse:
-            raise CommandError(f"There is something in {folder}; --force writes into it all the same.") from None
+            raise CommandError(f"There is something in {folder}; --force writes into it anyway.") from None
         except OSError as error:
             raise CommandError(f"{error.filename or folder}: {error.strerror or error}") from None
         self.stdout.write(told(counts))

@@ -13,12 +13,12 @@ from conversations.transfer import sessions
 class Command(BaseCommand):
     """Takes in nanobot's conversations, memory and history."""
 
-    help = "Take in nanobot's conversations, memory and history, for a user and an agent."
+    help = "Import nanobot's conversations, memory and history, for a user and an agent."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("folder", type=Path, help="nanobot's data folder, as ~/.nanobot, or a part of it.")
         add_arguments(parser, agent_default=None)
-        parser.add_argument("--dry-run", action="store_true", help="Tell what would be done, and change nothing.")
+        parser.add_argument("--dry-run", action="store_true", help="Show what would be done, and change nothing.")
 
     def handle(self, *args: Any, folder: Path, owner: str, agent: str | None, dry_run: bool, **options: Any) -> None:
         if not folder.is_dir():

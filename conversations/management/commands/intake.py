@@ -18,9 +18,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         does = parser.add_subparsers(dest="does", required=True, metavar="pause|status|resume")
-        pause = does.add_parser("pause", help="Answer new turns with 503; what was taken in is worked off.")
+        pause = does.add_parser("pause", help="Answer new turns with 503; accepted turns are finished.")
         pause.add_argument("--because", required=True, help="Why; shown on every page of the console.")
-        status = does.add_parser("status", help="Whether it is paused, and what is not done yet.")
+        status = does.add_parser("status", help="Show whether it is paused, and what is left.")
         resume = does.add_parser("resume", help="Take new turns in again.")
         for each in (pause, resume):
             each.add_argument("--by", help="Who; by default the user of this machine.")
@@ -40,17 +40,17 @@ class Command(BaseCommand):
         if not because.strip():
             raise CommandError("--because is empty: say why, for those who see the banner.")
         if not intake.pause(by=by or user_of_this(), because=because.strip()):
-            self.stdout.write("It is paused already; that pause stays as it is.")
+            self.stdout.write("It is already paused; nothing was changed.")
         self._status(wait=wait)
 
     def _resume(self, *, by: str | None, **_: Any) -> None:
         resumed = intake.resume(by=by or user_of_this())
-        self.stdout.write("New turns are taken in again." if resumed else "It was not paused.")
+        self.stdout.write("New turns are accepted again." if resumed else "It was not paused.")
 
     def _status(self, *, wait: float, **_: Any) -> None:
         pause = intake.current_pause()
         if pause is None:
-            self.stdout.write("New turns are taken in.")
+            self.stdout.write("New turns are accepted.")
         else:
             since = f"{pause.paused_at:%Y-%m-%d %H:%M:%S} UTC"
             self.stdout.write(f"The intake is paused since {since}, by {pause.paused_by}: {pause.because}")

@@ -33,12 +33,10 @@ def temperature(text: str) -> float:
 
 def add_changes(parser: CommandParser) -> None:
     """What may be other than in the turns."""
-    parser.add_argument("--model", help="The model that is asked; the turn's own if missing.")
+    parser.add_argument("--model", help="The model to use; the turn's own if missing.")
     parser.add_argument("--temperature", type=temperature, help="From 0 to 2; as it was if missing.")
     parser.add_argument("--agent-version", type=int, help="A version of the agent: its prompt, documents and limits.")
-    parser.add_argument(
-        "--tools", help="Names of the tools that are offered, with commas between; as it was if missing."
-    )
+    parser.add_argument("--tools", help="Names of the offered tools, separated by commas; as it was if missing.")
     parser.add_argument(
         "--unrecorded",
         choices=Unrecorded.values,

@@ -18,7 +18,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--yes", action="store_true", help="Do it; without, it is only said how many there are.")
+        parser.add_argument("--yes", action="store_true", help="Do it; otherwise only the number of turns is shown.")
 
     def handle(self, *args: Any, yes: bool, **_: Any) -> None:
         if working := sorted(Worker.objects.alive().values_list("name", flat=True)):

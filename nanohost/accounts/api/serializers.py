@@ -17,7 +17,7 @@ class _Texts(serializers.ListField):
 
 
 class _Limits(Strict):
-    name = Text(required=False, allow_blank=True, max_length=100, help_text="What it is for, for people.")
+    name = Text(required=False, allow_blank=True, max_length=100, help_text="A description for people.")
     scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices), required=False, min_length=1, help_text="What it may do."
     )

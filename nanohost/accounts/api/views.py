@@ -27,7 +27,7 @@ def _key(prefix: str) -> ApiKey:
         key: ApiKey | None = ApiKey.objects.select_related("owner").filter(prefix=prefix).first()
         if key:
             return key
-    raise NotFound("There is no key of that prefix.")
+    raise NotFound("There is no key with that prefix.")
 
 
 def _invalid(error: ValidationError) -> InvalidRequest:

@@ -38,13 +38,13 @@ class Command(BaseCommand):
         parser.add_argument("--messages", type=int, default=4, help="Of each turn, its question and answer included.")
         parser.add_argument("--calls", type=int, default=2, help="Of tools, of each turn.")
         parser.add_argument("--days", type=int, default=30, help="How far back they go.")
-        parser.add_argument("--force", action="store_true", help="Also where there are conversations of somebody's.")
+        parser.add_argument("--force", action="store_true", help="Even if the database has conversations of users.")
 
     def handle(self, *args: Any, **wanted: Any) -> None:
         if not settings.DEBUG:
-            raise CommandError("fill is for development, and makes rows nobody has said: set DEBUG=true.")
+            raise CommandError("fill is for development, and makes invented rows: set DEBUG=true.")
         if not wanted["force"] and Conversation.objects.exclude(key__startswith=MADE).exists():
-            raise CommandError("There are conversations of somebody's in this database; --force fills it all the same.")
+            raise CommandError("This database has conversations of users; --force fills it anyway.")
         users = get_user_model().objects
         owners = [users.get_or_create(username=f"fill-{number}")[0].pk for number in range(_OWNERS)]
         agent, _ = Agent.objects.get_or_create(name=DEFAULT_AGENT, defaults={"every_tool": True})

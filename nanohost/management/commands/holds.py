@@ -25,7 +25,7 @@ class Command(BaseCommand):
         subject.add_argument("--agent", metavar="NAME", help="An agent's name.")
         subject.add_argument("--conversation", metavar="ID", help="A conversation's id.")
         place.add_argument("--reason", required=True, help="Why; the audit log keeps it.")
-        release = actions.add_parser("release", help="What it kept is deleted like everything else again.")
+        release = actions.add_parser("release", help="Data that it kept is deleted like everything else again.")
         release.add_argument("number", type=int, help="As `holds list` shows it.")
         release.add_argument("--reason", required=True, help="Why; the audit log keeps it.")
         actions.add_parser("list", help="List the holds that count.")

@@ -21,14 +21,12 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         add = actions.add_parser("add", help="Have an agent spoken to by the clock; shows the schedule's id.")
         add.add_argument("--owner", required=True, help="A user's name.")
-        add.add_argument("--prompt", required=True, help="What is said to the agent.")
+        add.add_argument("--prompt", required=True, help="The message to the agent.")
         add.add_argument("--description", help="What it is for.")
         add.add_argument("--agent", default="", help="Who is spoken to. Default: the default agent.")
         add.add_argument("--conversation", type=UUID, help="Where. Default: in a new conversation each time.")
         _add_times(add, required=True)
-        add.add_argument(
-            "--missed", choices=Missed.values, help="What becomes of times that were missed. Default: once."
-        )
+        add.add_argument("--missed", choices=Missed.values, help="The rule for missed times. Default: once.")
         add.add_argument("--missed-most", type=int, metavar="N", help="How many of them are made up for, with all.")
         listing = actions.add_parser("list", help="List the schedules, those that are due first.")
         listing.add_argument("--owner", help="Only this user's.")

@@ -67,7 +67,7 @@ def test_the_three_kinds():
         (asked(CITY, strict="yes"), "json_schema.strict: true or false"),
         (asked(CITY, description=7), "json_schema.description"),
         (asked(CITY, extra=1), "json_schema.extra: there is no such field"),
-        (asked({"type": "strin"}), "json_schema.schema.type: this is no JSON Schema"),
+        (asked({"type": "strin"}), "json_schema.schema.type: this is not a JSON Schema"),
     ],
 )
 def test_what_is_none_is_told_what_to_change(value, words):
@@ -99,8 +99,8 @@ def test_an_agent_s_schema_is_strict_if_it_can_be():
     [
         ([], "an object is needed"),
         (True, "an object is needed"),
-        ({"type": "strin"}, "schema.type: this is no JSON Schema"),
-        ({"properties": {"a": {"minimum": "1"}}}, "schema.properties.a.minimum: this is no JSON Schema"),
+        ({"type": "strin"}, "schema.type: this is not a JSON Schema"),
+        ({"properties": {"a": {"minimum": "1"}}}, "schema.properties.a.minimum: this is not a JSON Schema"),
         ({"$ref": "https://example.org/schema"}, "schema.$ref: it has to point into this schema"),
         ({"$ref": "file:///etc/passwd"}, "schema.$ref: it has to point into this schema"),
         ({"$ref": "#/$defs/none"}, "schema.$ref: it has to point into this schema"),

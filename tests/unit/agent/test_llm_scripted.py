@@ -266,7 +266,7 @@ SENSELESS = [
 
 @pytest.mark.parametrize("script", SENSELESS)
 def test_a_senseless_step_is_answered_with_what_is_wrong(script):
-    assert ask(script).content.startswith("Step 1 of the script makes no sense: ")
+    assert ask(script).content.startswith("Step 1 of the script is not valid: ")
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_tools_page_leads_to_it(admin_client, allowed):
     ("given", "told"),
     [
         ({"agent": "nobody"}, "Select a valid choice"),
-        ({"owner": "nobody"}, "There is no user of that name."),
+        ({"owner": "nobody"}, "There is no user with that name."),
         ({"conversation": "x"}, "Enter a valid UUID."),
         ({"tool": ""}, "This field is required."),
         ({"tool": "<script>alert(1)</script>"}, "not_registered"),

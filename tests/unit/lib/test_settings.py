@@ -253,7 +253,7 @@ def test_what_is_read_at_the_start_alone_may_stand_in_a_file_too(environment, se
 
 def test_a_key_in_a_file_that_cannot_travel_is_refused_and_not_shown(environment, secret_file):
     environment(OPENAI_API_KEY_FILE=secret_file(b"two words\n"))
-    assert refusal() == "OPENAI_API_KEY makes no sense: expected printable ASCII without blanks."
+    assert refusal() == "OPENAI_API_KEY is not valid: expected printable ASCII without blanks."
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -349,12 +349,12 @@ def test_a_kept_file_that_makes_no_sense_is_refused_and_not_shown(environment, k
     assert "groq_api_key cannot be read: it holds no text" in refusal()
     assert "a-value" not in refusal()
     (kept / "groq_api_key").write_text("two words")
-    assert refusal() == "GROQ_API_KEY makes no sense: expected printable ASCII without blanks."
+    assert refusal() == "GROQ_API_KEY is not valid: expected printable ASCII without blanks."
 
 
 def test_a_header_is_told_of_without_its_value(environment):
     environment(LLM_HEADERS='{"groq": {"X-Own": "canary\\u0000"}}')
-    assert refusal() == "LLM_HEADERS makes no sense: the value of X-Own is no printable ASCII text."
+    assert refusal() == "LLM_HEADERS is not valid: the value of X-Own is no printable ASCII text."
 
 
 # --- servers -----------------------------------------------------------------------------------------------------
@@ -383,20 +383,20 @@ def test_an_address_that_makes_no_sense_is_refused_without_its_password(environm
     url = url.format("user:pass-word")
     environment(**({f"{name}_FILE": secret_file(url.encode())} if in_file else {name: url}), **WITH[name])
     said = refusal()
-    assert said.startswith(f"{name} makes no sense: expected {'postgresql' if name == 'DATABASE_URL' else 'redis'}://")
+    assert said.startswith(f"{name} is not valid: expected {'postgresql' if name == 'DATABASE_URL' else 'redis'}://")
     assert "pass-word" not in said
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x", "-1"])
 def test_a_port_that_is_none_is_refused(environment, port):
     environment(DATABASE_URL=f"postgresql://user:pass-word@host:{port}/name", REDIS_URL="redis://h/0")
-    assert refusal().startswith("DATABASE_URL makes no sense")
+    assert refusal().startswith("DATABASE_URL is not valid")
 
 
 @pytest.mark.parametrize("end", ["", "/", "/name?pool=hello"])
 def test_a_database_without_a_name_or_with_a_pool_of_its_own_is_refused(environment, end):
     environment(DATABASE_URL=f"postgresql://user:pass-word@host{end}", REDIS_URL="redis://h/0")
-    assert refusal() == "DATABASE_URL makes no sense: expected a database's name, and no pool of its own."
+    assert refusal() == "DATABASE_URL is not valid: expected a database's name, and no pool of its own."
 
 
 @pytest.mark.parametrize("name", ["DATABASE_URL", "REDIS_URL"])

@@ -55,7 +55,7 @@ def test_new_succeeds_with_a_model_that_gives_nanobots_two_arguments(conversatio
     model.answer(as_nanobot())
     (turn,) = settle([say("/new")])
     reply = Message.objects.get(turn=turn, role="assistant").content
-    assert reply == "This is a new beginning. What was said is in memory."
+    assert reply == "Started afresh. The conversation is kept in memory."
     assert Memory.objects.get().content == "- likes roses"
     assert logged() == ["They spoke of roses."]
 

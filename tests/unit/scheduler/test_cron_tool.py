@@ -76,7 +76,7 @@ def test_what_it_adds_is_a_schedule_of_this_conversation(cron, owner, conversati
         ({"action": "add", "message": "x", "every_seconds": 300}, "every 600 seconds at the most often"),
         ({"action": "add", "message": "x", "at": SOON, "tz": "Mars"}, "one is called Europe/Berlin"),
         ({"action": "remove"}, "by its job_id"),
-        ({"action": "remove", "job_id": "the first one"}, "There is no schedule of that id"),
+        ({"action": "remove", "job_id": "the first one"}, "There is no schedule with that id"),
     ],
 )
 def test_what_makes_no_sense_is_told_and_changes_nothing(cron, arguments, why):

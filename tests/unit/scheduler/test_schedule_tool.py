@@ -146,10 +146,10 @@ def test_what_an_operator_has_paused_only_people_resume(use, admin_client):
         ),
         ({"action": "create", "prompt": "x", "at": "tomorrow at 8"}, "write it as 2030-12-31T09:00"),
         ({"action": "create", "prompt": "x", "at": SOON, "zone": "Mars"}, "one is called Europe/Berlin"),
-        ({"action": "create", "prompt": "x", "cron": "0 0 30 2 *"}, "never comes true"),
+        ({"action": "create", "prompt": "x", "cron": "0 0 30 2 *"}, "never matches"),
         ({"action": "create", "prompt": "x", "cron": "0 9 * * *", "at": SOON}, "Only one of"),
         ({"action": "update"}, "Name the schedule by its id"),
-        ({"action": "pause", "id": "the first one"}, "There is no schedule of that id"),
+        ({"action": "pause", "id": "the first one"}, "There is no schedule with that id"),
     ],
 )
 def test_what_makes_no_sense_is_told_so_that_the_model_can_do_better(use, arguments, why):
@@ -183,7 +183,7 @@ def test_what_is_not_its_own_answers_as_if_it_did_not_exist(use, owner, outsider
     call = use(action, id=str(id), prompt="mine now")
     assert call.status == CallStatus.FAILED
     assert call.result == (
-        "FAILED: There is no schedule of that id, or it is not yours. The action list shows those there are."
+        "FAILED: There is no schedule with that id, or it is not yours. The action list shows those there are."
     )
     assert list(Schedule.objects.values()) == before
 

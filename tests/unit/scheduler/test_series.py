@@ -54,7 +54,7 @@ def test_each_kind_has_its_first_time(create, wishes, next_at):
         ({"at": "soon"}, "'soon' is not a time"),
         ({"at": "9999-12-31T23:59:59Z", "zone": "Pacific/Kiritimati"}, "not within the years 1970 to 9998"),
         ({"at": "0001-01-01T00:00Z", "zone": "America/New_York"}, "not within the years"),
-        ({"cron": "0 0 30 2 *"}, "never comes true: there is no such day"),
+        ({"cron": "0 0 30 2 *"}, "never matches: there is no such day"),
         ({"cron": "0 0 9 * * *"}, "seconds are not supported"),
         ({"cron": "daily"}, "has five fields"),
         ({"every_seconds": 59}, "from 60 seconds to ten years"),
@@ -75,7 +75,7 @@ def test_each_kind_has_its_first_time(create, wishes, next_at):
         ({"every_seconds": 600, "description": "x" * 201}, "200 characters at most"),
         ({"every_seconds": 600, "agent": "nobody"}, "There is no agent named 'nobody'"),
         ({"every_seconds": 600, "agent": "a\0b"}, "There is no agent named"),
-        ({"every_seconds": 600, "conversation_id": uuid4()}, "There is no conversation of that id"),
+        ({"every_seconds": 600, "conversation_id": uuid4()}, "There is no conversation with that id"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(create, wishes, why):

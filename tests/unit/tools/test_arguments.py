@@ -258,7 +258,7 @@ def test_items_are_equal_where_json_schema_says_so(items, unique):
     if unique:
         assert read_arguments(schema, json.dumps({"a": items})) == {"a": items}
         return
-    with pytest.raises(InvalidArguments, match="a: an item stands in it twice"):
+    with pytest.raises(InvalidArguments, match="a: an item occurs in it twice"):
         read_arguments(schema, json.dumps({"a": items}))
 
 

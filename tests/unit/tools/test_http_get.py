@@ -69,7 +69,7 @@ def test_a_setting_that_makes_no_sense_keeps_the_host_from_starting(monkeypatch,
     monkeypatch.setenv(name, value)
     with pytest.raises(ImproperlyConfigured) as refused:
         read_settings()
-    assert str(refused.value).startswith(f"{name} makes no sense: ")
+    assert str(refused.value).startswith(f"{name} is not valid: ")
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 

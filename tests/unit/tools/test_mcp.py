@@ -291,7 +291,7 @@ def test_pictures_are_kept_as_files_that_nobody_trusts(settings, tmp_path, owner
     allow("mcp_ours_echo")
     call = run(ask("mcp_ours_echo", text="a", owner_id=owner.pk))
     kept = re.findall(r"kept in the workspace as (mcp/ours/\w+\.png)\]", call.result)
-    assert (len(kept), len(set(kept)), call.result.count("not kept, it is no base64")) == (2, 1, 1)
+    assert (len(kept), len(set(kept)), call.result.count("not kept, it is not base64")) == (2, 1, 1)
     content = people.read(agent="default", owner_id=owner.pk, path=kept[0])
     assert content == base64.b64decode(mcp_server.PICTURE)
     with open_workspace(agent="default", owner_id=owner.pk) as workspace:

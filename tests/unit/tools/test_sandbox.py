@@ -550,7 +550,7 @@ def test_folders_by_which_tools_would_change_the_host_s_code_are_refused(tmp_pat
 def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, folder):
     told = check(tmp_path, TOOL_FOLDERS=folder.replace("DATA_DIR", str(tmp_path / "data")))
     assert told.returncode != 0
-    assert "TOOL_FOLDERS makes no sense: " in told.stderr
+    assert "TOOL_FOLDERS is not valid: " in told.stderr
     assert "Traceback" not in told.stderr
 
 
@@ -560,7 +560,7 @@ def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, folder):
 def test_skills_that_tools_could_write_are_refused(tmp_path, skills, tools):
     told = check(tmp_path, NANOHOST_SKILLS=str(tmp_path / skills), TOOL_FOLDERS=tools and str(tmp_path / tools))
     assert told.returncode != 0
-    assert "NANOHOST_SKILLS makes no sense: " in told.stderr
+    assert "NANOHOST_SKILLS is not valid: " in told.stderr
     assert "Traceback" not in told.stderr
 
 
@@ -572,7 +572,7 @@ def test_skills_that_tools_could_write_are_refused(tmp_path, skills, tools):
 def test_what_is_demanded_and_cannot_be_had_is_one_sentence(tmp_path, wanted, before, own):
     told = check(tmp_path, *before, command="serve", TOOL_SANDBOX=wanted, **own)
     assert told.returncode != 0
-    assert f"TOOL_SANDBOX={wanted} cannot be had here. " in told.stderr
+    assert f"TOOL_SANDBOX={wanted} is not available here. " in told.stderr
     assert "Traceback" not in told.stderr
 
 
@@ -581,7 +581,7 @@ def test_whoever_runs_no_tool_is_only_told(tmp_path):
     shutil.copy(sqlite_template("migrated"), tmp_path / "data" / "nanohost.sqlite3")
     told = check(tmp_path, command="migrate", TOOL_SANDBOX=BUBBLEWRAP, PATH="/nonexistent")
     assert told.returncode == 0, told.stderr
-    assert f"TOOL_SANDBOX={BUBBLEWRAP} cannot be had here. " in told.stderr
+    assert f"TOOL_SANDBOX={BUBBLEWRAP} is not available here. " in told.stderr
 
 
 # --- what is written about it ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tools.mcp.models import McpServer, McpTool, Transport
 class Command(BaseCommand):
     """Shows and changes MCP servers, and which of their tools somebody has seen."""
 
-    help = "Show and change MCP servers and what was seen of their tools."
+    help = "Show and change MCP servers and the reviews of their tools."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -26,14 +26,14 @@ class Command(BaseCommand):
             "add", help="Add a server: a program of this machine, or an address. It is off at first."
         )
         add.add_argument("name")
-        add.add_argument("program", nargs="*", help="Behind --: the program and its arguments.")
+        add.add_argument("program", nargs="*", help="After --: the program and its arguments.")
         add.add_argument("--url", default="", help="Its address, instead of a program.")
         add.add_argument("--sse", action="store_true", help="The address speaks SSE, and not streamable HTTP.")
         add.add_argument("--header", action="append", default=[], metavar="NAME=MCP_SECRET_NAME")
         add.add_argument("--env", action="append", default=[], metavar="VARIABLE=MCP_SECRET_NAME")
         add.add_argument("--network", action="store_true", help="It may reach the network.")
         for action, help_text in (
-            ("check", "Start a server, and take in which tools it has."),
+            ("check", "Start a server, and read its list of tools."),
             ("enable", "Let the tools of a server be used that were seen and allowed."),
             ("disable", "Let no tool of a server be used."),
         ):
@@ -62,7 +62,7 @@ class Command(BaseCommand):
 
     def _add(self, action: str, options: dict[str, Any]) -> None:
         if bool(options["url"]) == bool(options["program"]):
-            raise CommandError("Give a program behind --, or its address by --url.")
+            raise CommandError("Give a program after --, or its address with --url.")
         command, *arguments = options["program"] or [""]
         environment, headers = (dict(each.partition("=")[::2] for each in options[name]) for name in ("env", "header"))
         server = McpServer(name=options["name"], command=command, arguments=arguments, environment=environment)

@@ -10,7 +10,7 @@ from tools.skills.shelf import missing, shelf
 class Command(BaseCommand):
     """Lists the skills in NANOHOST_SKILLS, what they miss, and what is wrong with folders that are none."""
 
-    help = "List the skills of NANOHOST_SKILLS, and what they miss."
+    help = "List the skills of NANOHOST_SKILLS, and their missing requirements."
 
     def handle(self, *args: Any, **options: Any) -> None:
         found = shelf()
@@ -21,4 +21,4 @@ class Command(BaseCommand):
         for folder, problem in found.problems.items():
             self.stdout.write(f"{folder}\tnot used\t{problem}")
         if not found.skills and not found.problems:
-            self.stdout.write("There are no skills. NANOHOST_SKILLS names the folder that they stand in.")
+            self.stdout.write("There are no skills. NANOHOST_SKILLS names their folder.")

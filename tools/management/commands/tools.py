@@ -24,8 +24,8 @@ from tools.permissions import grantable
 
 WITH_CONSENT = {
     Consent.NEVER: "",
-    Consent.TAINTED: "; in a conversation that is tainted, each call waits for somebody's consent",
-    Consent.ALWAYS: "; each call waits for somebody's consent",
+    Consent.TAINTED: "; in a conversation that is tainted, each call waits for consent",
+    Consent.ALWAYS: "; each call waits for consent",
 }
 
 EFFECTS = {"read": "reads", "write": "writes", "rows": "changes rows"}
@@ -56,16 +56,16 @@ class Command(BaseCommand):
         allow = actions.add_parser("allow", help="Enable a tool.")
         allow.add_argument("name")
         allow.add_argument("--grant", action="append", default=[], choices=[str(each) for each in grantable()])
-        allow.add_argument("--approval", choices=Consent.values, help="When its calls wait for somebody's consent.")
+        allow.add_argument("--approval", choices=Consent.values, help="When its calls wait for consent.")
         deny = actions.add_parser("deny", help="Disable a tool and take its grants back.")
         deny.add_argument("name")
         actions.add_parser("custom", help="List the files of workspaces that are tools, or could be.")
         see = actions.add_parser("see", help="Show a file that is a tool, and note that you have seen it.")
         see.add_argument("name")
-        new = actions.add_parser("new", help="Write a new tool and its test into an app of your own.")
+        new = actions.add_parser("new", help="Create a new tool and its test in an app of your own.")
         new.add_argument("name", help="The tool's name: that of a Python function.")
         new.add_argument("--app", help="Its dotted name; made if there is none. Default: yours, or my_tools.")
-        new.add_argument("--directory", type=Path, help="Where the app stands, or is to. Default: beside manage.py.")
+        new.add_argument("--directory", type=Path, help="The folder of the app. Default: that of manage.py.")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         if action != "new":  # which needs no database

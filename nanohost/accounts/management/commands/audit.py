@@ -39,7 +39,7 @@ class Command(BaseCommand):
             head = audit.verify(anchors)
         except audit.NotWhole as error:
             raise CommandError(f"The audit log is not whole: {error}.") from None
-        against = f", and has the {len(anchors)} heads that were told earlier" if anchors else ""
+        against = f", and has the {len(anchors)} heads that were recorded earlier" if anchors else ""
         self.stdout.write(f"The audit log is whole: {head.number} entries{against}. Its head is {head.hash}.")
 
     def _export(self, options: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def _heads_of(file: Path | None) -> list[Head]:
     except OSError as error:
         raise CommandError(f"{place} cannot be read: {error.strerror}.") from None
     if file and not heads:
-        raise CommandError(f"{place} has no line that tells of a head ({audit.NUMBER}, {audit.HASH}).")
+        raise CommandError(f"{place} has no line with a head ({audit.NUMBER}, {audit.HASH}).")
     return heads
 
 

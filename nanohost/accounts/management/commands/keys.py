@@ -90,7 +90,7 @@ class Command(BaseCommand):
 def _add_limits(parser: ArgumentParser) -> None:
     texts = {"type": lambda said: [each.strip() for each in said.split(",") if each.strip()], "metavar": "LIST"}
     add: Any = parser.add_argument
-    add("--name", help="What it is for, for people.")
+    add("--name", help="A description for people.")
     add("--scopes", **texts, help=f"What it may do: {', '.join(Scope.values)}. A new key: chat,read.")
     add(
         "--agents",

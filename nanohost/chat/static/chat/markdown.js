@@ -103,7 +103,7 @@ function mark(link) {
   if (!link.classList.contains("picture")) return;
   const summary = make("summary", { text: `Picture: ${link.textContent}` });
   const shown = make("a", { href: link.href, target: "_blank", rel: link.rel, text: link.href });
-  link.replaceWith(make("details", { className: "picture" }, summary, "Not loaded. It is at ", shown));
+  link.replaceWith(make("details", { className: "picture" }, summary, "Not loaded. Its address: ", shown));
 }
 
 // --- code --------------------------------------------------------------------------------------------------------

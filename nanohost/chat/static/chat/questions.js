@@ -20,7 +20,7 @@ function show(node, { questionId, text, options, expiresAt, isInChat }, tell) {
   const own = () => input.value.trim() && answer(input.value);
   input.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && own());
   const buttons = options.flatMap((each) => [button(each, () => answer(each), { className: "primary" }), " "]);
-  if (isInChat) status.textContent = "The person in the chat is asked, who alone can answer.";
+  if (isInChat) status.textContent = "Only the person in the chat can answer.";
   else card.append(...buttons, input, " ", button("Answer", own));
   card.append(status);
   node.append(card);

@@ -54,7 +54,7 @@ async function put(row) {
     around.connection("");
   } catch (error) {
     if (!(error instanceof Problem) || error.status >= 500 || [401, 408, 429].includes(error.status)) {
-      around.connection("Not sent yet: the host cannot be reached. It is tried again.");
+      around.connection("Not sent yet: the host cannot be reached. Sending is retried.");
       setTimeout(flush, 3000);
       return false;
     }

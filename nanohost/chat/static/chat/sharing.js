@@ -8,15 +8,15 @@ export async function open(conversationId, name) {
   if (!conversationId) return askFor({ title: "Shared links", ok: "Done" }, rows);
   const days = make("input", { name: "days", type: "number", min: 1, max: 365, value: 30, required: true });
   const tools = make("input", { name: "tools", type: "checkbox" });
-  const chosen = make("label", { className: "check" }, tools, make("span", { text: "Show what tools were called with, and their results" }));
-  const words = `Whoever has the link reads “${name}” as it is now, without files. What is said later is not shown.`;
+  const chosen = make("label", { className: "check" }, tools, make("span", { text: "Show tool calls, with arguments and results" }));
+  const words = `Anyone with the link can read “${name}” as it is now, without files. Later messages are not shown.`;
   const given = await askFor({ title: "Share a link", words, ok: "Make a link" }, field("Expires after days", days), chosen, rows);
   if (!given) return null;
   const wanted = { days: Number(given.days), withTools: Boolean(given.tools) };
   const made = await ask("POST", `/conversations/${conversationId}/shares`, wanted);
   const input = make("input", { value: `${location.origin}/chat/shared/${made.token}/`, readOnly: true });
   const button_ = button("Copy", ({ currentTarget }) => copy(input.value, currentTarget));
-  const told = `It is shown this once. It expires on ${local(made.expiresAt)}.`;
+  const told = `It is shown only once. It expires on ${local(made.expiresAt)}.`;
   return askFor({ title: "The link", words: told, ok: "Done" }, field("Link", input), button_);
 }
 

@@ -28,7 +28,7 @@ export async function load() {
   if (wanted !== `${isArchive}${words()}` || number < answered) return;
   answered = number;
   draw([...(pinned?.results ?? []), ...page.results]);
-  const none = search ? "Nothing is called that or says that." : isArchive ? "Nothing is archived." : "No conversations yet.";
+  const none = search ? "No results." : isArchive ? "Nothing is archived." : "No conversations yet.";
   if (!rows.length) list.append(make("li", { className: "empty", text: none }));
   older = path(page.next);
   at("older").hidden = !older;
@@ -100,7 +100,7 @@ function filled(node, row) {
   Object.assign(link, { href: `/chat/${conversationId}/`, title: `${name}\n${agent}, ${local(createdAt)}` });
   const sign = branchOf ? [make("span", { className: "branch", text: "↳ ", title: "A branch" })] : [];
   link.replaceChildren(...sign, name);
-  more.ariaLabel = `More about ${name}`;
+  more.ariaLabel = `More actions for ${name}`;
   node.dataset.id = conversationId;
   node.row = row;
   return node;
@@ -112,7 +112,7 @@ function choices(row) {
   return [
     ["Rename", () => rename(row, name)],
     [pinned ? "Unpin" : "Pin", () => change(row, { pinned: !pinned })],
-    [archived ? "Take out of the archive" : "Archive", () => change(row, { archived: !archived })],
+    [archived ? "Remove from the archive" : "Archive", () => change(row, { archived: !archived })],
     ["Share", () => share(conversationId, name).catch(around.tell)],
     ["Export as Markdown", () => exported(row, name, asMarkdown, "md", "text/markdown").catch(around.tell)],
     ["Export as JSON", () => exported(row, name, asJson, "json", "application/json").catch(around.tell)],

@@ -144,7 +144,7 @@ const thumbs = (node) =>
 
 function edit(node) {
   if (node.querySelector("form")) return;
-  const input = make("textarea", { value: node.said, rows: 3, ariaLabel: "The message, changed", dir: "auto" });
+  const input = make("textarea", { value: node.said, rows: 3, ariaLabel: "Edit the message", dir: "auto" });
   const save = make("button", { type: "submit", text: "Send in a branch", className: "primary" });
   const close = () => {
     form.remove();
@@ -458,13 +458,13 @@ function consent(node, { approvalId, toolName, rule, arguments: given, expiresAt
   };
   if (mayDecide)
     card.append(button("Approve", decide("approve"), { className: "primary" }), " ", button("Deny", decide("deny")));
-  else card.append(make("p", { className: "status", text: "Somebody who may decide has to." }));
+  else card.append(make("p", { className: "status", text: "You do not have the permission to decide. It waits for somebody who has." }));
   node.append(card);
 }
 
 async function why(toolName) {
   const input = make("input", { name: "reason", maxLength: 500 });
-  const label = make("label", {}, make("span", { text: "Reason, which the agent is told (optional)" }), input);
+  const label = make("label", {}, make("span", { text: "Reason, passed to the agent (optional)" }), input);
   const given = await askFor({ title: `Deny ${toolName}?`, ok: "Deny" }, label);
   return given && (given.reason ? { reason: given.reason } : {});
 }

@@ -17,10 +17,10 @@ from nanohost.nanobot_config.errors import Refused
 class Command(BaseCommand):
     """Writes nanobot's config.json."""
 
-    help = "Write nanobot's config.json, for its owner alone, of what was imported and what agents have become since."
+    help = "Write nanobot's config.json, readable only by its owner, from imported values and the agents' current ones."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", type=Path, help="Where to; what stands there is replaced.")
+        parser.add_argument("file", type=Path, help="The file to write; an existing one is replaced.")
         parser.add_argument("--agent", default=DEFAULT_AGENT, help=f"Whose defaults; {DEFAULT_AGENT} if missing.")
         parser.add_argument("--with-keys", action="store_true", help="With keys and other secrets, not placeholders.")
 

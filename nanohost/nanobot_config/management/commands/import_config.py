@@ -17,15 +17,15 @@ from nanohost.nanobot_config.importing import import_config
 class Command(BaseCommand):
     """Takes in nanobot's config.json."""
 
-    help = "Take in nanobot's config.json, and tell what became of each key."
+    help = "Import nanobot's config.json, and report the outcome for each key."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path, help="As ~/.nanobot/config.json; or an mcp.json of another client.")
         parser.add_argument("--agent", default=DEFAULT_AGENT, help=f"Whom it is for; {DEFAULT_AGENT} if missing.")
         parser.add_argument(
-            "--owner", help="The user who has the conversations of its channels; without one, none is made."
+            "--owner", help="The owner of its channels' conversations; without one, no channel is made."
         )
-        parser.add_argument("--dry-run", action="store_true", help="Tell what would be done, and change nothing.")
+        parser.add_argument("--dry-run", action="store_true", help="Show what would be done, and change nothing.")
 
     def handle(self, *args: Any, file: Path, agent: str, owner: str | None, dry_run: bool, **options: Any) -> None:
         try:
