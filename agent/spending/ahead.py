@@ -8,9 +8,11 @@ the database. Those that nobody takes end with their lease, and are few beside w
 
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from uuid import UUID
 
 from agent.spending.bills import Share
@@ -36,13 +38,17 @@ class Made:
     shares: tuple[Share, ...]
     until: float
 
+    def fits(self, *, tokens: int, money: int) -> bool:
+        """Whether it is enough for a call that may use so much."""
+        return all(share.amount >= (money if share.is_money else tokens) for share in self.shares)
+
 
 @dataclass
 class _Known:
     """Of one scope: what is there to be taken, and when calls came lately, of which there is one at least."""
 
     made: list[Made] = field(default_factory=list)
-    calls: list[float] = field(default_factory=list)
+    calls: deque[float] = field(default_factory=partial(deque, maxlen=MAX_AHEAD))
 
 
 class Stock:
@@ -59,20 +65,28 @@ class Stock:
             if scope not in self._known:  # others may be of periods that are over, or of budgets that were changed
                 self._known = {key: known for key, known in self._known.items() if known.calls[-1] > now - SECONDS}
             known = self._known.setdefault(scope, _Known())
-            known.calls = [*(at for at in known.calls if at > now - WITHIN_SECONDS), now][-MAX_AHEAD:]
-            known.made = [each for each in known.made if each.until > now]
+            known.calls.append(now)
+            while known.calls[0] <= now - WITHIN_SECONDS:
+                known.calls.popleft()
+            while known.made and known.made[0].until <= now:  # the oldest stands first
+                known.made.pop(0)
             for place, made in enumerate(known.made):
-                if all(share.amount >= (money if share.is_money else tokens) for share in made.shares):
+                if made.fits(tokens=tokens, money=money):
                     return known.made.pop(place)
         return None
 
-    def wanted(self, scope: Scope) -> int:
-        """How many to make ahead, with one for a call that none was large enough for."""
+    def wanted(self, scope: Scope, *, tokens: int, money: int) -> tuple[int, list[UUID]]:
+        """How many to make ahead, with one for a call that none was large enough for; and the call ids of those that
+        are too small for it, which nobody will take: prompts grow, and what comes next will be as large."""
         with self._lock:
             known = self._known.get(scope)
-            if known is None or known.made or len(known.calls) < MIN_CALLS:
-                return 0
-            return len(known.calls)
+            if known is None:
+                return 0, []
+            outgrown = [each.call_id for each in known.made if not each.fits(tokens=tokens, money=money)]
+            known.made = [each for each in known.made if each.call_id not in outgrown]
+            if known.made or len(known.calls) < MIN_CALLS:
+                return 0, outgrown
+            return len(known.calls), outgrown
 
     def add(self, scope: Scope, made: Sequence[Made]) -> None:
         """From now on these may be taken."""

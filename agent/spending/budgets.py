@@ -139,7 +139,8 @@ def reserve(
     ids: dict[str, UUID] = {"call_id": call_id, "work_id": work_id, "conversation_id": conversation_id}
     for _ in range(3):  # with what was reserved ahead, without it, and once more if a row has gone meanwhile
         try:
-            return Reserved(call_id=call_id, shares=_reserve(wanted, **ids), prompt_tokens=estimate.prompt_tokens)
+            shares = _reserve(wanted, tokens=tokens, money=money, **ids)
+            return Reserved(call_id=call_id, shares=shares, prompt_tokens=estimate.prompt_tokens)
         except _Gone:
             _known.clear()
         except _Full as full:
@@ -167,19 +168,22 @@ def _scope(limits: Sequence[Limit], now: datetime) -> ahead.Scope:
     return tuple((limit, limit.period(now).start) for limit in limits)
 
 
-def _reserve(wanted: Sequence[tuple[Limit, int]], **ids: UUID) -> tuple[Share, ...]:
+def _reserve(wanted: Sequence[tuple[Limit, int]], *, tokens: int, money: int, **ids: UUID) -> tuple[Share, ...]:
     scope = _scope([limit for limit, _ in wanted], timezone.now())
     starts = dict(scope)
     periods = [(_period_id(limit, starts[limit]), limit, amount) for limit, amount in wanted]
     shares: list[Share] = []
     full: _Full | None = None
-    more, until = stock.wanted(scope), time.monotonic() + ahead.SECONDS
+    (more, outgrown), until = stock.wanted(scope, tokens=tokens, money=money), time.monotonic() + ahead.SECONDS
     lease = timedelta(seconds=settings.LLM_TIMEOUT_SECONDS + settings.TURN_LEASE_SECONDS)
     with transaction.atomic():
         for period_id, limit, amount in sorted((each for each in periods if each[0]), key=lambda each: each[0]):
             row = next(iter(_lock(period_id=period_id, budget_id=limit.id, start=starts[limit])), None)
             if row is None:
                 raise _Gone
+            if outgrown:
+                Reservation.objects.filter(call_id__in=outgrown).delete()
+                outgrown = []
             spent, most, is_on = row
             others, own = next(iter(_taken(period_id=period_id, work_id=ids["work_id"])), (0, 0))
             if own:
@@ -210,19 +214,12 @@ def _make_ahead(shares: Sequence[Share], count: int, *, until: float, lease: tim
     larger = tuple(replace(share, amount=_larger(share.amount)) for share in shares)
     made = [ahead.Made(call_id=new_id(), shares=larger, until=until) for _ in range(count if shares else 0)]
     rows = [  # none, where the budgets have gone meanwhile
-        Reservation(
-            call_id=each.call_id,
-            period_id=share.period_id,
-            amount=share.amount,
-            work_id=_NOBODY,
-            conversation_id=_NOBODY,
-            lease_until=from_now(lease.total_seconds()),
-        )
+        {"call_id": each.call_id, "period_id": share.period_id, "amount": share.amount}
         for each in made
         for share in each.shares
     ]
     if rows:
-        Reservation.objects.bulk_create(rows)
+        _insert.many([row | {"work_id": _NOBODY, "conversation_id": _NOBODY, "lease": lease} for row in rows])
     return made
 
 

@@ -496,6 +496,17 @@ def test_what_was_reserved_ahead_is_for_calls_that_fit_it(settings):
     assert take(8)
 
 
+def test_what_calls_have_outgrown_makes_room_for_larger_ones():
+    """Each prompt of a conversation is longer than the one before."""
+    whole = budget()
+    taken = [pass_through(amount, calls=1)[0] for amount in range(100, 300, 2)]
+    alone = [each for amount, each in zip(range(100, 300, 2), taken, strict=True) if each.shares[0].amount == amount]
+    assert len(alone) < 20, "of a hundred"
+    waiting = ahead.stock.withdraw([each.pk for each in whole.periods.all()])
+    assert Reservation.objects.count() == len(waiting), "those that were too small are gone"
+    assert spent(whole) == sum(range(100, 300, 2))
+
+
 def test_what_was_reserved_ahead_is_not_taken_when_its_time_is_over_and_ends_with_its_lease(settings, monkeypatch):
     budget(10_000)
     monkeypatch.setattr(ahead, "SECONDS", 0.0)
