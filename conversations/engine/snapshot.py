@@ -33,19 +33,19 @@ class Snapshot:
     transcript: list[ChatMessage]
     usage: Usage
     retries: int
-    retry_code: str = ""
-    retrying_for: float = 0.0
-    fallback_model: str = ""
-    invalid_answers: Sequence[dict[str, Any]] = ()
-    summary: str = ""
-    unconsolidated: int = 0
-    command: str = ""
-    first_seq: int = 0
-    last_seq: int = 0
-    summary_seq: int | None = None
-    pinned: Sequence[Pinned] = ()
-    is_left_long: bool = False
-    tainted_by: str = ""
+    retry_code: str
+    retrying_for: float
+    fallback_model: str
+    invalid_answers: Sequence[dict[str, Any]]
+    summary: str
+    unconsolidated: int
+    command: str
+    first_seq: int
+    last_seq: int
+    summary_seq: int | None
+    pinned: Sequence[Pinned]
+    is_left_long: bool
+    tainted_by: str
 
     @property
     def answers(self) -> int:

@@ -45,6 +45,34 @@ def expire(turn: Turn) -> None:
     Turn.objects.filter(pk=turn.pk).update(lease_until=from_now(-1))
 
 
+# --- what is read of it -------------------------------------------------------------------------------------------
+
+
+def test_of_a_turn_are_counted_its_answers_its_calls_and_its_rounds_of_some_tools(say):
+    held = claim(say("Hello"))
+    empty = snapshot.load(held)
+    assert (empty.answers, empty.calls, empty.rounds_of({"time"}), empty.retrying_for) == (0, 0, 0, 0.0)
+    assert (empty.first_seq, empty.last_seq) == (1, 1)
+
+    def asks(*names):
+        calls = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in names]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    results = [{"role": "tool", "tool_call_id": "time", "content": "noon"}] * 2
+    own = [*empty.own, asks("time", "echo"), *results, asks("echo"), *results, {"role": "assistant", "content": "Hi"}]
+    full = replace(empty, own=own)
+    assert (full.answers, full.calls) == (3, 3)
+    assert (full.rounds_of({"time"}), full.rounds_of({"echo", "time"}), full.rounds_of({"other"})) == (1, 2, 0)
+
+
+def test_a_turn_that_began_with_a_command_is_one_also_once_it_has_an_answer(say):
+    held = claim(say("/help"))
+    assert snapshot.load(held).command == "/help"
+    Message.objects.create(conversation_id=held.conversation_id, turn_id=held.turn_id, seq=2, role="assistant")
+    assert snapshot.load(held).command == "/help"
+    assert snapshot.load(held).transcript == [{"role": "assistant", "content": ""}]
+
+
 # --- who gets it -------------------------------------------------------------------------------------------------
 
 
