@@ -26,6 +26,17 @@ class Period:
 def period_of(every: Every, now: datetime, zone: str) -> Period:
     """The one that a moment is in. A day has 23 or 25 hours where the clocks are changed; one that has no midnight
     begins with its first moment."""
+    latest = _latest.get((every, zone))
+    if latest is None or not latest.begins <= now < latest.ends:
+        latest = _latest[every, zone] = _period_of(every, now, zone)
+    return latest
+
+
+# Most moments that are asked for are in the same one: it is asked for several times a turn.
+_latest: dict[tuple[Every, str], Period] = {}
+
+
+def _period_of(every: Every, now: datetime, zone: str) -> Period:
     today = now.astimezone(ZoneInfo(zone)).date()
     start = today.replace(day=1) if every == Every.MONTH else today
     after = (start + timedelta(days=31)).replace(day=1) if every == Every.MONTH else start + timedelta(days=1)
