@@ -821,7 +821,7 @@ def test_somebody_without_a_role_chats_with_public_agents_alone_and_signs_out(st
     page.get_by_label("User name").fill("anna")
     page.get_by_label("Password").fill("not this")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("not right")
+    expect(page.get_by_role("alert")).to_contain_text("is wrong")
     page.get_by_label("User name").fill("anna")
     page.get_by_label("Password").fill("a good password")
     page.get_by_role("button", name="Sign in").click()
