@@ -87,8 +87,11 @@ def test_what_is_worse_than_in_the_run_before_breaks_a_bound(say, capsys, tmp_pa
     file.write_text('{"turn": 7}')
     with pytest.raises(CommandError, match="Case 1"):
         call_command("evaluate", "set", "--cases", str(file))
-    with pytest.raises(CommandError, match="no such turn"):
+    with pytest.raises(CommandError, match="No turn that has ended matches"):
         call_command("evaluate", "set", "--filter", "status=failed")
+    file.write_text("")
+    with pytest.raises(CommandError, match="there are no cases"):
+        call_command("evaluate", "set", "--cases", str(file))
 
 
 def test_a_judge_is_a_model_with_its_prompt_kept_and_a_schema_is_held_against(say, model, capsys, tmp_path):
@@ -96,7 +99,7 @@ def test_a_judge_is_a_model_with_its_prompt_kept_and_a_schema_is_held_against(sa
     (turn,) = settle([say("Name a flower.")])
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object", "required": ["flower"]}')
-    verdicts = {"PASS It is one.": True, "FAIL: no.": False, "I cannot say": False}
+    verdicts = {"PASS It is one.": True, "**Pass**\n\nIt is one.": True, "FAIL: no.": False, "I cannot say": False}
     for said, passed in verdicts.items():
         model.answer(completion('{"flower": "rose"}'), completion(said))
         report, _ = evaluate(

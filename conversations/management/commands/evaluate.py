@@ -102,10 +102,12 @@ class Command(BaseCommand):
                 cases = replay_sets.read(_text_of(options["cases"]))
             except CannotReplay as error:
                 raise CommandError(f"{options['cases']}: {error}") from None
+            if not cases:
+                raise CommandError(f"{options['cases']}: there are no cases in it.")
         else:
             cases = replay_sets.found(dict(options["filter"]), limit=options["limit"])
-        if not cases:
-            raise CommandError("There is no ended turn with this id.")
+            if not cases:
+                raise CommandError("No turn that has ended matches.")
         return grading.begin(name, cases, changes, _graders(options), by="manage.py", max_tokens=most)
 
     def _report(self, run: ReplayRun, options: dict[str, Any]) -> None:
