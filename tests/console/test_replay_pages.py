@@ -36,7 +36,10 @@ def test_operators_replay_turns_and_everybody_who_reads_them_sees_both(clients, 
     answer = clients[OPERATOR].post(turns, asking(turn, model="other", temperature="0.5", tools=" time, echo"))
     row = Replay.objects.get()
     assert answer.url == page("conversations_replay", "change", row.pk)
-    assert (row.asked_by, row.changes) == (f"of {OPERATOR}", {"model": "other", "temperature": 0.5, "tools": ["time", "echo"]})
+    assert (row.asked_by, row.changes) == (
+        f"of {OPERATOR}",
+        {"model": "other", "temperature": 0.5, "tools": ["time", "echo"]},
+    )
     run(row.pk)
     for role in (VIEWER, OPERATOR, ADMIN):
         told = clients[role].get(answer.url).content.decode()
