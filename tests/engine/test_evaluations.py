@@ -14,7 +14,7 @@ from conversations.engine.replaying import grading, replay_sets, replays
 from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
 from conversations.feedback_models import Feedback, Rating
-from conversations.models import Message, Replay, ReplayCase, ReplayRun
+from conversations.models import Message, Replay, ReplayCase, ReplayRun, ReplaySet
 from nanohost.accounts.models import AuditEntry
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
@@ -147,6 +147,13 @@ def test_a_run_of_a_stored_set_has_its_report_stored_once_all_of_it_has_ended(sa
     assert grading.told(ReplayRun.objects.get(pk=run.pk)) == run.report
     report, complaint = evaluate(capsys, "set", "--min-passed", "1")
     assert (report["cases"], report["before"], complaint) == (2, str(run.pk), "")
+    # Its own bound is held, unless another is named.
+    ReplaySet.objects.update(graders=[{"kind": "contains", "texts": ["one"]}])
+    assert evaluate(capsys, "set")[1] == "1 of 2 passed; 1 of them have to."
+    assert evaluate(capsys, "set", "--min-passed", "0.5")[1] == ""
+    ReplaySet.objects.update(min_passed=0.5)
+    assert evaluate(capsys, "set")[1] == ""
+    assert evaluate(capsys, "set", "--min-passed", "1")[1] == "1 of 2 passed; 1 of them have to."
     with pytest.raises(CommandError, match="no set named"):
         call_command("evaluate", "unknown")
     with pytest.raises(CommandError, match="graders of its own"):
