@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.conf import settings
 from django.contrib import admin
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404
+from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.timezone import localtime
 from unfold.widgets import UnfoldAdminTextareaWidget
@@ -22,6 +25,7 @@ from conversations.admin.pages import check_readers
 from conversations.engine.replaying import frozen, grading, replay_sets
 from conversations.errors import CannotReplay
 from conversations.models import Replay, ReplayRun, ReplaySet
+from nanohost.accounts import audit
 from nanohost.lib import clock
 from nanohost.lib.admin import (
     REPLAY,
@@ -34,6 +38,7 @@ from nanohost.lib.admin import (
     shown,
     table,
 )
+from nanohost.lib.redaction import redact_known
 
 # Characters of a text that is shown beside another.
 MAX_CHARS = 20_000
@@ -249,13 +254,30 @@ class ReplayRunAdmin(GrowingAdmin):
         "compared",
         "over_time",
         "all_replays",
+        "as_a_file",
         "ended_at",
     ]
-    readonly_fields = ["its_changes", "its_graders", "outcome", "compared", "over_time", "all_replays"]
+    readonly_fields = ["its_changes", "its_graders", "outcome", "compared", "over_time", "all_replays", "as_a_file"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Whoever may not read conversations is shown no words of them."""
-        return [name for name in self.fields if name != "compared" or request.user.has_perms(READERS)]
+        words = ("compared", "as_a_file")
+        return [name for name in self.fields if name not in words or request.user.has_perms(READERS)]
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.export_view)
+        return [path("<uuid:pk>/export.jsonl", view, name="conversations_replayrun_export"), *super().get_urls()]
+
+    def export_view(self, request: HttpRequest, pk: UUID) -> StreamingHttpResponse:
+        """Each of its replays with its original, as JSON lines."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        check_readers(request)
+        run = get_object_or_404(ReplayRun, pk=pk)
+        audit.record("evaluation.exported", about=run, after={"cases": run.replays.count()})
+        lines = (redact_known(json.dumps(line, ensure_ascii=False)) for line in grading.lines(run))
+        headers = {"Content-Disposition": f'attachment; filename="evaluation-{pk}.jsonl"', "Cache-Control": "no-store"}
+        return StreamingHttpResponse((f"{line}\n" for line in lines), content_type="application/jsonl", headers=headers)
 
     @admin.display(description="changes")
     def its_changes(self, run: ReplayRun) -> str:
@@ -318,6 +340,11 @@ class ReplayRunAdmin(GrowingAdmin):
     @admin.display(description="replays")
     def all_replays(self, run: ReplayRun) -> str:
         return link_to_list("conversations_replay", "Its replays, each beside its original", run=run.pk)
+
+    @admin.display(description="export")
+    def as_a_file(self, run: ReplayRun) -> str:
+        address = reverse("admin:conversations_replayrun_export", args=[run.pk])
+        return format_html('<a href="{}">As JSON lines, each replay with its original</a>', address)
 
 
 def _answer(row: Replay | None) -> str:

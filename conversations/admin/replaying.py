@@ -48,6 +48,12 @@ class ChangesForm(forms.Form):
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="Its prompt, documents and limits. Empty: the one that the turn had.",
     )
+    tools = forms.CharField(
+        required=False,
+        max_length=4_000,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Names of the tools that are offered, separated by commas. Empty: as it was.",
+    )
     unrecorded = forms.ChoiceField(
         label="a tool call that is not on record",
         choices=Unrecorded.choices,
@@ -62,6 +68,7 @@ class ChangesForm(forms.Form):
             model=given["model"] or None,
             temperature=given["temperature"],
             version=given["version"],
+            tools=Changes.names_in(given["tools"]) or None,
             unrecorded=given["unrecorded"],
         )
 

@@ -1,12 +1,18 @@
 """Replays in the console: who may begin them, and what is shown of them."""
 
+import json
+
 import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
 
 from conversations.engine.replaying import replay_sets
 from conversations.engine.replaying.frozen import Changes
 from conversations.models import Replay, ReplayRun, ReplaySet
+from nanohost.accounts.models import AuditEntry
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
 from tests.support.console_client import HOSTILE, client_of, page
+from tests.support.factories import OwnerFactory
 from tests.support.replaying import run
 from tests.support.working import settle
 
@@ -33,10 +39,13 @@ def test_operators_replay_turns_and_everybody_who_reads_them_sees_both(clients, 
     assert "no tool runs" in asked
     for wrong in ({"temperature": "3"}, {"version": "99"}, {"unrecorded": "run"}):
         assert clients[OPERATOR].post(turns, asking(turn, **wrong)).status_code == 400, wrong
-    answer = clients[OPERATOR].post(turns, asking(turn, model="other", temperature="0.5"))
+    answer = clients[OPERATOR].post(turns, asking(turn, model="other", temperature="0.5", tools=" time, echo"))
     row = Replay.objects.get()
     assert answer.url == page("conversations_replay", "change", row.pk)
-    assert (row.asked_by, row.changes) == (f"of {OPERATOR}", {"model": "other", "temperature": 0.5})
+    assert (row.asked_by, row.changes) == (
+        f"of {OPERATOR}",
+        {"model": "other", "temperature": 0.5, "tools": ["time", "echo"]},
+    )
     run(row.pk)
     for role in (VIEWER, OPERATOR, ADMIN):
         told = clients[role].get(answer.url).content.decode()
@@ -86,6 +95,31 @@ def test_turns_are_put_into_a_set_that_is_replayed_from_its_page_and_compared_ov
         assert "0 of 2" in told
         assert started.url in told  # the run before, and the one over time
         assert HOSTILE not in told
+
+
+def test_a_run_is_exported_at_any_time_by_those_who_read_what_was_said(clients, say):
+    turns = settle([say("one"), say("two")])
+    of_set = replay_sets.create("flowers", cases=[(turn, None) for turn in turns])
+    earlier, later = (replay_sets.start(of_set, Changes(model=name), by="anna") for name in ("a", "b"))
+    for each in (earlier, later):
+        run(*each.replays.values_list("pk", flat=True))
+    address = page("conversations_replayrun", "export", earlier.pk)
+    assert address in clients[VIEWER].get(page("conversations_replayrun", "change", earlier.pk)).content.decode()
+    answer = clients[VIEWER].get(address)
+    lines = [json.loads(line) for line in answer.getvalue().splitlines()]
+    assert [(each["turnId"], each["model"]) for each in lines] == [(str(turn.pk), "a") for turn in turns]
+    assert all(each["replay"]["words"] and each["original"]["words"] for each in lines)
+    assert AuditEntry.objects.get(action="evaluation.exported").object_id == str(earlier.pk)
+    assert clients[VIEWER].get(page("conversations_replayrun", "export", turns[0].pk)).status_code == 404
+    person = OwnerFactory(is_staff=True)
+    person.user_permissions.add(Permission.objects.get(codename="view_replayrun"))
+    client = Client()
+    client.force_login(person)
+    assert client.get(address).status_code == 403
+    shown = client.get(page("conversations_replayrun", "change", earlier.pk))
+    assert shown.status_code == 200
+    assert address not in shown.content.decode()
+    assert AuditEntry.objects.filter(action="evaluation.exported").count() == 1
 
 
 def test_a_set_is_made_of_json_lines_and_its_mistakes_are_told(clients, say):

@@ -14,7 +14,7 @@ from conversations.engine.replaying import grading, replay_sets, replays
 from conversations.engine.replaying.frozen import Changes
 from conversations.errors import CannotReplay
 from conversations.feedback_models import Feedback, Rating
-from conversations.models import Message, Replay, ReplayCase, ReplayRun
+from conversations.models import Message, Replay, ReplayCase, ReplayRun, ReplaySet
 from nanohost.accounts.models import AuditEntry
 from nanohost.lib.erasing import Erased
 from nanohost.lib.ids import new_id
@@ -87,8 +87,11 @@ def test_what_is_worse_than_in_the_run_before_breaks_a_bound(say, capsys, tmp_pa
     file.write_text('{"turn": 7}')
     with pytest.raises(CommandError, match="Case 1"):
         call_command("evaluate", "set", "--cases", str(file))
-    with pytest.raises(CommandError, match="no such turn"):
+    with pytest.raises(CommandError, match="No turn that has ended matches"):
         call_command("evaluate", "set", "--filter", "status=failed")
+    file.write_text("")
+    with pytest.raises(CommandError, match="there are no cases"):
+        call_command("evaluate", "set", "--cases", str(file))
 
 
 def test_a_judge_is_a_model_with_its_prompt_kept_and_a_schema_is_held_against(say, model, capsys, tmp_path):
@@ -96,7 +99,7 @@ def test_a_judge_is_a_model_with_its_prompt_kept_and_a_schema_is_held_against(sa
     (turn,) = settle([say("Name a flower.")])
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object", "required": ["flower"]}')
-    verdicts = {"PASS It is one.": True, "FAIL: no.": False, "I cannot say": False}
+    verdicts = {"PASS It is one.": True, "**Pass**\n\nIt is one.": True, "FAIL: no.": False, "I cannot say": False}
     for said, passed in verdicts.items():
         model.answer(completion('{"flower": "rose"}'), completion(said))
         report, _ = evaluate(
@@ -144,6 +147,13 @@ def test_a_run_of_a_stored_set_has_its_report_stored_once_all_of_it_has_ended(sa
     assert grading.told(ReplayRun.objects.get(pk=run.pk)) == run.report
     report, complaint = evaluate(capsys, "set", "--min-passed", "1")
     assert (report["cases"], report["before"], complaint) == (2, str(run.pk), "")
+    # Its own bound is held, unless another is named.
+    ReplaySet.objects.update(graders=[{"kind": "contains", "texts": ["one"]}])
+    assert evaluate(capsys, "set")[1] == "1 of 2 passed; 1 of them have to."
+    assert evaluate(capsys, "set", "--min-passed", "0.5")[1] == ""
+    ReplaySet.objects.update(min_passed=0.5)
+    assert evaluate(capsys, "set")[1] == ""
+    assert evaluate(capsys, "set", "--min-passed", "1")[1] == "1 of 2 passed; 1 of them have to."
     with pytest.raises(CommandError, match="no set named"):
         call_command("evaluate", "unknown")
     with pytest.raises(CommandError, match="graders of its own"):

@@ -64,7 +64,8 @@ HOSTILE = "<script>alert('1')</script>"
 # Pages of a row besides Django's own, which only show.
 READ = {
     "admin:conversations_conversation": ["transcript", "json", "jsonl"],
-    "admin:conversations_turn": ["sent"],
+    "admin:conversations_replayrun": ["export"],
+    "admin:conversations_turn": ["sent", "time"],
     "admin:agent_agent": ["whole", "files"],
 }
 # And those of a model.

@@ -40,6 +40,11 @@ class Changes:
     tools: Sequence[str] | None = None
     unrecorded: str = Unrecorded.REFUSE
 
+    @staticmethod
+    def names_in(text: str) -> list[str]:
+        """Names of tools as people write them: separated by commas."""
+        return [name.strip() for name in text.split(",") if name.strip()]
+
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "Changes":
         """Those of a row."""

@@ -64,7 +64,9 @@ class Command(BaseCommand):
         parser.add_argument("--judge", metavar="MODEL", help="Grade: this model says whether it is good.")
         parser.add_argument("--judge-prompt", default="", help="The instructions of the judge.")
         parser.add_argument("--max-tokens", type=int, help="Tokens that the run may use; the set's own if missing.")
-        parser.add_argument("--min-passed", type=share, help="The share that has to pass, from 0 to 1.")
+        parser.add_argument(
+            "--min-passed", type=share, help="The share that has to pass, from 0 to 1; that of a stored set if missing."
+        )
         parser.add_argument("--no-worse", action="store_true", help="None may fail that passed in the run before.")
         parser.add_argument("--export", type=Path, help="Write each replay with its original there, as JSON lines.")
         parser.add_argument("--seconds", type=float, default=3600.0, help="Wait for so long at most; %(default)s.")
@@ -102,10 +104,12 @@ class Command(BaseCommand):
                 cases = replay_sets.read(_text_of(options["cases"]))
             except CannotReplay as error:
                 raise CommandError(f"{options['cases']}: {error}") from None
+            if not cases:
+                raise CommandError(f"{options['cases']}: there are no cases in it.")
         else:
             cases = replay_sets.found(dict(options["filter"]), limit=options["limit"])
-        if not cases:
-            raise CommandError("There is no ended turn with this id.")
+            if not cases:
+                raise CommandError("No turn that has ended matches.")
         return grading.begin(name, cases, changes, _graders(options), by="manage.py", max_tokens=most)
 
     def _report(self, run: ReplayRun, options: dict[str, Any]) -> None:
@@ -117,6 +121,8 @@ class Command(BaseCommand):
             with options["export"].open("w") as file:
                 file.writelines(f"{json.dumps(line, ensure_ascii=False)}\n" for line in grading.lines(run))
         least = options["min_passed"]
+        if least is None and run.of_set:
+            least = run.of_set.min_passed
         if told["open"]:
             raise CommandError(f"{told['open']} replays have not ended yet.")
         if least is not None and told["passed"] < least * told["cases"]:

@@ -52,7 +52,7 @@ def changes_of(options: dict[str, Any]) -> Changes:
         model=options["model"] or None,
         temperature=options["temperature"],
         version=options["agent_version"],
-        tools=None if names is None else [name.strip() for name in names.split(",") if name.strip()],
+        tools=None if names is None else Changes.names_in(names),
         unrecorded=options["unrecorded"],
     )
 
