@@ -192,7 +192,7 @@ def test_the_command_pauses_tells_and_resumes(say, capsys):
         call_command("intake", *arguments)
         return capsys.readouterr().out
 
-    assert "taken in" in run("status")
+    assert "accepted" in run("status")
     turn = say("Hello")
     told = run("pause", "--because", "deploying 0.2", "--by", "anna")
     assert "by anna: deploying 0.2" in told
