@@ -20,6 +20,7 @@ from tests.support.tool_calls import EVERY_TOOL, ask, run
 from tests.support.wait import wait_until
 from tools import gate, registry
 from tools.mcp import catalogue, keeping
+from tools.mcp.definitions import Definition, Unfit, checked
 from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer, McpTool
 from tools.models import CallStatus, ToolCall, ToolSetting
@@ -192,8 +193,42 @@ def test_a_name_of_another_tool_shadows_none(tool_settings):
 
 def test_schemas_that_no_gate_can_check_make_no_tools():
     unfit = catalogue.refresh(server("unfit"))
-    assert unfit.keys() == {"large", "deep", "outside", "endless", "doubling"}
+    assert unfit.keys() == {"large", "deep", "outside", "endless", "doubling", "invalid"}
     assert McpTool.objects.get().full_name == "mcp_ours_fit"
+
+
+NO_SCHEMAS = [
+    {"type": "array", "items": [{"type": "string"}]},  # of an older JSON Schema
+    {"type": "string", "required": True},
+    {"type": "text"},
+    {"properties": ["b"]},
+    {"minimum": "1"},
+    {"multipleOf": 0},
+    {"anyOf": {"b": {}}},
+    {"dependentSchemas": 5},
+    "string",
+]
+
+
+@pytest.mark.parametrize("wrong", NO_SCHEMAS)
+def test_a_schema_that_is_none_makes_no_tool(wrong):
+    with pytest.raises(Unfit, match="not valid JSON Schema"):
+        checked(definition({"a": wrong}))
+
+
+def test_properties_may_have_the_names_of_keywords():
+    for name in ("$ref", "not", "anyOf", "pattern"):
+        assert checked(definition({name: {"type": "string", "default": {"$ref": 5}}}))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**5000], ids=["none", "endless", "long"])
+def test_a_schema_with_numbers_that_no_database_stores_makes_no_tool(number):
+    with pytest.raises(Unfit, match="numbers that cannot be stored"):
+        checked(definition({"a": {"minimum": number}}))
+
+
+def definition(properties):
+    return Definition(name="a", description="", schema={"type": "object", "properties": properties})
 
 
 def test_of_ten_thousand_tools_with_odd_names_some_are_taken_each_under_a_name_of_its_own():
