@@ -7,7 +7,7 @@ in bounded time, is no tool here; the reason is told to the administrator.
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,42 @@ _NAMED = {"properties", "$defs", "definitions", "dependentSchemas"}
 # Those that look at the same value again; each may double the work.
 _IN_PLACE = {"not", "if", "then", "else", "anyOf", "oneOf", "allOf", "dependentSchemas"}
 _MAX_WORK = 1_000
+
+_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
+_NUMBER = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_NUMBER |= {f"{least}{what}" for least in ("min", "max") for what in ("Length", "Items", "Properties", "Contains")}
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_type(value: Any) -> bool:
+    return all(isinstance(each, str) and each in _TYPES for each in (value if isinstance(value, list) else [value]))
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+# What a validator takes in each keyword. Holding a schema against the schema of schemas says the same, and takes
+# seconds for one that is large.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_SCHEMA, _is_schema),
+    **dict.fromkeys(_LIST, lambda value: isinstance(value, list) and all(map(_is_schema, value))),
+    **dict.fromkeys(_NAMED, lambda value: isinstance(value, dict) and all(map(_is_schema, value.values()))),
+    **dict.fromkeys(_NUMBER, _is_number),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "type": _is_type,
+    "required": _is_texts,
+    "dependentRequired": lambda value: isinstance(value, dict) and all(map(_is_texts, value.values())),
+    "enum": lambda value: isinstance(value, list),
+    "uniqueItems": lambda value: isinstance(value, bool),
+}
 
 _LOCAL = re.compile(r"#/(\$defs|definitions)/([^/~%]{1,200})")
 _UNFIT = {"patternProperties", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$vocabulary"}
@@ -63,14 +99,28 @@ def checked(definition: Definition) -> Definition:
         raise Unfit(f"its description is longer than {MAX_DESCRIPTION} characters")
     if _too_deep(definition.schema):
         raise Unfit(f"its schema is nested deeper than {MAX_DEPTH} levels")
-    if len(json.dumps(definition.schema)) > MAX_SCHEMA_BYTES:
+    try:
+        told = json.dumps(definition.schema, allow_nan=False)
+    except ValueError:
+        raise Unfit("its schema has numbers that cannot be stored") from None
+    if len(told) > MAX_SCHEMA_BYTES:
         raise Unfit(f"its schema is larger than {MAX_SCHEMA_BYTES} bytes")
     if definition.schema.get("type") != "object":
         raise Unfit("its schema is not that of an object")
-    if "\\u0000" in json.dumps(definition.schema):
+    if "\\u0000" in told:
         raise Unfit("its schema has characters that cannot be stored")
-    _bounded_work(usable(definition.schema))
+    schema = usable(definition.schema)
+    for part in _parts(schema):
+        _check_keywords(part)
+    _bounded_work(schema)
     return definition
+
+
+def _check_keywords(part: dict[str, Any]) -> None:
+    """Raise :class:`Unfit` for what a validator would fail at in the middle of a call."""
+    for keyword, value in part.items():
+        if keyword in _FITS and not _FITS[keyword](value):
+            raise Unfit(f"its schema is not valid JSON Schema (2020-12): it has something else in {keyword}")
 
 
 def usable(schema: Any) -> Any:
@@ -157,11 +207,16 @@ def _in_place(root: dict[str, Any], part: dict[str, Any]) -> Iterator[Any]:
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """All schemas within one; it is no deeper than MAX_DEPTH."""
-    if isinstance(schema, dict):
-        yield schema
-        for value in schema.values():
+    """All schemas within one, no deeper than MAX_DEPTH; each is to be valid by the time that the next is asked for."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword, value in schema.items():
+        if keyword in _SCHEMA:
             yield from _parts(value)
-    elif isinstance(schema, list):
-        for each in schema:
-            yield from _parts(each)
+        elif keyword in _LIST:
+            for each in value:
+                yield from _parts(each)
+        elif keyword in _NAMED:
+            for each in value.values():
+                yield from _parts(each)

@@ -137,6 +137,8 @@ def edit_file(caller: Caller, path: str, old_text: str, new_text: str) -> str:
     with _workspace(caller, path) as workspace:
         before = workspace.read(path)
         text.decoded(before)  # which says what is no text
+        if text.is_wide(before):
+            raise ValueError("The file is in UTF-16; only UTF-8 is edited. write_file writes all of it, in UTF-8.")
         after = _edited(before, old, new)
         if after == before:
             return "The file has this text already."

@@ -16,9 +16,14 @@ MAX_FOUND = 100
 MAX_SEARCHED_BYTES, MAX_SEARCH_SECONDS = 50_000_000, 1.5
 
 
+def is_wide(content: bytes) -> bool:
+    """Whether it says that it is UTF-16."""
+    return content.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
 def decoded(content: bytes) -> str:
     """The text of a file; raises :class:`NotText` with what it is instead."""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if is_wide(content):
         encoding = "utf-16"
     elif b"\0" in content:
         raise NotText(f"This is a binary file of {len(content)} bytes; only text can be shown.")

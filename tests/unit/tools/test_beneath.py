@@ -100,6 +100,16 @@ def test_what_is_no_file_of_the_folder_is_refused(folder, opened, name):
             read(opened, name)
 
 
+@pytest.mark.parametrize("link", ["inner/link", "folder/file"])
+def test_no_link_is_followed_not_even_one_that_stays_inside(folder, opened, link):
+    (folder / "inner").mkdir()
+    (folder / "inner" / "file").write_text("inside")
+    (folder / "inner" / "link").symlink_to("file")
+    (folder / "folder").symlink_to("inner")
+    with pytest.raises(PathRefused, match="symbolic link"):
+        read(opened, link)
+
+
 @pytest.mark.parametrize(
     ("path", "parts"), [("", ()), (".", ()), ("a//b/./c", ("a", "b", "c")), ("a/", ("a",)), ("...", ("...",))]
 )

@@ -120,8 +120,8 @@ def test_brave_is_asked_with_its_key_and_its_results_are_plain_and_bounded(serve
     [
         (429, b"", "its limit is reached"),
         (401, b"", "its key is not accepted"),
-        (200, b"<html>", "no JSON"),
-        (200, b"[" * 100_000, "no JSON"),
+        (200, b"<html>", "not JSON"),
+        (200, b"[" * 100_000, "not JSON"),
     ],
 )
 def test_what_an_engine_cannot_answer_is_said_without_its_key(server, policy, status, body, words):

@@ -230,6 +230,15 @@ def test_an_edit_needs_its_text_to_be_there_once(use):
     assert use("read_file", path="a.txt").result == "1\r\n2\r\ntwo\r\naaa"
 
 
+def test_what_is_not_utf_8_is_not_edited_and_the_reason_is_told(use, files):
+    (files / "wide").write_bytes("one 慢".encode("utf-16"))
+    before = (files / "wide").read_bytes()
+    for old in ("one", "ba"):  # the latter stands there, byte for byte, and is another character
+        call = use("edit_file", path="wide", old_text=old, new_text="x")
+        assert (call.status, "UTF-16" in call.result) == (CallStatus.FAILED, True), call.result
+    assert (files / "wide").read_bytes() == before
+
+
 def test_an_edit_of_what_was_changed_meanwhile_changes_nothing(owner, files):
     with open_workspace(agent="default", owner_id=owner.pk) as workspace:
         workspace.write("a", b"new", trusted=True)
