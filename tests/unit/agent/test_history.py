@@ -1,11 +1,13 @@
 """History, cleaned on a copy: whatever was stored, what is sent is a history that the chat format allows."""
 
 import copy
+import json
 
 import pytest
 from hypothesis import given, settings
 
 from agent import history
+from agent.fixed import Fixed
 from agent.history import INTERRUPTED, clean
 from tests.support.openai_server import Broken, check_messages
 from tests.support.transcripts import (
@@ -32,6 +34,27 @@ def test_a_sound_history_is_sent_as_it_is():
 
 def test_what_comes_before_the_first_user_is_dropped():
     assert clean([result("0"), says(), calls("1"), user()], window=ROOMY) == [user()]
+
+
+def test_it_is_the_same_for_what_comes_from_rows():
+    """Where no text is the very object that stands in the code."""
+    stored = [result("0"), user(), calls("1", "2", "2"), result("2"), says(""), user("Again"), says()]
+    read = json.loads(json.dumps(stored))
+    assert clean(read, window=ROOMY) == clean(stored, window=ROOMY)
+    assert history.fit_window(read, window=3) == read[5:]
+    assert keep(read, 3) == read[5:]
+    assert history.drop_blank_assistants(read) == [*read[:4], *read[5:]]
+
+
+def test_a_model_s_thoughts_go_back_to_it_in_their_own_turn():
+    thinks = calls("1") | {"thoughts": ["Hm."]}
+    for kind in (dict, Fixed):  # those of rows are made once
+        messages = [kind(each) for each in (user(), thinks, result("1"), user(), thinks, result("1"))]
+        sent = history.drop_old_thoughts(messages)
+        assert sent == [user(), calls("1"), result("1"), user(), thinks, result("1")]
+        assert history.drop_old_thoughts(json.loads(json.dumps(messages))) == sent
+        assert (history.drop_old_thoughts(messages)[1] is sent[1]) == (kind is Fixed)
+    assert history.drop_old_thoughts([thinks]) == [thinks]
 
 
 @pytest.mark.parametrize("window", [2, 3])
