@@ -41,6 +41,7 @@ def test_it_is_the_same_for_what_comes_from_rows():
     stored = [result("0"), user(), calls("1", "2", "2"), result("2"), says(""), user("Again"), says()]
     read = json.loads(json.dumps(stored))
     assert clean(read, window=ROOMY) == clean(stored, window=ROOMY)
+    assert clean(json.loads(json.dumps([user(), result("0"), says()])), window=ROOMY) == [user(), says()]
     assert history.fit_window(read, window=3) == read[5:]
     assert keep(read, 3) == read[5:]
     assert history.drop_blank_assistants(read) == [*read[:4], *read[5:]]
