@@ -12,6 +12,7 @@ import psycopg
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import (
@@ -39,6 +40,7 @@ from nanohost.lib.redaction import redact
 from scheduler.system_jobs import SYSTEM_JOBS, sync_system_jobs
 from tools import registry
 from tools.changes import follow_setting
+from tools.mcp import configured
 from tools.models import sync_settings
 
 logger = logging.getLogger(__name__)
@@ -67,8 +69,8 @@ def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = 
 
 
 def refuse_unknown_tools() -> None:
-    """TOOLS_ALLOWED and TOOLS_ENABLED name tools that exist: a misspelt one would silently forbid. And what is to be
-    enabled may be."""
+    """TOOLS_ALLOWED and TOOLS_ENABLED name tools that exist: a misspelt one would silently forbid. What is to be
+    enabled may be, and what MCP_SERVERS has can be servers."""
     for setting, named in (("TOOLS_ALLOWED", settings.TOOLS_ALLOWED), ("TOOLS_ENABLED", settings.TOOLS_ENABLED)):
         if unknown := sorted(set(named) - set(registry.names())):
             raise CommandError(
@@ -81,6 +83,10 @@ def refuse_unknown_tools() -> None:
             raise CommandError(
                 f"TOOLS_ENABLED names {name}, which needs {', '.join(beyond)}: that is outside PERMISSIONS_GRANTED."
             )
+    try:
+        configured.check()
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,7 @@ def prepare_database() -> Prepared:
             audit.guard()
             sync_settings()
             follow_setting()
+            configured.follow_setting()
             sync_system_jobs((*SYSTEM_JOBS, *tasks.SYSTEM_JOBS))
             sync_roles()
             with transaction.atomic():  # a secret is kept only if it can be shown

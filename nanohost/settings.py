@@ -159,6 +159,9 @@ WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
 # Whether Python files in the folder tools/ of a workspace may become tools, once somebody has seen them.
 CUSTOM_TOOLS = env.boolean("CUSTOM_TOOLS", False)
 
+# MCP servers of this host, which are added and enabled at each start; secrets are named, as in the console.
+MCP_SERVERS = env.objects("MCP_SERVERS", '{"clock": {"command": "python3", "args": ["-m", "mcp_server_time"]}}')
+
 # The folder of this host's skills.
 NANOHOST_SKILLS = env.string("NANOHOST_SKILLS")
 # And of those that people upload in the console.

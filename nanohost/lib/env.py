@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -355,6 +355,19 @@ def headers(name: str, *, names: Collection[str]) -> dict[str, dict[str, str]]:
         for header, value in values.items():
             if header.lower() not in PUBLIC_HEADERS:
                 remember(f"{name} {header}", value)
+    return found
+
+
+def objects(name: str, example: str) -> dict[str, dict[str, Any]]:
+    """JSON objects by name; ``example`` says what is expected. Somebody may have put a secret there: errors do not show
+    what it is."""
+    raw = string(name)
+    try:
+        found = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise ImproperlyConfigured(f"{name} is not valid: expected JSON such as {example}.")
     return found
 
 

@@ -28,12 +28,12 @@ class McpServerAdmin(ModelAdmin):
     list_display = ["name", "enabled", "transport", "runs", "failures", "state", "waiting", "listed_at"]
     list_filter = ["enabled"]
     search_fields = ["name"]
-    readonly_fields = ["state", "failures", "its_tools", "no_tools", "listed_at", "updated_at"]
+    readonly_fields = ["state", "failures", "by_setting", "its_tools", "no_tools", "listed_at", "updated_at"]
     fieldsets: ClassVar[Any] = [
         (None, {"fields": ["name", "enabled", "state"]}),
         ("How it is reached", {"fields": _HOW[2:]}),
         ("Tools", {"fields": ["its_tools", "no_tools", "listed_at"]}),
-        ("Internals", {"classes": ["collapse"], "fields": ["failures", "updated_at"]}),
+        ("Internals", {"classes": ["collapse"], "fields": ["by_setting", "failures", "updated_at"]}),
     ]
     actions = ["check_now", "enable", "disable"]
 

@@ -151,6 +151,9 @@ class McpServer(models.Model):
         null=True, blank=True, editable=False, help_text="When somebody asked to have its tools taken in."
     )
     listed_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When it last told its tools.")
+    by_setting = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Whether it follows the setting MCP_SERVERS."
+    )
     updated_at = models.DateTimeField(auto_now=True)
 
     objects = McpServerQuerySet.as_manager()
