@@ -42,6 +42,7 @@ def test_it_is_the_same_for_what_comes_from_rows():
     read = json.loads(json.dumps(stored))
     assert clean(read, window=ROOMY) == clean(stored, window=ROOMY)
     assert clean(json.loads(json.dumps([user(), result("0"), says()])), window=ROOMY) == [user(), says()]
+    assert history.mend_calls(json.loads(json.dumps([says() | {"tool_calls": []}]))) == [says()]
     assert history.fit_window(read, window=3) == read[5:]
     assert keep(read, 3) == read[5:]
     assert history.drop_blank_assistants(read) == [*read[:4], *read[5:]]
