@@ -170,12 +170,15 @@ SKILLS_DIR = env.path("SKILLS_DIR", DATA_DIR / "skills")
 # The tool exec: its time, folders of programs besides the system's, and texts that no command may hold.
 EXEC_TIMEOUT_SECONDS = env.seconds("EXEC_TIMEOUT_SECONDS", 60)
 EXEC_PATH_APPEND = env.words("EXEC_PATH_APPEND")
+# Folders that programs of MCP servers see as well, such as a virtual environment of theirs.
+MCP_FOLDERS = env.words("MCP_FOLDERS")
 EXEC_DENY = env.words("EXEC_DENY")
 
 _SEEN = {
     "TOOL_FOLDERS": TOOL_FOLDERS,
     "WORKSPACE_READ_FOLDERS": WORKSPACE_READ_FOLDERS,
     "EXEC_PATH_APPEND": EXEC_PATH_APPEND,
+    "MCP_FOLDERS": MCP_FOLDERS,
     "NANOHOST_SKILLS": [NANOHOST_SKILLS] if NANOHOST_SKILLS else [],
 }
 _KEPT = {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR, "SKILLS_DIR": SKILLS_DIR}

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from io import StringIO
 
 import pytest
@@ -10,6 +11,8 @@ from django.core.management import call_command
 from tests.support.sources import ROOT
 from tests.support.tool_calls import ask, run
 from tools.models import CallStatus
+from tools.sandbox import modes
+from tools.sandbox.box import BUBBLEWRAP, NONE
 
 PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
 
@@ -20,7 +23,10 @@ pytestmark = [
 
 
 def test_the_example_of_the_documentation_does_what_it_says(settings):
-    settings.TOOL_SANDBOX = "none"  # the sandbox shows a program the host's own environment, and this is another
+    # The sandbox shows a program the host's own packages, and these are others.
+    settings.MCP_FOLDERS = [str(PYTHON.parents[1]), sys.base_prefix]
+    if modes.in_force().mode != BUBBLEWRAP:
+        settings.TOOL_SANDBOX = NONE
     (example, *_) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "mcp.md").read_text(), re.DOTALL)
     lines = [shlex.split(line) for line in example.splitlines()]
     assert [line[:2] for line in lines] == [["python", "manage.py"]] * 5

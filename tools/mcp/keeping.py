@@ -245,16 +245,16 @@ def _in_a_box(program: list[str], *, network: bool) -> list[str]:
             "mcp_sandbox: programs of MCP servers run in bubblewrap only, which is not in force here;"
             f" TOOL_SANDBOX=none has them run without any. {sandbox.lacks}"
         )
-    return [*_launching(sandbox, network, settings.TOOL_MEMORY_MB), *program]
+    return [*_launching(sandbox, network, settings.TOOL_MEMORY_MB, tuple(settings.MCP_FOLDERS)), *program]
 
 
 @lru_cache
-def _launching(sandbox: modes.Sandbox, network: bool, memory: int) -> list[str]:
+def _launching(sandbox: modes.Sandbox, network: bool, memory: int, folders: tuple[str, ...]) -> list[str]:
     """What stands before a program. Made once: which files are code is looked up for it, which takes 10 ms."""
     box = modes.box(sandbox, ["NET_HTTP"] if network else [])
     told = {"box": asdict(box), "memory": memory << 20, "processes": _MAX_PROCESSES, "folder": "", "nice": 0}
     launch = [sys.executable, "-S", "-m", "tools.sandbox.launch", json.dumps(told)]
-    return box.command(launch, cwd=settings.BASE_DIR)
+    return box.command(launch, cwd=settings.BASE_DIR, bound=[("--ro-bind-try", each, each) for each in folders])
 
 
 def _path() -> str:

@@ -15,6 +15,8 @@ from tools.mcp import catalogue
 from tools.mcp.errors import NotStarted
 from tools.mcp.models import McpServer, McpTool
 from tools.models import CallStatus
+from tools.sandbox import modes
+from tools.sandbox.box import BUBBLEWRAP, NONE
 
 NODE = shutil.which("node")
 PACKAGES = Path(os.environ.get("TEST_NODE_MODULES") or ROOT / ".venv" / "node" / "node_modules")
@@ -31,7 +33,10 @@ pytestmark = [
 @pytest.fixture(params=["stdio", "http", "sse"])
 def server(request, settings):
     if request.param == "stdio":
-        settings.TOOL_SANDBOX = "none"  # the sandbox shows a program the host's own packages, and these are others
+        # The sandbox shows a program the host's own packages, and these are others.
+        settings.MCP_FOLDERS = [str(PACKAGES), str(Path(NODE).resolve().parents[1])]
+        if modes.in_force().mode != BUBBLEWRAP:
+            settings.TOOL_SANDBOX = NONE
         yield McpServer(name="all", enabled=True, command=NODE, arguments=[str(PROGRAM), "stdio"])
         return
     port = free_port()

@@ -546,11 +546,17 @@ def test_folders_by_which_tools_would_change_the_host_s_code_are_refused(tmp_pat
     assert "Traceback" not in told.stderr
 
 
-@pytest.mark.parametrize("folder", ["relative", "DATA_DIR", "DATA_DIR/within", "/"])
-def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, folder):
-    told = check(tmp_path, TOOL_FOLDERS=folder.replace("DATA_DIR", str(tmp_path / "data")))
+@pytest.mark.parametrize(
+    ("setting", "folder"),
+    [
+        *(("TOOL_FOLDERS", folder) for folder in ("relative", "DATA_DIR", "DATA_DIR/within", "/")),
+        ("MCP_FOLDERS", "DATA_DIR/within"),
+    ],
+)
+def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, setting, folder):
+    told = check(tmp_path, **{setting: folder.replace("DATA_DIR", str(tmp_path / "data"))})
     assert told.returncode != 0
-    assert "TOOL_FOLDERS is not valid: " in told.stderr
+    assert f"{setting} is not valid: " in told.stderr
     assert "Traceback" not in told.stderr
 
 
