@@ -68,7 +68,7 @@ def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = 
         raise CommandError("; ".join(" ".join(f"{error.msg} ({error.id})".split()) for error in serious))
 
 
-def refuse_unknown_tools() -> None:
+def refuse_bad_tools() -> None:
     """TOOLS_ALLOWED and TOOLS_ENABLED name tools that exist: a misspelt one would silently forbid. What is to be
     enabled may be, and what MCP_SERVERS has can be servers."""
     for setting, named in (("TOOLS_ALLOWED", settings.TOOLS_ALLOWED), ("TOOLS_ENABLED", settings.TOOLS_ENABLED)):

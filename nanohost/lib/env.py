@@ -363,12 +363,16 @@ def objects(name: str, example: str) -> dict[str, dict[str, Any]]:
     what it is."""
     raw = string(name)
     try:
-        found = json.loads(raw) if raw else {}
+        found = json.loads(raw, parse_constant=_no_number) if raw else {}
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
         raise ImproperlyConfigured(f"{name} is not valid: expected JSON such as {example}.")
     return found
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def check_headers(values: object) -> None:

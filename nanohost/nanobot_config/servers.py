@@ -13,9 +13,8 @@ from django.core.exceptions import ValidationError
 
 from nanohost.nanobot_config.parts import Part, Secret
 from nanohost.nanobot_config.secret_files import STORED
-from tools.mcp.models import IMPORTED, McpServer, Transport
+from tools.mcp.models import IMPORTED, McpServer, Transport, transport_of
 
-_TRANSPORTS = {"stdio": Transport.STDIO, "sse": Transport.SSE, "streamableHttp": Transport.HTTP}
 _MAX_NAME = 20
 
 
@@ -58,9 +57,7 @@ def put(server: McpServer, part: Part, read: Callable[[Secret], Any]) -> None:
         server.transport, server.headers = Transport.STDIO, {}
     elif part.leaves.get(("url",), "") != "":
         server.url, server.environment, server.arguments = named(("url",)), {}, []
-        address = str(read(secrets[("url",)]))
-        by_address = Transport.SSE if address.rstrip("/").endswith("/sse") else Transport.HTTP
-        server.transport = _TRANSPORTS.get(str(plain("type")), by_address)
+        server.transport = transport_of(plain("type"), str(read(secrets[("url",)])))
     else:
         raise NoServer("it has neither a command nor a url")
     seconds = plain("toolTimeout")

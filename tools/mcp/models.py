@@ -40,6 +40,18 @@ class Transport(models.TextChoices):
     SSE = "sse", "an address (SSE, the older way)"
 
 
+# As clients' configurations call them.
+TYPES = {"stdio": Transport.STDIO, "sse": Transport.SSE, "streamableHttp": Transport.HTTP}
+
+
+def transport_of(kind: Any, address: str) -> Transport:
+    """How a configured server is talked to: by its type, or by what it has; addresses of SSE often end with that."""
+    by_place = Transport.STDIO if not address else Transport.HTTP
+    if address.rstrip("/").endswith("/sse"):
+        by_place = Transport.SSE
+    return TYPES.get(str(kind), by_place)
+
+
 def validate_arguments(arguments: Any) -> None:
     """A list of texts."""
     if not isinstance(arguments, list) or not all(isinstance(each, str) and "\0" not in each for each in arguments):

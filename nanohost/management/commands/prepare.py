@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         preparation.refuse_bad_configuration()
-        preparation.refuse_unknown_tools()
+        preparation.refuse_bad_tools()
         prepared = preparation.prepare_database()
         self.stdout.write("The database is up to date.")
         for line in (*prepared.told, *made_now(prepared.password, prepared.key)):

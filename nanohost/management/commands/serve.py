@@ -33,7 +33,7 @@ class Command(BaseCommand):
         close_secrets(settings.DATA_DIR)
         keep_database(settings.DATA_DIR / "nanohost.sqlite3")
         preparation.refuse_bad_configuration(runs_tools=True)
-        preparation.refuse_unknown_tools()
+        preparation.refuse_bad_tools()
         prepared = preparation.prepare_database()
         address = serving.address_of(listener)
         self.stdout.write(

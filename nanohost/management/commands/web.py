@@ -22,7 +22,7 @@ class Command(BaseCommand):
         serving.obey_signals()
         listener = serving.bind(settings.HOST, settings.PORT)
         preparation.refuse_bad_configuration(of_a_web_node=True)
-        preparation.refuse_unknown_tools()
+        preparation.refuse_bad_tools()
         preparation.await_database()
         self.stdout.write(f"listening on {serving.address_of(listener)}")
         self.stdout.flush()

@@ -81,9 +81,8 @@ def test_the_database_refuses_to_change_or_delete(model: type[AuditEntry | Audit
     assert list(model.objects.order_by("pk").values()) == before
 
 
+@pytest.mark.embedded(reason="PostgreSQL deletes nothing to make place for a row")
 def test_nothing_takes_the_place_of_a_seal_by_any_of_its_columns() -> None:
-    if connection.vendor == "postgresql":
-        pytest.skip("there, nothing is deleted to make place for a row")
     some(3)
     audit.seal()
     before = list(AuditSeal.objects.order_by("number").values())

@@ -30,6 +30,12 @@ def test_a_day_is_the_hosts_own(at, start, ends, hours):
     assert of(Every.DAY, at) == (start, ends, hours)
 
 
+def test_a_clock_that_is_set_back_is_in_the_day_before():
+    """The latest period is remembered."""
+    days = [of(Every.DAY, f"2026-03-{at}T12:00+00:00")[0] for at in ("05", "04", "05", "06")]
+    assert days == ["2026-03-05", "2026-03-04", "2026-03-05", "2026-03-06"]
+
+
 def test_a_day_without_a_midnight_begins_with_its_first_moment():
     """In Brazil, the clocks were once put forward at midnight."""
     before = of(Every.DAY, "2018-11-04T02:59+00:00", "America/Sao_Paulo")

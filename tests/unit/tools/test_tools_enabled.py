@@ -3,7 +3,7 @@
 import pytest
 from django.core.management import CommandError
 
-from nanohost.preparation import refuse_unknown_tools
+from nanohost.preparation import refuse_bad_tools
 from tests.support.tool_calls import ask
 from tools.changes import BY_SETTING, changing, follow_setting
 from tools.models import SettingChange, ToolSetting, sync_settings
@@ -17,7 +17,7 @@ def start(settings):
 
     def begin(*names):
         settings.TOOLS_ENABLED = list(names)
-        refuse_unknown_tools()
+        refuse_bad_tools()
         sync_settings()
         follow_setting()
 
