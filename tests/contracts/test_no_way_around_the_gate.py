@@ -226,6 +226,8 @@ ALLOWED = {
     ("scheduler.runs", "getattr"): "The columns of a row, from the tuple that stands above it.",
     ("agent.models", "getattr"): "The fields of an agent, from the tuple that stands below it.",
     ("agent.models", "setattr"): "The same.",
+    ("tools.mcp.configured", "getattr"): "The fields of a server, from the table that stands above it.",
+    ("tools.mcp.configured", "setattr"): "The same.",
     ("agent.llm", "getattr"): "A provider, from the table that stands above it.",
     ("nanohost.settings", "globals"): "The keys of providers, by the names in their table.",
     ("nanohost.management.commands.stack", "getattr"): "The same.",

@@ -47,6 +47,7 @@ NONSENSE = {
         "[" * 100_000,
         "\udcff",
     ],
+    "objects": ["nonsense", "[]", '{"clock": 1}', '{"clock": {"timeout": NaN}}', "[" * 100_000, "\udcff"],
     "origins": ["chat.example.org", "https://chat.example.org/", "https://Chat.example", "https://a, null", "\udcff"],
     "pairs": ["admin", "=admin", "group=boss", "group=", "a=admin, b", "\udcff"],
     "addresses": ["anna", "anna@", "anna@example.org, bert", "a b@example.org", "\udcff"],
