@@ -9,7 +9,6 @@ from tools.calls import Outcome
 from tools.errors import CallLost
 from tools.mcp import catalogue, keeping, pictures
 from tools.mcp.errors import NotStarted
-from tools.mcp.models import McpServer
 from tools.models import CallStatus
 from tools.results import cap
 from tools.runners import AdmittedCall, OnMcpServer
@@ -23,7 +22,7 @@ def run_on_server(runner: OnMcpServer, admitted: AdmittedCall) -> Outcome:
 
     Raises :class:`tools.errors.Interrupted` if a shutdown stopped it, and :class:`CallLost` if it was no longer wanted.
     """
-    server = McpServer.objects.filter(pk=runner.server_id).first()
+    server = catalogue.server_of(runner.server_id)
     if server is None:
         return _failed("unavailable", "its server no longer exists; it was not run")
     try:

@@ -7,10 +7,12 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from nanohost.accounts import audit
 from nanohost.lib import clock
 from nanohost.lib.clock import Now
+from nanohost.lib.statements import Given, Rows
 from nanohost.lib.text import clip, storable
 from tools.changes import changing
 from tools.mcp import keeping
@@ -30,8 +32,27 @@ def find(names: Collection[str] | None) -> list[RegisteredTool]:
     ours = None if names is None else [name for name in names if name.startswith(PREFIX)]
     if ours is not None and not ours:
         return []
-    rows = McpTool.objects.select_related("server").filter(gone=False)
+    if ours is not None and len(ours) == 1:
+        return [_registered(row) for row in _by_name(name=ours[0])]
+    rows = _there()
     return [_registered(row) for row in (rows if ours is None else rows.filter(full_name__in=ours))]
+
+
+def _there() -> QuerySet[McpTool]:
+    """Those that could be used, with as much of each and its server as a registered tool is made of."""
+    of_server = ("server__name", "server__enabled", "server__timeout_seconds")
+    own = ("full_name", "description", "schema", "hash", "seen_hash", "server", "name", "reads", "hints_read")
+    return McpTool.objects.there().select_related("server").only(*own, *of_server)
+
+
+# Looked for three times a call.
+_by_name = Rows(lambda: _there().filter(full_name=Given("name")).order_by())
+_server = Rows(lambda: McpServer.objects.filter(pk=Given("server_id")).order_by())
+
+
+def server_of(server_id: int) -> McpServer | None:
+    """The server as it is now; None if it is gone."""
+    return next(iter(_server(server_id=server_id)), None)
 
 
 def _registered(row: McpTool) -> RegisteredTool:
