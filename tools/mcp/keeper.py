@@ -3,8 +3,9 @@
 A worker starts it and hands it, over the socket FD, one connection for each thing it asks. The keeper has none of the
 host's keys: what a server is to be given comes with the request. It ends with its worker. Imports no Django.
 
-A server is started by the first request for it and stays. It is ended when nobody has asked for a while, and after it
-failed to start it is left alone for longer and longer. Each has a task of its own, which enters its session and leaves
+A server is started by the first request for it and stays. It is ended when nobody has asked for a while. One that ends
+by itself is started again at once; one that fails to start, or ends again before it has answered a call, is left alone
+for longer and longer. Each has a task of its own, which enters its session and leaves
 it: what a broken connection raises is raised there.
 """
 
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -83,10 +85,16 @@ class Session:
         self.error = ""
         self.used = time.monotonic()
         self.calls = 0
+        self.on_answer: Callable[[], object] = lambda: None
         self.ready, self.closing, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._changed, self._listing = asyncio.Event(), asyncio.Lock()
         self._listed_at = 0.0
         self.task = asyncio.create_task(self._live(spec))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it answers nothing any more."""
+        return self.ended.is_set() or self.program.ended.is_set()
 
     async def _live(self, spec: dict[str, Any]) -> None:
         try:
@@ -163,6 +171,10 @@ class Session:
         }
 
 
+# How often a server has failed in a row, until when it is left alone, and why.
+_NO_FAILURES = (0, 0.0, "")
+
+
 class Keeper:
     """All servers of one worker, by what they are started with."""
 
@@ -176,12 +188,14 @@ class Keeper:
         key = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
         async with self._opening.setdefault(key, asyncio.Lock()):
             session = self._sessions.get(key)
-            if session and not session.ended.is_set() and not session.program.ended.is_set():
+            if session and not session.has_ended:
                 session.used = time.monotonic()
                 return session
-            failures, until, why = self._failures.get(key, (0, 0.0, ""))
+            if session:
+                self._forget(key, session)
+            _, until, why = self._failures.get(key, _NO_FAILURES)
             if (left := until - time.monotonic()) > 0:
-                raise Unavailable(f"it could not be started ({why}); it is tried again in {left:.0f} s")
+                raise Unavailable(f"it has failed ({why}); it is tried again in {left:.0f} s")
             session = self._sessions[key] = Session(spec)
             try:
                 await asyncio.wait_for(session.ready.wait(), START_SECONDS)
@@ -190,12 +204,23 @@ class Keeper:
             if session.ended.is_set() or not session.client or not session.ready.is_set():
                 await self._end(session)
                 del self._sessions[key]
-                failures += 1
-                pause = min(MAX_BACKOFF_SECONDS, 2.0 ** (failures - 1))
-                self._failures[key] = (failures, time.monotonic() + pause, session.error)
+                self._note_failure(key, session.error, spared=0)
                 raise Unavailable(f"it could not be started ({session.error})")
-            self._failures.pop(key, None)
+            session.on_answer = partial(self._failures.pop, key, None)
             return session
+
+    def _forget(self, key: str, session: Session) -> None:
+        """One that has ended. If it was not us who ended it, the next is started at once; but after each further one
+        that ends before it has answered a call, only in a while."""
+        del self._sessions[key]
+        if not session.closing.is_set():
+            self._note_failure(key, session.program.why or session.error or "it ended", spared=1)
+
+    def _note_failure(self, key: str, why: str, *, spared: int) -> None:
+        """``spared``: how many in a row are followed by no pause."""
+        failures = self._failures.get(key, _NO_FAILURES)[0] + 1
+        pause = min(MAX_BACKOFF_SECONDS, 2.0 ** (failures - 1 - spared)) if failures > spared else 0.0
+        self._failures[key] = (failures, time.monotonic() + pause, why)
 
     async def sweep(self) -> None:
         """End those that nobody has asked for a while, and forget those that have ended."""
@@ -203,9 +228,13 @@ class Keeper:
             await asyncio.sleep(IDLE_SECONDS / 20)
             for key, session in list(self._sessions.items()):
                 idle = not session.calls and time.monotonic() - session.used > IDLE_SECONDS
-                if idle or session.ended.is_set():
+                if self._sessions.get(key) is not session or not (idle or session.has_ended):
+                    continue
+                if session.has_ended:
+                    self._forget(key, session)
+                else:
                     del self._sessions[key]
-                    await self._end(session)
+                await self._end(session)
 
     async def close(self) -> None:
         """End all of them."""
@@ -240,7 +269,10 @@ class Keeper:
             }
         session.calls += 1
         try:
-            return await self._call(session, asked, tell)
+            answer = await self._call(session, asked, tell)
+            if answer["ok"] or answer["rule"] == "raised":
+                session.on_answer()
+            return answer
         finally:
             session.calls -= 1
             session.used = time.monotonic()

@@ -302,6 +302,28 @@ def test_a_server_that_dies_in_mid_call_leaves_the_call_unknown_and_is_started_a
     assert (lines.count("once"), len([line for line in lines if line.startswith("pid")])) == (1, 2)
 
 
+def test_a_server_that_dies_in_each_call_is_left_alone_for_a_while(bare, tmp_path):
+    marks = tmp_path / "marks"
+    made = server("dies", marks)
+    catalogue.refresh(made)
+    allow("mcp_ours_append", "mcp_ours_echo")
+    for text in ("first", "second"):
+        assert run(ask("mcp_ours_append", text=text)).status == CallStatus.UNKNOWN
+    refused = run(ask("mcp_ours_append", text="third"))
+    assert (refused.status, refused.rule) == (CallStatus.FAILED, "unavailable")
+    assert "its program ended" in refused.result
+    assert "it is tried again in" in refused.result
+    assert "third" not in marks.read_text()
+
+
+def test_a_server_that_has_answered_a_call_is_started_again_at_once(bare, tmp_path):
+    catalogue.refresh(server("dies", tmp_path / "marks"))
+    allow("mcp_ours_append", "mcp_ours_echo")
+    for text in ("first", "second", "third"):
+        assert run(ask("mcp_ours_append", text=text)).status == CallStatus.UNKNOWN
+        assert run(ask("mcp_ours_echo", text="a")).status == CallStatus.SUCCESS
+
+
 def test_a_server_is_kept_warm_and_ended_when_nobody_asks_it(bare, tmp_path, monkeypatch):
     from tools.mcp import keeper  # which imports mcp; processes of the host do not
 
