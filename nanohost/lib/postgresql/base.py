@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.postgresql import base
 from django.utils.functional import cached_property
+from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 from psycopg_pool.base import AttemptWithBackoff
 
@@ -89,10 +90,29 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """No statement inside may take longer; nor one that follows in the same transaction."""
-        with transaction.atomic(using=self.alias, savepoint=False):
-            with self.cursor() as cursor:
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}"])
+        """No statement inside may take longer; nor one that follows in the same transaction of the caller's. Whoever
+        has none inside asks the database for nothing."""
+        most = f"{max(1, round(seconds * 1000))}"
+
+        def limit() -> None:
+            with self.wrap_database_errors:
+                self.connection.execute("SELECT set_config('statement_timeout', %s, true)", [most])
+
+        def each_limited(execute: Any, *statement: Any) -> Any:
+            if not self.in_atomic_block:
+                with transaction.atomic(using=self.alias):
+                    limit()
+                    return execute(*statement)
+            if self.connection.info.transaction_status == TransactionStatus.IDLE:  # it begins with this statement
+                limit()
+            return execute(*statement)
+
+        if self.in_atomic_block:
+            self.ensure_connection()
+            limit()
+            yield
+            return
+        with self.execute_wrapper(each_limited):
             yield
 
 

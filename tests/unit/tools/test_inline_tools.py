@@ -320,6 +320,28 @@ def test_a_limit_is_gone_with_what_it_limited():
         statement("SELECT pg_sleep(0.5)")
 
 
+def test_each_transaction_inside_a_limit_is_limited():
+    slow = SLOW[connection.vendor]
+    for transactions in (["SELECT 1"], [slow]), (["SELECT 1", slow],):
+        with pytest.raises(TookTooLong), time_limit(0.2):
+            run_transactions(transactions)
+
+
+def run_transactions(transactions):
+    for statements in transactions:
+        with transaction.atomic():
+            for sql in statements:
+                statement(sql)
+
+
+@pytest.mark.production(reason="SQLite needs no connection of its own for a limit")
+def test_a_limit_on_nothing_does_not_even_connect():
+    connection.close()
+    with time_limit(0.2):
+        pass
+    assert connection.connection is None
+
+
 def test_errors_of_another_kind_pass_through_a_limit():
     SettingChange.objects.create(pk=1, tool_name="x", before={}, after={})
     with pytest.raises(IntegrityError), time_limit(5):
