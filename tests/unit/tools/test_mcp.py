@@ -88,6 +88,13 @@ def test_without_a_tool_of_a_server_no_row_of_theirs_is_read(db, tool_settings, 
         gate.offered(agent_tools=gate.AgentTools(names=None))
 
 
+@pytest.mark.parametrize("names", [["mcp_ours_echo"], ["mcp_ours_echo", "mcp_ours_append"], None])
+def test_tools_of_servers_are_found_in_one_query(good, django_assert_num_queries, names):
+    with django_assert_num_queries(1):
+        found = catalogue.find(names)
+    assert {each.name for each in found} >= set(names or ())
+
+
 def test_a_server_is_given_the_secrets_it_names_and_nothing_of_the_host(monkeypatch):
     monkeypatch.setenv("MCP_SECRET_OURS", "of-the-server-alone-4711")
     monkeypatch.setenv("SECRET_KEY", "of-the-host-alone-4711-4711")
