@@ -32,10 +32,10 @@ def find(names: Collection[str] | None) -> list[RegisteredTool]:
     ours = None if names is None else [name for name in names if name.startswith(PREFIX)]
     if ours is not None and not ours:
         return []
-    if ours is not None and len(ours) == 1:
-        return [_registered(row) for row in _by_name(name=ours[0])]
-    rows = _there()
-    return [_registered(row) for row in (rows if ours is None else rows.filter(full_name__in=ours))]
+    if ours is None:
+        return list(map(_registered, _there()))
+    rows = _by_name(name=ours[0]) if len(ours) == 1 else _there().filter(full_name__in=ours)
+    return list(map(_registered, rows))
 
 
 def _there() -> QuerySet[McpTool]:

@@ -4,9 +4,9 @@ A worker starts it and hands it, over the socket FD, one connection for each thi
 host's keys: what a server is to be given comes with the request. It ends with its worker. Imports no Django.
 
 A server is started by the first request for it and stays. It is ended when nobody has asked for a while. One that ends
-by itself is started again at once; one that fails to start, or ends again before it has answered a call, is left alone
-for longer and longer. Each has a task of its own, which enters its session and leaves
-it: what a broken connection raises is raised there.
+by itself is started again at once; one that fails to start, or ends again before it has answered a request, is left
+alone for longer and longer. Each has a task of its own, which enters its session and leaves it: what a broken
+connection raises is raised there.
 """
 
 import array
@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -74,9 +73,10 @@ class Unavailable(Exception):
 
 
 class Session:
-    """One server, started, with its task. ``ended``: it answers nothing any more."""
+    """One server, started, with its task. ``key``: of what it was started with. ``ended``: its task is over."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, key: str, spec: dict[str, Any]) -> None:
+        self.key = key
         self.program: Program | Remote = Remote() if "url" in spec else Program()
         self.client: Client | None = None
         self.tools: dict[str, Definition] = {}
@@ -85,7 +85,6 @@ class Session:
         self.error = ""
         self.used = time.monotonic()
         self.calls = 0
-        self.on_answer: Callable[[], object] = lambda: None
         self.ready, self.closing, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._changed, self._listing = asyncio.Event(), asyncio.Lock()
         self._listed_at = 0.0
@@ -192,11 +191,11 @@ class Keeper:
                 session.used = time.monotonic()
                 return session
             if session:
-                self._forget(key, session)
+                self._forget(session)
             _, until, why = self._failures.get(key, _NO_FAILURES)
             if (left := until - time.monotonic()) > 0:
                 raise Unavailable(f"it has failed ({why}); it is tried again in {left:.0f} s")
-            session = self._sessions[key] = Session(spec)
+            session = self._sessions[key] = Session(key, spec)
             try:
                 await asyncio.wait_for(session.ready.wait(), START_SECONDS)
             except TimeoutError:
@@ -206,15 +205,14 @@ class Keeper:
                 del self._sessions[key]
                 self._note_failure(key, session.error, spared=0)
                 raise Unavailable(f"it could not be started ({session.error})")
-            session.on_answer = partial(self._failures.pop, key, None)
             return session
 
-    def _forget(self, key: str, session: Session) -> None:
-        """One that has ended. If it was not us who ended it, the next is started at once; but after each further one
-        that ends before it has answered a call, only in a while."""
-        del self._sessions[key]
-        if not session.closing.is_set():
-            self._note_failure(key, session.program.why or session.error or "it ended", spared=1)
+    def _forget(self, session: Session) -> None:
+        """Ask it no more. After one that has ended by itself, the next is started at once; but after each further one
+        that ends before it has answered a request, only in a while."""
+        del self._sessions[session.key]
+        if session.has_ended and not session.closing.is_set():
+            self._note_failure(session.key, session.program.why or session.error or "it ended", spared=1)
 
     def _note_failure(self, key: str, why: str, *, spared: int) -> None:
         """``spared``: how many in a row are followed by no pause."""
@@ -226,15 +224,13 @@ class Keeper:
         """End those that nobody has asked for a while, and forget those that have ended."""
         while True:
             await asyncio.sleep(IDLE_SECONDS / 20)
-            for key, session in list(self._sessions.items()):
+            for session in list(self._sessions.values()):
                 idle = not session.calls and time.monotonic() - session.used > IDLE_SECONDS
-                if self._sessions.get(key) is not session or not (idle or session.has_ended):
-                    continue
-                if session.has_ended:
-                    self._forget(key, session)
-                else:
-                    del self._sessions[key]
-                await self._end(session)
+                # One that is being started is whoever's who starts it.
+                is_free = self._sessions.get(session.key) is session and not self._opening[session.key].locked()
+                if is_free and (idle or session.has_ended):
+                    self._forget(session)
+                    await self._end(session)
 
     async def close(self) -> None:
         """End all of them."""
@@ -255,6 +251,7 @@ class Keeper:
             session = await self.session(asked["server"])
             if asked["ask"] == "list":
                 await session.list()
+                self._failures.pop(session.key, None)
                 return {"ok": True, **session.told()}
             await session.list_if_changed()
         except (Unavailable, MCPError, ValueError, RuntimeError) as error:
@@ -271,7 +268,7 @@ class Keeper:
         try:
             answer = await self._call(session, asked, tell)
             if answer["ok"] or answer["rule"] == "raised":
-                session.on_answer()
+                self._failures.pop(session.key, None)
             return answer
         finally:
             session.calls -= 1

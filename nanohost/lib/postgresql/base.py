@@ -90,8 +90,8 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """No statement inside may take longer; nor one that follows in the same transaction of the caller's. Whoever
-        has none inside asks the database for nothing."""
+        """No statement inside may take longer; nor one that follows in the same transaction of the caller's. Where
+        the caller has none, the database is asked for nothing until there is a statement."""
         most = f"{max(1, round(seconds * 1000))}"
 
         def limit() -> None:

@@ -331,6 +331,26 @@ def test_a_server_that_has_answered_a_call_is_started_again_at_once(bare, tmp_pa
         assert run(ask("mcp_ours_echo", text="a")).status == CallStatus.SUCCESS
 
 
+def test_a_server_that_ends_between_lists_is_asked_again_at_once(bare, tmp_path):
+    from tools.mcp import keeper  # which imports mcp; processes of the host do not
+
+    marks = tmp_path / "marks"
+    spec = keeping.spec_of(server("slow", marks))
+
+    async def list_and_end():
+        servers = keeper.Keeper()
+        for _ in range(3):
+            answer = await servers.answer({"ask": "list", "server": spec}, lambda text: None)
+            assert answer["ok"], answer
+            session = await servers.session(spec)
+            _kill(int([line for line in marks.read_text().splitlines() if line.startswith("pid")][-1].split()[1]))
+            await asyncio.wait_for(session.ended.wait(), 30)
+        await servers.close()
+
+    asyncio.run(list_and_end())
+    assert marks.read_text().count("pid") == 3
+
+
 def test_a_server_is_kept_warm_and_ended_when_nobody_asks_it(bare, tmp_path, monkeypatch):
     from tools.mcp import keeper  # which imports mcp; processes of the host do not
 
