@@ -17,6 +17,11 @@ UNKNOWN = "There is no agent named {!r}, or this key may not name it."
 _named = Rows(lambda: Agent.objects.filter(name=Given("name")))
 
 
+def agent_named(name: str) -> Agent | None:
+    """The agent of that name."""
+    return next(iter(_named(name=name)), None) if "\x00" not in name else None
+
+
 def admits(key: ApiKey, agent: Agent) -> bool:
     """Whether a key may name an agent."""
     return key.admits(agent.name, is_public=agent.is_public)
@@ -37,5 +42,5 @@ def admitted(rows: "QuerySet[ModelT]", key: ApiKey, *, agent: str = "agent") -> 
 
 def agent_of_key(key: ApiKey, name: str) -> Agent | None:
     """The agent of that name, if the key may name it."""
-    found = _named(name=name) if "\x00" not in name else []
-    return next((agent for agent in found if admits(key, agent)), None)
+    agent = agent_named(name)
+    return agent if agent and admits(key, agent) else None

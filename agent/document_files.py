@@ -8,6 +8,7 @@ from collections.abc import Callable
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from agent.access import agent_named
 from agent.models import FILES, Agent
 from nanohost.accounts import audit
 from tools.registry import Caller
@@ -23,7 +24,7 @@ def owns(parts: Parts) -> bool:
 
 def found(caller: Caller) -> dict[str, Text]:
     """Those that say something. What they say is the operator's, or was written where nothing untrusted was."""
-    agent = Agent.objects.filter(name=caller.agent).only("documents").first()
+    agent = agent_named(caller.agent)
     texts = agent.documents if agent else {}
     return {path: Text(text=texts[name]) for path, name in _NAMES.items() if texts.get(name)}
 
@@ -52,4 +53,4 @@ def change(caller: Caller, parts: Parts, made_of: Callable[[str], str]) -> str:
     return f"Written: version {agent.version} of the agent. Earlier ones are kept."
 
 
-KEPT = Kept(owns=owns, found=found, change=change, instructs=True)
+KEPT = Kept(folder=(), owns=owns, found=found, change=change, instructs=True)

@@ -6,7 +6,7 @@ compacted at once. A model's rewrite that loses much of what was known is kept a
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from uuid import UUID
 
@@ -30,13 +30,22 @@ FEWEST_DROPPED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Background:
-    """What an agent knows about an owner, for a prompt. ``notes``: today's, a line each; ``version`` 0: it knows
-    nothing yet. ``tainted_by``: what of it was learnt where untrusted text had entered, and where; empty: nothing."""
+    """What an agent knows about an owner. ``notes``: today's, a line each; ``version`` 0: it knows nothing yet.
+    ``content_from``, ``notes_from``: where some of them was learnt, if untrusted text had entered there."""
 
     version: int
     content: str
     notes: str
-    tainted_by: str = ""
+    notes_on: date | None = None
+    content_from: str = ""
+    notes_from: str = ""
+
+    @property
+    def tainted_by(self) -> str:
+        """What of it was learnt where untrusted text had entered, and where; empty: nothing."""
+        if self.content_from:
+            return f"long-term memory, version {self.version}, learnt in {self.content_from}"
+        return f"notes of {self.notes_on}, taken in {self.notes_from}" if self.notes_from else ""
 
 
 _head = Rows(
@@ -49,13 +58,12 @@ _head = Rows(
 
 
 def background(*, agent: str, owner_id: int, today: date) -> Background:
-    """What the prompt of this turn is to have of the memory, in one read."""
-    for version, content, notes_on, notes, tainted, notes_tainted in _head(agent=agent, owner_id=owner_id):
-        notes = notes if notes_on == today else ""
-        tainted_by = f"long-term memory, version {version}, learnt in {tainted}" if tainted else ""
-        if notes and notes_tainted and not tainted_by:
-            tainted_by = f"notes of {today}, taken in {notes_tainted}"
-        return Background(version=version, content=content, notes=notes, tainted_by=tainted_by)
+    """What there is of the memory on this day, in one read."""
+    for version, content, notes_on, notes, content_from, notes_from in _head(agent=agent, owner_id=owner_id):
+        known = Background(version=version, content=content, notes="", content_from=content_from)
+        if notes and notes_on == today:
+            return replace(known, notes=notes, notes_on=today, notes_from=notes_from)
+        return known
     return Background(version=0, content="", notes="")
 
 

@@ -26,14 +26,12 @@ def owns(parts: Parts) -> bool:
 
 def found(caller: Caller) -> dict[str, Text]:
     """Both, where there is something in them, with where it was learnt."""
-    head = Memory.objects.filter(owner_id=caller.owner_id, agent=caller.agent).first()
-    if head is None:
-        return {}
     today, texts = timezone.localdate(), {}
-    if head.content:
-        texts[f"{FOLDER}/{MEMORY}"] = Text(text=f"{head.content}\n", tainted_by=head.tainted_by)
-    if head.notes and head.notes_on == today:
-        texts[f"{FOLDER}/{today}.md"] = Text(text=f"{head.notes}\n", tainted_by=head.notes_tainted_by)
+    known = documents.background(agent=caller.agent, owner_id=caller.owner_id, today=today)
+    if known.content:
+        texts[f"{FOLDER}/{MEMORY}"] = Text(text=f"{known.content}\n", tainted_by=known.content_from)
+    if known.notes:
+        texts[f"{FOLDER}/{today}.md"] = Text(text=f"{known.notes}\n", tainted_by=known.notes_from)
     return texts
 
 
@@ -109,4 +107,4 @@ def _day(name: str) -> date | None:
         return None
 
 
-KEPT = Kept(owns=owns, found=found, change=change)
+KEPT = Kept(folder=(FOLDER,), owns=owns, found=found, change=change)

@@ -26,12 +26,14 @@ class Text:
 class Kept:
     """Documents that one app keeps.
 
-    ``owns``: whether a path is that of one, whether there is one by now or not. ``found``: those that there are for a
-    caller, by path. ``change``: makes the next version of one, of what it says and what a function makes of that, while
-    nobody else changes it; returns what the model is told. What a model did wrong is a ValueError. ``instructs``: what
-    they say is what the agent does, in all its conversations: the gate asks whether it may change them.
+    ``folder``: the one that they all stand in. ``owns``: whether a path is that of one, whether there is one by now or
+    not. ``found``: those that there are for a caller, by path. ``change``: makes the next version of one, of what it
+    says and what a function makes of that, while nobody else changes it; returns what the model is told. What a model
+    did wrong is a ValueError. ``instructs``: what they say is what the agent does, in all its conversations: the gate
+    asks whether it may change them.
     """
 
+    folder: Parts
     owns: Callable[[Parts], bool]
     found: Callable[[Caller], dict[str, Text]]
     change: Callable[[Caller, Parts, Callable[[str], str]], str]
@@ -63,12 +65,16 @@ def instructing(path: str) -> str:
 
 def read(caller: Caller, path: str) -> Text | None:
     """A document; None if the path is no document's. Raises :class:`FileNotFoundError` if there is none yet."""
-    if path.startswith("/") or not is_one(parts := beneath.parts_of(path)):
+    if path.startswith("/"):
         return None
-    found = _found(caller).get("/".join(parts))
-    if found is None:
-        raise FileNotFoundError(path)
-    return found
+    parts = beneath.parts_of(path)
+    for each in _kept:
+        if each.owns(parts):
+            found = each.found(caller).get("/".join(parts))
+            if found is None:
+                raise FileNotFoundError(path)
+            return found
+    return None
 
 
 def change(caller: Caller, path: str, made_of: Callable[[str], str]) -> str | None:
@@ -88,7 +94,8 @@ def in_folder(caller: Caller, path: str) -> dict[str, int | None]:
     if path.startswith("/"):
         return {}
     place, names = beneath.parts_of(path), {}
-    for document, text in _found(caller).items():
+    near = [each for each in _kept if each.folder[: len(place)] == place]
+    for document, text in [pair for each in near for pair in each.found(caller).items()]:
         parts = tuple(document.split("/"))
         if parts[: len(place)] == place:
             is_here = len(parts) == len(place) + 1
@@ -100,7 +107,3 @@ def refuse(parts: Parts) -> None:
     """Raise :class:`Protected` for a path that is a document's: no file is put there."""
     if is_one(parts):
         raise Protected(f"{'/'.join(parts)} is no file, but a document that the host keeps, with its versions.")
-
-
-def _found(caller: Caller) -> dict[str, Text]:
-    return {path: text for each in _kept for path, text in each.found(caller).items()}

@@ -2,6 +2,7 @@
 instruct it."""
 
 import json
+from uuid import uuid4
 
 import pytest
 
@@ -11,7 +12,8 @@ from nanohost.lib.errors import Problem
 from tests.support.tool_calls import ask, run
 from tools import gate
 from tools.models import CallStatus
-from tools.workspace import beneath, people
+from tools.registry import Caller
+from tools.workspace import beneath, documents, people
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -67,6 +69,15 @@ def test_writing_a_document_makes_a_version_of_the_agent(use, agent):
     assert use("list_dir").result == "[the folder is empty]"
     too_long = use("write_file", path="HEARTBEAT.md", content="x" * (MAX_DOCUMENT_CHARS + 1))
     assert (too_long.status, "are allowed" in too_long.result) == (CallStatus.FAILED, True)
+
+
+@pytest.mark.parametrize(("path", "statements"), [("", 2), ("memory", 1), ("notes", 0), ("memory/of", 0)])
+def test_a_folder_that_has_no_documents_reads_none(owner, agent, path, statements, django_assert_num_queries):
+    ids = {name: uuid4() for name in ("conversation_id", "turn_id", "call_id")}
+    caller = Caller(owner_id=owner.pk, agent=agent.name, request_id="r", **ids)
+    documents.in_folder(caller, path)  # writes the statements
+    with django_assert_num_queries(statements):
+        documents.in_folder(caller, path)
 
 
 def test_a_document_is_changed_only_if_the_agent_may_and_for_its_check_in_owner_alone(use, agent, outsider):

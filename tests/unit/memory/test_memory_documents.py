@@ -217,7 +217,7 @@ def test_notes_are_todays_and_the_log_has_all(owner, rewrite):
     note(owner, "Call Bert\nat five")
     note(owner, "Buy milk")
     assert background(owner) == documents.Background(
-        version=1, content="Likes tea.", notes="Call Bert at five\nBuy milk"
+        version=1, content="Likes tea.", notes="Call Bert at five\nBuy milk", notes_on=TODAY
     )
     assert background(owner, today=TODAY + timedelta(days=1)).notes == ""
     assert list(HistoryEntry.objects.order_by("id").values_list("kind", "day", "content")) == [
@@ -230,7 +230,7 @@ def test_notes_are_todays_and_the_log_has_all(owner, rewrite):
 def test_a_memory_may_begin_with_a_note(owner, rewrite):
     note(owner, "Buy milk")
     assert rewrite(0, "Likes tea.").number == 1
-    assert background(owner) == documents.Background(version=1, content="Likes tea.", notes="Buy milk")
+    assert background(owner) == documents.Background(version=1, content="Likes tea.", notes="Buy milk", notes_on=TODAY)
 
 
 def test_of_many_notes_a_prompt_has_the_latest(owner):
