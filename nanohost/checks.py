@@ -1,16 +1,30 @@
 """System checks: what a deployment lacks, each with a number (docs/operations.md)."""
 
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from nanohost.lib import env
+from tools.sandbox import paths
 from tools.sandbox.modes import SandboxMissing, in_force
 
 # What a web node needs and others do not: it refuses to start without.
 WEB = "web"
 SANDBOX_MISSING = "nanohost.W002"
+
+
+@register
+def agents_write_no_code(**_: Any) -> list[CheckMessage]:
+    """File tools run in the host's own processes, whatever the sandbox."""
+    for folder in settings.WORKSPACE_WRITE_FOLDERS:
+        place = Path(folder).resolve()
+        for code in paths.code(settings.BASE_DIR, settings.NANOHOST_EXTRA_APPS):
+            if code.resolve().is_relative_to(place) or place.is_relative_to(code.resolve()):
+                said = f"WORKSPACE_WRITE_FOLDERS: with {folder}, agents could change {code}, which this host runs."
+                return [Error(said, hint="Choose another folder.", id="nanohost.E002")]
+    return []
 
 
 @register(WEB, deploy=True)

@@ -142,7 +142,7 @@ TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20
 # The sandbox of tools' processes: tools/sandbox/modes.py tells which is in force.
 TOOL_SANDBOX = env.choice("TOOL_SANDBOX", "auto", choices=("auto", "bubblewrap", "landlock", "none"))
 # All of this machine's files besides code that a tool may be granted: FS_READ, FS_WRITE.
-TOOL_FOLDERS = env.words("TOOL_FOLDERS")
+TOOL_FOLDERS = env.folders("TOOL_FOLDERS")
 
 # The files that agents work with: a folder for each agent and owner, or for each agent.
 WORKSPACES_DIR = env.path("WORKSPACES_DIR", DATA_DIR / "workspaces")
@@ -152,9 +152,10 @@ WORKSPACE_MAX_FILES = env.integer("WORKSPACE_MAX_FILES", 2000, maximum=100_000)
 WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, maximum=256 * 1024 * 1024)
 # Of the request that puts one there: base64 takes four thirds.
 MAX_FILE_BODY_BYTES = MAX_BODY_BYTES + WORKSPACE_FILE_MAX_BYTES * 4 // 3
-# What no tool changes there, as patterns; and folders of this machine that may be read besides.
+# What no tool changes there, as patterns; and folders of this machine that may be read besides, or also written to.
 WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
-WORKSPACE_READ_FOLDERS = env.words("WORKSPACE_READ_FOLDERS")
+WORKSPACE_READ_FOLDERS = env.folders("WORKSPACE_READ_FOLDERS")
+WORKSPACE_WRITE_FOLDERS = env.folders("WORKSPACE_WRITE_FOLDERS")
 
 # Whether Python files in the folder tools/ of a workspace may become tools, once somebody has seen them.
 CUSTOM_TOOLS = env.boolean("CUSTOM_TOOLS", False)
@@ -169,14 +170,15 @@ SKILLS_DIR = env.path("SKILLS_DIR", DATA_DIR / "skills")
 
 # The tool exec: its time, folders of programs besides the system's, and texts that no command may hold.
 EXEC_TIMEOUT_SECONDS = env.seconds("EXEC_TIMEOUT_SECONDS", 60)
-EXEC_PATH_APPEND = env.words("EXEC_PATH_APPEND")
+EXEC_PATH_APPEND = env.folders("EXEC_PATH_APPEND")
 # Folders that programs of MCP servers see as well, such as a virtual environment of theirs.
-MCP_FOLDERS = env.words("MCP_FOLDERS")
+MCP_FOLDERS = env.folders("MCP_FOLDERS")
 EXEC_DENY = env.words("EXEC_DENY")
 
 _SEEN = {
     "TOOL_FOLDERS": TOOL_FOLDERS,
     "WORKSPACE_READ_FOLDERS": WORKSPACE_READ_FOLDERS,
+    "WORKSPACE_WRITE_FOLDERS": WORKSPACE_WRITE_FOLDERS,
     "EXEC_PATH_APPEND": EXEC_PATH_APPEND,
     "MCP_FOLDERS": MCP_FOLDERS,
     "NANOHOST_SKILLS": [NANOHOST_SKILLS] if NANOHOST_SKILLS else [],
@@ -193,11 +195,11 @@ for name, folders in _SEEN.items():
 if any(
     Path(NANOHOST_SKILLS).resolve().is_relative_to(Path(folder).resolve())
     or Path(folder).resolve().is_relative_to(Path(NANOHOST_SKILLS).resolve())
-    for folder in (TOOL_FOLDERS if NANOHOST_SKILLS else [])
+    for folder in ([*TOOL_FOLDERS, *WORKSPACE_WRITE_FOLDERS] if NANOHOST_SKILLS else [])
 ):
     raise ImproperlyConfigured(
-        f"NANOHOST_SKILLS is not valid: {NANOHOST_SKILLS} is in one of TOOL_FOLDERS, or holds it, so that"
-        " tools would write skills."
+        f"NANOHOST_SKILLS is not valid: {NANOHOST_SKILLS} is in one of TOOL_FOLDERS or"
+        " WORKSPACE_WRITE_FOLDERS, or holds one, so that tools would write skills."
     )
 if unknown := set(PERMISSIONS_GRANTED) - set(_GRANTABLE):
     raise ImproperlyConfigured(

@@ -298,6 +298,21 @@ def path(name: str, default: Path) -> Path:
     return _read(name, default, parse, "a path")
 
 
+def folders(name: str) -> list[str]:
+    """A comma-separated list of absolute paths; ``~`` is the home directory. Each is as it stands, links and all."""
+
+    def parse(raw: str) -> list[str]:
+        try:
+            found = [Path(word.strip()).expanduser() for word in raw.split(",") if word.strip()]
+        except RuntimeError:  # no such home
+            raise ValueError from None
+        if not all(each.is_absolute() for each in found):
+            raise ValueError
+        return list(map(str, found))
+
+    return _read(name, [], parse, "a list of absolute paths")
+
+
 def address(name: str, default: str = "") -> str:
     def parse(raw: str) -> str:
         parts = urlsplit(raw)

@@ -86,7 +86,7 @@ _WORDS: dict[Place, str] = {
     (
         "tools",
         "allowedPaths",
-    ): "not in force: WORKSPACE_READ_FOLDERS says what agents may read in addition to their workspace",
+    ): "not in force: WORKSPACE_WRITE_FOLDERS says where agents may read and write besides their workspace",
     (
         "tools",
         "exec",
@@ -387,7 +387,7 @@ class _Import:
         said = {
             "HOST": keys.get(("gateway", "host")),
             "PORT": keys.get(("gateway", "port")),
-            "WORKSPACE_READ_FOLDERS": keys.get(("tools", "allowedPaths")),
+            "WORKSPACE_WRITE_FOLDERS": keys.get(("tools", "allowedPaths")),
         }
         for name, found in said.items():
             if found and found[1]:

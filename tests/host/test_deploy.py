@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from nanohost.checks import agents_write_no_code
 from nanohost.stack import read_services
 from tests import shapes
 from tests.faults.servers import free_port
@@ -77,6 +78,18 @@ def test_the_check_sees_what_is_wrong(variables, changed, says):
     checked = manage(variables | changed, "check", "--deploy", "--fail-level", "WARNING")
     assert checked.returncode == 1
     assert says <= set(re.findall(r"\((\w+\.[EW]\d+)\)", checked.stderr))
+
+
+@pytest.mark.shapeless(reason="it touches no server")
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "tools", ROOT.parent, sys.prefix])
+def test_no_folder_that_agents_write_to_holds_code(settings, tmp_path, folder):
+    settings.WORKSPACE_WRITE_FOLDERS = [str(tmp_path)]
+    assert agents_write_no_code() == []
+    (tmp_path / "link").symlink_to(folder)
+    settings.WORKSPACE_WRITE_FOLDERS = [str(tmp_path / "notes"), str(tmp_path / "link")]
+    (error,) = agents_write_no_code()
+    assert error.id == "nanohost.E002"
+    assert str(tmp_path / "link") in error.msg
 
 
 @pytest.mark.shapeless(reason="it touches no server")

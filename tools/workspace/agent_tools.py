@@ -4,9 +4,8 @@ Nothing of what they are given is run. The kernel keeps them in the folder (:mod
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 from django.conf import settings
@@ -14,19 +13,19 @@ from pydantic import Field
 
 from tools.registry import Caller, Untrusted, tool
 from tools.workspace import beneath, documents, text
-from tools.workspace.errors import PathRefused
+from tools.workspace.errors import PathRefused, Protected
 from tools.workspace.globs import is_within, matches
-from tools.workspace.store import Entry, Workspace, entries_of, open_workspace, walk
+from tools.workspace.store import Entry, Workspace, entries_of, open_outside, open_workspace, walk
 from tools.workspace.store import read_file as read_content
 
 MAX_LISTED = 500
 
 # What others of the agent's owners would see does not stay with the owner of the conversation.
-_STAYS = not settings.WORKSPACE_SHARED
+_STAYS = not (settings.WORKSPACE_SHARED or settings.WORKSPACE_WRITE_FOLDERS)
 
 
 class _Place:
-    """A folder that can be read, and a path in it: of the workspace, or of one of WORKSPACE_READ_FOLDERS."""
+    """A folder that can be read, and a path in it: of the workspace, or of one outside of it."""
 
     def __init__(self, workspace: Workspace | None, folder: int, path: str, prefix: str) -> None:
         self.workspace, self.folder, self.path, self.prefix = workspace, folder, path, prefix
@@ -49,15 +48,21 @@ def _place(caller: Caller, path: str) -> Iterator[_Place]:
             with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
                 yield _Place(workspace, workspace.files, path, "")
             return
-        for root in settings.WORKSPACE_READ_FOLDERS:
-            if path == root or path.startswith(f"{root.rstrip('/')}/"):
-                folder = os.open(Path(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    yield _Place(None, folder, path[len(root) :].lstrip("/"), f"{root.rstrip('/')}/")
-                finally:
-                    os.close(folder)
-                return
-        beneath.parts_of(path)  # which says that it is absolute
+        root, inner = _outside(path, [*settings.WORKSPACE_READ_FOLDERS, *settings.WORKSPACE_WRITE_FOLDERS])
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield _Place(None, folder, inner, f"{root}/")
+        finally:
+            os.close(folder)
+
+
+def _outside(path: str, roots: Sequence[str]) -> tuple[str, str]:
+    """The folder among these that an absolute path lies in, and the path there. Raises :class:`PathRefused`."""
+    for root in roots:
+        if path == root or path.startswith(f"{root}/"):
+            return root, path[len(root) :].lstrip("/")
+    beneath.parts_of(path)  # which says that it is absolute
+    raise AssertionError("an absolute path was taken for one of the workspace")
 
 
 @contextmanager
@@ -70,9 +75,20 @@ def _named(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _workspace(caller: Caller, path: str) -> Iterator[Workspace]:
-    with _named(path), open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
-        yield workspace
+def _workspace(caller: Caller, path: str) -> Iterator[tuple[Workspace, str]]:
+    """Where a file is to be changed, and its path there."""
+    with _named(path):
+        if not path.startswith("/"):
+            with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
+                yield workspace, path
+            return
+        try:
+            root, inner = _outside(path, settings.WORKSPACE_WRITE_FOLDERS)
+        except PathRefused:
+            _outside(path, settings.WORKSPACE_READ_FOLDERS)
+            raise Protected(f"{path} can be read, but not changed.") from None
+        with open_outside(root) as workspace:
+            yield workspace, inner
 
 
 @tool(permissions=["FS_READ"], effects="read", requires=["openat2"])
@@ -111,8 +127,8 @@ def write_file(caller: Caller, path: str, content: str) -> str:
     written = _encoded(content)
     if told := _changed(caller, path, lambda before: content):
         return told
-    with _workspace(caller, path) as workspace:
-        was_there = workspace.write(path, written, trusted=not caller.tainted_by)
+    with _workspace(caller, path) as (workspace, inner):
+        was_there = workspace.write(inner, written, trusted=not caller.tainted_by)
     if not was_there:
         return f"Written: a new file of {len(written)} bytes."
     return f"Written: {len(written)} bytes. undo_file restores the previous content, for a day."
@@ -134,16 +150,16 @@ def edit_file(caller: Caller, path: str, old_text: str, new_text: str) -> str:
     old, new = _encoded(old_text), _encoded(new_text)
     if told := _changed(caller, path, lambda before: _edited(before.encode(), old, new).decode()):
         return told
-    with _workspace(caller, path) as workspace:
-        before = workspace.read(path)
+    with _workspace(caller, path) as (workspace, inner):
+        before = workspace.read(inner)
         text.decoded(before)  # which says what is no text
         if text.is_wide(before):
             raise ValueError("The file is in UTF-16; only UTF-8 is edited. write_file writes all of it, in UTF-8.")
         after = _edited(before, old, new)
         if after == before:
             return "The file has this text already."
-        trusted = not caller.tainted_by and workspace.is_trusted(path, before)
-        workspace.write(path, after, trusted=trusted, expected=before)
+        trusted = not caller.tainted_by and workspace.is_trusted(inner, before)
+        workspace.write(inner, after, trusted=trusted, expected=before)
     return "Edited. undo_file restores the previous content, for a day."
 
 
@@ -171,9 +187,9 @@ def undo_file(caller: Caller, path: str) -> str:
     Args:
         path: The file, such as notes/today.md.
     """
-    with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
+    with _workspace(caller, path) as (workspace, inner):
         try:
-            is_there = workspace.undo(path, tainted=bool(caller.tainted_by))
+            is_there = workspace.undo(inner, tainted=bool(caller.tainted_by))
         except FileNotFoundError:
             raise ValueError(f"No change of {path!r} is kept; it is for a day.") from None
     return "Undone." if is_there else "Undone: the file was new, and is gone."

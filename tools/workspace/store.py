@@ -7,7 +7,8 @@
         parts/      what is being written
         lock        held by whoever changes something
 
-Only ``files`` is seen by tools. What is not there is made when it is first needed.
+Only ``files`` is seen by tools. What is not there is made when it is first needed. Of a folder in which agents work
+besides, elsewhere on the machine (:func:`open_outside`), the rest is kept in ``WORKSPACES_DIR/.outside``.
 
 **Trust.** A file is trusted if its content is, byte for byte, what the agent wrote there in a conversation that no
 untrusted text had entered. Whatever else comes there, by a person's upload or in any other way, is not; nobody has to
@@ -18,6 +19,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -44,6 +46,12 @@ MAX_SHUT = 200
 # In the place of an owner, where all of them have one together.
 SHARED = "shared"
 
+# In the place of an agent, whose name it cannot be: what is kept of folders outside.
+_OUTSIDE = ".outside"
+
+# What is being written, in the folder that it is for where it cannot be written elsewhere.
+_PART = re.compile(r"\.nanohost-[0-9a-f]{32}")
+
 _ROOMS = ("files", "former", "trusted", "parts")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -61,10 +69,13 @@ class Entry:
 
 
 class Workspace:
-    """An open workspace: the descriptors of its folders. Made by :func:`open_workspace`."""
+    """An open workspace: the descriptors of its folders. Made by :func:`open_workspace` and :func:`open_outside`.
 
-    def __init__(self, rooms: dict[str, int], folder: int, root: Path) -> None:
-        self.files = rooms["files"]
+    ``outside``: others write to its files as well. None of them is trusted, and each keeps its mode.
+    """
+
+    def __init__(self, rooms: dict[str, int], folder: int, root: Path, *, outside: bool = False) -> None:
+        self.files, self._outside = rooms["files"], outside
         # Where it is, for what binds it into a box; files in it are opened by descriptors alone.
         self.root = root
         self._rooms, self._folder = rooms, folder
@@ -110,10 +121,10 @@ class Workspace:
         raises :class:`FileExistsError` if there is one. Raises :class:`Full`, :class:`Protected` and
         :class:`PathRefused`.
         """
-        parts = _may_be_changed(path)
+        parts = self._may_be_changed(path)
         if len(content) > settings.WORKSPACE_FILE_MAX_BYTES:
             raise Full(f"It has {len(content)} bytes; a file may have {settings.WORKSPACE_FILE_MAX_BYTES}.")
-        with self._locked():
+        with _told(), self._locked():
             before = self._content(parts)
             if before is not None and not replaces:
                 raise FileExistsError(path)
@@ -128,8 +139,8 @@ class Workspace:
 
     def delete(self, path: str) -> None:
         """Delete a file; :meth:`undo` brings it back. Raises :class:`FileNotFoundError`."""
-        parts = _may_be_changed(path)
-        with self._locked():
+        parts = self._may_be_changed(path)
+        with _told(), self._locked():
             before = self._content(parts)
             if before is None:
                 raise FileNotFoundError(path)
@@ -139,9 +150,9 @@ class Workspace:
     def undo(self, path: str, *, tainted: bool) -> bool:
         """Give a file what it had before its last change, which the next undo gives it back; returns whether there is
         one now. Raises :class:`FileNotFoundError` if nothing was kept, or not for so long."""
-        parts = _may_be_changed(path)
+        parts = self._may_be_changed(path)
         key = _key(parts)
-        with self._locked():
+        with _told(), self._locked():
             self._sweep()
             former = next((name for name in os.listdir(self._rooms["former"]) if name.startswith(f"{key}.")), None)
             if former is None:
@@ -216,6 +227,22 @@ class Workspace:
             raise PathRefused(f"Commands do not run here: more than {MAX_SHUT} files and folders are protected.")
         return found
 
+    def _may_be_changed(self, path: str) -> Parts:
+        """The names in a path of a file. Raises :class:`Protected`, and :class:`PathRefused` for the folder itself."""
+        parts = beneath.parts_of(path)
+        if not parts:
+            raise PathRefused("The path names no file.")
+        patterns = settings.WORKSPACE_PROTECTED_PATHS
+        protected = is_within(parts, patterns)
+        if self._outside:  # where a pattern may also begin at the machine's root
+            whole = (*self.root.parts[1:], *parts)
+            protected |= is_within(whole, [pattern for pattern in patterns if pattern.startswith("/")])
+        if protected:
+            raise Protected(f"{'/'.join(parts)} is protected: it can be read, but not changed.")
+        if not self._outside:
+            documents.refuse(parts)
+        return parts
+
     def _content(self, parts: Parts) -> bytes | None:
         try:
             return read_file(self.files, parts)
@@ -237,15 +264,21 @@ class Workspace:
 
     def _put(self, parts: Parts, content: bytes, *, trusted: bool, besides: Sequence["_Draft"] = ()) -> None:
         """Write a file; what is to be on the disk before it stands ``besides``."""
+        trusted = trusted and not self._outside
         with self._parent(parts, trusted=trusted) as parent:
-            _check_name(parent, parts[-1])
-            self._write(*besides, _Draft(content, parent, parts[-1]))
+            before = _checked(parent, parts[-1])
+            # A file is put in its place from the same disk alone, and others need not be able to read the workspaces.
+            room = parent if self._outside else self._rooms["parts"]
+            draft = _Draft(content, parent, parts[-1], room=room, like=before if self._outside else None)
+            self._write(*besides, draft)
             os.fsync(parent)
+            if self._outside:
+                _forget_parts(parent)
         self._trust(_key(parts), _hash(content) if trusted else "")
 
     def _take_away(self, parts: Parts) -> None:
         with beneath.open_folder(self.files, parts[:-1]) as parent:
-            _check_name(parent, parts[-1])
+            _checked(parent, parts[-1])
             os.unlink(parts[-1], dir_fd=parent)
             os.fsync(parent)
         self._trust(_key(parts), "")
@@ -256,7 +289,7 @@ class Workspace:
         for depth in range(1, len(parts)):
             with beneath.open_folder(self.files, parts[: depth - 1]) as above:
                 try:
-                    os.mkdir(parts[depth - 1], 0o700, dir_fd=above)
+                    os.mkdir(parts[depth - 1], 0o777 if self._outside else 0o700, dir_fd=above)
                 except FileExistsError:
                     continue
             self._trust(_key(parts[:depth], is_folder=True), "folder" if trusted else "")
@@ -272,7 +305,7 @@ class Workspace:
         # In its place: one that is read, or left by a crash, half written fits no content, which costs trust at most.
         # Nobody makes it empty first, or ext4 would wait for the disk when it is closed.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with _room_left(), open(os.open(key, flags, 0o600, dir_fd=room), "wb") as file:
+        with open(os.open(key, flags, 0o600, dir_fd=room), "wb") as file:
             file.write(mark.encode())
             file.truncate()
 
@@ -289,7 +322,8 @@ class Workspace:
 
     def _former(self, parts: Parts, content: bytes | None, state: str) -> "_Draft":
         # Of a file that was not there, the name says all.
-        return _Draft(content or b"", self._rooms["former"], f"{_key(parts)}.{state}", synced=content is not None)
+        name, folder = f"{_key(parts)}.{state}", self._rooms["former"]
+        return _Draft(content or b"", folder, name, room=self._rooms["parts"], synced=content is not None)
 
     def _forget_other_states(self, parts: Parts, state: str) -> None:
         for other in {"absent", "trusted", "untrusted"} - {state}:
@@ -311,15 +345,17 @@ class Workspace:
     def _write(self, *drafts: "_Draft") -> None:
         """Write files and put them in their places, in this order, once all are on the disk: nobody ever sees half of
         one."""
-        room, left = self._rooms["parts"], {}
+        left: dict[_Draft, str] = {}
         try:
-            with _room_left(), ExitStack() as opened:
+            with ExitStack() as opened:
                 waited_for = []
                 for draft in drafts:
-                    left[draft] = secrets.token_hex(16)
+                    left[draft] = f".nanohost-{secrets.token_hex(16)}"
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    part = os.open(left[draft], flags, 0o600, dir_fd=room)
+                    part = os.open(left[draft], flags, 0o666 if self._outside else 0o600, dir_fd=draft.room)
                     file = opened.enter_context(open(part, "wb"))
+                    if draft.like is not None:
+                        _make_like(part, draft.like)
                     file.write(draft.content)
                     file.flush()
                     if draft.synced:
@@ -330,34 +366,54 @@ class Workspace:
                     os.fsync(part)
                 for draft in drafts:
                     # It takes a link's own place, and follows none.
-                    os.rename(left[draft], draft.name, src_dir_fd=room, dst_dir_fd=draft.folder)
+                    os.rename(left[draft], draft.name, src_dir_fd=draft.room, dst_dir_fd=draft.folder)
                     del left[draft]
         except IsADirectoryError:
             raise PathRefused("It is a folder.") from None
         finally:
-            for name in left.values():
+            for draft, name in left.items():
                 with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=room)
+                    os.unlink(name, dir_fd=draft.room)
 
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """What is to stand in an open folder, by which name. ``synced``: also after a crash of the machine, which costs a
-    wait for the disk."""
+    """What is to stand in an open folder, by which name. ``room``: the open folder that it is written in. ``like``: the
+    file whose place it takes. ``synced``: also after a crash of the machine, which costs a wait for the disk."""
 
     content: bytes
     folder: int
     name: str
+    room: int
+    like: os.stat_result | None = None
     synced: bool = True
 
 
+def _make_like(file: int, other: os.stat_result) -> None:
+    """Give a file the mode of another, and its owner and group if that is allowed."""
+    with suppress(PermissionError):
+        os.fchown(file, other.st_uid, other.st_gid)
+    os.fchmod(file, stat.S_IMODE(other.st_mode) & 0o777)
+
+
+def _forget_parts(folder: int) -> None:
+    """Drop what writers have left that died."""
+    for entry in entries_of(folder, ()):
+        if _PART.fullmatch(entry.path) and entry.kind == "file" and time.time() - entry.changed > _PART_SECONDS:
+            with suppress(FileNotFoundError):
+                os.unlink(entry.path, dir_fd=folder)
+
+
 @contextmanager
-def _room_left() -> Iterator[None]:
+def _told() -> Iterator[None]:
+    """What a disk refuses, in words."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Full("There is no room left on the disk.") from None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise PathRefused("The user that nanohost runs as may not write there.") from None
         raise
 
 
@@ -373,20 +429,38 @@ def _folder_of(owner_id: int) -> str:
 @contextmanager
 def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
     """The workspace of an agent for an owner, made if there is none. Raises :class:`PathRefused` where it cannot be."""
+    owner = _folder_of(owner_id)
+    with _opened(agent, owner) as (folder, rooms):
+        yield Workspace(rooms, folder, Path(settings.WORKSPACES_DIR, agent, owner))
+
+
+@contextmanager
+def open_outside(root: str) -> Iterator[Workspace]:
+    """One of WORKSPACE_WRITE_FOLDERS, in which agents work as in a workspace. Raises :class:`FileNotFoundError` if it
+    is missing."""
+    with _opened(_OUTSIDE, _hash(root.encode())) as (folder, rooms):
+        files = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield Workspace(rooms | {"files": files}, folder, Path(root), outside=True)
+        finally:
+            os.close(files)
+
+
+@contextmanager
+def _opened(agent: str, owner: str) -> Iterator[tuple[int, dict[str, int]]]:
+    """A workspace's own folder, and those in it by name; made if there are none."""
     if reason := beneath.why_missing():
         raise PathRefused(f"There is no workspace on this machine: {reason}.")
-    base = Path(settings.WORKSPACES_DIR)
-    owner = _folder_of(owner_id)
     opened: list[int] = []
     try:
-        opened.append(_base(base))
+        opened.append(_base(Path(settings.WORKSPACES_DIR)))
         for name in (agent, owner):
             opened.append(_made(opened[-1], name))
         folder, rooms = opened[-1], {}
         for name in _ROOMS:
             rooms[name] = _made(folder, name)
             opened.append(rooms[name])
-        yield Workspace(rooms, folder, base / agent / owner)
+        yield folder, rooms
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -505,19 +579,14 @@ def walk(folder: int, parts: Parts = (), *, most: int) -> Iterator[Entry]:
         waiting += reversed([each for each in folders if len(each) < beneath.MAX_DEPTH])
 
 
-def _may_be_changed(path: str) -> Parts:
-    parts = beneath.parts_of(path)
-    if not parts:
-        raise PathRefused("The path names no file.")
-    if is_within(parts, settings.WORKSPACE_PROTECTED_PATHS):
-        raise Protected(f"{'/'.join(parts)} is protected: it can be read, but not changed.")
-    documents.refuse(parts)
-    return parts
-
-
-def _check_name(parent: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        beneath.check(os.stat(name, dir_fd=parent, follow_symlinks=False))
+def _checked(parent: int, name: str) -> os.stat_result | None:
+    """The file of that name, if there is one. Raises :class:`PathRefused` for what no tool may replace."""
+    try:
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    beneath.check(found)
+    return found
 
 
 def _key(parts: Parts, *, is_folder: bool = False) -> str:

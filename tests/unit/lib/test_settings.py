@@ -28,6 +28,7 @@ NONSENSE = {
     "key": ["two words", "über", "\udcff"],
     "server": ["nonsense", "http://host/name", "//host/name", "\udcff"],
     "words": ["\udcff"],
+    "folders": ["relative", "/a, b", "~nobody-of-that-name/a", "\udcff"],
     "addresses_by_name": [
         "nonsense",
         "nobody=http://host",

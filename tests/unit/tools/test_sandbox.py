@@ -551,6 +551,7 @@ def test_folders_by_which_tools_would_change_the_host_s_code_are_refused(tmp_pat
     [
         *(("TOOL_FOLDERS", folder) for folder in ("relative", "DATA_DIR", "DATA_DIR/within", "/")),
         ("MCP_FOLDERS", "DATA_DIR/within"),
+        ("WORKSPACE_WRITE_FOLDERS", "DATA_DIR/within"),
     ],
 )
 def test_folders_by_which_tools_would_reach_data_are_refused(tmp_path, setting, folder):

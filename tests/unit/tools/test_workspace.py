@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from tools.registry import Caller, get
 from tools.workspace import agent_tools, beneath, store, text
 from tools.workspace.errors import Full, PathRefused
 from tools.workspace.globs import is_within, matches
-from tools.workspace.store import open_workspace
+from tools.workspace.store import open_outside, open_workspace
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -136,7 +137,103 @@ def test_other_folders_are_read_and_not_written(use, settings, tmp_path):
     assert found.result == f"{tmp_path}/shelf/book.txt:1: once upon a time"
     for path in ("shelf/../shelfish/book.txt", "shelfish/book.txt", "shelf/link/shelfish/book.txt"):
         assert use("read_file", path=f"{tmp_path}/{path}").status == CallStatus.FAILED
-    assert "absolute" in use("write_file", path=f"{tmp_path}/shelf/new.txt", content="x").result
+    assert "can be read, but not changed" in use("write_file", path=f"{tmp_path}/shelf/new.txt", content="x").result
+    assert "absolute" in use("write_file", path=f"{tmp_path}/shelfish/new.txt", content="x").result
+    assert sorted(os.listdir(tmp_path / "shelf")) == ["book.txt", "link"]
+
+
+@pytest.fixture
+def desk(settings, tmp_path):
+    """A folder outside that agents may write to, beside others that they may not."""
+    desk = tmp_path / "desk"
+    for place in (desk, tmp_path / "desktop", desk / "policy"):
+        place.mkdir()
+        (place / "book.txt").write_text("once upon a time")
+        (place / "book.txt").chmod(0o640)
+    (desk / "link").symlink_to(tmp_path / "desktop")
+    os.link(tmp_path / "desktop" / "book.txt", desk / "twin.txt")
+    settings.WORKSPACE_WRITE_FOLDERS = [str(desk)]
+    return desk
+
+
+def test_folders_outside_are_worked_in_as_a_workspace_is(use, desk, owner):
+    path = f"{desk}/book.txt"
+    assert use("read_file", path=path).result == "once upon a time"
+    assert use("edit_file", path=path, old_text="once", new_text="twice").status == CallStatus.SUCCESS
+    assert (desk / "book.txt").read_text() == "twice upon a time"
+    assert (desk / "book.txt").stat().st_mode & 0o777 == 0o640
+    assert use("undo_file", path=path).result == "Undone."
+    assert (desk / "book.txt").read_text() == "once upon a time"
+    made = use("write_file", path=f"{desk}/new/page.txt", content="the end")
+    assert made.result == "Written: a new file of 7 bytes."
+    assert use("list_dir", path=f"{desk}/new").result == "page.txt\t7"
+    # What it wrote there itself may have been changed by anybody since.
+    assert use("read_file", path=f"{desk}/new/page.txt").tainted_by.startswith("files of the workspace")
+    assert use("undo_file", path=f"{desk}/new/page.txt").result == "Undone: the file was new, and is gone."
+    assert os.listdir(desk / "new") == []
+    with open_workspace(agent="default", owner_id=owner.pk) as workspace:
+        assert workspace.entries() == []
+
+
+def test_folders_outside_are_not_left_and_keep_what_is_protected(use, desk, settings, tmp_path):
+    settings.WORKSPACE_PROTECTED_PATHS = [f"{desk}/policy", "*.lock"]
+    refused = {
+        f"{tmp_path}/desktop/book.txt": "absolute",
+        f"{desk}/../desktop/book.txt": "leads upwards",
+        f"{desk}/link/book.txt": "symbolic link",
+        f"{desk}/twin.txt": "hard links",
+        f"{desk}/policy/book.txt": "is protected",
+        f"{desk}/a.lock": "is protected",
+        f"{desk}": "names no file",
+        f"{desk}/policy/..": "leads upwards",
+        f"{desk}gone/a": "absolute",
+    }
+    before = {place: place.read_bytes() for place in tmp_path.rglob("*.txt")}
+    for path, why in refused.items():
+        call = use("write_file", path=path, content="x")
+        assert (call.status, why in call.result) == (CallStatus.FAILED, True), (path, call.result)
+        assert use("undo_file", path=path).status == CallStatus.FAILED
+    assert {place: place.read_bytes() for place in tmp_path.rglob("*.txt")} == before
+    # Its documents are the agent's own folder's.
+    assert use("write_file", path=f"{desk}/memory/MEMORY.md", content="x").result == "Written: a new file of 1 bytes."
+
+
+def test_a_folder_outside_is_bounded_and_is_left_clean(use, desk, settings):
+    settings.WORKSPACE_MAX_FILES, settings.WORKSPACE_FILE_MAX_BYTES = 6, 60
+    assert "a file may have 60" in use("write_file", path=f"{desk}/a", content="x" * 61).result
+    assert use("write_file", path=f"{desk}/a", content="x").status == CallStatus.SUCCESS
+    assert "it has 6 files and folders" in use("write_file", path=f"{desk}/b", content="x").result
+    left, recent, like = (desk / name for name in (f".nanohost-{'0' * 32}", f".nanohost-{'1' * 32}", ".nanohost-own"))
+    settings.WORKSPACE_MAX_FILES = 100
+    for place in (left, recent, like):
+        place.touch()
+        if place != recent:
+            os.utime(place, (1, 1))
+    use("write_file", path=f"{desk}/a", content="y")
+    assert [place.exists() for place in (left, recent, like)] == [False, True, True]
+
+
+def test_a_folder_outside_may_be_on_another_disk_and_is_never_trusted(settings):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        settings.WORKSPACE_WRITE_FOLDERS = [place]
+        assert os.stat(place).st_dev != os.stat(settings.WORKSPACES_DIR.parent).st_dev
+        with open_outside(place) as workspace:
+            workspace.write("a/b", b"one", trusted=True)
+            workspace.write("a/b", b"two", trusted=True)
+            assert not workspace.is_trusted("a/b", b"two")
+            assert not workspace.knows("a", is_folder=True)
+            assert workspace.undo("a/b", tainted=False)
+            assert (workspace.read("a/b"), workspace.is_trusted("a/b", b"one")) == (b"one", False)
+
+
+def test_what_the_host_may_not_write_is_told(use, desk, monkeypatch):
+    def refuse(*args, **options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(store.os, "rename", refuse)
+    call = use("write_file", path=f"{desk}/book.txt", content="x")
+    assert (call.status, "may not write there" in call.result) == (CallStatus.FAILED, True)
+    assert sorted(os.listdir(desk)) == ["book.txt", "link", "policy", "twin.txt"]
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
