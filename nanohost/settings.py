@@ -153,7 +153,9 @@ WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, ma
 # Of the request that puts one there: base64 takes four thirds.
 MAX_FILE_BODY_BYTES = MAX_BODY_BYTES + WORKSPACE_FILE_MAX_BYTES * 4 // 3
 # What no tool changes there, as patterns; and folders of this machine that may be read besides, or also written to.
-WORKSPACE_PROTECTED_PATHS = env.words("WORKSPACE_PROTECTED_PATHS")
+WORKSPACE_PROTECTED_PATHS = [
+    str(Path.home() / word[2:]) if word.startswith("~/") else word for word in env.words("WORKSPACE_PROTECTED_PATHS")
+]
 WORKSPACE_READ_FOLDERS = env.folders("WORKSPACE_READ_FOLDERS")
 WORKSPACE_WRITE_FOLDERS = env.folders("WORKSPACE_WRITE_FOLDERS")
 

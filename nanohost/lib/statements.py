@@ -44,6 +44,9 @@ class Given(Expression):
 class Statement:
     """The SQL of each kind of database, written at its first use there."""
 
+    # Whether it returns rows. psycopg's cursors tell that too, by a list of their columns that is made anew each time.
+    returns_rows = False
+
     def __init__(self) -> None:
         self._written: dict[str, tuple[str, list[Any], Any]] = {}
         self._writing = threading.Lock()
@@ -61,7 +64,7 @@ class Statement:
         """The rows it returns, how many it has read or changed, and what they are read with."""
         database = connections[DEFAULT_DB_ALIAS]
         sql, parameters, reading = self._in_writing(database)
-        return *_run(database, sql, _filled(database, parameters, given)), reading
+        return *_run(database, sql, _filled(database, parameters, given), self.returns_rows), reading
 
     def _in_writing(self, database: Any) -> tuple[str, list[Any], Any]:
         written = self._written.get(database.vendor)
@@ -76,6 +79,8 @@ class Statement:
 
 class Rows(Statement, Generic[T]):
     """A query. Calling it with its values returns the rows: model instances, or what ``values_list`` makes of them."""
+
+    returns_rows = True
 
     def __init__(self, query: Callable[[], "models.QuerySet[Any, T]"]) -> None:
         super().__init__()
@@ -113,6 +118,7 @@ class Update(Statement):
     ) -> None:
         super().__init__()
         self._rows, self._changes, self._returning = rows, changes, returning
+        self.returns_rows = bool(returning)
 
     def __call__(self, **given: Any) -> Any:
         rows, count, read = self._execute(given)
@@ -197,7 +203,7 @@ class Insert(Statement):
         return sql, list(parameters), None
 
 
-def _run(database: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[Any], int]:
+def _run(database: Any, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
     """Have a statement executed; the rows it returns, and how many it has read or changed.
 
     Django's cursors ask around each statement whether somebody watches it, and who calls: twice as many functions as
@@ -208,12 +214,12 @@ def _run(database: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[Any],
     if database.connection is None or database.needs_rollback or database.execute_wrappers or database.queries_logged:
         with database.cursor() as cursor:
             cursor.execute(sql, parameters)
-            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+            return cursor.fetchall() if returns_rows else [], cursor.rowcount
     with database.wrap_database_errors:
         cursor = database.create_cursor()
         try:
             cursor.execute(sql, parameters)
-            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+            return cursor.fetchall() if returns_rows else [], cursor.rowcount
         finally:
             cursor.close()
 

@@ -388,6 +388,7 @@ class _Import:
             "HOST": keys.get(("gateway", "host")),
             "PORT": keys.get(("gateway", "port")),
             "WORKSPACE_WRITE_FOLDERS": keys.get(("tools", "allowedPaths")),
+            "WORKSPACE_PROTECTED_PATHS": keys.get(("tools", "protectedPaths")),
         }
         for name, found in said.items():
             if found and found[1]:

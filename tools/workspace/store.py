@@ -391,7 +391,7 @@ class _Draft:
 
 def _make_like(file: int, other: os.stat_result) -> None:
     """Give a file the mode of another, and its owner and group if that is allowed."""
-    with suppress(PermissionError):
+    with suppress(OSError):  # not allowed, or a user that is none in this container
         os.fchown(file, other.st_uid, other.st_gid)
     os.fchmod(file, stat.S_IMODE(other.st_mode) & 0o777)
 

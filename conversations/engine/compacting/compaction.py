@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
-from django.db.models import Case, F, IntegerField, When
+from django.db.models import BigIntegerField, Case, DurationField, F, IntegerField, When
 from django.db.models.functions import Coalesce
+from django.utils import timezone
 
 from agent.errors import LlmError
 from agent.llm.base import Completion
@@ -37,8 +37,9 @@ from memory.errors import MemoryChanged
 from memory.models import MemoryVersion
 from nanohost.lib.clock import Now
 from nanohost.lib.ids import new_id
-from nanohost.lib.lease import backoff
+from nanohost.lib.lease import backoff, lease_length
 from nanohost.lib.redaction import redact, redact_head
+from nanohost.lib.statements import Given, Insert, Rows, Update
 
 # After so many answers of no use, or workers that died, in a row, a stub takes the summary's place.
 MAX_FAILURES = 3
@@ -104,23 +105,33 @@ class Hold:
         return self.agent.model_after(self.model, own=self.agent.own_model())
 
 
+_claim = Update(
+    lambda: Compaction.objects.due().filter(pk=Given("id")),
+    lambda: {
+        **Compaction.claimed(worker=Given("worker"), lease=Given("lease", DurationField())),
+        "failures": Case(
+            When(status=CompactionStatus.RUNNING, then=F("failures") + 1),
+            default=F("failures"),
+            output_field=IntegerField(),
+        ),
+        "run_after": None,
+    },
+)
+_claimed = Rows(
+    lambda: (
+        Compaction.objects.select_related("conversation__agent")
+        .annotate(retrying_for=RETRYING_FOR)
+        .filter(pk=Given("id"))
+    )
+)
+
+
 def claim(compaction_id: UUID, *, worker: str) -> Hold | None:
     """Claim a compaction; None if it is not claimable. One whose worker died counts that as a failure."""
     with transaction.atomic():
-        taken = Compaction.objects.due().filter(pk=compaction_id)
-        changed = taken.update(
-            failures=Case(
-                When(status=CompactionStatus.RUNNING, then=F("failures") + 1),
-                default=F("failures"),
-                output_field=IntegerField(),
-            ),
-            run_after=None,
-            **Compaction.claimed(worker=worker, lease=settings.TURN_LEASE_SECONDS),
-        )
-        if changed != 1:
+        if _claim(id=compaction_id, worker=worker, lease=lease_length()) != 1:
             return None
-        rows = Compaction.objects.select_related("conversation__agent").annotate(retrying_for=RETRYING_FOR)
-        row = rows.get(pk=compaction_id)
+        (row,) = _claimed(id=compaction_id)
         retrying_for = row.retrying_for  # type: ignore[attr-defined]  # annotated above
     return Hold(
         id=row.pk,
@@ -150,22 +161,37 @@ def renew(hold: Hold) -> bool:
     return bool(_held(hold).renew())
 
 
+# A cost that is not known, which is given as None, makes a sum that is not known.
+_charge_conversation = Update(
+    lambda: Conversation.objects.filter(pk=Given("id")), lambda: {"cost": F("cost") + Given("cost", BigIntegerField())}
+)
+_charge = Update(
+    lambda: Compaction.objects.filter(pk=Given("id")),
+    lambda: {
+        "model": Given("model"),
+        "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens"),
+        "completion_tokens": F("completion_tokens") + Given("completion_tokens"),
+        "cached_tokens": F("cached_tokens") + Given("cached_tokens"),
+        "cost": F("cost") + Given("cost", BigIntegerField()),
+        "model_calls": F("model_calls") + 1,
+        "retries": 0,
+        "retrying_since": None,
+    },
+)
+
+
 def charge(hold: Hold, completion: Completion, bill: Bill) -> None:
     """Store what an answer has cost, whatever becomes of it and of the compaction."""
     used = completion.usage
     with transaction.atomic():
-        Conversation.objects.filter(pk=hold.conversation_id).update(
-            cost=None if bill.cost is None else F("cost") + bill.cost
-        )
-        Compaction.objects.filter(pk=hold.id).update(
+        _charge_conversation(id=hold.conversation_id, cost=bill.cost)
+        _charge(
+            id=hold.id,
             model=hold.model,
-            prompt_tokens=F("prompt_tokens") + used.prompt_tokens,
-            completion_tokens=F("completion_tokens") + used.completion_tokens,
-            cached_tokens=F("cached_tokens") + used.cached_tokens,
-            cost=None if bill.cost is None else F("cost") + bill.cost,
-            model_calls=F("model_calls") + 1,
-            retries=0,
-            retrying_since=None,
+            prompt_tokens=used.prompt_tokens,
+            completion_tokens=used.completion_tokens,
+            cached_tokens=used.cached_tokens,
+            cost=bill.cost,
         )
         budgets.settle(bill)
 
@@ -262,6 +288,26 @@ def store(hold: Hold, part: Part, result: Result) -> None:
             request(part.conversation_id, hold.turn_id, keep_tokens=hold.keep_tokens)
 
 
+_end = Update(
+    lambda: Compaction.objects.held(Given("id"), Given("fence")),
+    lambda: {
+        "status": CompactionStatus.DONE,
+        "lease_until": None,
+        "ended_at": Now(),
+        "error": "",
+        "made_so_far": None,
+        **{name: Given(name) for name in ("first_seq", "through_seq", "summary_seq", "is_stub", "model")},
+        **{name: Given(name) for name in ("memory_version", "before_through", "before_summary")},
+    },
+)
+_insert_summary = Insert(
+    Message,
+    *("id", "conversation_id", "seq", "kind", "content", "tainted_by", "created_at"),
+    role=Message.Role.SYSTEM,
+    type=Message.Type.SUMMARY,
+)
+
+
 def end(
     hold: Hold,
     lines: Sequence[Line],
@@ -270,42 +316,55 @@ def end(
     seq: int,
     kind: str,
     tainted_by: str = "",
-    **more: int | None,
+    memory_version: int | None = None,
+    before_through: int | None = None,
+    before_summary: int | None = None,
 ) -> None:
-    """Store the summary as a message, and that the compaction is done, in the caller's transaction. ``more``: what else
-    its row is to tell. ``tainted_by``: from where untrusted text came that the summary may be made of."""
-    done = _held(hold).update(
-        status=CompactionStatus.DONE,
-        lease_until=None,
-        ended_at=Now(),
-        error="",
+    """Store the summary as a message, and that the compaction is done, in the caller's transaction. ``tainted_by``:
+    from where untrusted text came that the summary may be made of. ``before_through``, ``before_summary``: how far the
+    summary before it reached, and its message."""
+    done = _end(
+        id=hold.id,
+        fence=hold.fence,
         first_seq=lines[0].seq,
         through_seq=lines[-1].seq,
         summary_seq=seq,
         is_stub=result.is_stub,
-        made_so_far=None,
         model=result.model,
-        **more,
+        memory_version=memory_version,
+        before_through=before_through,
+        before_summary=before_summary,
     )
     if done != 1:
         raise FenceLost
-    Message.objects.create(
+    _insert_summary(
         id=new_id(),
         conversation_id=hold.conversation_id,
         seq=seq,
-        role=Message.Role.SYSTEM,
-        type=Message.Type.SUMMARY,
         kind=kind,
         content=redact(result.summary),
         tainted_by=tainted_by or None,
+        created_at=timezone.now(),
     )
+
+
+_move = Update(
+    lambda: Conversation.objects.filter(
+        pk=Given("id"), consolidated_through=Given("consolidated_through"), starts_at_seq=Given("starts_at")
+    ),
+    lambda: {"summarise_from_seq": 0, "consolidated_through": Given("through"), "summary_seq": Given("summary_seq")},
+)
 
 
 def _pass_on(part: Part, *, summary_seq: int) -> None:
     """Move the conversation's pointer, if it still stands where it was read."""
-    moved = Conversation.objects.filter(
-        pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at
-    ).update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)
+    moved = _move(
+        id=part.conversation_id,
+        consolidated_through=part.consolidated_through,
+        starts_at=part.starts_at,
+        through=part.through,
+        summary_seq=summary_seq,
+    )
     if moved != 1:
         raise Overtaken
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.utils import timezone
@@ -26,7 +26,11 @@ from memory.consolidation import (
     stub,
 )
 from nanohost.lib.redaction import redact
+from nanohost.lib.statements import Given, Rows
 from tools.taint import MAX_SOURCE
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 # Messages that are taken in at once. What is left over is compacted next.
 MAX_LINES = 2000
@@ -79,12 +83,15 @@ class Part:
         return self.lines[-1].seq
 
 
+_conversation = Rows(lambda: Conversation.objects.filter(pk=Given("id")))
+
+
 def read(conversation_id: UUID, *, agent: Agent, keep_tokens: int | None) -> Part | None:
     """The part of a conversation that is to be consolidated now; None if there is none.
 
     ``keep_tokens``: of the newest messages, so many stay at most; None: nothing stays.
     """
-    conversation = Conversation.objects.filter(pk=conversation_id).first()
+    conversation = next(iter(_conversation(id=conversation_id)), None)
     if conversation is None:
         return None
     lines = (
@@ -120,12 +127,19 @@ def _older(conversation: Conversation, window: int, keep_tokens: int) -> Sequenc
         most *= 2
 
 
+def _said(conversation_id: Any, first: Any, most: int | None) -> "QuerySet[Message]":
+    said = {"type": Message.Type.NORMAL, "kind": Message.Kind.SAID}
+    return Message.objects.transcript().filter(conversation_id=conversation_id, seq__gte=first, **said)[:most]
+
+
+_usually_said = Rows(lambda: _said(Given("id"), Given("first"), MAX_LINES))
+
+
 def _lines(conversation: Conversation, *, most: int | None) -> Sequence[Line]:
     first = max(conversation.consolidated_through + 1, conversation.starts_at_seq)
-    said = Message.objects.transcript().filter(
-        conversation=conversation, seq__gte=first, type=Message.Type.NORMAL, kind=Message.Kind.SAID
-    )
-    return [line_of(message) for message in said[:most]]
+    usual = most == MAX_LINES
+    said = _usually_said(id=conversation.pk, first=first) if usual else _said(conversation.pk, first, most)
+    return [line_of(message) for message in said]
 
 
 def line_of(message: Message, *, whole: bool = False) -> Line:
@@ -154,9 +168,14 @@ def line_of(message: Message, *, whole: bool = False) -> Line:
     )
 
 
+_content = Rows(
+    lambda: Message.objects.filter(conversation_id=Given("id"), seq=Given("seq")).values_list("content", flat=True)
+)
+
+
 def _summary(conversation: Conversation) -> str:
-    latest = Message.objects.filter(conversation=conversation, seq=conversation.summary_seq)
-    return latest.values_list("content", flat=True).first() or "" if conversation.summary_seq else ""
+    seq = conversation.summary_seq
+    return next(iter(_content(id=conversation.pk, seq=seq)), "") if seq else ""
 
 
 # --- asking, chunk by chunk --------------------------------------------------------------------------------------

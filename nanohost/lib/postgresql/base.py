@@ -60,6 +60,8 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     @property
     def pool(self) -> Any:
         """As Django makes it, of another class."""
+        if made := self._connection_pools.get(self.alias):  # it is asked for several times a statement
+            return made
         options = self.settings_dict["OPTIONS"].get("pool")
         if self.alias != NO_DB_ALIAS and options and self.alias not in self._connection_pools:
             parameters = self.get_connection_params() | {"autocommit": True}
