@@ -271,7 +271,8 @@ def _by_code(turns: list[figures.Figures], now: figures.Figures, begin: datetime
         )
         for at, code in enumerate(most)
     ]
-    others = [each.get(TurnStatus.FAILED, 0) - _sum(each.get("errors", {}), most) for each in turns]
+    # What fails between the two counts has a code and is not among those that failed until they are counted again.
+    others = [max(0, each.get(TurnStatus.FAILED, 0) - _sum(each.get("errors", {}), most)) for each in turns]
     return [*drawn, *([Series(name="others", css=f"series-{MAX_CODES}", values=others)] if any(others) else [])]
 
 

@@ -341,6 +341,18 @@ def test_hours_that_were_counted_before_there_were_codes_are_drawn_as_others(end
     assert chart(shown, "Queue age")["rows"][-4]["values"] == ["–", "–", "–"]
 
 
+def test_a_turn_that_failed_between_two_counts_is_drawn_by_its_code_alone(ended):
+    ended(3, status="failed")
+    count()
+    row = Hour.objects.get(hour=hour_of(NOW - 3 * HOUR))
+    row.turns["m"]["errors"] = {"late": 2}
+    row.save()
+    errors = chart(show(), "Failed turns")
+    assert [each["name"] for each in errors["series"]] == ["late"]
+    assert errors["rows"][-4]["values"] == ["2"]
+    assert {part["height"] > 0 for bar in errors["bars"] for part in bar["parts"]} == {True}
+
+
 def test_the_age_of_the_queue_is_drawn_also_of_those_that_nobody_has_taken_up(admin_client, ended):
     for hours_ago, waited in [(1, 2), (1, 40), (2, 7), (26, 3)]:
         turn = ended(hours_ago)
