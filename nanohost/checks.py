@@ -1,5 +1,6 @@
 """System checks: what a deployment lacks, each with a number (docs/operations.md)."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ def agents_write_no_code(**_: Any) -> list[CheckMessage]:
     """File tools run in the host's own processes, whatever the sandbox."""
     for folder in settings.WORKSPACE_WRITE_FOLDERS:
         place = Path(folder).resolve()
-        for code in paths.code(settings.BASE_DIR, settings.NANOHOST_EXTRA_APPS):
-            if code.resolve().is_relative_to(place) or place.is_relative_to(code.resolve()):
-                said = f"WORKSPACE_WRITE_FOLDERS: with {folder}, agents could change {code}, which this host runs."
+        # Python may look for modules where there are none yet.
+        code = [*paths.code(settings.BASE_DIR, settings.NANOHOST_EXTRA_APPS), *map(Path, filter(None, sys.path))]
+        programs = map(Path, (*settings.EXEC_PATH_APPEND, *settings.MCP_FOLDERS))
+        for each in (settings.BASE_DIR, *code, *programs):
+            if each.resolve().is_relative_to(place) or place.is_relative_to(each.resolve()):
+                said = f"WORKSPACE_WRITE_FOLDERS: with {folder}, agents could change {each}, which this host runs."
                 return [Error(said, hint="Choose another folder.", id="nanohost.E002")]
     return []
 

@@ -142,7 +142,7 @@ TOOL_MEMORY_MB = env.integer("TOOL_MEMORY_MB", 512, minimum=128, maximum=1 << 20
 # The sandbox of tools' processes: tools/sandbox/modes.py tells which is in force.
 TOOL_SANDBOX = env.choice("TOOL_SANDBOX", "auto", choices=("auto", "bubblewrap", "landlock", "none"))
 # All of this machine's files besides code that a tool may be granted: FS_READ, FS_WRITE.
-TOOL_FOLDERS = env.folders("TOOL_FOLDERS")
+TOOL_FOLDERS = env.words("TOOL_FOLDERS")
 
 # The files that agents work with: a folder for each agent and owner, or for each agent.
 WORKSPACES_DIR = env.path("WORKSPACES_DIR", DATA_DIR / "workspaces")
@@ -153,9 +153,7 @@ WORKSPACE_FILE_MAX_BYTES = env.integer("WORKSPACE_FILE_MAX_BYTES", 5_000_000, ma
 # Of the request that puts one there: base64 takes four thirds.
 MAX_FILE_BODY_BYTES = MAX_BODY_BYTES + WORKSPACE_FILE_MAX_BYTES * 4 // 3
 # What no tool changes there, as patterns; and folders of this machine that may be read besides, or also written to.
-WORKSPACE_PROTECTED_PATHS = [
-    str(Path.home() / word[2:]) if word.startswith("~/") else word for word in env.words("WORKSPACE_PROTECTED_PATHS")
-]
+WORKSPACE_PROTECTED_PATHS = env.patterns("WORKSPACE_PROTECTED_PATHS")
 WORKSPACE_READ_FOLDERS = env.folders("WORKSPACE_READ_FOLDERS")
 WORKSPACE_WRITE_FOLDERS = env.folders("WORKSPACE_WRITE_FOLDERS")
 
@@ -172,10 +170,13 @@ SKILLS_DIR = env.path("SKILLS_DIR", DATA_DIR / "skills")
 
 # The tool exec: its time, folders of programs besides the system's, and texts that no command may hold.
 EXEC_TIMEOUT_SECONDS = env.seconds("EXEC_TIMEOUT_SECONDS", 60)
-EXEC_PATH_APPEND = env.folders("EXEC_PATH_APPEND")
+EXEC_PATH_APPEND = env.words("EXEC_PATH_APPEND")
 # Folders that programs of MCP servers see as well, such as a virtual environment of theirs.
-MCP_FOLDERS = env.folders("MCP_FOLDERS")
+MCP_FOLDERS = env.words("MCP_FOLDERS")
 EXEC_DENY = env.words("EXEC_DENY")
+
+# Files of messages, unless they are in a bucket.
+ATTACHMENTS_DIR = env.path("ATTACHMENTS_DIR", DATA_DIR / "attachments")
 
 _SEEN = {
     "TOOL_FOLDERS": TOOL_FOLDERS,
@@ -185,7 +186,12 @@ _SEEN = {
     "MCP_FOLDERS": MCP_FOLDERS,
     "NANOHOST_SKILLS": [NANOHOST_SKILLS] if NANOHOST_SKILLS else [],
 }
-_KEPT = {"DATA_DIR": DATA_DIR, "WORKSPACES_DIR": WORKSPACES_DIR, "SKILLS_DIR": SKILLS_DIR}
+_KEPT = {
+    "DATA_DIR": DATA_DIR,
+    "WORKSPACES_DIR": WORKSPACES_DIR,
+    "SKILLS_DIR": SKILLS_DIR,
+    "ATTACHMENTS_DIR": ATTACHMENTS_DIR,
+}
 for name, folders in _SEEN.items():
     for folder in map(Path, folders):
         if not folder.is_absolute():
@@ -193,6 +199,11 @@ for name, folders in _SEEN.items():
         for reached, kept in _KEPT.items():
             if kept.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(kept):
                 raise ImproperlyConfigured(f"{name} is not valid: with {folder}, tools would reach {reached}.")
+# Of a folder that is in another, a file would have two former versions and two locks.
+for folder in map(Path, WORKSPACE_WRITE_FOLDERS):
+    others = [Path(each) for each in WORKSPACE_WRITE_FOLDERS if each != str(folder)]
+    if outer := next((each for each in others if folder.resolve().is_relative_to(each.resolve())), None):
+        raise ImproperlyConfigured(f"WORKSPACE_WRITE_FOLDERS is not valid: {folder} is {outer}, or lies in it.")
 # Models are told to follow what stands there, so no tool may write it.
 if any(
     Path(NANOHOST_SKILLS).resolve().is_relative_to(Path(folder).resolve())
@@ -553,7 +564,6 @@ if NANOHOST_TOOL_PROCESS:
     DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
 
 # --- files of messages: in a folder, or in a bucket of S3 or what speaks its language -----------------------------
-ATTACHMENTS_DIR = env.path("ATTACHMENTS_DIR", DATA_DIR / "attachments")
 ATTACHMENTS_BUCKET = env.string("ATTACHMENTS_BUCKET")
 ATTACHMENTS_BUCKET_ENDPOINT = env.address("ATTACHMENTS_BUCKET_ENDPOINT")
 ATTACHMENTS_BUCKET_REGION = env.string("ATTACHMENTS_BUCKET_REGION")

@@ -283,6 +283,7 @@ def finish(
     number: int | None = None,
     rounds: int = 0,
     compact_to: int | None = None,
+    summary_seq: int | None = None,
     kind: str = Message.Kind.SAID,
     also: Callable[[int], None] | None = None,
     sent: dict[str, Any] | None = None,
@@ -293,7 +294,8 @@ def finish(
 
     ``has_called``: whether the turn has called tools, whose outcomes belong to what is told. ``number``: which of the
     turn's answers it is. ``rounds``: how often it has asked its caller to. ``compact_to``: how many tokens of the
-    conversation are to stay in its prompt, if it is to be compacted. ``kind``: of the reply. ``also``: what else is
+    conversation are to stay in its prompt, if it is to be compacted; ``summary_seq``: the summary that it had then.
+    ``kind``: of the reply. ``also``: what else is
     done in the transaction; it is given the reply's number. ``sent``: the record of what the model was sent. ``bill``:
     what its answer costs. ``taint``: untrusted text that was in what the model was sent.
     """
@@ -327,7 +329,7 @@ def finish(
         spawned.report(**_whose(claim), status=TurnStatus.SUCCEEDED, text=reply)
         notify_next(claim.conversation_id)
         if compact_to is not None:
-            compaction.request(claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
+            compaction.request_after(summary_seq, claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
         budgets.settle(bill)
 
 

@@ -323,7 +323,8 @@ class TurnRunner(Runner):
             reply = checked.text
             if reply != completion.content:
                 await _publish_whole(claim, stored, replace(completion, content=reply))
-        given = {"reply": reply, "has_called": stored.calls > 0, "compact_to": keep_tokens, "sent": sent}
+        given = {"reply": reply, "has_called": stored.calls > 0, "sent": sent}
+        given |= {"compact_to": keep_tokens, "summary_seq": stored.summary_seq}
         rounds = stored.rounds_of(callers) if callers else 0
         given["number"] = stored.answers
         await self._paid(steps.finish, claim, completion, **given, rounds=rounds, bill=bill, taint=context.taint)

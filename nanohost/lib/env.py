@@ -313,6 +313,25 @@ def folders(name: str) -> list[str]:
     return _read(name, [], parse, "a list of absolute paths")
 
 
+def patterns(name: str) -> list[str]:
+    """A comma-separated list of patterns of paths; ``~/`` is the home directory. One that begins at the machine's root
+    is listed as well with what its folders are links to."""
+    found: list[str] = []
+    for word in words(name):
+        try:
+            pattern = str(Path(word).expanduser()) if word.startswith("~/") else word
+        except RuntimeError:  # there is no home
+            raise ImproperlyConfigured(redact(f"{name} is not valid: {word!r} is in no home directory.")) from None
+        found.append(pattern)
+        if pattern.startswith("/"):
+            parts = pattern.split("/")
+            stars = (at for at, part in enumerate(parts) if "*" in part or "?" in part)
+            plain = next(stars, len(parts))
+            folder = os.path.realpath("/".join(parts[:plain]) or "/")
+            found.append("/".join([folder.rstrip("/"), *parts[plain:]]))
+    return list(dict.fromkeys(found))
+
+
 def address(name: str, default: str = "") -> str:
     def parse(raw: str) -> str:
         parts = urlsplit(raw)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost, Overtaken
 from conversations.models import Compaction, CompactionStatus, Conversation, Message
 from memory.models import HistoryEntry, Memory, MemoryVersion
+from nanohost.lib.database import borrowed_connection
 from tests.support.compacting import KEEP, compact, run, saves
 from tests.support.openai_server import as_json, call, completion, failure
 from tests.support.working import settle
@@ -84,6 +86,21 @@ def test_a_turn_that_leaves_the_conversation_too_long_asks_for_it(conversation, 
     assert not Compaction.objects.exists()
     settle([turn := say("and one")])
     assert Compaction.objects.get().turn_id == turn.pk
+
+
+def test_a_turn_that_ran_while_its_conversation_was_compacted_asks_for_no_second_one(conversation, fill, say, model):
+    """It would take in the few messages that have come since, for a model call and a prompt that no cache knows."""
+    fill(44)
+
+    def is_compacted():
+        with borrowed_connection():
+            Conversation.objects.filter(pk=conversation.pk).update(consolidated_through=24, summary_seq=44)
+
+    with ThreadPoolExecutor(1) as pool:
+        model.on_request = lambda _: pool.submit(is_compacted).result()
+        settle([say("one more")])
+    assert len(model.requests) == 1
+    assert not Compaction.objects.exists()
 
 
 def test_the_next_prompt_has_the_summary_and_what_it_does_not_cover(conversation, fill, say):

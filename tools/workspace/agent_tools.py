@@ -3,8 +3,7 @@
 Nothing of what they are given is run. The kernel keeps them in the folder (:mod:`tools.workspace.beneath`).
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from tools.registry import Caller, Untrusted, tool
 from tools.workspace import beneath, documents, text
 from tools.workspace.errors import PathRefused, Protected
 from tools.workspace.globs import is_within, matches
-from tools.workspace.store import Entry, Workspace, entries_of, open_outside, open_workspace, walk
+from tools.workspace.store import Entry, Workspace, entries_of, open_outside, open_workspace, opened_root, walk
 from tools.workspace.store import read_file as read_content
 
 MAX_LISTED = 500
@@ -48,21 +47,21 @@ def _place(caller: Caller, path: str) -> Iterator[_Place]:
             with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
                 yield _Place(workspace, workspace.files, path, "")
             return
-        root, inner = _outside(path, [*settings.WORKSPACE_READ_FOLDERS, *settings.WORKSPACE_WRITE_FOLDERS])
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        root, inner = _outside(path)
+        with opened_root(root) as folder:
             yield _Place(None, folder, inner, f"{root}/")
-        finally:
-            os.close(folder)
 
 
-def _outside(path: str, roots: Sequence[str]) -> tuple[str, str]:
-    """The folder among these that an absolute path lies in, and the path there. Raises :class:`PathRefused`."""
+def _outside(path: str) -> tuple[str, str]:
+    """The innermost folder outside that an absolute path lies in, and the path there. Raises :class:`PathRefused`."""
+    names = tuple(name for name in path.split("/") if name not in ("", "."))
+    roots = sorted({*settings.WORKSPACE_READ_FOLDERS, *settings.WORKSPACE_WRITE_FOLDERS}, key=len, reverse=True)
     for root in roots:
-        if path == root or path.startswith(f"{root}/"):
-            return root, path[len(root) :].lstrip("/")
-    beneath.parts_of(path)  # which says that it is absolute
-    raise AssertionError("an absolute path was taken for one of the workspace")
+        above = tuple(name for name in root.split("/") if name)
+        if names[: len(above)] == above:
+            return root, "/".join(names[len(above) :])
+    besides = f" Besides it there are: {', '.join(sorted(roots))}." if roots else ""
+    raise PathRefused(f"The path is absolute; name it from the workspace's folder on, such as notes/today.md.{besides}")
 
 
 @contextmanager
@@ -82,11 +81,9 @@ def _workspace(caller: Caller, path: str) -> Iterator[tuple[Workspace, str]]:
             with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
                 yield workspace, path
             return
-        try:
-            root, inner = _outside(path, settings.WORKSPACE_WRITE_FOLDERS)
-        except PathRefused:
-            _outside(path, settings.WORKSPACE_READ_FOLDERS)
-            raise Protected(f"{path} can be read, but not changed.") from None
+        root, inner = _outside(path)
+        if root not in settings.WORKSPACE_WRITE_FOLDERS:
+            raise Protected(f"{path} can be read, but not changed.")
         with open_outside(root) as workspace:
             yield workspace, inner
 

@@ -125,7 +125,7 @@ class Workspace:
         if len(content) > settings.WORKSPACE_FILE_MAX_BYTES:
             raise Full(f"It has {len(content)} bytes; a file may have {settings.WORKSPACE_FILE_MAX_BYTES}.")
         with _told(), self._locked():
-            before = self._content(parts)
+            seen, before = self._seen(parts), self._content(parts)
             if before is not None and not replaces:
                 raise FileExistsError(path)
             if expected is not None and before != expected:
@@ -133,7 +133,7 @@ class Workspace:
             self._check_room(added=len(content) - len(before or b""), files=0 if before is not None else 1)
             state = self._state(parts, before)
             self._sweep()
-            self._put(parts, content, trusted=trusted, besides=[self._former(parts, before, state)])
+            self._put(parts, content, trusted=trusted, seen=seen, besides=[self._former(parts, before, state)])
             self._forget_other_states(parts, state)
         return before is not None
 
@@ -160,12 +160,12 @@ class Workspace:
             content = None
             if not former.endswith(".absent"):
                 content = read_file(self._rooms["former"], (former,))
-            now = self._content(parts)
+            seen, now = self._seen(parts), self._content(parts)
             added = len(content or b"") - len(now or b"")
             self._check_room(added=added, files=int(content is not None) - int(now is not None))
             state = self._state(parts, now)
             if content is not None:
-                self._put(parts, content, trusted=former.endswith(".trusted") and not tainted)
+                self._put(parts, content, trusted=former.endswith(".trusted") and not tainted, seen=seen)
             elif now is not None:
                 self._take_away(parts)
             self._keep(parts, now, state)
@@ -235,13 +235,28 @@ class Workspace:
         patterns = settings.WORKSPACE_PROTECTED_PATHS
         protected = is_within(parts, patterns)
         if self._outside:  # where a pattern may also begin at the machine's root
-            whole = (*self.root.parts[1:], *parts)
-            protected |= is_within(whole, [pattern for pattern in patterns if pattern.startswith("/")])
+            rooted = [pattern for pattern in patterns if pattern.startswith("/")]
+            for root in (self.root, self.root.resolve()):
+                protected |= is_within((*root.parts[1:], *parts), rooted)
         if protected:
             raise Protected(f"{'/'.join(parts)} is protected: it can be read, but not changed.")
         if not self._outside:
             documents.refuse(parts)
         return parts
+
+    def _seen(self, parts: Parts) -> os.stat_result | None:
+        """Of a file outside, what it is before it is read: it is to be that still when another takes its place. Raises
+        :class:`Protected` for one that nobody may write."""
+        if not self._outside:
+            return None
+        try:
+            with beneath.open_folder(self.files, parts[:-1]) as parent:
+                found = _checked(parent, parts[-1])
+        except FileNotFoundError:
+            return None
+        if found and not found.st_mode & 0o222:
+            raise Protected(f"{'/'.join(parts)} is read-only: it can be read, but not changed.")
+        return found
 
     def _content(self, parts: Parts) -> bytes | None:
         try:
@@ -257,20 +272,28 @@ class Workspace:
         # Of folders there may be as many; more than that is not looked at.
         for entry in walk(self.files, most=2 * most_files + 1):
             size, count = size + entry.size, count + 1
+        what = "folder" if self._outside else "workspace"
         if size + added > most:
-            raise Full(f"The workspace is full: it has {size} bytes of {most}, and this needs {added} more.")
+            raise Full(f"The {what} is full: it has {size} bytes of {most}, and this needs {added} more.")
         if files > 0 and count + files > most_files:
-            raise Full(f"The workspace is full: it has {count} files and folders, of {most_files}.")
+            raise Full(f"The {what} is full: it has {count} files and folders, of {most_files}.")
 
-    def _put(self, parts: Parts, content: bytes, *, trusted: bool, besides: Sequence["_Draft"] = ()) -> None:
-        """Write a file; what is to be on the disk before it stands ``besides``."""
+    def _put(
+        self,
+        parts: Parts,
+        content: bytes,
+        *,
+        trusted: bool,
+        seen: os.stat_result | None,
+        besides: Sequence["_Draft"] = (),
+    ) -> None:
+        """Write a file; what is to be on the disk before it stands ``besides``. ``seen``: see :meth:`_seen`."""
         trusted = trusted and not self._outside
         with self._parent(parts, trusted=trusted) as parent:
-            before = _checked(parent, parts[-1])
-            # A file is put in its place from the same disk alone, and others need not be able to read the workspaces.
+            _checked(parent, parts[-1])
+            # A file is put in its place from the same disk alone.
             room = parent if self._outside else self._rooms["parts"]
-            draft = _Draft(content, parent, parts[-1], room=room, like=before if self._outside else None)
-            self._write(*besides, draft)
+            self._write(*besides, _Draft(content, parent, parts[-1], room=room, like=seen))
             os.fsync(parent)
             if self._outside:
                 _forget_parts(parent)
@@ -352,7 +375,8 @@ class Workspace:
                 for draft in drafts:
                     left[draft] = f".nanohost-{secrets.token_hex(16)}"
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    part = os.open(left[draft], flags, 0o666 if self._outside else 0o600, dir_fd=draft.room)
+                    is_open = self._outside and draft.room == draft.folder and draft.like is None
+                    part = os.open(left[draft], flags, 0o666 if is_open else 0o600, dir_fd=draft.room)
                     file = opened.enter_context(open(part, "wb"))
                     if draft.like is not None:
                         _make_like(part, draft.like)
@@ -364,6 +388,9 @@ class Workspace:
                         waited_for.append(part)
                 for part in waited_for:
                     os.fsync(part)
+                for draft in drafts:
+                    if self._outside and draft.room == draft.folder:
+                        _check_same(draft)
                 for draft in drafts:
                     # It takes a link's own place, and follows none.
                     os.rename(left[draft], draft.name, src_dir_fd=draft.room, dst_dir_fd=draft.folder)
@@ -391,16 +418,26 @@ class _Draft:
 
 def _make_like(file: int, other: os.stat_result) -> None:
     """Give a file the mode of another, and its owner and group if that is allowed."""
-    with suppress(OSError):  # not allowed, or a user that is none in this container
-        os.fchown(file, other.st_uid, other.st_gid)
+    with suppress(OSError):  # not allowed, or a group that is none in this container
+        os.fchown(file, -1, other.st_gid)
+    with suppress(OSError):
+        os.fchown(file, other.st_uid, -1)
     os.fchmod(file, stat.S_IMODE(other.st_mode) & 0o777)
+
+
+def _check_same(draft: _Draft) -> None:
+    """Raise :class:`PathRefused` if somebody has changed the file whose place it takes."""
+    now = _checked(draft.folder, draft.name)
+    states = [each and (each.st_ino, each.st_size, each.st_mtime_ns) for each in (now, draft.like)]
+    if states[0] != states[1]:
+        raise PathRefused("The file was changed in the meantime. Read it again.")
 
 
 def _forget_parts(folder: int) -> None:
     """Drop what writers have left that died."""
     for entry in entries_of(folder, ()):
         if _PART.fullmatch(entry.path) and entry.kind == "file" and time.time() - entry.changed > _PART_SECONDS:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it has gone, or is somebody else's
                 os.unlink(entry.path, dir_fd=folder)
 
 
@@ -413,7 +450,9 @@ def _told() -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Full("There is no room left on the disk.") from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise PathRefused("The user that nanohost runs as may not write there.") from None
+            raise PathRefused("The user that nanohost runs as may not do that there.") from None
+        if error.errno == errno.ENOTDIR:
+            raise PathRefused("It is no folder.") from None
         raise
 
 
@@ -438,12 +477,20 @@ def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
 def open_outside(root: str) -> Iterator[Workspace]:
     """One of WORKSPACE_WRITE_FOLDERS, in which agents work as in a workspace. Raises :class:`FileNotFoundError` if it
     is missing."""
-    with _opened(_OUTSIDE, _hash(root.encode())) as (folder, rooms):
-        files = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield Workspace(rooms | {"files": files}, folder, Path(root), outside=True)
-        finally:
-            os.close(files)
+    key = _hash(os.fsencode(os.path.realpath(root)))
+    with _opened(_OUTSIDE, key) as (folder, rooms), opened_root(root) as files:
+        yield Workspace(rooms | {"files": files}, folder, Path(root), outside=True)
+
+
+@contextmanager
+def opened_root(root: str) -> Iterator[int]:
+    """A folder that a setting names, whatever its path leads through, for the time of the block."""
+    with _told():
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -63,6 +63,13 @@ def request(conversation_id: UUID, turn_id: UUID | None, *, keep_tokens: int) ->
     doorbell.notify(COMPACTIONS, row.pk)  # which finds nothing if another is under way
 
 
+def request_after(summary_seq: int | None, conversation_id: UUID, turn_id: UUID, *, keep_tokens: int) -> None:
+    """The same, in the transaction of a turn that has taken its place in the transcript, unless the conversation has
+    another summary by now: it was compacted while the turn ran, and is not as long as the turn has read it."""
+    if Conversation.objects.filter(pk=conversation_id, summary_seq=summary_seq).exists():
+        request(conversation_id, turn_id, keep_tokens=keep_tokens)
+
+
 # --- taking hold -------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ NONSENSE = {
     "key": ["two words", "über", "\udcff"],
     "server": ["nonsense", "http://host/name", "//host/name", "\udcff"],
     "words": ["\udcff"],
+    "patterns": ["\udcff"],
     "folders": ["relative", "/a, b", "~nobody-of-that-name/a", "\udcff"],
     "addresses_by_name": [
         "nonsense",
@@ -126,6 +127,9 @@ def test_the_provider_follows_from_a_key_or_an_address(environment, values, prov
         ({"OIDC_ISSUER": "https://id.example.org", "OIDC_ROLES": "*=chat"}, "OIDC_CLIENT_ID"),
         ({"OIDC_ISSUER": "http://id.example.org", "OIDC_CLIENT_ID": "host", "OIDC_ROLES": "*=chat"}, "without TLS"),
         ({"OIDC_PRIVATE_CIDRS": "8.8.8.0/24"}, "OIDC_PRIVATE_CIDRS"),
+        ({"WORKSPACE_WRITE_FOLDERS": "/srv/a/b, /srv/a"}, "/srv/a/b is /srv/a, or lies in it"),
+        ({"WORKSPACE_WRITE_FOLDERS": "/srv/a", "ATTACHMENTS_DIR": "/srv/a/files"}, "would reach ATTACHMENTS_DIR"),
+        ({"WORKSPACE_WRITE_FOLDERS": "/srv/a", "NANOHOST_SKILLS": "/srv/a/skills"}, "would write skills"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(environment, values, named):

@@ -16,6 +16,7 @@ import pytest
 from django.core.management import call_command
 
 from agent.models import Agent
+from nanohost.lib import env
 from nanohost.lib.clock import from_now
 from nanohost.lib.ids import new_id
 from tests.support.hosts import ROOT
@@ -202,7 +203,7 @@ def test_a_folder_outside_is_bounded_and_is_left_clean(use, desk, settings):
     settings.WORKSPACE_MAX_FILES, settings.WORKSPACE_FILE_MAX_BYTES = 6, 60
     assert "a file may have 60" in use("write_file", path=f"{desk}/a", content="x" * 61).result
     assert use("write_file", path=f"{desk}/a", content="x").status == CallStatus.SUCCESS
-    assert "it has 6 files and folders" in use("write_file", path=f"{desk}/b", content="x").result
+    assert "The folder is full: it has 6 files and folders" in use("write_file", path=f"{desk}/b", content="x").result
     left, recent, like = (desk / name for name in (f".nanohost-{'0' * 32}", f".nanohost-{'1' * 32}", ".nanohost-own"))
     settings.WORKSPACE_MAX_FILES = 100
     for place in (left, recent, like):
@@ -232,8 +233,70 @@ def test_what_the_host_may_not_write_is_told(use, desk, monkeypatch):
 
     monkeypatch.setattr(store.os, "rename", refuse)
     call = use("write_file", path=f"{desk}/book.txt", content="x")
-    assert (call.status, "may not write there" in call.result) == (CallStatus.FAILED, True)
+    assert (call.status, "may not do that there" in call.result) == (CallStatus.FAILED, True)
     assert sorted(os.listdir(desk)) == ["book.txt", "link", "policy", "twin.txt"]
+
+
+def test_a_folder_outside_that_cannot_be_opened_is_told(use, settings, tmp_path):
+    (tmp_path / "file").touch()
+    settings.WORKSPACE_WRITE_FOLDERS = [str(tmp_path / "file"), str(tmp_path / "gone")]
+    for name, more in (("write_file", {"content": "x"}), ("read_file", {}), ("undo_file", {})):
+        assert "It is no folder." in use(name, path=f"{tmp_path}/file/a", **more).result
+        assert f"There is no '{tmp_path}/gone/a'" in use(name, path=f"{tmp_path}/gone/a", **more).result
+
+
+def test_of_folders_in_folders_the_innermost_decides(use, desk, settings):
+    settings.WORKSPACE_READ_FOLDERS = [str(desk / "policy")]
+    for path in (f"{desk}/policy/book.txt", f"{desk}/./policy//book.txt", f"/{desk}/policy/book.txt"):
+        assert use("read_file", path=path).result == "once upon a time"
+        assert "can be read, but not changed" in use("write_file", path=path, content="x").result
+    assert use("write_file", path=f"{desk}//./book.txt", content="x").status == CallStatus.SUCCESS
+    told = use("write_file", path="/etc/passwd", content="x").result
+    assert f"Besides it there are: {desk}, {desk}/policy." in told
+
+
+@pytest.mark.parametrize("pattern", ["ALIAS/policy/**", "DESK/policy", "DESK/pol*"])
+def test_what_is_protected_is_so_by_each_name_of_a_folder(use, desk, settings, tmp_path, monkeypatch, pattern):
+    (tmp_path / "alias").symlink_to(desk)
+    places = {"ALIAS": str(tmp_path / "alias"), "DESK": str(desk)}
+    for name, place in places.items():
+        pattern = pattern.replace(name, place)
+    monkeypatch.setenv("PATTERNS", pattern)
+    settings.WORKSPACE_PROTECTED_PATHS = env.patterns("PATTERNS")
+    for place in places.values():
+        settings.WORKSPACE_WRITE_FOLDERS = [place]
+        assert "is protected" in use("write_file", path=f"{place}/policy/book.txt", content="x").result
+        assert use("write_file", path=f"{place}/book.txt", content=place).status == CallStatus.SUCCESS
+    # By its other name it is the same folder.
+    assert use("undo_file", path=f"{desk}/book.txt").status == CallStatus.SUCCESS
+    assert (desk / "book.txt").read_text() == places["ALIAS"]
+
+
+def test_what_others_write_meanwhile_and_what_is_read_only_is_not_replaced(use, desk, monkeypatch):
+    path, fsync = desk / "book.txt", os.fsync
+
+    def fsync_while_somebody_writes(opened):
+        fsync(opened)
+        with path.open("a") as file:
+            file.write("!")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.os, "fsync", fsync_while_somebody_writes)
+        call = use("edit_file", path=str(path), old_text="once", new_text="twice")
+        new = use("write_file", path=f"{desk}/new.txt", content="x")
+    assert (call.status, "changed in the meantime" in call.result) == (CallStatus.FAILED, True)
+    assert path.read_text().startswith("once upon a time!")
+    assert new.status == CallStatus.SUCCESS
+    path.chmod(0o444)
+    assert "is read-only" in use("write_file", path=str(path), content="x").result
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files another's")
+def test_a_replaced_file_stays_its_owner_s_and_its_group_s(use, desk):
+    os.chown(desk / "book.txt", 4001, 4002)
+    assert use("write_file", path=f"{desk}/book.txt", content="x").status == CallStatus.SUCCESS
+    status = (desk / "book.txt").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (4001, 4002, 0o640)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
