@@ -48,9 +48,9 @@ MUTANTS = (
         name="a compaction moves a pointer that was moved meanwhile",
         edits=(
             (
-                "conversations.engine.compacting.compaction:_pass_on",
-                "pk=part.conversation_id, consolidated_through=part.consolidated_through, starts_at_seq=part.starts_at",
-                "pk=part.conversation_id",
+                "conversations.engine.compacting.compaction:_move",
+                'pk=Given("id"), consolidated_through=Given("consolidated_through"), starts_at_seq=Given("starts_at")',
+                'pk=Given("id")',
             ),
         ),
         caught_by=("tests/engine/test_compaction.py::test_a_conversation_that_was_moved_on_meanwhile_is_left_alone",),
@@ -73,8 +73,8 @@ MUTANTS = (
         edits=(
             (
                 "conversations.engine.compacting.compaction:_pass_on",
-                "update(summarise_from_seq=0, consolidated_through=part.through, summary_seq=summary_seq)",
-                "update(summarise_from_seq=0, consolidated_through=part.through + 4, summary_seq=summary_seq)",
+                "through=part.through,",
+                "through=part.through + 4,",
             ),
         ),
         caught_by=(
