@@ -10,6 +10,7 @@ from agent.llm.base import Completion
 from agent.spending import bills
 from conversations.engine.compacting import compaction, daily, parts
 from conversations.models import Compaction, CompactionStatus
+from nanohost.lib.ids import new_id
 from tests.plans.operations.common import DAILY, READING, operation, the_long_one
 from tests.plans.operations.turns import USAGE
 
@@ -51,6 +52,12 @@ def with_part(act: Callable[[compaction.Hold, parts.Part], object]) -> Callable[
 @operation("compaction.request")
 def ask_for_compaction() -> Callable[[], object]:
     return asked_for
+
+
+@operation("compaction.request_after")
+def ask_for_compaction_after_a_turn() -> Callable[[], object]:
+    long = the_long_one()
+    return lambda: compaction.request_after(long.summary_seq, long.pk, new_id(), keep_tokens=1000)
 
 
 @operation("compaction.claim")
