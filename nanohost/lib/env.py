@@ -328,7 +328,7 @@ def patterns(name: str) -> list[str]:
             stars = (at for at, part in enumerate(parts) if "*" in part or "?" in part)
             plain = next(stars, len(parts))
             folder = os.path.realpath("/".join(parts[:plain]) or "/")
-            found.append("/".join([folder.rstrip("/"), *parts[plain:]]))
+            found.append("/".join([folder.rstrip("/"), *parts[plain:]]) or "/")
     return list(dict.fromkeys(found))
 
 

@@ -152,6 +152,12 @@ def test_another_agent_is_named_and_the_default_one_stays(place):
         take(place, WHOLE, "--agent", "nobody")
 
 
+def test_folders_of_the_whole_host_are_named_and_not_set(place):
+    out, _ = take(place, {"tools": {"allowedPaths": ["~/notes", "/srv/a"], "protectedPaths": ["~/notes/policy"]}})
+    assert "To have it for the whole host, set WORKSPACE_WRITE_FOLDERS=~/notes,/srv/a\n" in out
+    assert "To have it for the whole host, set WORKSPACE_PROTECTED_PATHS=~/notes/policy\n" in out
+
+
 def test_every_key_has_a_line(place):
     out, _ = take(place, WHOLE)
     document = schema.understood(WHOLE, {})

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from agent.llm.base import Completion, Usage
+from agent.spending.bills import Bill
 from conversations.engine import model_request, step_context
 from conversations.engine.compacting import compaction, parts
 from conversations.engine.compacting.compaction import Hold
@@ -358,6 +360,17 @@ def test_a_conversation_that_was_moved_on_meanwhile_is_left_alone(conversation, 
     with pytest.raises(Overtaken):
         compaction.store(hold, part, parts.stub_of(part))
     assert HistoryEntry.objects.count() == Message.objects.filter(type="SUMMARY").count() == 0
+
+
+@pytest.mark.parametrize(("cost", "sums"), [(7, 7), (None, None)])
+def test_what_an_answer_cost_is_added_and_one_of_an_unknown_cost_makes_the_sum_unknown(conversation, fill, cost, sums):
+    fill(44)
+    compaction.request(conversation.pk, None, keep_tokens=KEEP)
+    hold = compaction.claim(Compaction.objects.get().pk, worker="worker")
+    compaction.charge(hold, Completion(usage=Usage(prompt_tokens=5, completion_tokens=2)), Bill(cost=cost))
+    row, conversation = Compaction.objects.get(), Conversation.objects.get(pk=conversation.pk)
+    assert (row.cost, conversation.cost) == (sums, sums)
+    assert (row.prompt_tokens, row.completion_tokens, row.model_calls) == (5, 2, 1)
 
 
 def test_a_worker_that_lost_its_hold_writes_nothing(conversation, fill):

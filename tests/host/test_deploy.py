@@ -83,13 +83,25 @@ def test_the_check_sees_what_is_wrong(variables, changed, says):
 @pytest.mark.shapeless(reason="it touches no server")
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "tools", ROOT.parent, sys.prefix])
 def test_no_folder_that_agents_write_to_holds_code(settings, tmp_path, folder):
-    settings.WORKSPACE_WRITE_FOLDERS = [str(tmp_path)]
+    settings.WORKSPACE_WRITE_FOLDERS = [str(tmp_path / "notes")]
     assert agents_write_no_code() == []
     (tmp_path / "link").symlink_to(folder)
     settings.WORKSPACE_WRITE_FOLDERS = [str(tmp_path / "notes"), str(tmp_path / "link")]
     (error,) = agents_write_no_code()
     assert error.id == "nanohost.E002"
     assert str(tmp_path / "link") in error.msg
+
+
+@pytest.mark.shapeless(reason="it touches no server")
+@pytest.mark.parametrize("runs", ["EXEC_PATH_APPEND", "MCP_FOLDERS", "sys.path"])
+def test_no_folder_that_agents_write_to_holds_programs(settings, monkeypatch, tmp_path, runs):
+    if runs == "sys.path":
+        monkeypatch.syspath_prepend(tmp_path / "programs")  # in which there are no modules yet
+    else:
+        setattr(settings, runs, [str(tmp_path / "programs")])
+    for folder in (tmp_path, tmp_path / "programs" / "one"):
+        settings.WORKSPACE_WRITE_FOLDERS = [str(folder)]
+        assert [error.id for error in agents_write_no_code()] == ["nanohost.E002"]
 
 
 @pytest.mark.shapeless(reason="it touches no server")

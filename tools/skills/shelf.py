@@ -74,7 +74,7 @@ def shelf(*, agent: str = "", owner_id: int | None = None) -> Shelf:
     made = Shelf()
     for place in _places():
         try:
-            with _opened(place) as root:
+            with beneath.open_root(place) as root:
                 _take_in(made, root, place)
         except OSError as error:
             named = {settings.NANOHOST_SKILLS: "NANOHOST_SKILLS", str(settings.SKILLS_DIR): "SKILLS_DIR"}.get(place)
@@ -134,16 +134,6 @@ def of_packages() -> tuple[str, ...]:
         if folder and folder.is_dir():
             found.append(str(folder))
     return tuple(found)
-
-
-@contextmanager
-def _opened(place: str) -> Iterator[int]:
-    """A folder of the host, open. Raises :class:`OSError`."""
-    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
 
 
 @contextmanager
@@ -224,7 +214,7 @@ def file_of(name: str, path: str, *, agent: str = "", owner_id: int | None = Non
         raise BadSkill(f"There is no skill {name!r}; the system prompt lists those there are.")
     parts = beneath.parts_of(path)
     if known.place:
-        with _opened(known.place) as root, beneath.open_folder(root, (name,)) as folder:
+        with beneath.open_root(known.place) as root, beneath.open_folder(root, (name,)) as folder:
             return read_file(folder, parts), True
     assert owner_id is not None
     with _workspace(agent, owner_id) as workspace, _skills_of(workspace) as root:

@@ -11,16 +11,21 @@ from django.conf import settings
 from pydantic import Field
 
 from tools.registry import Caller, Untrusted, tool
-from tools.workspace import beneath, documents, text
+from tools.workspace import beneath, documents, outside, text
 from tools.workspace.errors import PathRefused, Protected
 from tools.workspace.globs import is_within, matches
-from tools.workspace.store import Entry, Workspace, entries_of, open_outside, open_workspace, opened_root, walk
+from tools.workspace.store import Entry, Workspace, entries_of, open_workspace, walk
 from tools.workspace.store import read_file as read_content
 
 MAX_LISTED = 500
 
-# What others of the agent's owners would see does not stay with the owner of the conversation.
-_STAYS = not (settings.WORKSPACE_SHARED or settings.WORKSPACE_WRITE_FOLDERS)
+
+def stays_inside() -> bool:
+    """Whether what these write is seen by the owner of the conversation alone, and by no other of the agent's."""
+    return not (settings.WORKSPACE_SHARED or settings.WORKSPACE_WRITE_FOLDERS)
+
+
+_STAYS = stays_inside()
 
 
 class _Place:
@@ -47,21 +52,9 @@ def _place(caller: Caller, path: str) -> Iterator[_Place]:
             with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
                 yield _Place(workspace, workspace.files, path, "")
             return
-        root, inner = _outside(path)
-        with opened_root(root) as folder:
+        root, inner = outside.place_of(path)
+        with outside.opened_root(root) as folder:
             yield _Place(None, folder, inner, f"{root}/")
-
-
-def _outside(path: str) -> tuple[str, str]:
-    """The innermost folder outside that an absolute path lies in, and the path there. Raises :class:`PathRefused`."""
-    names = tuple(name for name in path.split("/") if name not in ("", "."))
-    roots = sorted({*settings.WORKSPACE_READ_FOLDERS, *settings.WORKSPACE_WRITE_FOLDERS}, key=len, reverse=True)
-    for root in roots:
-        above = tuple(name for name in root.split("/") if name)
-        if names[: len(above)] == above:
-            return root, "/".join(names[len(above) :])
-    besides = f" Besides it there are: {', '.join(sorted(roots))}." if roots else ""
-    raise PathRefused(f"The path is absolute; name it from the workspace's folder on, such as notes/today.md.{besides}")
 
 
 @contextmanager
@@ -81,10 +74,10 @@ def _workspace(caller: Caller, path: str) -> Iterator[tuple[Workspace, str]]:
             with open_workspace(agent=caller.agent, owner_id=caller.owner_id) as workspace:
                 yield workspace, path
             return
-        root, inner = _outside(path)
+        root, inner = outside.place_of(path)
         if root not in settings.WORKSPACE_WRITE_FOLDERS:
             raise Protected(f"{path} can be read, but not changed.")
-        with open_outside(root) as workspace:
+        with outside.open_outside(root) as workspace:
             yield workspace, inner
 
 

@@ -110,6 +110,17 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 @contextmanager
+def open_root(path: str) -> Iterator[int]:
+    """A folder that the host's own settings or packages name, whatever its path leads through, for the time of the
+    block. Raises :class:`OSError`."""
+    opened = os.open(path, _FOLDER | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+@contextmanager
 def open_folder(folder: int, parts: tuple[str, ...]) -> Iterator[int]:
     """A folder beneath an open one, for the time of the block. Raises :class:`PathRefused` and
     :class:`FileNotFoundError`."""

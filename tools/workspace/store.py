@@ -8,7 +8,7 @@
         lock        held by whoever changes something
 
 Only ``files`` is seen by tools. What is not there is made when it is first needed. Of a folder in which agents work
-besides, elsewhere on the machine (:func:`open_outside`), the rest is kept in ``WORKSPACES_DIR/.outside``.
+besides, elsewhere on the machine, the rest is kept in ``WORKSPACES_DIR/.outside`` (:mod:`tools.workspace.outside`).
 
 **Trust.** A file is trusted if its content is, byte for byte, what the agent wrote there in a conversation that no
 untrusted text had entered. Whatever else comes there, by a person's upload or in any other way, is not; nobody has to
@@ -19,26 +19,24 @@ import errno
 import fcntl
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
 
-from tools.workspace import beneath, documents
+from tools.workspace import beneath, documents, writing
 from tools.workspace.errors import Full, PathRefused, Protected
 from tools.workspace.globs import is_within
+from tools.workspace.writing import Draft
 
 # How long what a file was before is kept.
 FORMER_SECONDS = 24 * 3600
-# What a writer that died has left is nobody's after that.
-_PART_SECONDS = 3600
 
 # Of the protected files and folders of a workspace in which programs run.
 MAX_SHUT = 200
@@ -46,11 +44,6 @@ MAX_SHUT = 200
 # In the place of an owner, where all of them have one together.
 SHARED = "shared"
 
-# In the place of an agent, whose name it cannot be: what is kept of folders outside.
-_OUTSIDE = ".outside"
-
-# What is being written, in the folder that it is for where it cannot be written elsewhere.
-_PART = re.compile(r"\.nanohost-[0-9a-f]{32}")
 
 _ROOMS = ("files", "former", "trusted", "parts")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -69,13 +62,13 @@ class Entry:
 
 
 class Workspace:
-    """An open workspace: the descriptors of its folders. Made by :func:`open_workspace` and :func:`open_outside`.
+    """An open workspace: the descriptors of its folders. Made by :func:`open_workspace`."""
 
-    ``outside``: others write to its files as well. None of them is trusted, and each keeps its mode.
-    """
+    # What it is called where it is full, the mode of folders that are made in it, and whether documents stand there.
+    _noun, _folder_mode, _has_documents = "workspace", 0o700, True
 
-    def __init__(self, rooms: dict[str, int], folder: int, root: Path, *, outside: bool = False) -> None:
-        self.files, self._outside = rooms["files"], outside
+    def __init__(self, rooms: dict[str, int], folder: int, root: Path) -> None:
+        self.files = rooms["files"]
         # Where it is, for what binds it into a box; files in it are opened by descriptors alone.
         self.root = root
         self._rooms, self._folder = rooms, folder
@@ -124,7 +117,7 @@ class Workspace:
         parts = self._may_be_changed(path)
         if len(content) > settings.WORKSPACE_FILE_MAX_BYTES:
             raise Full(f"It has {len(content)} bytes; a file may have {settings.WORKSPACE_FILE_MAX_BYTES}.")
-        with _told(), self._locked():
+        with writing.told(), self._locked():
             seen, before = self._seen(parts), self._content(parts)
             if before is not None and not replaces:
                 raise FileExistsError(path)
@@ -140,7 +133,7 @@ class Workspace:
     def delete(self, path: str) -> None:
         """Delete a file; :meth:`undo` brings it back. Raises :class:`FileNotFoundError`."""
         parts = self._may_be_changed(path)
-        with _told(), self._locked():
+        with writing.told(), self._locked():
             before = self._content(parts)
             if before is None:
                 raise FileNotFoundError(path)
@@ -152,7 +145,7 @@ class Workspace:
         one now. Raises :class:`FileNotFoundError` if nothing was kept, or not for so long."""
         parts = self._may_be_changed(path)
         key = _key(parts)
-        with _told(), self._locked():
+        with writing.told(), self._locked():
             self._sweep()
             former = next((name for name in os.listdir(self._rooms["former"]) if name.startswith(f"{key}.")), None)
             if former is None:
@@ -232,31 +225,18 @@ class Workspace:
         parts = beneath.parts_of(path)
         if not parts:
             raise PathRefused("The path names no file.")
-        patterns = settings.WORKSPACE_PROTECTED_PATHS
-        protected = is_within(parts, patterns)
-        if self._outside:  # where a pattern may also begin at the machine's root
-            rooted = [pattern for pattern in patterns if pattern.startswith("/")]
-            for root in (self.root, self.root.resolve()):
-                protected |= is_within((*root.parts[1:], *parts), rooted)
-        if protected:
+        if self._is_protected(parts):
             raise Protected(f"{'/'.join(parts)} is protected: it can be read, but not changed.")
-        if not self._outside:
+        if self._has_documents:
             documents.refuse(parts)
         return parts
 
+    def _is_protected(self, parts: Parts) -> bool:
+        return is_within(parts, settings.WORKSPACE_PROTECTED_PATHS)
+
     def _seen(self, parts: Parts) -> os.stat_result | None:
-        """Of a file outside, what it is before it is read: it is to be that still when another takes its place. Raises
-        :class:`Protected` for one that nobody may write."""
-        if not self._outside:
-            return None
-        try:
-            with beneath.open_folder(self.files, parts[:-1]) as parent:
-                found = _checked(parent, parts[-1])
-        except FileNotFoundError:
-            return None
-        if found and not found.st_mode & 0o222:
-            raise Protected(f"{'/'.join(parts)} is read-only: it can be read, but not changed.")
-        return found
+        """What a file is before it is read, where others may change it until it is replaced."""
+        return None
 
     def _content(self, parts: Parts) -> bytes | None:
         try:
@@ -272,11 +252,10 @@ class Workspace:
         # Of folders there may be as many; more than that is not looked at.
         for entry in walk(self.files, most=2 * most_files + 1):
             size, count = size + entry.size, count + 1
-        what = "folder" if self._outside else "workspace"
         if size + added > most:
-            raise Full(f"The {what} is full: it has {size} bytes of {most}, and this needs {added} more.")
+            raise Full(f"The {self._noun} is full: it has {size} bytes of {most}, and this needs {added} more.")
         if files > 0 and count + files > most_files:
-            raise Full(f"The {what} is full: it has {count} files and folders, of {most_files}.")
+            raise Full(f"The {self._noun} is full: it has {count} files and folders, of {most_files}.")
 
     def _put(
         self,
@@ -285,23 +264,21 @@ class Workspace:
         *,
         trusted: bool,
         seen: os.stat_result | None,
-        besides: Sequence["_Draft"] = (),
+        besides: Sequence[Draft] = (),
     ) -> None:
         """Write a file; what is to be on the disk before it stands ``besides``. ``seen``: see :meth:`_seen`."""
-        trusted = trusted and not self._outside
         with self._parent(parts, trusted=trusted) as parent:
-            _checked(parent, parts[-1])
-            # A file is put in its place from the same disk alone.
-            room = parent if self._outside else self._rooms["parts"]
-            self._write(*besides, _Draft(content, parent, parts[-1], room=room, like=seen))
+            writing.checked(parent, parts[-1])
+            writing.put(*besides, self._draft(content, parent, parts[-1], seen))
             os.fsync(parent)
-            if self._outside:
-                _forget_parts(parent)
         self._trust(_key(parts), _hash(content) if trusted else "")
+
+    def _draft(self, content: bytes, parent: int, name: str, seen: os.stat_result | None) -> Draft:
+        return Draft(content, parent, name, room=self._rooms["parts"])
 
     def _take_away(self, parts: Parts) -> None:
         with beneath.open_folder(self.files, parts[:-1]) as parent:
-            _checked(parent, parts[-1])
+            writing.checked(parent, parts[-1])
             os.unlink(parts[-1], dir_fd=parent)
             os.fsync(parent)
         self._trust(_key(parts), "")
@@ -312,7 +289,7 @@ class Workspace:
         for depth in range(1, len(parts)):
             with beneath.open_folder(self.files, parts[: depth - 1]) as above:
                 try:
-                    os.mkdir(parts[depth - 1], 0o777 if self._outside else 0o700, dir_fd=above)
+                    os.mkdir(parts[depth - 1], self._folder_mode, dir_fd=above)
                 except FileExistsError:
                     continue
             self._trust(_key(parts[:depth], is_folder=True), "folder" if trusted else "")
@@ -340,13 +317,13 @@ class Workspace:
     def _keep(self, parts: Parts, content: bytes | None, state: str) -> None:
         """Keep what a file was, for whoever wants it back within a day."""
         self._sweep()
-        self._write(self._former(parts, content, state))
+        writing.put(self._former(parts, content, state))
         self._forget_other_states(parts, state)
 
-    def _former(self, parts: Parts, content: bytes | None, state: str) -> "_Draft":
+    def _former(self, parts: Parts, content: bytes | None, state: str) -> Draft:
         # Of a file that was not there, the name says all.
         name, folder = f"{_key(parts)}.{state}", self._rooms["former"]
-        return _Draft(content or b"", folder, name, room=self._rooms["parts"], synced=content is not None)
+        return Draft(content or b"", folder, name, room=self._rooms["parts"], synced=content is not None)
 
     def _forget_other_states(self, parts: Parts, state: str) -> None:
         for other in {"absent", "trusted", "untrusted"} - {state}:
@@ -355,7 +332,7 @@ class Workspace:
 
     def _sweep(self) -> None:
         """Drop what is too old, and the oldest of what is more than a workspace may have."""
-        for room, seconds in (("former", FORMER_SECONDS), ("parts", _PART_SECONDS)):
+        for room, seconds in (("former", FORMER_SECONDS), ("parts", writing.PART_SECONDS)):
             found = sorted(entries_of(self._rooms[room], ()), key=lambda entry: -entry.changed)
             size = 0
             for place, entry in enumerate(found):
@@ -364,96 +341,6 @@ class Workspace:
                 if too_much or time.time() - entry.changed > seconds:
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path, dir_fd=self._rooms[room])
-
-    def _write(self, *drafts: "_Draft") -> None:
-        """Write files and put them in their places, in this order, once all are on the disk: nobody ever sees half of
-        one."""
-        left: dict[_Draft, str] = {}
-        try:
-            with ExitStack() as opened:
-                waited_for = []
-                for draft in drafts:
-                    left[draft] = f".nanohost-{secrets.token_hex(16)}"
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    is_open = self._outside and draft.room == draft.folder and draft.like is None
-                    part = os.open(left[draft], flags, 0o666 if is_open else 0o600, dir_fd=draft.room)
-                    file = opened.enter_context(open(part, "wb"))
-                    if draft.like is not None:
-                        _make_like(part, draft.like)
-                    file.write(draft.content)
-                    file.flush()
-                    if draft.synced:
-                        # The kernel begins to write it, so that all are on the disk with the first that is waited for.
-                        os.posix_fadvise(part, 0, 0, os.POSIX_FADV_DONTNEED)
-                        waited_for.append(part)
-                for part in waited_for:
-                    os.fsync(part)
-                for draft in drafts:
-                    if self._outside and draft.room == draft.folder:
-                        _check_same(draft)
-                for draft in drafts:
-                    # It takes a link's own place, and follows none.
-                    os.rename(left[draft], draft.name, src_dir_fd=draft.room, dst_dir_fd=draft.folder)
-                    del left[draft]
-        except IsADirectoryError:
-            raise PathRefused("It is a folder.") from None
-        finally:
-            for draft, name in left.items():
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=draft.room)
-
-
-@dataclass(frozen=True, eq=False)
-class _Draft:
-    """What is to stand in an open folder, by which name. ``room``: the open folder that it is written in. ``like``: the
-    file whose place it takes. ``synced``: also after a crash of the machine, which costs a wait for the disk."""
-
-    content: bytes
-    folder: int
-    name: str
-    room: int
-    like: os.stat_result | None = None
-    synced: bool = True
-
-
-def _make_like(file: int, other: os.stat_result) -> None:
-    """Give a file the mode of another, and its owner and group if that is allowed."""
-    with suppress(OSError):  # not allowed, or a group that is none in this container
-        os.fchown(file, -1, other.st_gid)
-    with suppress(OSError):
-        os.fchown(file, other.st_uid, -1)
-    os.fchmod(file, stat.S_IMODE(other.st_mode) & 0o777)
-
-
-def _check_same(draft: _Draft) -> None:
-    """Raise :class:`PathRefused` if somebody has changed the file whose place it takes."""
-    now = _checked(draft.folder, draft.name)
-    states = [each and (each.st_ino, each.st_size, each.st_mtime_ns) for each in (now, draft.like)]
-    if states[0] != states[1]:
-        raise PathRefused("The file was changed in the meantime. Read it again.")
-
-
-def _forget_parts(folder: int) -> None:
-    """Drop what writers have left that died."""
-    for entry in entries_of(folder, ()):
-        if _PART.fullmatch(entry.path) and entry.kind == "file" and time.time() - entry.changed > _PART_SECONDS:
-            with suppress(OSError):  # it has gone, or is somebody else's
-                os.unlink(entry.path, dir_fd=folder)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What a disk refuses, in words."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Full("There is no room left on the disk.") from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise PathRefused("The user that nanohost runs as may not do that there.") from None
-        if error.errno == errno.ENOTDIR:
-            raise PathRefused("It is no folder.") from None
-        raise
 
 
 def name_of(*, agent: str, owner_id: int) -> str:
@@ -469,32 +356,12 @@ def _folder_of(owner_id: int) -> str:
 def open_workspace(*, agent: str, owner_id: int) -> Iterator[Workspace]:
     """The workspace of an agent for an owner, made if there is none. Raises :class:`PathRefused` where it cannot be."""
     owner = _folder_of(owner_id)
-    with _opened(agent, owner) as (folder, rooms):
+    with opened_rooms(agent, owner) as (folder, rooms):
         yield Workspace(rooms, folder, Path(settings.WORKSPACES_DIR, agent, owner))
 
 
 @contextmanager
-def open_outside(root: str) -> Iterator[Workspace]:
-    """One of WORKSPACE_WRITE_FOLDERS, in which agents work as in a workspace. Raises :class:`FileNotFoundError` if it
-    is missing."""
-    key = _hash(os.fsencode(os.path.realpath(root)))
-    with _opened(_OUTSIDE, key) as (folder, rooms), opened_root(root) as files:
-        yield Workspace(rooms | {"files": files}, folder, Path(root), outside=True)
-
-
-@contextmanager
-def opened_root(root: str) -> Iterator[int]:
-    """A folder that a setting names, whatever its path leads through, for the time of the block."""
-    with _told():
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _opened(agent: str, owner: str) -> Iterator[tuple[int, dict[str, int]]]:
+def opened_rooms(agent: str, owner: str) -> Iterator[tuple[int, dict[str, int]]]:
     """A workspace's own folder, and those in it by name; made if there are none."""
     if reason := beneath.why_missing():
         raise PathRefused(f"There is no workspace on this machine: {reason}.")
@@ -624,16 +491,6 @@ def walk(folder: int, parts: Parts = (), *, most: int) -> Iterator[Entry]:
             yield entry
         folders = [tuple(entry.path.split("/")) for entry in entries if entry.kind == "folder"]
         waiting += reversed([each for each in folders if len(each) < beneath.MAX_DEPTH])
-
-
-def _checked(parent: int, name: str) -> os.stat_result | None:
-    """The file of that name, if there is one. Raises :class:`PathRefused` for what no tool may replace."""
-    try:
-        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    beneath.check(found)
-    return found
 
 
 def _key(parts: Parts, *, is_folder: bool = False) -> str:

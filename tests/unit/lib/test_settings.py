@@ -1,6 +1,7 @@
 """The settings: what the environment says, or one line about what makes no sense."""
 
 import os
+import pwd
 import re
 
 import pytest
@@ -83,6 +84,21 @@ def test_nonsense_is_refused_in_one_line_that_names_the_setting(environment, nam
         read_settings()
     assert str(refusal.value).startswith(name)
     assert "\n" not in str(refusal.value)
+
+
+def test_the_home_directory_and_links_in_folders_and_patterns(environment, monkeypatch, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    environment(HOME=str(tmp_path / "link"), DATA_DIR=str(tmp_path / "data"))
+    environment(WORKSPACE_WRITE_FOLDERS="~/notes, /srv/a/", WORKSPACE_PROTECTED_PATHS="policy/**, ~/notes/*.md, /")
+    read = read_settings()
+    assert read["WORKSPACE_WRITE_FOLDERS"] == [f"{tmp_path}/link/notes", "/srv/a"]
+    by_each_name = [f"{tmp_path}/link/notes/*.md", f"{tmp_path}/home/notes/*.md"]
+    assert read["WORKSPACE_PROTECTED_PATHS"] == ["policy/**", *by_each_name, "/"]
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(ImproperlyConfigured, match="is in no home directory"):
+        env.patterns("WORKSPACE_PROTECTED_PATHS")
 
 
 # What is made, if nobody has set it.

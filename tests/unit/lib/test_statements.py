@@ -5,6 +5,7 @@ import importlib
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django import conf
 from django.core.exceptions import SynchronousOnlyOperation
@@ -57,6 +58,23 @@ def test_values_are_converted_as_the_orm_converts_them(say):
     ids = Rows(lambda: Turn.objects.filter(created_at__lte=Given("now")).values_list("pk", flat=True))
     assert ids(now=timezone.now()) == [turn.pk]
     assert ids(now=timezone.now() - timedelta(days=1)) == []
+
+
+@pytest.mark.production(reason="SQLite's cursors keep the list")
+def test_no_list_of_columns_is_made_of_a_statement(agent, monkeypatch):
+    rows = Rows(lambda: Agent.objects.filter(name=Given("name")))
+    count = Update(lambda: Agent.objects.filter(name=Given("name")), lambda: {"tools": Given("tools")})
+    returning = Update(
+        lambda: Agent.objects.filter(name=Given("name")), lambda: {"is_public": True}, returning=("name",)
+    )
+
+    def refuse(cursor):
+        raise AssertionError("psycopg makes it anew each time")
+
+    monkeypatch.setattr(psycopg.Cursor, "description", property(refuse))
+    assert [each.name for each in rows(name=agent.name)] == [agent.name]
+    assert count(name=agent.name, tools=["time"]) == 1
+    assert returning(name=agent.name) == [(agent.name,)]
 
 
 def test_an_update_tells_how_many_it_changed_or_what_they_are_then(say):

@@ -29,7 +29,8 @@ from tools.registry import Caller, get
 from tools.workspace import agent_tools, beneath, store, text
 from tools.workspace.errors import Full, PathRefused
 from tools.workspace.globs import is_within, matches
-from tools.workspace.store import open_outside, open_workspace
+from tools.workspace.outside import open_outside
+from tools.workspace.store import open_workspace
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -84,9 +85,12 @@ def test_the_pages_examples_are_what_happens(use):
 # --- nothing leads out -------------------------------------------------------------------------------------------
 
 
-def test_no_path_leads_out(files, owner):
+@pytest.mark.parametrize("outside", [False, True])
+def test_no_path_leads_out(files, owner, settings, outside):
     furnish(files)
     caller, done = caller_of(owner), 0
+    if outside:
+        settings.WORKSPACE_WRITE_FOLDERS = [str(files)]
     acts = (
         agent_tools.read_file,
         agent_tools.list_dir,
@@ -95,14 +99,14 @@ def test_no_path_leads_out(files, owner):
         partial(agent_tools.edit_file, old_text=SECRET, new_text="overwritten"),
         agent_tools.undo_file,
     )
-    for path in hostile_paths(files, 400):
+    for path in hostile_paths(files, 200 if outside else 400):
         for act in acts:
             with suppress(ValueError):
-                assert SECRET not in act(caller, path=path)
+                assert SECRET not in act(caller, path=f"{files}/{path}" if outside else path)
                 done += 1
     assert done > 0
-    outside = [files.parent / "secret", files.parent / "outside" / "secret"]
-    assert [each.read_text() for each in outside] == [SECRET, SECRET]
+    secrets = [files.parent / "secret", files.parent / "outside" / "secret"]
+    assert [each.read_text() for each in secrets] == [SECRET, SECRET]
     assert sorted(os.listdir(files.parent / "outside")) == ["secret"]
 
 
@@ -225,6 +229,15 @@ def test_a_folder_outside_may_be_on_another_disk_and_is_never_trusted(settings):
             assert not workspace.knows("a", is_folder=True)
             assert workspace.undo("a/b", tainted=False)
             assert (workspace.read("a/b"), workspace.is_trusted("a/b", b"one")) == (b"one", False)
+
+
+def test_what_others_would_see_does_not_stay_inside(settings):
+    assert agent_tools.stays_inside()
+    assert {get(name).stays_inside for name in ("write_file", "edit_file", "undo_file")} == {True}
+    settings.WORKSPACE_WRITE_FOLDERS = ["/srv/notes"]
+    assert not agent_tools.stays_inside()
+    settings.WORKSPACE_WRITE_FOLDERS, settings.WORKSPACE_SHARED = [], True
+    assert not agent_tools.stays_inside()
 
 
 def test_what_the_host_may_not_write_is_told(use, desk, monkeypatch):
