@@ -127,14 +127,14 @@ class Agent(models.Model):
     name = models.SlugField(
         max_length=64,
         unique=True,
-        help_text="What programs call it: letters, digits, hyphens. It stays; what people call it can be changed.",
+        help_text="Its name for programs: letters, digits, hyphens. It cannot be changed; the display name can.",
     )
     display_name = models.CharField(
         max_length=80,
         blank=True,
         default="",
         db_default="",
-        help_text="What people call it, in any words. Empty: its name.",
+        help_text="The name that people see. Empty: its name.",
     )
     system_prompt = models.TextField(blank=True, help_text="What the model is told before every conversation.")
     documents = models.JSONField(
@@ -142,7 +142,7 @@ class Agent(models.Model):
         db_default=models.Value({}, models.JSONField()),
         blank=True,
         validators=[validate_documents],
-        help_text="What it is told besides, by name.",
+        help_text="Further instructions, by name.",
     )
     written_documents = models.JSONField(
         "documents its tools may change",
@@ -159,14 +159,14 @@ class Agent(models.Model):
         default="",
         db_default="",
         validators=[validate_provider],
-        help_text="Who is asked for its models. Empty: as the model's name says; docs/models.md tells how.",
+        help_text="The provider of its models. Empty: chosen by the model's name, see docs/models.md.",
     )
     fallback_models = models.JSONField(
         default=list,
         db_default=models.Value([], models.JSONField()),
         blank=True,
         validators=[validate_fallbacks],
-        help_text="Models that are asked in its place, in this order, while it fails or has no room.",
+        help_text="Models to use instead, in this order, while the model fails or is at its limit.",
     )
     reasoning_effort = models.CharField(
         max_length=6,
@@ -174,7 +174,7 @@ class Agent(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="How much its models are to think, where they can. Empty: as they do by themselves.",
+        help_text="How much its models should reason, if they support it. Empty: the provider's default.",
     )
     # As text: a database's own JSON keeps no order of keys, in which a model writes its answer.
     answer_schema = models.TextField(
@@ -182,13 +182,13 @@ class Agent(models.Model):
         default="",
         db_default="",
         validators=[validate_answer_schema],
-        help_text="A JSON Schema that its answers have to fit, which are JSON then. Empty: they are text.",
+        help_text="A JSON Schema for its answers, which are then JSON. Empty: answers are text.",
     )
     temperature = models.FloatField(
         null=True,
         blank=True,
         validators=[MinValueValidator(0), MaxValueValidator(2)],
-        help_text="How freely its model words its answers, from 0 to 2. Empty: as the provider has it.",
+        help_text="Sampling temperature, from 0 to 2. Empty: the provider's default.",
     )
     memory_window = models.PositiveIntegerField(
         null=True,
@@ -207,14 +207,14 @@ class Agent(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(128)],
-        help_text="How many of them are kept free for the answer. Empty: LLM_OUTPUT_RESERVE.",
+        help_text="Tokens of that window reserved for the answer. Empty: LLM_OUTPUT_RESERVE.",
     )
     every_tool = models.BooleanField(default=False, help_text="May use every tool that is enabled.")
     tools = models.JSONField(
         default=list,
         blank=True,
         validators=[validate_tool_names],
-        help_text="Otherwise, the names of those it may use.",
+        help_text="If it may not use every tool: the names of those it may use.",
     )
     approvals = models.JSONField(
         "consent",
@@ -258,7 +258,7 @@ class Agent(models.Model):
         null=True,
         blank=True,
         related_name="+",
-        help_text="On whose behalf its document HEARTBEAT is looked at. Empty: it is not.",
+        help_text="The owner for whom its document HEARTBEAT is checked. Empty: it is not checked.",
     )
     check_in_minutes = models.PositiveIntegerField(
         verbose_name="check-in minutes",
@@ -266,7 +266,7 @@ class Agent(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
-        help_text="How often it is looked at, in minutes. Empty: HEARTBEAT_MINUTES.",
+        help_text="Interval between checks, in minutes. Empty: HEARTBEAT_MINUTES.",
     )
     check_in_deliver_to = models.CharField(
         verbose_name="check-in deliver to",
@@ -274,7 +274,7 @@ class Agent(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="Where what it tells goes as well: a destination of the agent's, by its name. Empty: nowhere.",
+        help_text="A destination of the agent, by name, that also receives its reports. Empty: none.",
     )
     retention = models.JSONField(
         default=dict,
@@ -291,7 +291,10 @@ class Agent(models.Model):
         help_text="A change that people make here is live once its sets of cases have passed with it, and not before.",
     )
     version = models.PositiveIntegerField(
-        default=1, db_default=1, editable=False, help_text="Raised by each change; a turn keeps the one it ran with."
+        default=1,
+        db_default=1,
+        editable=False,
+        help_text="Increased by each change; a turn records the one it ran with.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -479,8 +482,8 @@ class AgentVersion(models.Model):
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions", db_index=False)
     number = models.PositiveIntegerField(help_text="Counted from 1.")
-    profile = models.JSONField(help_text="Its fields, as they then were.")
-    changed = models.CharField(max_length=255, blank=True, help_text="What differs from the version before.")
+    profile = models.JSONField(help_text="Its fields in this version.")
+    changed = models.CharField(max_length=255, blank=True, help_text="Changes from the previous version.")
     made_by = models.CharField(max_length=200, blank=True, help_text="The name of a user of the admin.")
     state = models.CharField(
         max_length=7,
@@ -536,7 +539,7 @@ class DeletedAgent(models.Model):
     """An agent that is gone. What it leaves behind knows it by its name: calls of tools, memory and the log."""
 
     name = models.CharField(max_length=64, unique=True)
-    retention = models.JSONField(help_text="How many days it kept what; what is not named is kept for ever.")
+    retention = models.JSONField(help_text="Days to keep each kind of data; anything not listed is kept forever.")
     deleted_at = models.DateTimeField(help_text="When it was deleted, the last time if there were several of the name.")
 
     class Meta:
@@ -549,12 +552,12 @@ class DeletedAgent(models.Model):
 class ProviderOutage(models.Model):
     """A provider that has failed for several turns in a row, and was left alone for a while; one row a provider."""
 
-    provider = models.CharField(max_length=32, unique=True, help_text="Which one.")
-    since = models.DateTimeField(null=True, help_text="When it was left alone first, of the last time that it failed.")
-    until = models.DateTimeField(null=True, help_text="Nobody asks it before then. Empty: it answers.")
-    ended_at = models.DateTimeField(null=True, help_text="When it answered again.")
-    code = models.CharField(max_length=64, blank=True, default="", help_text="What it failed with last.")
-    times = models.PositiveIntegerField(default=0, help_text="How often it was left alone, all in all.")
+    provider = models.CharField(max_length=32, unique=True, help_text="Name of the provider.")
+    since = models.DateTimeField(null=True, help_text="Start of its latest outage.")
+    until = models.DateTimeField(null=True, help_text="It is not asked before then. Empty: it is available.")
+    ended_at = models.DateTimeField(null=True, help_text="End of its latest outage.")
+    code = models.CharField(max_length=64, blank=True, default="", help_text="Its last error code.")
+    times = models.PositiveIntegerField(default=0, help_text="Number of outages.")
 
     class Meta:
         verbose_name = "provider outage"

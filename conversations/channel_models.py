@@ -56,27 +56,30 @@ class Channel(models.Model):
         max_length=32,
         unique=True,
         validators=[validate_name],
-        help_text="What keys of its conversations begin with, and its address has: a-z, 0-9 and -.",
+        help_text="Prefix of its conversations' keys, and part of its address: a-z, 0-9 and -.",
     )
-    kind = models.CharField(max_length=32, help_text="Which platform.")
+    kind = models.CharField(max_length=32, help_text="The platform.")
     agent = models.ForeignKey(
-        Agent, on_delete=models.PROTECT, related_name="channels", help_text="Who answers those who write."
+        Agent, on_delete=models.PROTECT, related_name="channels", help_text="The agent that answers."
     )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.PROTECT,
         related_name="channels",
-        help_text="Who has the conversations of senders that are given to nobody else.",
+        help_text="Owner of conversations whose senders have no owner of their own.",
     )
     settings = models.JSONField(
-        default=dict, blank=True, help_text="What its kind needs, without secrets: these are named by their variables."
+        default=dict, blank=True, help_text="Settings of the platform. Secrets are given as names of variables."
     )
-    is_active = models.BooleanField(default=True, help_text="Whether anything comes in or goes out.")
+    is_active = models.BooleanField(default=True, help_text="Whether it receives and sends messages.")
     allow_from = models.JSONField(
         default=list, blank=True, help_text='Who may write, by the platform\'s ids of senders; ["*"]: everybody.'
     )
     unknown = models.CharField(
-        max_length=8, choices=Unknown.choices, default=Unknown.STRICT, help_text="What becomes of others who write."
+        max_length=8,
+        choices=Unknown.choices,
+        default=Unknown.STRICT,
+        help_text="What happens to messages from other senders.",
     )
     in_doubt = models.CharField(
         max_length=8,
@@ -106,7 +109,7 @@ class Channel(models.Model):
         "typing marks",
         default=True,
         db_default=True,
-        help_text="While a turn goes on, its chat shows that the agent writes, where the platform can.",
+        help_text="Shows in the chat that the agent is writing while a turn runs, if the platform supports it.",
     )
     seed = models.CharField(max_length=64, editable=False, help_text="What its secret is made of, with WEBHOOK_KEY.")
     former_seed = models.CharField(
@@ -118,12 +121,12 @@ class Channel(models.Model):
     )
     pairing_until = models.DateTimeField(null=True, blank=True, help_text="Until when the pairing code opens.")
     held_until = models.DateTimeField(
-        null=True, blank=True, help_text="The platform has asked for time: nothing is sent before then."
+        null=True, blank=True, help_text="Rate limited by the platform: nothing is sent before then."
     )
     last_in_at = models.DateTimeField(null=True, blank=True, help_text="When something last came in.")
     last_out_at = models.DateTimeField(null=True, blank=True, help_text="When something last went out.")
     error = models.CharField(
-        max_length=500, blank=True, help_text="What went wrong last, if nothing has gone well since."
+        max_length=500, blank=True, help_text="The last error, if there has been no success since."
     )
     made_by = models.CharField(max_length=150, blank=True, editable=False, help_text="Who made it.")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -155,10 +158,14 @@ class Sender(models.Model):
     """Somebody who has written by a channel. Those who were refused stand here too, with how often."""
 
     channel = models.ForeignKey(
-        Channel, on_delete=models.CASCADE, related_name="senders", db_index=False, help_text="By which they wrote."
+        Channel,
+        on_delete=models.CASCADE,
+        related_name="senders",
+        db_index=False,
+        help_text="The channel they wrote in.",
     )
-    sender_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="What the platform calls them.")
-    name = models.CharField(max_length=100, blank=True, help_text="What they call themselves; anybody can, so.")
+    sender_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="The platform's id of the sender.")
+    name = models.CharField(max_length=100, blank=True, help_text="The name they chose; it proves nothing.")
     state = models.CharField(
         max_length=8, choices=SenderState.choices, default=SenderState.REFUSED, help_text="Whether they may write."
     )
@@ -168,9 +175,9 @@ class Sender(models.Model):
         null=True,
         blank=True,
         related_name="+",
-        help_text="Who has their conversations; the channel's owner, if this is empty.",
+        help_text="Owner of their conversations. Empty: the channel's owner.",
     )
-    refusals = models.PositiveIntegerField(default=0, help_text="How often they were refused.")
+    refusals = models.PositiveIntegerField(default=0, help_text="Refused messages.")
     held = models.JSONField(
         null=True, blank=True, editable=False, help_text="The first message of somebody who asks to be let in."
     )
@@ -189,22 +196,22 @@ class Chat(models.Model):
     """Where a conversation is held at a platform: what is said in it goes there."""
 
     channel = models.ForeignKey(
-        Channel, on_delete=models.PROTECT, related_name="chats", help_text="By which it is reached."
+        Channel, on_delete=models.PROTECT, related_name="chats", help_text="The channel of the chat."
     )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.CASCADE,
         related_name="+",
         db_index=False,
-        help_text="Who has its conversation.",
+        help_text="Owner of its conversation.",
     )
     key = models.CharField(max_length=255, help_text="Of its conversation, channel:chat_id[:thread].")
-    chat_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="What the platform calls it.")
-    thread = models.CharField(max_length=MAX_PLATFORM_ID, blank=True, help_text="And the thread in it, if it is one.")
+    chat_id = models.CharField(max_length=MAX_PLATFORM_ID, help_text="The platform's id of the chat.")
+    thread = models.CharField(max_length=MAX_PLATFORM_ID, blank=True, help_text="The thread in the chat, if any.")
     title = models.CharField(
-        max_length=200, blank=True, db_default="", help_text="What it is called there, such as an e-mail's subject."
+        max_length=200, blank=True, db_default="", help_text="Its title, such as an e-mail's subject."
     )
-    next_number = models.PositiveBigIntegerField(default=1, help_text="Of what goes there next: the order it goes in.")
+    next_number = models.PositiveBigIntegerField(default=1, help_text="Order number of the next message sent there.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -219,10 +226,14 @@ class Destination(models.Model):
     """A chat, or another agent, that an agent may write to, by the name that the agent knows it by."""
 
     agent = models.ForeignKey(
-        Agent, on_delete=models.CASCADE, related_name="destinations", db_index=False, help_text="Who may write there."
+        Agent,
+        on_delete=models.CASCADE,
+        related_name="destinations",
+        db_index=False,
+        help_text="The agent that may write there.",
     )
     name = models.CharField(
-        max_length=32, validators=[validate_name], help_text="What the agent calls it: a-z, 0-9 and -."
+        max_length=32, validators=[validate_name], help_text="The name the agent uses: a-z, 0-9 and -."
     )
     chat = models.ForeignKey(
         Chat,
@@ -230,7 +241,7 @@ class Destination(models.Model):
         null=True,
         blank=True,
         related_name="destinations",
-        help_text="Where that is, if it is a chat.",
+        help_text="The chat, if it is one.",
     )
     to_agent = models.ForeignKey(
         Agent,
@@ -238,7 +249,7 @@ class Destination(models.Model):
         null=True,
         blank=True,
         related_name="+",
-        help_text="Who is written to, if it is an agent; its answer comes back.",
+        help_text="The agent that is written to, if it is one; its answer is returned.",
     )
     tokens_a_day = models.PositiveIntegerField(
         null=True,
@@ -280,10 +291,10 @@ class ChannelEvent(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     channel = models.ForeignKey(
-        Channel, on_delete=models.CASCADE, related_name="events", db_index=False, help_text="Which told of it."
+        Channel, on_delete=models.CASCADE, related_name="events", db_index=False, help_text="The channel it came by."
     )
-    external_id = models.CharField(max_length=MAX_EXTERNAL_ID, help_text="What the platform calls the event.")
-    message_id = models.CharField(max_length=MAX_EXTERNAL_ID, blank=True, help_text="And the message that it brought.")
+    external_id = models.CharField(max_length=MAX_EXTERNAL_ID, help_text="The platform's id of the event.")
+    message_id = models.CharField(max_length=MAX_EXTERNAL_ID, blank=True, help_text="The message it contained.")
     turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that answers it.")
     sender_id = models.CharField(
         max_length=MAX_PLATFORM_ID, blank=True, db_default="", help_text="Who has sent it, if it began the turn."
@@ -306,9 +317,9 @@ class ApprovalNotice(models.Model):
     """That a chat was told of a call that waits for consent: with which arguments, and by which message."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    approval_id = models.UUIDField(db_index=True, help_text="What is to be decided on.")
-    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="+", help_text="Where it was told.")
-    delivery_id = models.UUIDField(help_text="The delivery that has told it.")
+    approval_id = models.UUIDField(db_index=True, help_text="The approval.")
+    chat = models.ForeignKey(Chat, on_delete=models.CASCADE, related_name="+", help_text="The chat that was notified.")
+    delivery_id = models.UUIDField(help_text="The delivery of the notification.")
     arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments that were shown.")
     created_at = models.DateTimeField(db_default=functions.Now(), db_index=True)
 
@@ -343,15 +354,15 @@ class Listener(Rescheduled):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     channel = models.OneToOneField(
-        Channel, on_delete=models.CASCADE, related_name="listener", help_text="By which it listens."
+        Channel, on_delete=models.CASCADE, related_name="listener", help_text="The channel it listens to."
     )
     status = models.CharField(
         max_length=9, choices=ListenerStatus.choices, default=ListenerStatus.WAITING, help_text="Whether it listens."
     )
-    cursor = models.JSONField(default=dict, blank=True, help_text="From where the platform is asked next.")
-    failures = models.PositiveIntegerField(default=0, help_text="How often it has failed since it last went well.")
+    cursor = models.JSONField(default=dict, blank=True, help_text="The position from which the platform is asked next.")
+    failures = models.PositiveIntegerField(default=0, help_text="Consecutive failures.")
     error = models.CharField(
-        max_length=500, blank=True, help_text="What went wrong last, if nothing has gone well since."
+        max_length=500, blank=True, help_text="The last error, if there has been no success since."
     )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="When the platform last answered.")
     created_at = models.DateTimeField(auto_now_add=True)

@@ -23,7 +23,7 @@ class Feedback(models.Model):
         on_delete=models.CASCADE,
         related_name="feedback",
         db_index=False,
-        help_text="Whose answer it is about.",
+        help_text="The turn whose answer is rated.",
     )
     by = models.CharField(max_length=300, help_text="Who gave it: a user, or channel:sender where it was a reaction.")
     rating = models.CharField(max_length=4, choices=Rating.choices, help_text="Whether the answer is good.")

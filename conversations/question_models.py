@@ -31,14 +31,14 @@ class Question(models.Model):
         on_delete=models.CASCADE,
         related_name="questions",
         db_index=False,
-        help_text="Where it was asked.",
+        help_text="The conversation of the question.",
     )
     turn_id = models.UUIDField(db_index=True, help_text="The turn that waits for it.")
     call_id = models.UUIDField(unique=True, help_text="The call of the tool that asked it.")
     owner_id = models.BigIntegerField(help_text="Whose conversation it is.")
     agent = models.CharField(max_length=64, help_text="Name of the agent that asks.")
     text = models.CharField("question", max_length=MAX_TEXT, help_text="What is asked.")
-    options = models.JSONField(help_text="What can be chosen, in order; others write what they like.")
+    options = models.JSONField(help_text="The options, in order. Without options, any text is an answer.")
     chat = models.ForeignKey(
         Chat,
         on_delete=models.SET_NULL,
@@ -49,7 +49,9 @@ class Question(models.Model):
         help_text="The chat that it was put in, if it was put in one.",
     )
     sender_id = models.CharField(
-        max_length=MAX_PLATFORM_ID, blank=True, help_text="Who alone may answer it there, by the platform's id."
+        max_length=MAX_PLATFORM_ID,
+        blank=True,
+        help_text="The only sender who may answer it there, by the platform's id.",
     )
     delivery_id = models.UUIDField(null=True, blank=True, help_text="The delivery that has put it there.")
     state = models.CharField(
@@ -59,7 +61,7 @@ class Question(models.Model):
     answered_by = models.CharField(max_length=150, blank=True, help_text="By whom.")
     asked_at = models.DateTimeField(db_default=Now(), editable=False, help_text="When it was asked.")
     expires_at = models.DateTimeField(help_text="Until when the turn waits.")
-    answered_at = models.DateTimeField(null=True, blank=True, help_text="When it was answered, or waited for no more.")
+    answered_at = models.DateTimeField(null=True, blank=True, help_text="When it was answered or withdrawn.")
 
     class Meta:
         ordering = ["-asked_at"]

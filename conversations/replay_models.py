@@ -39,11 +39,9 @@ class ReplaySet(models.Model):
         max_length=100,
         unique=True,
         error_messages={"unique": "There is a set of that name already."},
-        help_text="Its runs have this name as well.",
+        help_text="Its name, and that of its runs.",
     )
-    graders = models.JSONField(
-        default=list, blank=True, help_text="What each answer is held against, with a judge's prompt."
-    )
+    graders = models.JSONField(default=list, blank=True, help_text="Graders of the answers, with a judge's prompt.")
     max_tokens = models.PositiveBigIntegerField(
         null=True,
         blank=True,
@@ -74,9 +72,9 @@ class ReplaySet(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(24 * 366)],
-        help_text="How often it is run by itself. Empty: it is not.",
+        help_text="Interval of automatic runs, in hours. Empty: none.",
     )
-    next_at = models.DateTimeField(null=True, blank=True, help_text="When it is run by itself next.")
+    next_at = models.DateTimeField(null=True, blank=True, help_text="Time of the next automatic run.")
     seen_version = models.PositiveIntegerField(
         null=True, blank=True, editable=False, help_text="The version of its agent that it was run with last."
     )
@@ -104,7 +102,7 @@ class ReplayCase(models.Model):
     )
     turn = models.ForeignKey("conversations.Turn", on_delete=models.CASCADE, related_name="+")
     expected = models.JSONField(
-        null=True, blank=True, help_text="What is expected: words, and texts that they contain. Empty: as it was."
+        null=True, blank=True, help_text="The expected answer, and texts it has to contain. Empty: the original answer."
     )
 
     class Meta:
@@ -129,15 +127,15 @@ class ReplayRun(models.Model):
         help_text="The set whose cases it has; none, if they were found by filters or in a file.",
     )
     asked_by = models.CharField(max_length=150, blank=True, help_text="Who asked for it.")
-    changes = models.JSONField(default=dict, help_text="What is other than in the turns.")
-    graders = models.JSONField(default=list, help_text="What each answer is held against, with a judge's prompt.")
+    changes = models.JSONField(default=dict, help_text="Differences from the original turns.")
+    graders = models.JSONField(default=list, help_text="Graders of the answers, with a judge's prompt.")
     max_tokens = models.PositiveBigIntegerField(
         null=True, blank=True, help_text="Tokens that it may use; what is left of it then fails. Empty: no limit."
     )
     for_version = models.PositiveIntegerField(
         null=True, blank=True, help_text="The version of the set's agent that waits for this run to become live."
     )
-    report = models.JSONField(null=True, blank=True, help_text="What came of it, stored once all of it has ended.")
+    report = models.JSONField(null=True, blank=True, help_text="The report, stored when the run has ended.")
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When its report was stored.")
 
@@ -201,9 +199,7 @@ class Replay(Rescheduled):
         related_name="replays",
         help_text="The run that it is part of, if it is of one.",
     )
-    expected = models.JSONField(
-        null=True, blank=True, help_text="What its case expects: words, and texts that they contain."
-    )
+    expected = models.JSONField(null=True, blank=True, help_text="The expected answer, and texts it has to contain.")
     grades = models.JSONField(null=True, blank=True, help_text="Whether it passed each grader, and why not.")
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
@@ -231,14 +227,14 @@ class Replay(Rescheduled):
     prompt_tokens = models.PositiveIntegerField(
         default=0, help_text="Of all its model calls; also of tries that failed."
     )
-    completion_tokens = models.PositiveIntegerField(default=0, help_text="The same, of answers.")
+    completion_tokens = models.PositiveIntegerField(default=0, help_text="Completion tokens.")
     cached_tokens = models.PositiveIntegerField(default=0, help_text="Of prompts, those that the provider had cached.")
     cost = models.BigIntegerField(
         null=True,
         blank=True,
-        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+        help_text="Cost of its model calls, in millionths of the currency. Empty: the cost of some is not known.",
     )
-    model_calls = models.PositiveIntegerField(default=0, help_text="Answers that models gave it.")
+    model_calls = models.PositiveIntegerField(default=0, help_text="Number of model calls.")
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 

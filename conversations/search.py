@@ -1,8 +1,8 @@
 """Finds conversations by words that were said in them.
 
 Each database keeps an index of what users and agents have said (migration 0037): PostgreSQL a GIN index over
-``to_tsvector``, SQLite a full-text table that triggers keep. A word is found by its beginning; all words have to stand
-in one message.
+``to_tsvector``, SQLite a full-text table. There, a trigger has what is said wait (migration 0057); each sweep takes it
+into the index, and so does whoever searches. A word is found by its beginning; all words have to stand in one message.
 """
 
 import re
@@ -49,6 +49,21 @@ _ASKED = {
     "sqlite": lambda words: " AND ".join(f'"{word}"*' for word in words),
 }
 
+# SQLite takes in so many of those that wait in one transaction; rows of messages get new, higher numbers.
+MAX_TAKEN = 200
+_WAIT = f"(SELECT id, message_id FROM conversations_unsaid ORDER BY id LIMIT {MAX_TAKEN})"  # noqa: S608 -- constants
+_LAST = f"SELECT max(id), count(*) FROM {_WAIT}"  # noqa: S608 -- constants
+_HIGHEST = "SELECT coalesce(max(id), 0) FROM conversations_said"
+_NUMBER = f"""INSERT OR IGNORE INTO conversations_said (message_id, owner_id)
+    SELECT message.id, owner_id FROM {_WAIT} waiting
+    JOIN conversations_message message ON message.id = waiting.message_id
+    JOIN conversations_conversation whose ON whose.id = message.conversation_id ORDER BY waiting.id
+"""  # noqa: S608 -- constants
+_INDEX = """INSERT INTO conversations_saidwords (rowid, content) SELECT said.id, substr(content, 1, 100000)
+    FROM conversations_said said JOIN conversations_message message ON message.id = said.message_id
+    WHERE said.id > %s ORDER BY said.id
+"""
+
 
 def words_of(text: str) -> list[str]:
     """The words to search for; none where there are only signs."""
@@ -71,6 +86,7 @@ def _found(text: str, owner_id: int | None, of: str) -> list[UUID]:
     words = words_of(text)
     if not words:
         return []
+    take_in()
     asked: list[Any] = [_ASKED[connection.vendor](words)]
     whose = ""
     if owner_id is not None:
@@ -94,6 +110,27 @@ def _is_told(content: str, words: Sequence[str]) -> bool:
 
 def _folded(text: str) -> str:
     return "".join(each for each in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(each))
+
+
+def take_in() -> None:
+    """Have all that was said in the index."""
+    if connection.vendor == "sqlite":
+        while _take_some_in() == MAX_TAKEN:
+            pass
+
+
+def _take_some_in() -> int:
+    """How many have waited, of those that were looked at."""
+    with connection.cursor() as cursor:
+        if not cursor.execute("SELECT EXISTS (SELECT 1 FROM conversations_unsaid)").fetchone()[0]:
+            return 0  # without waiting for whoever writes
+        with transaction.atomic():
+            last, count = cursor.execute(_LAST).fetchone()
+            (highest,) = cursor.execute(_HIGHEST).fetchone()
+            cursor.execute(_NUMBER)
+            cursor.execute(_INDEX, [highest])
+            cursor.execute("DELETE FROM conversations_unsaid WHERE id <= %s", [last])
+    return int(count)
 
 
 def forget_deleted() -> None:

@@ -22,9 +22,9 @@ class Memory(models.Model):
     version = models.PositiveIntegerField(default=0, help_text="The number of its latest version; 0: there is none.")
     content = models.TextField(blank=True)
     notes_on = models.DateField(null=True, blank=True, help_text="The day the notes are of.")
-    notes = models.TextField(blank=True, help_text="That day's notes, a line each; the latest, if they are many.")
-    tainted_by = models.CharField(**_TAINT, help_text="Where some of the content was learnt, if that was tainted.")
-    notes_tainted_by = models.CharField(**_TAINT, help_text="Where some of the notes were taken, if that was tainted.")
+    notes = models.TextField(blank=True, help_text="That day's notes, one per line; only the latest if there are many.")
+    tainted_by = models.CharField(**_TAINT, help_text="The untrusted source of some of the content, if any.")
+    notes_tainted_by = models.CharField(**_TAINT, help_text="The untrusted source of some of the notes, if any.")
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -50,7 +50,7 @@ class MemoryVersion(models.Model):
 
     agent = models.CharField(max_length=64, help_text="Name of the agent.")
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
-    number = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: it was kept aside.")
+    number = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: it was not applied.")
     content = models.TextField(blank=True)
     base = models.PositiveIntegerField(help_text="The number of the version it was rewritten from.")
     source = models.CharField(max_length=10, choices=Source.choices, help_text="What made it.")
@@ -60,10 +60,10 @@ class MemoryVersion(models.Model):
     last_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it came from.")
     model = models.CharField(max_length=128, blank=True, help_text="The model that wrote it.")
     made_by = models.CharField(max_length=200, blank=True, help_text="The name of the person who made it.")
-    tainted_by = models.CharField(**_TAINT, help_text="Where some of it was learnt, if that was tainted.")
-    aside_because = models.TextField(blank=True, help_text="Why it was kept aside.")
-    settled_at = models.DateTimeField(null=True, blank=True, help_text="When what was kept aside was taken, or not.")
-    settled_by = models.CharField(max_length=200, blank=True, help_text="The name of the person who decided on it.")
+    tainted_by = models.CharField(**_TAINT, help_text="The untrusted source of some of it, if any.")
+    aside_because = models.TextField(blank=True, help_text="Why it was not applied.")
+    settled_at = models.DateTimeField(null=True, blank=True, help_text="When somebody decided whether to apply it.")
+    settled_by = models.CharField(max_length=200, blank=True, help_text="The person who decided.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -93,19 +93,17 @@ class HistoryEntry(models.Model):
     kind = models.CharField(max_length=5, choices=Kind.choices, help_text="entry, raw messages, or a note of the day.")
     content = models.TextField()
     # Its index is made by hand, in the migration: each database has a kind of its own. See memory.index.
-    words = models.TextField(editable=False, help_text="What it is found by.")
+    words = models.TextField(editable=False, help_text="The words it can be found by.")
     conversation_id = models.UUIDField(null=True, blank=True)
     turn_id = models.UUIDField(null=True, blank=True)
-    first_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The first message it tells of.")
-    last_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it tells of.")
+    first_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The first message it covers.")
+    last_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it covers.")
     model = models.CharField(max_length=128, blank=True, help_text="The model that wrote it.")
     # Null, for otherwise SQLite would make the table anew, without the triggers of its index.
-    tainted_by = models.CharField(
-        max_length=255, null=True, blank=True, help_text="Where it was learnt, if that was tainted."
-    )
+    tainted_by = models.CharField(max_length=255, null=True, blank=True, help_text="Its untrusted source, if any.")
     day = models.DateField(null=True, blank=True, help_text="The day a note is of.")
-    happened_at = models.DateTimeField(help_text="When what it tells of began.")
-    happened_until = models.DateTimeField(null=True, blank=True, help_text="When it ended.")
+    happened_at = models.DateTimeField(help_text="Start of the period it covers.")
+    happened_until = models.DateTimeField(null=True, blank=True, help_text="End of the period it covers.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

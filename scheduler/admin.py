@@ -76,7 +76,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]  # Django's own i
         required=False,
         max_length=32,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Where its answers go as well: a destination of the agent's, by its name. Empty: nowhere.",
+        help_text="A destination of the agent, by name, that also receives its answers. Empty: none.",
     )
 
     class Meta:

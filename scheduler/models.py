@@ -60,56 +60,58 @@ class Schedule(models.Model):
     agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="+")
     # A plain id: whoever deletes a conversation waits for no schedule, which outlives it to tell that it is gone.
     conversation_id = models.UUIDField(
-        null=True, blank=True, help_text="Where it speaks. Empty: in a new conversation each time."
+        null=True, blank=True, help_text="The conversation it runs in. Empty: a new one for each run."
     )
     api_key_id = models.BigIntegerField(
         null=True, blank=True, editable=False, help_text="The API key that it was made with, if it was with one."
     )
-    description = models.CharField(max_length=200, blank=True, help_text="What it is for, for people.")
-    prompt = models.TextField(help_text="What is said to the agent.")
+    description = models.CharField(max_length=200, blank=True, help_text="What it is for.")
+    prompt = models.TextField(help_text="The message to the agent.")
     tainted_by = models.CharField(
         max_length=255,
         blank=True,
         default="",
         db_default="",
         editable=False,
-        help_text="Where the prompt was written, if an agent wrote it and untrusted text had entered there.",
+        help_text="The source of untrusted text in the conversation in which an agent wrote the prompt, if any.",
     )
     deliver_to = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Where its answers go as well: a destination of the agent's, by its name. Empty: nowhere.",
+        help_text="A destination of the agent, by name, that also receives its answers. Empty: none.",
     )
 
-    kind = models.CharField(max_length=5, choices=Kind.choices, help_text="Which of the next three counts.")
+    kind = models.CharField(max_length=5, choices=Kind.choices, help_text="Which of the next three fields applies.")
     at = models.DateTimeField(null=True, blank=True, help_text="Once, at this time.")
-    every_seconds = models.PositiveIntegerField(null=True, blank=True, help_text="Again and again, after so long.")
+    every_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Repeatedly, at this interval in seconds."
+    )
     expression = models.CharField(
         max_length=200, blank=True, help_text="Cron: minute, hour, day of the month, month, day of the week."
     )
-    zone = models.CharField(max_length=64, help_text="Whose clock is meant, such as Europe/Berlin.")
-    phase = models.DateTimeField(help_text="What intervals are counted from, so that they keep their beat.")
+    zone = models.CharField(max_length=64, help_text="Time zone of the expression, such as Europe/Berlin.")
+    phase = models.DateTimeField(help_text="The time that intervals are counted from.")
     missed = models.CharField(
         max_length=4,
         choices=Missed.choices,
         default=Missed.ONCE,
-        help_text="What becomes of times that were missed, as when the host was down.",
+        help_text="What to do about runs that were missed, such as while the host was down.",
     )
-    missed_most = models.PositiveIntegerField(default=10, help_text="How many of them are made up for, with all.")
+    missed_most = models.PositiveIntegerField(default=10, help_text="The most missed runs to catch up on.")
     ends_at = models.DateTimeField(null=True, blank=True, help_text="It does not run after that.")
-    max_runs = models.PositiveIntegerField(null=True, blank=True, help_text="It ends when it has run so often.")
+    max_runs = models.PositiveIntegerField(null=True, blank=True, help_text="It ends after this many runs.")
 
-    active = models.BooleanField(default=True, help_text="Whether it runs when its time has come.")
-    paused_because = models.CharField(max_length=500, blank=True, help_text="Why it does not, for people.")
+    active = models.BooleanField(default=True, help_text="Whether it is active.")
+    paused_because = models.CharField(max_length=500, blank=True, help_text="Why it is paused.")
     next_at = models.DateTimeField(null=True, blank=True, help_text="When it runs next. Empty: it has ended.")
-    runs = models.PositiveIntegerField(default=0, help_text="How often it has run, without those by hand.")
+    runs = models.PositiveIntegerField(default=0, help_text="Number of runs, not counting manual ones.")
     failures = models.PositiveIntegerField(
-        default=0, help_text="Runs in a row that failed; at SCHEDULE_MAX_FAILURES it is paused."
+        default=0, help_text="Consecutive failed runs; at SCHEDULE_MAX_FAILURES it is paused."
     )
     revision = models.PositiveIntegerField(
-        default=0, help_text="Raised by each change; a tick that has read an earlier one fires nothing."
+        default=0, help_text="Increased by each change; a tick that has read an earlier revision does nothing."
     )
-    cancelled_at = models.DateTimeField(null=True, blank=True, help_text="When it was cancelled, for good.")
+    cancelled_at = models.DateTimeField(null=True, blank=True, help_text="When it was cancelled.")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -191,20 +193,20 @@ class ScheduleRun(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     # Without an index of its own: the constraint's begins with it.
     schedule = models.ForeignKey(
-        Schedule, on_delete=models.CASCADE, related_name="ledger", db_index=False, help_text="Whose time it was."
+        Schedule, on_delete=models.CASCADE, related_name="ledger", db_index=False, help_text="The schedule."
     )
     slot = models.DateTimeField(help_text="The time at which it was due.")
-    state = models.CharField(max_length=7, choices=RunState.choices, help_text="What became of it.")
-    by_hand = models.BooleanField(default=False, help_text="Somebody asked for it, out of turn.")
+    state = models.CharField(max_length=7, choices=RunState.choices, help_text="Its state.")
+    by_hand = models.BooleanField(default=False, help_text="Whether it was started manually.")
     # Plain ids: the ledger outlives what it tells of.
-    conversation_id = models.UUIDField(null=True, help_text="Where the agent was spoken to.")
-    turn_id = models.UUIDField(null=True, help_text="The turn it made; the last one, if it was tried again.")
+    conversation_id = models.UUIDField(null=True, help_text="The conversation it ran in.")
+    turn_id = models.UUIDField(null=True, help_text="Its turn; the latest one if it was retried.")
     lag_ms = models.BigIntegerField(null=True, help_text="From its time until its turn was stored, in milliseconds.")
-    attempts = models.PositiveIntegerField(default=0, help_text="Turns that were made for it.")
-    retry_at = models.DateTimeField(null=True, help_text="When it is tried again.")
+    attempts = models.PositiveIntegerField(default=0, help_text="Turns started for it.")
+    retry_at = models.DateTimeField(null=True, help_text="When it is retried.")
     error = models.CharField(max_length=500, blank=True, help_text="Why it did not run, or failed.")
     created_at = models.DateTimeField(auto_now_add=True)
-    ended_at = models.DateTimeField(null=True, help_text="When its outcome was seen.")
+    ended_at = models.DateTimeField(null=True, help_text="When its outcome was recorded.")
 
     class Meta:
         ordering = ["-slot"]
@@ -242,18 +244,18 @@ class CheckIn(models.Model):
         on_delete=models.CASCADE,
         null=True,
         related_name="+",
-        help_text="On whose behalf it was asked.",
+        help_text="The owner it was done for.",
     )
-    slot = models.DateTimeField(help_text="When its turn to be looked at began.")
-    day = models.DateField(help_text="The day, in TIME_ZONE, whose tokens it uses.")
-    state = models.CharField(max_length=7, choices=CheckInState.choices, help_text="What came of it.")
+    slot = models.DateTimeField(help_text="Start of its interval.")
+    day = models.DateField(help_text="The day, in TIME_ZONE, that its tokens are counted in.")
+    state = models.CharField(max_length=7, choices=CheckInState.choices, help_text="Its outcome.")
     error = models.CharField(max_length=500, blank=True, help_text="Why it was not asked, or failed.")
     tokens = models.PositiveIntegerField(default=0, help_text="What its turn has used, prompts and answers together.")
     # Plain ids: it outlives what it tells of.
-    conversation_id = models.UUIDField(null=True, help_text="Where it was asked.")
+    conversation_id = models.UUIDField(null=True, help_text="The conversation of the question.")
     turn_id = models.UUIDField(null=True, help_text="The turn in which it was asked.")
     created_at = models.DateTimeField(auto_now_add=True)
-    ended_at = models.DateTimeField(null=True, help_text="When its outcome was seen.")
+    ended_at = models.DateTimeField(null=True, help_text="When its outcome was recorded.")
 
     class Meta:
         # The table and its indexes keep the names that they were made with.
@@ -290,12 +292,10 @@ class JobRun(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     job = models.CharField(max_length=200, help_text="Its name.")
-    state = models.CharField(
-        max_length=7, choices=JobState.choices, default=JobState.RUNNING, help_text="How it stands, or has ended."
-    )
-    did = models.CharField(max_length=200, blank=True, help_text="What it did. Empty: there was nothing to do.")
+    state = models.CharField(max_length=7, choices=JobState.choices, default=JobState.RUNNING, help_text="Its state.")
+    did = models.CharField(max_length=200, blank=True, help_text="What it did. Empty: nothing to do.")
     error = models.CharField(max_length=200, blank=True, help_text="What it failed with.")
-    times = models.PositiveIntegerField(default=1, help_text="Runs in a row that this stands for.")
+    times = models.PositiveIntegerField(default=1, help_text="Number of consecutive identical runs in this row.")
     duration_ms = models.PositiveIntegerField(null=True, help_text="How long it took, in milliseconds.")
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
@@ -318,9 +318,9 @@ class RetentionRun(models.Model):
     ONLY = 1
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
-    began_at = models.DateTimeField(null=True, help_text="When the latest run began.")
-    position = models.JSONField(null=True, help_text="Where it is to be gone on with. Empty: it has ended.")
-    lease_until = models.DateTimeField(null=True, help_text="Until then nobody else goes on with it.")
+    began_at = models.DateTimeField(null=True, help_text="Start of the latest run.")
+    position = models.JSONField(null=True, help_text="Position to continue from. Empty: the run has ended.")
+    lease_until = models.DateTimeField(null=True, help_text="No other process continues it before then.")
     fence = models.PositiveIntegerField(default=0, help_text="Raised by each who does.")
 
     class Meta:

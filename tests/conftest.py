@@ -49,7 +49,14 @@ NOT_ON = {shapes.EMBEDDED: {"production"}, shapes.PRODUCTION: {"embedded", "shap
 # With several processes a file is one's: those that take longest begin.
 FIRST = {"test_stack", "test_migrations", "test_readme", "test_state_machine", "test_serve", "test_mutants"}
 FIRST |= {"test_query_plans", "test_openai_host", "test_deploy", "test_browser", "test_tool_processes", "test_sandbox"}
-FIRST |= {"test_docs_tools", "test_patterns", "test_chat"}
+FIRST |= {
+    "test_docs_tools",
+    "test_patterns",
+    "test_chat",
+    "test_attention_in_a_browser",
+    "test_platforms",
+    "test_admin",
+}
 
 # Tests that use these are one process's, so that there is one of each host and not one a process: a start costs seconds
 # of the processor, and an idle host some hundredths. They are the tests of the API, and these.
@@ -104,6 +111,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 RUN = pytest.StashKey[servers.Run]()
+SHARED: list[Host] = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the hosts that tests share when the last of these has run. Their fixtures live as long as the process, which
+    then runs others; and an idle host takes some hundredths of a processor."""
+    if item.nodeid.startswith(SHARERS) and not (nextitem and nextitem.nodeid.startswith(SHARERS)):
+        while SHARED:
+            SHARED.pop().kill()
+
+
+def shared(host: Host) -> Iterator[Host]:
+    """A host that is ended after the last test that shares it, and in any case with the process."""
+    SHARED.append(host)
+    yield host
+    host.kill()
 
 
 def starts_the_others(config: pytest.Config) -> bool:
@@ -144,14 +168,17 @@ def counts(item: pytest.Item, marker: str) -> bool:
     return item.get_closest_marker(marker) is not None
 
 
-# Copies of the tables in which the migrations have made rows, by table.
-COPIES: dict[str, str] = {}
+# What there is is deleted, and what the migrations have made is made again; the audit log's tables are apart.
+UNDO: list[str] = []
+APPEND_ONLY = (AuditEntry, AuditSeal)
 
 
 def tables() -> set[str]:
-    """All that tests write to; Django's own lists are the same for all."""
+    """All that tests write to; Django's own lists are the same for all. One table is no model's: of what waits for
+    SQLite's index."""
     lists = {"auth_permission", "django_content_type"}
-    return set(connection.introspection.django_table_names(only_existing=True)) - lists
+    own = {"conversations_unsaid"} if connection.vendor == "sqlite" else set()
+    return set(connection.introspection.django_table_names(only_existing=True)) - lists | own
 
 
 @pytest.fixture(scope="session")
@@ -176,32 +203,48 @@ def django_db_setup(
     if shapes.shape() == shapes.PRODUCTION:
         connection.close_pool()  # of whoever has looked before
     settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = name
+    copies = {}
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         audit.guard()
         for table in tables():
             cursor.execute(f"SELECT 1 FROM {table}")
             if cursor.fetchone():
-                COPIES[table] = f"as_migrated_{table}"
-                cursor.execute(f"CREATE TABLE {COPIES[table]} AS SELECT * FROM {table}")
+                copies[table] = f"as_migrated_{table}"
+                cursor.execute(f"CREATE TABLE {copies[table]} AS SELECT * FROM {table}")
+        kept = [model._meta.db_table for model in APPEND_ONLY]
+        UNDO[:] = [f"DELETE FROM {table};" for table in sorted(tables() - {*kept})]
+        UNDO.extend(f"INSERT INTO {table} SELECT * FROM {copy};" for table, copy in copies.items())
+        if connection.vendor == "postgresql":
+            cursor.execute(f"{AS_A_FUNCTION} BEGIN {''.join(map(emptied, kept))} {''.join(UNDO)} END $$")
+
+
+AS_A_FUNCTION = "CREATE FUNCTION undo() RETURNS void LANGUAGE plpgsql AS $$"
+
+
+def emptied(table: str) -> str:
+    """What empties a table that refuses it, if there is anything in it."""
+    changed = f"ALTER TABLE {table} {{}} TRIGGER USER;"
+    act = f"{changed.format('DISABLE')} DELETE FROM {table}; {changed.format('ENABLE')}"
+    return f"IF EXISTS (SELECT 1 FROM {table}) THEN {act} END IF;"
 
 
 def delete_rows(test_case: object) -> None:
     """Undo what a test has committed, table by table: then there is again what the migrations made.
 
     Django would truncate each table, which costs PostgreSQL a new file for each, and then make its lists anew: 40 ms
-    a test on SQLite and 200 on PostgreSQL, against 2 and 4.
+    a test on SQLite and 200 on PostgreSQL, against 2 and 3. A function keeps the plans of its statements.
     """
-    # Foreign keys are looked at when the transaction ends.
-    with transaction.atomic(), connection.cursor() as cursor:
-        written = [model for model in (AuditEntry, AuditSeal) if model.objects.exists()]
-        for model in written:
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT undo()")
+        return
+    for model in (each for each in APPEND_ONLY if each.objects.exists()):
+        with transaction.atomic(), connection.cursor() as cursor:
             append_only.unprotect(connection, model)
-        for table in tables() - {model._meta.db_table for model in (AuditEntry, AuditSeal) if model not in written}:
-            cursor.execute(f"DELETE FROM {table}")
-        for model in written:
+            cursor.execute(f"DELETE FROM {model._meta.db_table}")
             append_only.protect(connection, model)
-        for table, copy in COPIES.items():
-            cursor.execute(f"INSERT INTO {table} SELECT * FROM {copy}")
+    # Foreign keys are looked at when the transaction ends.
+    connection.connection.executescript("\n".join(["BEGIN IMMEDIATE;", *UNDO, "COMMIT;"]))
 
 
 TransactionTestCase._fixture_teardown = delete_rows
@@ -218,33 +261,29 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A running host that tests share; they must leave it as they found it."""
-    running = Host(tmp_path_factory.mktemp("host")).start()
-    yield running
-    running.kill()
+    yield from shared(Host(tmp_path_factory.mktemp("host")).start())
 
 
 @pytest.fixture(scope="session")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """Another that tests share. It waits half a second for an answer, and 1.5 s for a model that is away; it gives a
     turn 3 s, offers two models, and logs what is said."""
-    running = Host(
-        tmp_path_factory.mktemp("impatient"),
-        CHAT_WAIT_SECONDS="0.5",
-        TURN_MAX_ATTEMPTS="1",
-        LLM_RETRY_SECONDS="1.5",
-        TURN_TIMEOUT_SECONDS="3",
-        LLM_MODELS="gpt-4.1-mini,gpt-4.1",
-        LOG_CONTENT="1",
-    ).start()
-    yield running
-    running.kill()
+    yield from shared(
+        Host(
+            tmp_path_factory.mktemp("impatient"),
+            CHAT_WAIT_SECONDS="0.5",
+            TURN_MAX_ATTEMPTS="1",
+            LLM_RETRY_SECONDS="1.5",
+            TURN_TIMEOUT_SECONDS="3",
+            LLM_MODELS="gpt-4.1-mini,gpt-4.1",
+            LOG_CONTENT="1",
+        ).start()
+    )
 
 
 @pytest.fixture(scope="session")
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    running = Host(tmp_path_factory.mktemp("mortal"), TURN_LEASE_SECONDS="2", SWEEP_SECONDS="0.3")
-    yield running
-    running.kill()
+    yield from shared(Host(tmp_path_factory.mktemp("mortal"), TURN_LEASE_SECONDS="2", SWEEP_SECONDS="0.3"))
 
 
 @pytest.fixture

@@ -44,3 +44,6 @@ if PRODUCTION:
 elif not NANOHOST_TOOL_PROCESS:
     # A file: threads share it as they share the real one.
     DATABASES["default"]["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
+
+# Each client of Django's would look through all files that pages need; those of hosts are asked for.
+WHITENOISE_USE_FINDERS = False

@@ -53,28 +53,28 @@ class ToolSetting(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="In bytes; larger arguments are refused. TOOL_MAX_INPUT_BYTES is the ceiling. Empty: that.",
+        help_text="In bytes; larger arguments are refused. At most TOOL_MAX_INPUT_BYTES; empty: that.",
     )
     max_output_bytes = models.PositiveIntegerField(
         "output cap",
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="In bytes; the rest of a result is cut. TOOL_MAX_OUTPUT_BYTES is the ceiling. Empty: that.",
+        help_text="In bytes; longer results are cut. At most TOOL_MAX_OUTPUT_BYTES; empty: that.",
     )
     calls_per_minute_conversation = models.PositiveIntegerField(
         "rate limit of a conversation",
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_CALLS_PER_MINUTE)],
-        help_text="Calls in any 60 seconds; further ones are refused, and do not count. Empty: no limit.",
+        help_text="Calls in any 60 seconds; further calls are refused and not counted. Empty: no limit.",
     )
     calls_per_minute_owner = models.PositiveIntegerField(
         "rate limit of an owner",
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_CALLS_PER_MINUTE)],
-        help_text="The same, in all conversations of an owner together. Empty: no limit.",
+        help_text="The same limit for all conversations of an owner together. Empty: no limit.",
     )
     approval = models.CharField(
         "consent",
@@ -82,7 +82,7 @@ class ToolSetting(models.Model):
         choices=Consent.choices,
         default=Consent.NEVER,
         db_default=Consent.NEVER,
-        help_text="When a call waits until somebody has approved it. An agent may ask for more, never for less.",
+        help_text="When calls wait for approval. An agent can require approval more often than this, never less often.",
     )
     four_eyes = models.BooleanField(
         default=False,
@@ -150,8 +150,8 @@ class SettingChange(models.Model):
     changed_by = models.CharField(
         max_length=200, help_text="The name of a user of the admin; or manage.py, and the system's user who ran it."
     )
-    before = models.JSONField(help_text="What was changed, as it was.")
-    after = models.JSONField(help_text="What was changed, as it was from then on.")
+    before = models.JSONField(help_text="The values before the change.")
+    after = models.JSONField(help_text="The values after the change.")
 
     class Meta:
         ordering = ["-id"]
@@ -209,9 +209,13 @@ class ToolCall(Leased):
     call_id = models.CharField(max_length=128, help_text="The model's own id of the call.")
     position = models.PositiveIntegerField(help_text="Its place among the calls of the turn.")
     tool_name = models.CharField(max_length=128, help_text="As the model wrote it.")
-    arguments = models.TextField(help_text="As the model wrote them, without secrets.")
+    arguments = models.TextField(help_text="As the model wrote them, with secrets removed.")
     private_arguments = models.TextField(
-        blank=True, default="", db_default="", editable=False, help_text="With their secrets, until it has ended."
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="With their secrets; deleted when the call has ended.",
     )
     arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments, hexadecimal.")
     effects = models.CharField(
@@ -219,13 +223,13 @@ class ToolCall(Leased):
     )
 
     status = models.CharField(max_length=8, choices=CallStatus.choices, default=CallStatus.QUEUED)
-    rule = models.CharField(max_length=64, blank=True, help_text="The rule that refused it, or what ended it.")
+    rule = models.CharField(max_length=64, blank=True, help_text="The rule that refused it, or the reason it ended.")
     consent = models.CharField(
         max_length=64,
         blank=True,
         default="",
         db_default="",
-        help_text="The rule for which it needs consent, if it does: it runs as it was approved, or not at all.",
+        help_text="The rule that requires approval, if any: the call runs exactly as approved, or not at all.",
     )
     result = models.TextField(blank=True, help_text="What the model is told.")
     tainted_by = models.CharField(
@@ -233,7 +237,7 @@ class ToolCall(Leased):
         blank=True,
         default="",
         db_default="",
-        help_text="From where untrusted text in its result came. Empty: there is none.",
+        help_text="The source of untrusted text in its result. Empty: none.",
     )
 
     attempts = models.PositiveIntegerField(default=0, help_text="How often it was started.")
@@ -247,7 +251,7 @@ class ToolCall(Leased):
         null=True,
         blank=True,
         editable=False,
-        help_text="When its arguments and its result were deleted; what else it says stays.",
+        help_text="When its arguments and result were deleted; the rest of the row is kept.",
     )
 
     objects = ToolCallQuerySet.as_manager()
@@ -310,33 +314,40 @@ class Approval(models.Model):
     """A call that waits for consent, and what was decided. What it belongs to stands here as plain ids, as a call's."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    call_id = models.UUIDField(unique=True, help_text="The call that it is about.")
+    call_id = models.UUIDField(unique=True, help_text="The call to be approved.")
     conversation_id = models.UUIDField(help_text="The conversation that the call belongs to.")
     turn_id = models.UUIDField(db_index=True, help_text="The turn that waits for it.")
     owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose conversation it is.")
     agent = models.CharField(max_length=64, help_text="Name of the agent that asks.")
     tool_name = models.CharField("tool", max_length=128, help_text="The tool that it wants to use.")
-    rule = models.CharField(max_length=64, help_text="The rule that wants consent.")
-    request_id = models.CharField(max_length=64, blank=True, help_text="Of the request that the turn came with.")
-    arguments = models.TextField(help_text="As the model asked for them, without secrets.")
-    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of them, hexadecimal, with their secrets.")
+    rule = models.CharField(max_length=64, help_text="The rule that requires approval.")
+    request_id = models.CharField(max_length=64, blank=True, help_text="Id of the request that started the turn.")
+    arguments = models.TextField(help_text="As the model wrote them, with secrets removed.")
+    arguments_hash = models.CharField(
+        max_length=64, help_text="SHA-256 of the arguments including secrets, hexadecimal."
+    )
     proposed = models.TextField(
-        blank=True, default="", help_text="Changed arguments that somebody would approve, without secrets."
+        blank=True, default="", help_text="Arguments changed by a reviewer, with secrets removed."
     )
     private_proposed = models.TextField(
-        blank=True, default="", editable=False, help_text="The same with their secrets, until it is decided."
+        blank=True,
+        default="",
+        editable=False,
+        help_text="The same with their secrets; deleted when the approval is decided.",
     )
     approved_hash = models.CharField(
-        max_length=64, blank=True, default="", help_text="SHA-256 of what was approved: nothing else runs."
+        max_length=64, blank=True, default="", help_text="SHA-256 of the approved arguments: only these may run."
     )
     four_eyes = models.BooleanField(default=False, help_text="Two people are needed, neither of them the owner.")
     state = models.CharField(
         max_length=9, choices=ApprovalState.choices, default=ApprovalState.PENDING, help_text="What was decided."
     )
-    reason = models.CharField(max_length=500, blank=True, default="", help_text="Why; the model is told of a denial's.")
+    reason = models.CharField(
+        max_length=500, blank=True, default="", help_text="The reason. For a denial, it is passed to the model."
+    )
     decided_by = models.CharField(max_length=200, blank=True, default="", help_text="Who has decided.")
     requested_at = models.DateTimeField(db_default=Now(), editable=False, help_text="When the call was asked for.")
-    expires_at = models.DateTimeField(help_text="When it is denied if nobody has decided.")
+    expires_at = models.DateTimeField(help_text="If nobody has decided by then, it is denied.")
     decided_at = models.DateTimeField(null=True, blank=True, help_text="When it was decided.")
 
     class Meta:
@@ -363,10 +374,12 @@ class Approval(models.Model):
 class ApprovalVote(models.Model):
     """That somebody would approve a call, with these arguments; where two have to, the first waits for the second."""
 
-    approval = models.ForeignKey(Approval, on_delete=models.CASCADE, related_name="votes", help_text="What of.")
+    approval = models.ForeignKey(
+        Approval, on_delete=models.CASCADE, related_name="votes", help_text="The approval this is a vote on."
+    )
     voter_id = models.BigIntegerField(help_text="The user's id.")
     voter = models.CharField(max_length=200, help_text="The user's name.")
-    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of what they would approve.")
+    arguments_hash = models.CharField(max_length=64, help_text="SHA-256 of the arguments they voted for.")
     at = models.DateTimeField(db_default=Now(), editable=False, help_text="When.")
 
     class Meta:

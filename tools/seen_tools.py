@@ -32,15 +32,17 @@ class SeenToolQuerySet(models.QuerySet[_Tool]):
 class SeenTool(models.Model):
     """A tool that may be used while it is what somebody has seen."""
 
-    full_name = models.CharField(max_length=64, unique=True, help_text="As models know it, and as it is enabled.")
-    description = models.TextField(blank=True, help_text="What it is said to do, by whoever brings it.")
+    full_name = models.CharField(
+        max_length=64, unique=True, help_text="The name that models use, and under which it is enabled."
+    )
+    description = models.TextField(blank=True, help_text="Description from its source.")
     schema = models.JSONField(default=dict, help_text="JSON Schema of its arguments.")
-    hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what somebody has to see.")
-    seen_hash = models.CharField(max_length=64, blank=True, default="", help_text="The hash that somebody has seen.")
-    seen_by = models.CharField(max_length=200, blank=True, default="", help_text="Who has seen it.")
+    hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of the content that has to be reviewed.")
+    seen_hash = models.CharField(max_length=64, blank=True, default="", help_text="The hash of the reviewed content.")
+    seen_by = models.CharField(max_length=200, blank=True, default="", help_text="Who reviewed it.")
     seen_at = models.DateTimeField(null=True, blank=True, help_text="When.")
-    changed_at = models.DateTimeField(null=True, blank=True, help_text="When it was found changed last.")
-    gone = models.BooleanField(default=False, help_text="Whether it is not there any more.")
+    changed_at = models.DateTimeField(null=True, blank=True, help_text="When a change was last found.")
+    gone = models.BooleanField(default=False, help_text="Whether it no longer exists at its source.")
 
     class Meta:
         abstract = True

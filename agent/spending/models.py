@@ -84,10 +84,10 @@ class ModelPrice(_Audited):
         blank=True,
     )
     completion = _price("For a million tokens of answers, thinking aloud among them.")
-    currency = models.CharField(max_length=3, default=host_currency, help_text="CURRENCY; of another it cannot be.")
+    currency = models.CharField(max_length=3, default=host_currency, help_text="Always CURRENCY.")
     valid_from = models.DateTimeField(
         default=timezone.now,
-        help_text="What is asked from then on costs this, until a later price of the model counts.",
+        help_text="The price applies from this time until the next price of the model.",
     )
 
     class Meta:
@@ -123,15 +123,15 @@ class Measure(models.TextChoices):
 class Budget(_Audited):
     """How much model calls may use in a day or a month. Of all that apply to a call, each must have room for it."""
 
-    name = models.CharField(max_length=100, help_text="What it is for, for people of the house.")
-    whose = models.CharField(max_length=5, choices=Whose.choices, help_text="Whose model calls it counts.")
+    name = models.CharField(max_length=100, help_text="What it is for.")
+    whose = models.CharField(max_length=5, choices=Whose.choices, help_text="The model calls it counts.")
     agent = models.ForeignKey(
         "agent.Agent",
         on_delete=models.CASCADE,
         null=True,
         blank=True,
         related_name="budgets",
-        help_text="If it is an agent's.",
+        help_text="For a budget of an agent.",
     )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
@@ -139,7 +139,7 @@ class Budget(_Audited):
         null=True,
         blank=True,
         related_name="+",
-        help_text="If it is an owner's: whose conversations they are.",
+        help_text="For a budget of an owner: the owner of the conversations.",
     )
     api_key = models.ForeignKey(
         ApiKey,
@@ -148,16 +148,16 @@ class Budget(_Audited):
         null=True,
         blank=True,
         related_name="+",
-        help_text="If it is an API key's. Summaries are not asked for with a key, and so are not counted.",
+        help_text="For a budget of an API key. Summaries are made without a key and are not counted.",
     )
     measure = models.CharField(max_length=6, choices=Measure.choices, help_text="What it counts.")
     every = models.CharField(
-        max_length=5, choices=Every.choices, help_text="How often it begins anew, at midnight in TIME_ZONE."
+        max_length=5, choices=Every.choices, help_text="How often it starts again, at midnight in TIME_ZONE."
     )
     amount = models.BigIntegerField(
-        validators=[MinValueValidator(0)], help_text="How much may be used: tokens, or millionths of the currency."
+        validators=[MinValueValidator(0)], help_text="The limit: tokens, or millionths of the currency."
     )
-    is_on = models.BooleanField(default=True, help_text="Whether it counts, and refuses what it has no room for.")
+    is_on = models.BooleanField(default=True, help_text="Whether it is in force.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -192,12 +192,12 @@ class BudgetPeriod(models.Model):
     """What was used of a budget in one day or month."""
 
     budget = models.ForeignKey(
-        Budget, on_delete=models.CASCADE, related_name="periods", db_index=False, help_text="Of which budget."
+        Budget, on_delete=models.CASCADE, related_name="periods", db_index=False, help_text="The budget."
     )
     start = models.DateField(help_text="Its first day.")
-    spent = models.BigIntegerField(default=0, help_text="What was used: tokens, or millionths of the currency.")
-    warned_at = models.DateTimeField(null=True, help_text="When most of it had been used.")
-    exceeded_at = models.DateTimeField(null=True, help_text="When a call was refused for it first.")
+    spent = models.BigIntegerField(default=0, help_text="Used so far: tokens, or millionths of the currency.")
+    warned_at = models.DateTimeField(null=True, help_text="When the warning threshold was reached.")
+    exceeded_at = models.DateTimeField(null=True, help_text="When a call was first refused because of it.")
 
     class Meta:
         ordering = ["-start"]
@@ -219,12 +219,12 @@ class Reservation(models.Model):
         on_delete=models.CASCADE,
         related_name="reservations",
         db_index=False,
-        help_text="Of which period.",
+        help_text="The budget's period.",
     )
     amount = models.BigIntegerField(help_text="Tokens, or millionths of the currency.")
-    work_id = models.UUIDField(help_text="The turn or compaction that asks. It asks for one answer at a time.")
+    work_id = models.UUIDField(help_text="The turn or compaction that makes the call; it makes one call at a time.")
     conversation_id = models.UUIDField(help_text="Its conversation.")
-    lease_until = models.DateTimeField(help_text="Until then it counts.")
+    lease_until = models.DateTimeField(help_text="The reservation expires then.")
 
     class Meta:
         indexes = [

@@ -67,7 +67,7 @@ class ApprovalView(serializers.Serializer[Approval]):
     agent = serializers.CharField(help_text="Which agent asks.")
     owner = serializers.SerializerMethodField(help_text="Whose conversation it is: a user's name.")
     toolName = serializers.CharField(source="tool_name")
-    rule = serializers.CharField(help_text="The rule that wants consent.")
+    rule = serializers.CharField(help_text="The rule that requires approval.")
     arguments = serializers.CharField(help_text="JSON, as the model wrote it; secrets are masked.")
     proposedArguments = serializers.CharField(
         source="proposed", help_text="Other arguments that somebody proposes to approve, or an empty text."

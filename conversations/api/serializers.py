@@ -343,7 +343,7 @@ class DeferredMessageView(serializers.ModelSerializer[DeferredMessage]):
     model = NullIfEmpty(allow_null=True, help_text="null: the agent's.")
     runAfter = serializers.DateTimeField(source="run_after", allow_null=True)
     turnId = serializers.UUIDField(
-        source="turn_id", allow_null=True, help_text="The turn that was made of it last, or took it along."
+        source="turn_id", allow_null=True, help_text="The latest turn that was started for it or includes it."
     )
     createdAt = serializers.DateTimeField(source="created_at")
 
@@ -364,7 +364,7 @@ class UsageView(serializers.Serializer[Any]):
     promptTokens = serializers.IntegerField()
     completionTokens = serializers.IntegerField()
     totalTokens = serializers.IntegerField()
-    cachedTokens = serializers.IntegerField(help_text="Of the prompts' tokens, those that the provider had cached.")
+    cachedTokens = serializers.IntegerField(help_text="Prompt tokens that the provider had cached.")
     cost = Money(allow_null=True, help_text="null: some prices are not known.")
     currency = serializers.CharField()
 
@@ -617,7 +617,7 @@ class SummaryView(serializers.Serializer[Any]):
     memoryVersion = serializers.IntegerField(
         allow_null=True, help_text="The version of the long-term memory that was made with it."
     )
-    turnId = serializers.UUIDField(allow_null=True, help_text="The turn that made it necessary.")
+    turnId = serializers.UUIDField(allow_null=True, help_text="The turn that triggered it.")
     createdAt = serializers.DateTimeField()
     undoneAt = serializers.DateTimeField(allow_null=True, help_text="When it was undone; null: it was not.")
     undoneBy = serializers.CharField(allow_null=True)

@@ -176,14 +176,14 @@ class _Writer:
                     stack[-1] = (stack[-1][0], stack[-1][1] + _around(dialect.escape(token.content), dialect.code))
                 case "image":
                     words = dialect.escape(token.content or "picture")
-                    stack[-1] = (stack[-1][0], stack[-1][1] + dialect.link(words, str(token.attrGet("src") or "")))
+                    stack[-1] = (stack[-1][0], stack[-1][1] + _link(dialect, words, str(token.attrGet("src") or "")))
                 case "link_open":
                     stack.append((str(token.attrGet("href") or ""), ""))
                 case "strong_open" | "em_open" | "s_open":
                     stack.append((token.type.removesuffix("_open"), ""))
                 case "link_close":
                     address, written = stack.pop()
-                    stack[-1] = (stack[-1][0], stack[-1][1] + dialect.link(written, address))
+                    stack[-1] = (stack[-1][0], stack[-1][1] + _link(dialect, written, address))
                 case "strong_close" | "em_close" | "s_close":
                     kind, written = stack.pop()
                     stack[-1] = (stack[-1][0], stack[-1][1] + _around(written, dialect.marks[kind]))
@@ -220,6 +220,11 @@ def _table(tokens: Sequence[Token]) -> str:
     widths = [min(40, max((len(row[at]) for row in rows if at < len(row)), default=0)) for at in range(columns)]
     lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
     return "\n".join([*lines[:1], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _link(dialect: Dialect, written: str, address: str) -> str:
+    """``[words]()`` leads nowhere: then they are words."""
+    return dialect.link(written, address) if address else written
 
 
 def _escape_for_slack(text: str) -> str:

@@ -21,6 +21,7 @@ from conversations.options import Options
 from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.lib.clock import Now
 from nanohost.lib.redaction import redact_known
+from nanohost.lib.statements import Rows
 
 # Turns that are cancelled at a time.
 MAX_EXPIRED = 200
@@ -89,10 +90,16 @@ def answer(asked: CallerRound, outputs: Mapping[str, str], *, options: Options, 
     return turn
 
 
+_overdue = Rows(
+    lambda: Turn.objects.filter(status=TurnStatus.WAITING, waiting_for=WaitingFor.CALLER, deadline__lte=Now())[
+        :MAX_EXPIRED
+    ]
+)
+
+
 def expire_due() -> None:
     """Cancel turns whose caller has not come back in time."""
-    late = Turn.objects.filter(status=TurnStatus.WAITING, waiting_for=WaitingFor.CALLER, deadline__lte=Now())
-    for turn in list(late[:MAX_EXPIRED]):
+    for turn in _overdue():
         turn_control.cancel_turn(turn)
 
 

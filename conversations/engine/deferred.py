@@ -8,6 +8,7 @@ of it, and none once it is cancelled. Each try has an idempotency key of its own
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -25,6 +26,7 @@ from nanohost.accounts.models import ApiKey
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import NotFound, Problem
 from nanohost.lib.lease import backoff
+from nanohost.lib.statements import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +106,19 @@ def _earlier(
     return earlier
 
 
+_due = Rows(
+    lambda: (
+        DeferredMessage.objects.filter(kind=Kind.WAKE, state=DeferredState.WAITING, run_after__lte=Now())
+        .select_related("conversation__agent")
+        .order_by("run_after")[:MAX_FOUND]
+    )
+)
+
+
 def fire_due() -> None:
     """Make the turns of messages whose time has come, and see what became of those that were made."""
     _settle()
-    due = DeferredMessage.objects.filter(kind=Kind.WAKE, state=DeferredState.WAITING, run_after__lte=Now())
-    for message in due.select_related("conversation__agent").order_by("run_after")[:MAX_FOUND]:
+    for message in _due():
         _try(message)
 
 
@@ -178,12 +188,19 @@ def _receive(message: DeferredMessage) -> Turn:
     )
 
 
-def _settle() -> None:
+def _fired() -> Any:
     turn = Turn.objects.filter(pk=OuterRef("turn_id"), ended_at__isnull=False)
     fired = DeferredMessage.objects.filter(state=DeferredState.FIRED).annotate(
         outcome=Subquery(turn.values("status")), code=Subquery(turn.values("error_code"))
     )
-    for message in fired.exclude(outcome=None)[:MAX_FOUND]:
+    return fired.exclude(outcome=None)[:MAX_FOUND]
+
+
+_of_ended_turns = Rows[Any](_fired)
+
+
+def _settle() -> None:
+    for message in _of_ended_turns():
         mine = DeferredMessage.objects.filter(pk=message.pk, state=DeferredState.FIRED, turn_id=message.turn_id)
         if message.outcome != TurnStatus.FAILED:
             mine.update(state=DeferredState.DONE)

@@ -25,7 +25,7 @@ from agent.llm.base import Completion, Delta, ModelRequest
 from agent.loop import AskCaller, CallModel, Finish, Limit, RunTools, next_step
 from agent.spending import bills
 from agent.spending.bills import Bill
-from conversations import events
+from conversations import events, search
 from conversations.attachments import store
 from conversations.engine import caller, commands, deferred, doorbell, lease, snapshot, step_context, steps
 from conversations.engine.consent import approvals, questions
@@ -133,6 +133,7 @@ class TurnRunner(Runner):
         questions.expire_due()
         caller.expire_due()
         end_overdue_calls()
+        search.take_in()
 
     def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
         """Claim it before the event loop is involved, which saves one hand-over."""

@@ -242,7 +242,9 @@ class Runtime:
             asyncio.create_task(self._every(Worker.HEARTBEAT_SECONDS, self._beat)),
             asyncio.create_task(self._every(Worker.HEARTBEAT_SECONDS, _show_life)),
             asyncio.create_task(self._every(settings.SWEEP_SECONDS, self._sweep)),
-            asyncio.create_task(self._every(AUDIT_SECONDS, partial(self._database, audit.keep, settings.AUDIT_HEADS))),
+            asyncio.create_task(
+                self._every(AUDIT_SECONDS, partial(self._database, audit.Sealer(settings.AUDIT_HEADS).seal_and_tell))
+            ),
             asyncio.create_task(
                 self._every(announcements.ANCHOR_SECONDS, partial(self._database, announcements.anchor))
             ),

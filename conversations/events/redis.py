@@ -124,14 +124,14 @@ class RedisTransport:
 
     def _publish_all(self) -> None:
         client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1)
-        script, failed = client.register_script(_PUBLISH), False
+        failed = False
         while True:
             self._wake.wait()
             self._wake.clear()
             batch = self._gathered()
             try:
                 if batch:
-                    self._send_batch(client, script, batch)
+                    self._send_batch(client, batch)
                 if failed:
                     logger.info("events of turns can be told again")
                 failed = False
@@ -154,7 +154,7 @@ class RedisTransport:
                 batch.append(outgoing)
         return batch
 
-    def _send_batch(self, client: "redis.Redis", script: Any, batch: Sequence[_Outgoing]) -> None:
+    def _send_batch(self, client: "redis.Redis", batch: Sequence[_Outgoing]) -> None:
         with client.pipeline(transaction=False) as pipeline:
             for outgoing in batch:
                 if len(outgoing) == 1:
@@ -166,19 +166,20 @@ class RedisTransport:
                 turn_id, kind, data, fence = outgoing
                 key = self._key(turn_id)
                 message = data["message"] if kind in DELTAS else ""
-                script(
-                    keys=[key, f"{key}:attempts"],
-                    args=[
-                        kind,
-                        json.dumps(data, ensure_ascii=False, separators=(",", ":")),
-                        "" if fence is None else fence,
-                        message,
-                        key,
-                        MAX_KEPT,
-                        KEPT_SECONDS,
-                        EventKind.MESSAGE_RESET,
-                    ],
-                    client=pipeline,
+                # Its text each time: before each batch a server would be asked for a script that is registered.
+                pipeline.eval(
+                    _PUBLISH,
+                    2,
+                    key,
+                    f"{key}:attempts",
+                    kind,
+                    json.dumps(data, ensure_ascii=False, separators=(",", ":")),
+                    "" if fence is None else fence,
+                    message,
+                    key,
+                    MAX_KEPT,
+                    KEPT_SECONDS,
+                    EventKind.MESSAGE_RESET,
                 )
             pipeline.execute()
 

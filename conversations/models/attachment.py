@@ -14,7 +14,7 @@ class Attachment(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    owner_id = models.BigIntegerField(help_text="Whose it is; to others, it is not there.")
+    owner_id = models.BigIntegerField(help_text="The owner; others cannot see it.")
     sha256 = models.CharField(max_length=64, help_text="Of its bytes, hexadecimal.")
     path = models.CharField(max_length=200, unique=True, help_text="Where it is in the storage.")
     is_stored = models.BooleanField(
@@ -26,9 +26,9 @@ class Attachment(models.Model):
     width = models.PositiveIntegerField(null=True, blank=True, help_text="Of a picture, pixels.")
     height = models.PositiveIntegerField(null=True, blank=True, help_text="The same.")
     has_thumbnail = models.BooleanField(default=False, help_text="Whether there is a small picture of it.")
-    text = models.TextField(blank=True, help_text="What it says, as prompts have it.")
-    problem = models.CharField(max_length=200, blank=True, help_text="Why that is not all, or nothing.")
-    used_at = models.DateTimeField(help_text="When it was last sent; it stays for a while from then on.")
+    text = models.TextField(blank=True, help_text="Its text, as it is put into prompts.")
+    problem = models.CharField(max_length=200, blank=True, help_text="Why the text is incomplete or missing.")
+    used_at = models.DateTimeField(help_text="When it was last sent; it is kept for a time after that.")
 
     class Meta:
         default_permissions = ()
@@ -54,7 +54,7 @@ class AttachmentUse(models.Model):
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="+")
     # Plain: where messages are in parts, a key of theirs alone is none.
     message_id = models.UUIDField(db_index=True, help_text="The message.")
-    name = models.CharField(max_length=100, help_text="What it is called there.")
+    name = models.CharField(max_length=100, help_text="Its file name there.")
 
     class Meta:
         default_permissions = ()

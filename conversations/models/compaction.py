@@ -62,19 +62,21 @@ class Compaction(Rescheduled):
     day = models.DateField(null=True, blank=True, help_text="The day that a daily one is of.")
     since = models.DateTimeField(null=True, blank=True, help_text="A daily one covers what was said from then on,")
     until = models.DateTimeField(null=True, blank=True, help_text="and before then.")
-    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that made it necessary.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that triggered it.")
     keep_tokens = models.PositiveIntegerField(help_text="Of the newest messages, so many tokens stay at most.")
     status = models.CharField(max_length=7, choices=CompactionStatus.choices, default=CompactionStatus.QUEUED)
 
     failures = models.PositiveIntegerField(
-        default=0, help_text="Answers that were of no use, in a row, and workers that died. At three, a stub is made."
+        default=0, help_text="Consecutive unusable answers and lost workers. After three, a stub is made instead."
     )
-    error = models.CharField(max_length=500, blank=True, help_text="What went wrong last.")
+    error = models.CharField(max_length=500, blank=True, help_text="The last error.")
 
     first_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The first message it covers.")
     through_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The last message it covers.")
     summary_seq = models.PositiveBigIntegerField(null=True, blank=True, help_text="The message that is its summary.")
-    is_stub = models.BooleanField(default=False, help_text="No model could summarise them; the log has them whole.")
+    is_stub = models.BooleanField(
+        default=False, help_text="No model could summarise the messages; they are complete in the history."
+    )
     memory_version = models.PositiveIntegerField(
         null=True, blank=True, help_text="The version of the long-term memory that it made."
     )
@@ -90,7 +92,7 @@ class Compaction(Rescheduled):
     undone_by = models.CharField(max_length=150, default="", db_default="", blank=True, help_text="Who undid it.")
     undone_because = models.CharField(max_length=MAX_REASON, default="", db_default="", blank=True, help_text="Why.")
     made_so_far = models.JSONField(
-        null=True, blank=True, help_text="What was made of its first chunks, while others are still to come."
+        null=True, blank=True, help_text="Summary of the first chunks while others are still to be read."
     )
     model = models.CharField(max_length=128, blank=True, help_text="The model that made it.")
     fallback_model = models.CharField(
@@ -98,26 +100,24 @@ class Compaction(Rescheduled):
         blank=True,
         default="",
         db_default="",
-        help_text="The model that is asked in place of its agent's own, one of its further ones. Empty: none.",
+        help_text="The fallback model in use. Empty: none.",
     )
     fallback_reason = models.CharField(
-        max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
+        max_length=200, blank=True, default="", db_default="", help_text="Why the fallback is used."
     )
-    retries = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Failures of its provider since an answer came, one after the other."
-    )
+    retries = models.PositiveIntegerField(default=0, db_default=0, help_text="Consecutive failures of its provider.")
     retrying_since = models.DateTimeField(null=True, blank=True, help_text="When the first of them was.")
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Of the prompts' tokens, those that the provider had cached."
+        default=0, db_default=0, help_text="Prompt tokens that the provider had cached."
     )
     cost = models.BigIntegerField(
         null=True,
         blank=True,
-        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+        help_text="Cost of its model calls, in millionths of the currency. Empty: the cost of some is not known.",
     )
-    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Answers that models gave it.")
+    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Number of model calls.")
 
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)

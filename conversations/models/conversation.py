@@ -49,7 +49,7 @@ class Conversation(models.Model):
     next_seq = models.PositiveBigIntegerField(default=1, help_text="The number the next message gets.")
     next_turn = models.PositiveBigIntegerField(default=1, help_text="The number the next turn gets.")
     starts_at_seq = models.PositiveBigIntegerField(
-        default=1, db_default=1, help_text="Messages before it are kept, but are no longer part of the prompt."
+        default=1, db_default=1, help_text="Earlier messages are kept, but are no longer part of the prompt."
     )
     consolidated_through = models.PositiveBigIntegerField(
         default=0, db_default=0, help_text="The last message that the summary covers."
@@ -63,17 +63,17 @@ class Conversation(models.Model):
         help_text="Set when a summary is undone: its length alone has it summarised no earlier than at this message.",
     )
     erased_through = models.PositiveBigIntegerField(
-        default=0, db_default=0, help_text="Messages up to this one were deleted, by their age."
+        default=0, db_default=0, help_text="Messages up to this one were deleted because of their age."
     )
     sent_erased_through = models.PositiveBigIntegerField(
         default=0,
         db_default=0,
-        help_text="Up to this message, the records of what the model was sent were deleted, by their age.",
+        help_text="Records of prompts up to this message were deleted because of their age.",
     )
     results_erased_through = models.PositiveBigIntegerField(
         default=0,
         db_default=0,
-        help_text="Up to this message, what tools were called with and what they answered was deleted, by its age.",
+        help_text="Arguments and results of tool calls up to this message were deleted because of their age.",
     )
     pins = models.JSONField(
         default=list,
@@ -105,27 +105,29 @@ class Conversation(models.Model):
         help_text="The message with which untrusted text first entered, since it last began anew. Empty: none has.",
     )
     tainted_by = models.CharField(
-        max_length=255, blank=True, default="", db_default="", help_text="From where that text came."
+        max_length=255, blank=True, default="", db_default="", help_text="The source of that text."
     )
     deletions = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="How often clients have deleted of what was said."
+        default=0, db_default=0, help_text="How often clients have deleted messages."
     )
     set_aside = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Messages that wait for the next turn, to ride along with it."
+        default=0, db_default=0, help_text="Messages that will be added to the next turn."
     )
-    metadata = models.JSONField(default=dict, blank=True, help_text="The client's own; kept, not read.")
+    metadata = models.JSONField(
+        default=dict, blank=True, help_text="Data of the client's own; stored and returned unchanged."
+    )
     name = models.CharField(
         max_length=TITLE_CHARS,
         blank=True,
         default="",
         db_default="",
-        help_text="What its owner calls it. Empty: by the beginning of what was said first.",
+        help_text="Its title. Empty: the beginning of its first message is shown.",
     )
     is_pinned = models.BooleanField(
-        verbose_name="pinned", default=False, db_default=False, help_text="Its owner has it above others."
+        verbose_name="pinned", default=False, db_default=False, help_text="Shown above other conversations."
     )
     is_archived = models.BooleanField(
-        verbose_name="archived", default=False, db_default=False, help_text="Its owner has it out of the way."
+        verbose_name="archived", default=False, db_default=False, help_text="Hidden from the list of conversations."
     )
     # A plain id: the other one may be deleted.
     branch_of = models.UUIDField(
@@ -148,15 +150,15 @@ class Conversation(models.Model):
         verbose_name="dropped",
         default=False,
         db_default=False,
-        help_text="Its client wants nothing of it kept: it is deleted once its turn has ended.",
+        help_text="Its client asked not to store it: it is deleted when its turn has ended.",
     )
     cost = models.BigIntegerField(
         null=True,
         blank=True,
-        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+        help_text="Cost of its model calls, in millionths of the currency. Empty: the cost of some is not known.",
     )
     imported = models.JSONField(
-        null=True, blank=True, help_text="Of the file it was taken in from, what its other fields do not tell."
+        null=True, blank=True, help_text="Data of the imported file that has no field of its own."
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

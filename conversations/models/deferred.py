@@ -35,13 +35,13 @@ class DeferredMessage(models.Model):
     conversation = models.ForeignKey(
         Conversation, on_delete=models.CASCADE, related_name="deferred_messages", db_index=False
     )
-    kind = models.CharField(max_length=7, choices=Kind.choices, help_text="What becomes of it.")
+    kind = models.CharField(max_length=7, choices=Kind.choices, help_text="How it is handled.")
     content = models.TextField(blank=True)
     attachments = models.JSONField(
         null=True, blank=True, help_text="The files that came with it, as a message has them; they stay while it does."
     )
     tainted_by = models.CharField(
-        max_length=255, null=True, blank=True, help_text="From where untrusted text in it came, if there is any."
+        max_length=255, null=True, blank=True, help_text="The source of untrusted text in it, if any."
     )
     files_hash = models.CharField(
         max_length=64,
@@ -57,11 +57,13 @@ class DeferredMessage(models.Model):
         null=True, blank=True, editable=False, help_text="The API key that it was sent with, if it was with one."
     )
     state = models.CharField(
-        max_length=7, choices=DeferredState.choices, default=DeferredState.WAITING, help_text="What has become of it."
+        max_length=7, choices=DeferredState.choices, default=DeferredState.WAITING, help_text="Its state."
     )
     run_after = models.DateTimeField(null=True, blank=True, help_text="Not before then.")
-    tries = models.PositiveIntegerField(default=0, help_text="Turns that were made of it; five at most.")
-    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn that was made of it last, or took it along.")
+    tries = models.PositiveIntegerField(default=0, help_text="Turns started for it; at most five.")
+    turn_id = models.UUIDField(
+        null=True, blank=True, help_text="The latest turn that was started for it or includes it."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -80,10 +80,13 @@ class Delivery(Rescheduled):
         CHAT = "chat"
 
     id = models.UUIDField(
-        primary_key=True, default=new_id, editable=False, help_text="Receivers know it by this, however often it comes."
+        primary_key=True,
+        default=new_id,
+        editable=False,
+        help_text="The same in every attempt, so that receivers can recognise repeats.",
     )
     channel = models.CharField(
-        max_length=16, choices=Channel.choices, default=Channel.WEBHOOK, help_text="How it goes out."
+        max_length=16, choices=Channel.choices, default=Channel.WEBHOOK, help_text="How it is sent."
     )
     endpoint = models.ForeignKey(
         WebhookEndpoint,
@@ -92,11 +95,9 @@ class Delivery(Rescheduled):
         blank=True,
         related_name="deliveries",
         db_index=False,
-        help_text="Where a webhook's goes.",
+        help_text="The webhook endpoint.",
     )
-    recipient = models.CharField(
-        max_length=MAX_ADDRESS, blank=True, db_default="", help_text="The address that an e-mail goes to."
-    )
+    recipient = models.CharField(max_length=MAX_ADDRESS, blank=True, db_default="", help_text="The e-mail address.")
     account = models.ForeignKey(
         "Channel",  # the model, which the choices above hide
         on_delete=models.PROTECT,
@@ -104,7 +105,7 @@ class Delivery(Rescheduled):
         blank=True,
         related_name="deliveries",
         db_index=False,
-        help_text="The channel that a message to a chat goes by.",
+        help_text="The channel of a message to a chat.",
     )
     chat = models.ForeignKey(
         Chat,
@@ -113,13 +114,13 @@ class Delivery(Rescheduled):
         blank=True,
         related_name="deliveries",
         db_index=False,
-        help_text="The chat that it goes to.",
+        help_text="The chat.",
     )
     number = models.PositiveBigIntegerField(
         null=True, blank=True, help_text="The order in which messages go to the chat."
     )
-    conversation_id = models.UUIDField(null=True, blank=True, help_text="Where a message to a chat was said.")
-    turn_id = models.UUIDField(null=True, blank=True, help_text="And in which turn.")
+    conversation_id = models.UUIDField(null=True, blank=True, help_text="The conversation of a message to a chat.")
+    turn_id = models.UUIDField(null=True, blank=True, help_text="The turn of a message to a chat.")
     in_reply_to = models.CharField(
         max_length=MAX_EXTERNAL_ID, blank=True, db_default="", help_text="The platform's id of what it answers."
     )
@@ -127,27 +128,27 @@ class Delivery(Rescheduled):
         max_length=MAX_EXTERNAL_ID,
         blank=True,
         db_default="",
-        help_text="The platform's own id of it, once it is there.",
+        help_text="The platform's id of the message, once it was sent.",
     )
     about = models.UUIDField(
         null=True, blank=True, help_text="The delivery whose message it changes, reacts to, or takes the buttons of."
     )
     kind = models.CharField(max_length=32, help_text="The kind of event that it tells of, or of message that it is.")
     data = models.JSONField(help_text="What it tells: of an event ids and facts; of a message to a chat what it says.")
-    owner_id = models.BigIntegerField(null=True, blank=True, help_text="Whose event it is, if it is somebody's.")
+    owner_id = models.BigIntegerField(null=True, blank=True, help_text="The owner of the event, if any.")
     status = models.CharField(max_length=9, choices=DeliveryStatus.choices, default=DeliveryStatus.QUEUED)
 
     deliver_after = models.DateTimeField(
-        null=True, blank=True, help_text="Whoever has said it wants it sent then; what was said later may go before it."
+        null=True, blank=True, help_text="Scheduled time of sending; later messages may be sent before it."
     )
     expires_at = models.DateTimeField(help_text="It is tried until then.")
     attempts = models.PositiveIntegerField(default=0, help_text="How often workers have begun to send it.")
     begun_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the first attempt began that may have arrived."
+        null=True, blank=True, help_text="Start of the first attempt that may have succeeded."
     )
-    tries = models.JSONField(default=list, blank=True, help_text="What became of the latest attempts.")
+    tries = models.JSONField(default=list, blank=True, help_text="Outcomes of the latest attempts.")
     last_status = models.PositiveIntegerField(null=True, blank=True, help_text="The HTTP status of the last answer.")
-    error = models.CharField(max_length=MAX_REASON, blank=True, help_text="What went wrong last.")
+    error = models.CharField(max_length=MAX_REASON, blank=True, help_text="The last error.")
 
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True, help_text="When it was delivered, or given up.")
@@ -191,9 +192,13 @@ class OutgoingFile(models.Model):
     MAX_BYTES = 5 * 1024 * 1024
 
     delivery = models.OneToOneField(
-        Delivery, on_delete=models.CASCADE, primary_key=True, related_name="file", help_text="Which sends it."
+        Delivery,
+        on_delete=models.CASCADE,
+        primary_key=True,
+        related_name="file",
+        help_text="The delivery that sends it.",
     )
-    name = models.CharField(max_length=100, help_text="What it is called there.")
+    name = models.CharField(max_length=100, help_text="Its file name there.")
     data = models.BinaryField(help_text="Its bytes.")
 
     def __str__(self) -> str:

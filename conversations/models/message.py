@@ -51,7 +51,7 @@ class Message(models.Model):
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, null=True, related_name="messages")
     seq = models.PositiveBigIntegerField(
         null=True,
-        help_text="Its place in the transcript. Empty while it waits in the inbox: given when its turn starts.",
+        help_text="Its place in the transcript. Empty until its turn starts.",
     )
     role = models.CharField(max_length=9, choices=Role.choices)
     type = models.CharField(max_length=7, choices=Type.choices, default=Type.NORMAL)
@@ -65,12 +65,12 @@ class Message(models.Model):
     )
     content = models.TextField(blank=True)
     reasoning = models.TextField(
-        blank=True, default="", db_default="", help_text="Of an assistant: what its model thought before."
+        blank=True, default="", db_default="", help_text="Of an assistant: the model's reasoning."
     )
     thoughts = models.JSONField(
         null=True,
         blank=True,
-        help_text="Of an assistant that calls tools: what its provider is sent back of that, within the turn.",
+        help_text="Of an assistant that calls tools: reasoning to be sent back to the provider within the turn.",
     )
     tool_calls = models.JSONField(null=True, blank=True, help_text="Of an assistant: the calls it asks for.")
     tool_call_id = models.CharField(max_length=128, blank=True, help_text="Of a tool: the call it answers.")
@@ -79,9 +79,9 @@ class Message(models.Model):
         max_length=255,
         null=True,
         blank=True,
-        help_text="From where untrusted text came that entered with it, if any did.",
+        help_text="The source of untrusted text in it, if any.",
     )
-    metadata = models.JSONField(null=True, blank=True, help_text="What an import found with it that has no column.")
+    metadata = models.JSONField(null=True, blank=True, help_text="Imported data that has no field of its own.")
     attachments = models.JSONField(
         null=True,
         blank=True,
@@ -90,7 +90,7 @@ class Message(models.Model):
     sent = models.JSONField(
         null=True,
         blank=True,
-        help_text="Of an answer: what the model was sent for it; see conversations/engine/model_request.py.",
+        help_text="Of an answer: the model request; see conversations/engine/model_request.py.",
     )
     usage = models.JSONField(
         null=True,
@@ -136,8 +136,8 @@ class TaintedText(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
-    digest = models.CharField(max_length=64, help_text="Of an owner's text or call: BLAKE2b, hexadecimal.")
-    tainted_by = models.CharField(max_length=255, help_text="From where the untrusted text came.")
+    digest = models.CharField(max_length=64, help_text="BLAKE2b of the owner's text or call, hexadecimal.")
+    tainted_by = models.CharField(max_length=255, help_text="The source of the untrusted text.")
     created_at = models.DateTimeField(auto_now_add=True, db_index=True)
 
     class Meta:

@@ -13,10 +13,12 @@ class StoredResponse(models.Model):
     id = models.UUIDField(primary_key=True, editable=False)
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="responses", db_index=False)
     number = models.PositiveIntegerField(help_text="Which part of the turn it is, from 0.")
-    previous_id = models.UUIDField(null=True, blank=True, help_text="The response that it goes on from.")
-    asked = models.JSONField(help_text="What it was asked with, as it is told again; see openai_api/response_view.py.")
+    previous_id = models.UUIDField(null=True, blank=True, help_text="The previous response it continues.")
+    asked = models.JSONField(
+        help_text="The request's parameters, which are returned with the response; see openai_api/response_view.py."
+    )
     is_background = models.BooleanField(
-        verbose_name="background", default=False, help_text="Whether its client waits elsewhere."
+        verbose_name="background", default=False, help_text="Whether it was requested as a background response."
     )
     last_sequence_number = models.PositiveIntegerField(
         null=True, blank=True, help_text="Of the last event that a reader of its stream was sent."

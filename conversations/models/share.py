@@ -25,8 +25,8 @@ class Share(models.Model):
     through_seq = models.PositiveBigIntegerField(help_text="The last message that it shows.")
     with_tools = models.BooleanField(default=False, help_text="Whether calls of tools are shown, with their results.")
     created_at = models.DateTimeField(auto_now_add=True)
-    expires_at = models.DateTimeField(help_text="It opens nothing from then on.")
-    revoked_at = models.DateTimeField(null=True, blank=True, help_text="It opens nothing since then.")
+    expires_at = models.DateTimeField(help_text="The link stops working then.")
+    revoked_at = models.DateTimeField(null=True, blank=True, help_text="When the link was revoked.")
 
     class Meta:
         # There is no page of it in the console: whose it is lists and revokes it.

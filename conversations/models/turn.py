@@ -73,10 +73,10 @@ class Turn(Rescheduled):
         blank=True,
         default="",
         db_default="",
-        help_text="The model that is asked in its place, one of its agent's further ones. Empty: none.",
+        help_text="The fallback model in use. Empty: none.",
     )
     fallback_reason = models.CharField(
-        max_length=200, blank=True, default="", db_default="", help_text="Why that one is asked."
+        max_length=200, blank=True, default="", db_default="", help_text="Why the fallback is used."
     )
     # As text: a database's own JSON keeps no order of keys, in which a model writes its answer.
     response_format = models.TextField(
@@ -103,18 +103,18 @@ class Turn(Rescheduled):
         default="",
         db_default="",
         editable=False,
-        help_text="Where it stands in a trace, as W3C's Trace Context writes it; empty while telemetry is off.",
+        help_text="Its trace context (W3C traceparent); empty while telemetry is off.",
     )
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, help_text="Unique for the owner.")
     body_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what was asked, hexadecimal.")
 
-    deadline = models.DateTimeField(null=True, blank=True, help_text="When it fails, wherever it is.")
+    deadline = models.DateTimeField(null=True, blank=True, help_text="The turn fails at this time at the latest.")
     attempts = models.PositiveIntegerField(
         default=0,
-        help_text="Claims after an expired lease since the last stored step; past TURN_MAX_ATTEMPTS it fails.",
+        help_text="Claims after an expired lease since the last stored step; above TURN_MAX_ATTEMPTS it fails.",
     )
     retries = models.PositiveIntegerField(
-        default=0, help_text="Failures of its provider since the last stored step, one after the other."
+        default=0, help_text="Consecutive failures of its provider since the last stored step."
     )
     retry_code = models.CharField(
         max_length=64, blank=True, default="", db_default="", help_text="The code of the last of them."
@@ -124,17 +124,17 @@ class Turn(Rescheduled):
         blank=True,
         default="",
         db_default="",
-        help_text="Its status, and the codes and the wait that it told; never a provider's raw words.",
+        help_text="HTTP status, error codes and wait; never the provider's raw text.",
     )
     retrying_since = models.DateTimeField(
-        null=True, blank=True, help_text="When the first of them was; past LLM_RETRY_SECONDS from then on it fails."
+        null=True, blank=True, help_text="When the first of them was; LLM_RETRY_SECONDS after that it fails."
     )
     stepped_at = models.DateTimeField(
-        null=True, blank=True, help_text="When its present step began; while it runs, its model is asked since then."
+        null=True, blank=True, help_text="Start of the current step; while the turn runs, start of its model call."
     )
     cancel_requested = models.BooleanField(default=False)
     cancelled_by = models.UUIDField(
-        null=True, blank=True, help_text="The turn that it was cancelled for: a /stop, or one that interrupts."
+        null=True, blank=True, help_text="The turn that cancelled it: a /stop, or an interrupting message."
     )
     options = models.JSONField(
         null=True,
@@ -145,26 +145,26 @@ class Turn(Rescheduled):
     sent = models.JSONField(
         null=True,
         blank=True,
-        help_text="What the model was asked last without an answer; see conversations/engine/model_request.py.",
+        help_text="The last model request without an answer; see conversations/engine/model_request.py.",
     )
 
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Of the prompts' tokens, those that the provider had cached."
+        default=0, db_default=0, help_text="Prompt tokens that the provider had cached."
     )
     cost = models.BigIntegerField(
         null=True,
         blank=True,
-        help_text="What its model calls have cost, in millionths of the currency. Empty: of some it is not known.",
+        help_text="Cost of its model calls, in millionths of the currency. Empty: the cost of some is not known.",
     )
-    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Answers that models gave it.")
+    model_calls = models.PositiveIntegerField(default=0, db_default=0, help_text="Number of model calls.")
     model_ms = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="How long those answers took together, in milliseconds."
+        default=0, db_default=0, help_text="Total time of its model calls, in milliseconds."
     )
     error_code = models.CharField(max_length=64, blank=True)
     error_detail = models.CharField(
-        max_length=MAX_REASON, blank=True, help_text="For people; never a provider's raw words."
+        max_length=MAX_REASON, blank=True, help_text="Error message; never the provider's raw text."
     )
 
     created_at = models.DateTimeField(auto_now_add=True)
@@ -221,13 +221,13 @@ class CallerRound(models.Model):
     turn = models.ForeignKey(Turn, on_delete=models.CASCADE, related_name="caller_rounds", db_index=False)
     number = models.PositiveIntegerField(help_text="Its place in the turn, from 0.")
     calls = models.JSONField(help_text="The calls, in the chat format.")
-    messages = models.PositiveIntegerField(help_text="How many messages of the assistant the turn had by then.")
-    prompt_tokens = models.PositiveIntegerField(help_text="What the turn had used by then.")
-    completion_tokens = models.PositiveIntegerField(help_text="The same, of answers.")
-    cached_tokens = models.PositiveIntegerField(help_text="The same, of prompts that the provider had cached.")
-    outputs_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of what the calls gave.")
+    messages = models.PositiveIntegerField(help_text="Number of assistant messages in the turn at that time.")
+    prompt_tokens = models.PositiveIntegerField(help_text="Prompt tokens of the turn at that time.")
+    completion_tokens = models.PositiveIntegerField(help_text="Completion tokens.")
+    cached_tokens = models.PositiveIntegerField(help_text="Cached prompt tokens.")
+    outputs_hash = models.CharField(max_length=64, blank=True, help_text="SHA-256 of the outputs of the calls.")
     created_at = models.DateTimeField(auto_now_add=True)
-    answered_at = models.DateTimeField(null=True, blank=True, help_text="When the caller came back with that.")
+    answered_at = models.DateTimeField(null=True, blank=True, help_text="When the caller sent the outputs.")
 
     class Meta:
         ordering = ["turn_id", "number"]

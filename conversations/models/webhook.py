@@ -34,19 +34,15 @@ class WebhookEndpoint(models.Model):
     can still be traced.
     """
 
-    name = models.CharField(max_length=100, help_text="What it is for, for people.")
+    name = models.CharField(max_length=100, help_text="What it is for.")
     url = models.CharField(
         max_length=MAX_URL,
         validators=[validate_url],
         help_text="Where events are sent to, by POST; redirects are not followed.",
     )
-    kinds = models.JSONField(
-        default=list, validators=[validate_kinds], help_text="The kinds of events that it is sent."
-    )
-    is_active = models.BooleanField(default=True, help_text="Whether it is sent any.")
-    disabled_because = models.CharField(
-        max_length=200, blank=True, help_text="Why the host has switched it off, if the host has."
-    )
+    kinds = models.JSONField(default=list, validators=[validate_kinds], help_text="The kinds of events sent to it.")
+    is_active = models.BooleanField(default=True, help_text="Whether events are sent to it.")
+    disabled_because = models.CharField(max_length=200, blank=True, help_text="Why the host disabled it, if it did.")
     seed = models.CharField(max_length=64, editable=False, help_text="What its secret is made of, with WEBHOOK_KEY.")
     former_seed = models.CharField(
         max_length=64,

@@ -50,21 +50,17 @@ class Worker(models.Model):
 
     name = models.CharField(max_length=128, unique=True, help_text="host:pid:start")
     version = models.CharField(max_length=32)
-    queues = models.CharField(
-        max_length=200, db_default="turns,tools", help_text="What it works on, separated by commas."
-    )
+    queues = models.CharField(max_length=200, db_default="turns,tools", help_text="Its queues, separated by commas.")
     started_at = models.DateTimeField(auto_now_add=True)
     heartbeat_at = models.DateTimeField()
-    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it stopped cleanly.")
-    turns_most = models.PositiveIntegerField(help_text="How many turns it holds at most.")
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When it shut down cleanly.")
+    turns_most = models.PositiveIntegerField(help_text="The most turns it can hold.")
     pool_used = models.PositiveIntegerField(
         null=True, help_text="Connections of its database pool that were in use. Empty: it has no pool, as on SQLite."
     )
     pool_most = models.PositiveIntegerField(null=True, help_text="How many connections its pool may open.")
     pool_waiting = models.PositiveIntegerField(null=True, help_text="Threads that waited for one.")
-    provider = models.CharField(
-        max_length=32, blank=True, db_default="", default="", help_text="Who its models are asked of: LLM_PROVIDER."
-    )
+    provider = models.CharField(max_length=32, blank=True, db_default="", default="", help_text="Its LLM_PROVIDER.")
     providers = models.CharField(
         max_length=255,
         blank=True,
@@ -73,7 +69,7 @@ class Worker(models.Model):
         help_text="The providers that it has a key or an address of, separated by commas.",
     )
     sandbox = models.CharField(
-        max_length=100, blank=True, db_default="", default="", help_text="What keeps its tools where they are."
+        max_length=100, blank=True, db_default="", default="", help_text="The sandbox its tools run in."
     )
 
     objects = WorkerQuerySet.as_manager()

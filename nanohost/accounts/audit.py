@@ -3,7 +3,7 @@
 An entry is written in the transaction that it tells of, and costs that one INSERT. One sealer at a time gives the
 entries their numbers: the hash of each is of what it says and of the hash before it, so that nothing in the chain is
 changed, taken out, put in or moved without breaking it. Its end could be cut off all the same; therefore the chain's
-head is told, once a minute at most, to those who keep it elsewhere (:func:`tell_head`).
+head is told, once a minute at most, to those who keep it elsewhere (:class:`Sealer`).
 """
 
 import hashlib
@@ -304,32 +304,40 @@ NUMBER, HASH = "auditNumber", "auditHash"
 # How often, in seconds.
 TELL_SECONDS = 60.0
 
-_told, _told_at = 0, -TELL_SECONDS
 
+class Sealer:
+    """What a worker does several times a second: seal what is new, and tell of the head, once a minute at most, if it
+    has come further. Told are the log stream and ``place``, a file, if there is one: whoever keeps these lines
+    elsewhere sees whether the chain's end is cut off later."""
 
-def keep(place: Path | None) -> None:
-    """What a worker does several times a second: seal what is new, and now and then tell of the head."""
-    seal()
-    if time.monotonic() - _told_at >= TELL_SECONDS:
-        tell_head(place)
+    def __init__(self, place: Path | None) -> None:
+        self._place = place
+        self._told, self._told_at = Head(0, BEGINNING), -TELL_SECONDS
+        # When it was looked at, with nothing sealed here since: what others have sealed is seen a minute later.
+        self._looked_at = -TELL_SECONDS
 
+    def seal_and_tell(self) -> None:
+        """Seal what is new; and tell of the head, if it is time to look at it."""
+        if seal():
+            self._looked_at = self._told_at
+        if time.monotonic() - self._looked_at >= TELL_SECONDS:
+            self._looked_at = time.monotonic()
+            self.tell()
 
-def tell_head(place: Path | None) -> None:
-    """Tell the log stream how far the chain has come, and a file if there is one, if it has come further: whoever keeps
-    these lines elsewhere sees whether its end is cut off later."""
-    global _told, _told_at
-    at = head()
-    if at.number == _told:
-        return
-    _told, _told_at, anchor = at.number, time.monotonic(), {NUMBER: at.number, HASH: at.hash}
-    heads.info("the audit log has come so far", extra=anchor)
-    if place is None:
-        return
-    try:
-        with os.fdopen(os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as lines_of_heads:
-            lines_of_heads.write(f"{json.dumps(anchor)}\n")
-    except OSError as error:
-        logger.warning("the audit log's head could not be kept in %s (%s)", place, error.strerror)
+    def tell(self) -> None:
+        """Tell of the head now, if it is not the one that was told of."""
+        at = head()
+        if at == self._told:
+            return
+        self._told, self._told_at, anchor = at, time.monotonic(), {NUMBER: at.number, HASH: at.hash}
+        heads.info("the audit log has come so far", extra=anchor)
+        if self._place is None:
+            return
+        try:
+            with os.fdopen(os.open(self._place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as lines_of_heads:
+                lines_of_heads.write(f"{json.dumps(anchor)}\n")
+        except OSError as error:
+            logger.warning("the audit log's head could not be kept in %s (%s)", self._place, error.strerror)
 
 
 def anchors_in(lines_of_heads: Iterable[str]) -> Iterator[Head]:

@@ -191,12 +191,12 @@ class ApiKey(models.Model):
         settings.AUTH_USER_MODEL,
         on_delete=models.CASCADE,
         related_name="api_keys",
-        help_text="Whose conversations the key opens.",
+        help_text="The owner of the conversations the key gives access to.",
     )
     prefix = models.CharField(max_length=16, unique=True, help_text="The part between nh_ and the secret; not secret.")
     digest = models.CharField(max_length=64, editable=False, help_text="SHA-256 of the whole key, hexadecimal.")
     created_at = models.DateTimeField(auto_now_add=True)
-    name = models.CharField(max_length=100, blank=True, db_default="", help_text="What it is for, for people.")
+    name = models.CharField(max_length=100, blank=True, db_default="", help_text="What it is for.")
     scopes = models.JSONField(
         default=new_scopes, db_default=_as_json(NEW_SCOPES), validators=[validate_scopes], help_text="What it may do."
     )
@@ -213,7 +213,7 @@ class ApiKey(models.Model):
         db_default=_as_json([]),
         blank=True,
         validators=[validate_names],
-        help_text="The models that it may name, beside an agent's own. Empty: those of LLM_MODELS.",
+        help_text="The models it may ask for, besides an agent's own. Empty: those in LLM_MODELS.",
     )
     networks = models.JSONField(
         default=list,
@@ -233,13 +233,13 @@ class ApiKey(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_PER_MINUTE)],
-        help_text="How often it may be used, in any minute. Empty: without a limit.",
+        help_text="Requests it may make in any 60 seconds. Empty: no limit.",
     )
     turns_at_once = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_AT_ONCE)],
-        help_text="How many of its turns may be open at the same time. Empty: without a limit.",
+        help_text="Turns it may have open at the same time. Empty: no limit.",
     )
     cancel_on_disconnect = models.BooleanField(
         default=False,
@@ -251,14 +251,14 @@ class ApiKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True, help_text="From then on it is refused.")
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")
     is_configured = models.BooleanField(
-        default=False, db_default=False, editable=False, help_text="NANOHOST_API_KEY names it, or did."
+        default=False, db_default=False, editable=False, help_text="It was set by NANOHOST_API_KEY."
     )
 
     is_of_browser = models.BooleanField(
         default=False,
         db_default=False,
         editable=False,
-        help_text="Its owner's browser has it, while they are signed in. Nobody knows its text.",
+        help_text="It belongs to its owner's signed-in browser session. Nobody can see the key itself.",
     )
 
     objects = ApiKeyManager()
@@ -338,14 +338,16 @@ class AuditEntry(models.Model):
     """
 
     at = models.DateTimeField(db_default=Now(), editable=False, help_text="By the database's clock.")
-    actor = models.CharField(max_length=200, help_text="Who: a user, an API key, an agent, a command or the host.")
+    actor = models.CharField(
+        max_length=200, help_text="Who did it: a user, an API key, an agent, a command or the host."
+    )
     action = models.CharField(max_length=64, help_text="What was done or decided.")
     object_type = models.CharField(max_length=64, blank=True, help_text="What kind of thing it was done to.")
     object_id = models.CharField(max_length=64, blank=True, help_text="Which of that kind.")
     object_name = models.CharField(max_length=200, blank=True, help_text="What people call it.")
-    before = models.TextField(blank=True, help_text="What was changed, as it was: JSON.")
-    after = models.TextField(blank=True, help_text="What was changed, as it is since; or what was decided: JSON.")
-    reason = models.TextField(blank=True, help_text="Why, as whoever did it has said.")
+    before = models.TextField(blank=True, help_text="The values before the change, as JSON.")
+    after = models.TextField(blank=True, help_text="The values after the change, or the decision, as JSON.")
+    reason = models.TextField(blank=True, help_text="The reason given by whoever did it.")
     request_id = models.CharField(max_length=64, blank=True)
 
     class Meta:
@@ -394,7 +396,7 @@ class LegalHold(models.Model):
         CONVERSATION = "conversation", "A conversation, and what its agent remembers of its owner"
         AGENT = "agent", "An agent, with all of its conversations and what it remembers"
 
-    kind = models.CharField(max_length=12, choices=Kind.choices, help_text="What it is on.")
+    kind = models.CharField(max_length=12, choices=Kind.choices, help_text="What the hold applies to.")
     owner_id = models.BigIntegerField(
         null=True, blank=True, help_text="The number of the owner; of a conversation, of whoever it belongs to."
     )
@@ -408,7 +410,7 @@ class LegalHold(models.Model):
     )
     released_because = models.TextField(blank=True, default="", db_default="", editable=False, help_text="Why.")
     released_at = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="Until when it counted. Empty: it counts now."
+        null=True, blank=True, editable=False, help_text="When the hold ended. Empty: it is in force."
     )
 
     class Meta:

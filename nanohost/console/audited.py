@@ -109,7 +109,8 @@ def _members_changed(
     if action == "pre_clear":
         here, there = _ENDS[sender][::-1] if reverse else _ENDS[sender]
         pk_set = sender._default_manager.filter(**{here: instance}).values_list(there, flat=True)
-    others = sorted(model._default_manager.filter(pk__in=pk_set), key=str)
+    # With what their names are made of, such as a permission's model.
+    others = sorted(model._default_manager.filter(pk__in=pk_set).select_related(), key=str)
     holders, given = (others, [instance]) if reverse else ([instance], others)
     for holder in holders if given else ():
         names = {str(given[0]._meta.verbose_name_plural): [str(each) for each in given]}

@@ -6,8 +6,8 @@ from django.db import models
 class Hour(models.Model):
     """What became of the turns and tool calls that were asked for within one hour."""
 
-    hour = models.DateTimeField(unique=True, help_text="When it begins, in UTC.")
-    settled = models.BooleanField(default=False, help_text="It is over, and so is all that was asked for in it.")
+    hour = models.DateTimeField(unique=True, help_text="Start of the hour, in UTC.")
+    settled = models.BooleanField(default=False, help_text="The hour is over, and so are all turns that began in it.")
     turns = models.JSONField(default=dict, help_text="By model: outcomes, tokens, and how long they took.")
     calls = models.JSONField(default=dict, help_text="Tool calls, by status.")
 
@@ -22,11 +22,11 @@ class Hour(models.Model):
 class Total(models.Model):
     """The sum of all hours: one row, which whoever counts locks."""
 
-    since = models.DateTimeField(null=True, help_text="From this hour on, everything is counted.")
+    since = models.DateTimeField(null=True, help_text="The first hour that is counted.")
     until = models.DateTimeField(null=True, help_text="The latest hour that is counted.")
-    counted_at = models.DateTimeField(null=True, help_text="When somebody last looked.")
-    turns = models.JSONField(default=dict, help_text="As an hour has them.")
-    calls = models.JSONField(default=dict, help_text="As an hour has them.")
+    counted_at = models.DateTimeField(null=True, help_text="When the totals were last updated.")
+    turns = models.JSONField(default=dict, help_text="Totals in the form that hours have.")
+    calls = models.JSONField(default=dict, help_text="Totals in the form that hours have.")
 
     def __str__(self) -> str:
         return f"all since {self.since}"
@@ -38,7 +38,7 @@ class Use(models.Model):
     Names and ids stand here as they are: what was used has been, also by those that are deleted since.
     """
 
-    hour = models.DateTimeField(help_text="When the hour begins, in UTC, in which the turn was asked for.")
+    hour = models.DateTimeField(help_text="Start of the hour, in UTC, in which the turn was requested.")
     day = models.DateField(help_text="The day in TIME_ZONE; an hour may be part of two.")
     model = models.CharField(max_length=128, blank=True, help_text="The model that was asked.")
     agent = models.CharField(max_length=64, help_text="The agent's name.")
@@ -46,9 +46,9 @@ class Use(models.Model):
     api_key_id = models.BigIntegerField(help_text="The API key that was used; 0: none.")
     turns = models.PositiveIntegerField(default=0, help_text="Turns that were asked for.")
     calls = models.PositiveIntegerField(default=0, help_text="Answers of models.")
-    unpriced_calls = models.PositiveIntegerField(default=0, help_text="Of them, those of which no cost is known.")
+    unpriced_calls = models.PositiveIntegerField(default=0, help_text="Model calls whose cost is not known.")
     prompt_tokens = models.BigIntegerField(default=0, help_text="Tokens of prompts.")
-    cached_tokens = models.BigIntegerField(default=0, help_text="Of them, those that providers had cached.")
+    cached_tokens = models.BigIntegerField(default=0, help_text="Prompt tokens that providers had cached.")
     completion_tokens = models.BigIntegerField(default=0, help_text="Tokens of answers.")
     cost = models.BigIntegerField(default=0, help_text="As far as it is known, in millionths of the currency.")
 
@@ -71,9 +71,9 @@ class Use(models.Model):
 class Dismissal(models.Model):
     """Something that the console shows to nobody any more, since somebody has closed it."""
 
-    name = models.CharField(max_length=32, primary_key=True, help_text="What was closed.")
+    name = models.CharField(max_length=32, primary_key=True, help_text="The notice that was closed.")
     at = models.DateTimeField(auto_now_add=True, help_text="When.")
-    count = models.BigIntegerField(db_default=0, help_text="How many of all that there ever were, of what is counted.")
+    count = models.BigIntegerField(db_default=0, help_text="The counter's value when the notice was closed.")
 
     class Meta:
         default_permissions = ()

@@ -7,7 +7,6 @@ from django.contrib.auth import get_permission_codename
 from django.contrib.auth.models import Group, Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
-from django.db.models import Model
 
 from conversations.models import Conversation, IntakePause
 from nanohost.lib.admin import ACTIONS, PAUSE, PIN, UNDO
@@ -26,12 +25,11 @@ def sync_roles() -> None:
     """
     with transaction.atomic():
         acting = _permissions_to_act()
-        seen = [permission for model in admin.site._registry for permission in _of(model, "view")]
-        for role, permissions in (
-            (VIEWER, seen),
-            (OPERATOR, [*seen, *acting]),
-            (ADMIN, list(Permission.objects.all())),
-        ):
+        every = list(Permission.objects.select_related("content_type"))
+        options = [model._meta for model in admin.site._registry]
+        pages = {(each.app_label, get_permission_codename("view", each)) for each in options}
+        seen = [each for each in every if (each.content_type.app_label, each.codename) in pages]
+        for role, permissions in ((VIEWER, seen), (OPERATOR, [*seen, *acting]), (ADMIN, every)):
             group, _ = Group.objects.get_or_create(name=role)
             group.permissions.set(permissions)
 
@@ -53,12 +51,3 @@ def _permissions_to_act() -> list[Permission]:
         )
         made.append(permission)
     return made
-
-
-def _of(model: type[Model], act: str) -> list[Permission]:
-    options = model._meta
-    return list(
-        Permission.objects.filter(
-            content_type__app_label=options.app_label, codename=get_permission_codename(act, options)
-        )
-    )

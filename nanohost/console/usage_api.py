@@ -35,7 +35,7 @@ class SumsView(serializers.Serializer[Any]):
     turns = serializers.IntegerField()
     calls = serializers.IntegerField(help_text="Answers of models; those of summaries and replays as well.")
     promptTokens = serializers.IntegerField()
-    cachedTokens = serializers.IntegerField(help_text="Of the prompts' tokens, those that the provider had cached.")
+    cachedTokens = serializers.IntegerField(help_text="Prompt tokens that the provider had cached.")
     completionTokens = serializers.IntegerField()
     cost = serializers.DecimalField(
         max_digits=30, decimal_places=6, allow_null=True, help_text="As far as it is known; null: not known."

@@ -8,6 +8,7 @@ notified of it. All times are the database's.
 import random
 from collections.abc import Collection
 from datetime import timedelta
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Least
 
 from nanohost.lib.clock import Now, from_now
+from nanohost.lib.statements import Rows
 
 LeasedT = TypeVar("LeasedT", bound="Leased")
 RescheduledT = TypeVar("RescheduledT", bound="Rescheduled")
@@ -61,17 +63,24 @@ class LeaseQuerySet(models.QuerySet[LeasedT]):
     def find(self, *, limit: int, leaving_out: Collection[UUID] = ()) -> list[UUID]:
         """Claimable rows that nobody was notified of lately, those first that wait longest; they are marked as
         notified now."""
-        not_notified = Q(notified_at=None) | Q(notified_at__lt=from_now(-NOTIFIED_FOR))
-        again = Q(notified_at=None) | Q(notified_at__lt=from_now(-EXPIRED_AGAIN_AFTER))
-        rows = self.claimable().filter(not_notified | self.model.expired() & again)
+        # Most sweeps find nothing, which they learn without a transaction, and by a statement that is written once.
+        if not first_overdue(self.model)():
+            return []
+        rows = self.overdue()
         if leaving_out:
             rows = rows.exclude(pk__in=leaving_out)
         with transaction.atomic():
             # Another sweeper's rows are passed over, which also keeps two from waiting for each other.
-            locked = rows.order_by("notified_at").select_for_update(skip_locked=True)
+            locked = rows.select_for_update(skip_locked=True)
             found = list(locked.values_list("pk", flat=True)[:limit])
             self.model._default_manager.filter(pk__in=found).update(notified_at=Now())
         return found
+
+    def overdue(self) -> Self:
+        """Claimable rows that nobody was notified of lately, those first that wait longest."""
+        not_notified = Q(notified_at=None) | Q(notified_at__lt=from_now(-NOTIFIED_FOR))
+        again = Q(notified_at=None) | Q(notified_at__lt=from_now(-EXPIRED_AGAIN_AFTER))
+        return self.claimable().filter(not_notified | self.model.expired() & again).order_by("notified_at")
 
     def expire_all(self) -> None:
         """Whoever holds any of these is dead, and so is whoever was notified: all of them are found at once."""
@@ -87,6 +96,13 @@ class LeaseQuerySet(models.QuerySet[LeasedT]):
         return list(rows.order_by("notified_at").values_list("pk", flat=True)[:limit])
 
 
+@cache
+def first_overdue(model: "type[Leased]") -> Rows[Any]:
+    """The statement for the id of the row that :meth:`LeaseQuerySet.find` finds first."""
+    rows: Any = model._default_manager
+    return Rows(lambda: rows.overdue().values_list("pk", flat=True)[:1])
+
+
 class Leased(models.Model):
     """A row that one worker at a time holds. A subclass has a ``created_at`` and a ``status``: ``QUEUED`` of a row that
     nobody has begun, ``LEASED`` of one that is held."""
@@ -94,9 +110,11 @@ class Leased(models.Model):
     QUEUED: ClassVar[str]
     LEASED: ClassVar[str]
 
-    fence = models.PositiveIntegerField(default=0, help_text="Raised by each claim; only the latest may write.")
-    worker = models.CharField(max_length=128, blank=True, help_text="Who claimed it last.")
-    lease_until = models.DateTimeField(null=True, blank=True, help_text="Until then nobody else may claim it.")
+    fence = models.PositiveIntegerField(
+        default=0, help_text="Increased by each claim; only the latest holder may write."
+    )
+    worker = models.CharField(max_length=128, blank=True, help_text="The worker that claimed it last.")
+    lease_until = models.DateTimeField(null=True, blank=True, help_text="No other worker may claim it before then.")
     # The column keeps its former name, which nodes of the release before still read beside new ones.
     notified_at = models.DateTimeField(
         null=True, blank=True, db_column="rung_at", help_text="When workers were last notified of it."

@@ -6,6 +6,7 @@ import pwd
 import sys
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 # linux/prctl.h
 PDEATHSIG, CHILD_SUBREAPER, NO_NEW_PRIVS, SECCOMP = 1, 36, 38, 22
@@ -85,3 +86,38 @@ def give_memory_back() -> None:
     """Return to the system what was freed; where the C library is another than glibc, nothing changes."""
     with suppress(AttributeError):
         libc().malloc_trim(0)
+
+
+# A large page of x86-64 and of most of ARM, and the kernel's advice to make one, which Linux knows since 6.1 (mman.h).
+_LARGE, _COLLAPSE = 1 << 21, 25
+# How much of what it is made of must be in use: the rest of it begins to take memory too.
+_IN_USE = 0.8
+
+
+def use_large_pages() -> int:
+    """Have what this process holds stand in pages of 2 MiB instead of 4 KiB, where most of such a page is in use;
+    returns how many were made. Where the kernel cannot make any, or is told to have none, nothing changes.
+
+    A turn goes all over a host's code and objects: with small pages, the processor looks up where they are all the
+    time.
+    """
+    try:
+        if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+            return 0
+        mappings = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    except OSError:
+        return 0
+    made = 0
+    for span, mode, _, _, file, *name in mappings:
+        if mode == "rw-p" and file == "0" and name[:1] != ["[stack]"]:
+            start, end = (int(each, 16) for each in span.split("-"))
+            made += sum(map(_make_large, range(-(-start // _LARGE) * _LARGE, end - _LARGE + 1, _LARGE)))
+    return made
+
+
+def _make_large(address: int) -> bool:
+    where, size = ctypes.c_void_p(address), ctypes.c_size_t(_LARGE)
+    in_use = (ctypes.c_ubyte * (_LARGE // os.sysconf("SC_PAGE_SIZE")))()
+    if libc().mincore(where, size, in_use) or sum(each & 1 for each in in_use) < _IN_USE * len(in_use):
+        return False
+    return int(libc().madvise(where, size, _COLLAPSE)) == 0

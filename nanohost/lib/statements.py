@@ -216,12 +216,8 @@ def _run(database: Any, sql: str, parameters: Sequence[Any], returns_rows: bool)
             cursor.execute(sql, parameters)
             return cursor.fetchall() if returns_rows else [], cursor.rowcount
     with database.wrap_database_errors:
-        cursor = database.create_cursor()
-        try:
-            cursor.execute(sql, parameters)
-            return cursor.fetchall() if returns_rows else [], cursor.rowcount
-        finally:
-            cursor.close()
+        found: tuple[list[Any], int] = database.run(sql, parameters, returns_rows)
+        return found
 
 
 def _values(rows: Sequence[Sequence[Any]]) -> list[Any]:
@@ -255,13 +251,17 @@ def _instances(compiler: Any) -> Callable[[Sequence[Any]], list[Any]]:
     return made
 
 
-# Values that every database takes as they are.
-_PLAIN = frozenset({str, int, bool, type(None)})
+# Values that a database takes as they are.
+_PLAIN = {
+    "sqlite": frozenset({str, int, bool, type(None)}),
+    "postgresql": frozenset({str, int, bool, type(None), UUID, datetime, timedelta}),
+}
 
 
 def _filled(database: Any, parameters: Sequence[Any], given: dict[str, Any]) -> list[Any]:
+    plain = _PLAIN[database.vendor]
     values = [given[each.name] if type(each) is Given else each for each in parameters]
-    return [value if type(value) in _PLAIN else _prepared(database, value) for value in values]
+    return [value if type(value) in plain else _prepared(database, value) for value in values]
 
 
 def _prepared(database: Any, value: Any) -> Any:

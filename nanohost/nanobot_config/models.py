@@ -22,12 +22,14 @@ class ConfigPart(models.Model):
     Its secrets stand in files: where ``settings`` has null, ``secrets`` may say which file has the value.
     """
 
-    kind = models.CharField(max_length=10, choices=PartKind.choices, help_text="Of what it tells.")
-    name = models.CharField(max_length=200, help_text="Which channel, server, provider or agent it is.")
-    enabled = models.BooleanField(default=False, help_text="Whether it is in use here. An import leaves it off.")
-    was_enabled = models.BooleanField(default=False, help_text="Whether the file said that it is on.")
-    settings = models.JSONField(default=dict, help_text="What the file said, without secrets, in camelCase.")
-    secrets = models.JSONField(default=list, help_text="Which files have the secrets: path, file, member.")
+    kind = models.CharField(max_length=10, choices=PartKind.choices, help_text="What it configures.")
+    name = models.CharField(max_length=200, help_text="Name of the channel, server, provider or agent.")
+    enabled = models.BooleanField(
+        default=False, help_text="Whether it is in use here. Imported parts are off at first."
+    )
+    was_enabled = models.BooleanField(default=False, help_text="Whether it was enabled in the imported file.")
+    settings = models.JSONField(default=dict, help_text="Its settings in the file, without secrets, in camelCase.")
+    secrets = models.JSONField(default=list, help_text="The files that have its secrets: path, file, member.")
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:

@@ -57,7 +57,7 @@ class TimesIn(Strict):
         max_value=MAX_RUNS,
         allow_null=True,
         source="max_runs",
-        help_text="It ends when it has run so often.",
+        help_text="It ends after this many runs.",
     )
 
 
@@ -86,7 +86,7 @@ class ScheduleChanges(TimesIn):
         min_value=1,
         max_value=MAX_MADE_UP_FOR,
         source="missed_most",
-        help_text="How many of them are made up for, with all.",
+        help_text="The most missed runs to catch up on.",
     )
     deliverTo = DeliverTo(required=False, source="deliver_to", help_text="Where its answers go as well; {}: nowhere.")
 
@@ -121,7 +121,7 @@ class ScheduleView(serializers.ModelSerializer[Schedule]):
     state = serializers.ChoiceField(choices=["active", "paused", "ended"])
     pausedBecause = NullIfEmpty(source="paused_because", allow_null=True)
     nextAt = serializers.DateTimeField(source="comes_at", allow_null=True)
-    runs = serializers.IntegerField(help_text="How often it has run, without those by hand.")
+    runs = serializers.IntegerField(help_text="Number of runs, not counting manual ones.")
     failures = serializers.IntegerField(help_text="Runs in a row that failed.")
     createdAt = serializers.DateTimeField(source="created_at")
     updatedAt = serializers.DateTimeField(source="updated_at")

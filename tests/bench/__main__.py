@@ -76,16 +76,20 @@ def main() -> None:
             loads = (1,) if quick else profile.LOADS
             profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 8, loads=loads))
             _tell(profiles)
-        slowdown, cores = growth.slowdown_of_full_cores(), len(os.sched_getaffinity(0))
-        lines = growth.lines(production, workers=(1,) if quick else (1, 2, 4, 8), turns=8 if quick else 1000)
-    grown = results.growth(growth.rows(lines, cores=cores, slowdown=slowdown))
+        settled = 0 if quick else growth.SETTLED_SECONDS
+        lines = growth.lines(
+            production, workers=(1,) if quick else (1, 2, 4, 8), turns=8 if quick else 1000, settled=settled
+        )
+        needed = growth.needed(growth.over_http(production, turns=1 if quick else 40, settled=settled))
+        stored = list(growth.stored())
+    grown = results.growth(growth.rows(lines), needed, stored)
     _tell(grown)
     _tell(calls)
     compared = results.compared(RESULTS.read_text(), goals)
     _tell(compared)
     if not quick:
         page = {"machine": machine, "goals": goals, "compared": compared, "profiles": profiles, "growth": grown}
-        RESULTS.write_text(results.page(**page, slowdown=slowdown, calls=calls))
+        RESULTS.write_text(results.page(**page, calls=calls))
 
 
 def _tell(what: str) -> None:

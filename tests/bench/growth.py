@@ -1,21 +1,34 @@
-"""Turns a second by the number of workers, beside what a model on paper says; a call of a tool, side by side."""
+"""Turns a second by the number of workers, beside what a model on paper says, and what more of them would need; a call
+of a tool, side by side."""
 
+import math
 import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from nanohost.lib.garbage import LOADED_AFTER
+from tests.bench.clients import BenchClient
 from tests.bench.hosts import ONE_WORD, TOOL, USUAL, Processes, Production, cpu_of_all, until
+from tests.bench.speed import TALKING
+from tests.support.hosts import KEY
 
 KINDS = ("worker", "toolbox", "PostgreSQL", "Redis")
 LAST = ("statements", "transactions", "log")
 WARM, FRESH = "in a warm process", "its process ended and replaced"
 USUAL_SECONDS = 0.2
-# Python's interpreter runs one thread at a time; what a worker does beside it (waits, C code) is little.
-LOOP = "s=0\nfor n in range(6_000_000): s+=n"
+# A service moves into large pages some seconds after its start, and has done so after as many.
+SETTLED_SECONDS = LOADED_AFTER + 2
+# Of an interpreter's time, what a process is planned with: the rest is waits that nothing else fills.
+PLANNED = 0.8
+# Conversations are taken to have so many turns, and a model to answer within so many seconds.
+TURNS_EACH, ANSWER_SECONDS = 10, 10
+# What is told of: so many turns a second, and as many as so many workers do.
+RATES, WORKERS = (100, 1000), (16, 64)
+# Ten million conversations: a row of each of these, in GB, by its bytes.
+GB_OF_A_BYTE = 10_000_000 / 1e9
 
 
 @dataclass(frozen=True)
@@ -38,21 +51,96 @@ class GrowthLine:
         return self.costs["all"] * self.rate / 1000
 
 
-def lines(production: Production, *, workers: tuple[int, ...], turns: int) -> list[GrowthLine]:
+def lines(production: Production, *, workers: tuple[int, ...], turns: int, settled: float) -> list[GrowthLine]:
     """Turns that are all stored first, and then notified of at once: from then on it is measured until the last has
-    ended. Each number of workers starts its processes anew."""
+    ended. Each number of workers starts its processes anew; ``settled``: so many seconds after that it begins."""
     found = []
     for count in workers:
         toolboxes = min(count, 2)
         with production.running(workers=count, toolboxes=toolboxes, web=False) as processes:
+            begins = time.monotonic() + settled
             for turn, model, many in (("echo", ONE_WORD, turns), ("200 ms", USUAL, turns), ("tool", TOOL, turns // 2)):
-                _run(production, model, 4 * count)  # the first ones import and connect
-                before = _spent(production, processes)
-                seconds = _run(production, model, many)
-                after = _spent(production, processes)
-                costs = {name: (after[name] - before[name]) / many for name in after}
-                found.append(GrowthLine(turn, count, toolboxes, many, many / seconds, costs, _places()))
+                # The first ones import; and each of a worker's connections plans its statements for itself.
+                _run(production, processes, model, min(many, 100 * count))
+                while time.monotonic() < begins:
+                    _run(production, processes, model, min(many, 100 * count))
+                seconds, spent = _run(production, processes, model, many)
+                costs = {name: cost / many for name, cost in spent.items()}
+                line = GrowthLine(turn, count, toolboxes, many, many / seconds, costs, _places())
+                # Of a short run that tells nothing: the kernel counts in hundredths of a second.
+                assert seconds < 1 or line.cores < 1.1 * cores_here(), "more was counted than what was spent meanwhile"
+                found.append(line)
     return found
+
+
+def cores_here() -> int:
+    """How many the benchmark may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def over_http(production: Production, *, turns: int, settled: float) -> list[GrowthLine]:
+    """The same of turns over HTTP, on one worker: so many talk at once, with so many ``turns`` each."""
+    found = []
+    with production.running() as processes, ThreadPoolExecutor(TALKING) as threads:
+        begins = time.monotonic() + settled
+        clients = [BenchClient(processes.address, KEY) for _ in range(TALKING)]
+        for turn, model in (("echo", ONE_WORD), ("tool", TOOL)):
+
+            def talk(client: BenchClient, model: str = model) -> None:
+                for _ in range(turns):
+                    client.ask(model)
+
+            list(threads.map(talk, clients))
+            while time.monotonic() < begins:
+                list(threads.map(talk, clients))
+            before, began = _spent(production, processes), time.monotonic()
+            list(threads.map(talk, clients))
+            seconds, after = time.monotonic() - began, _spent(production, processes)
+            many = turns * TALKING
+            costs = {name: (after[name] - before[name]) / many for name in after}
+            found.append(GrowthLine(turn, 1, 1, many, many / seconds, costs, _places()))
+    return found
+
+
+def needed(by_http: Sequence[GrowthLine]) -> list[list[str]]:
+    """Of a table: what more turns would need."""
+    return [needs(line, rate) for line in by_http for rate in (*RATES, *(rate_of(line, count) for count in WORKERS))]
+
+
+def rate_of(line: GrowthLine, workers: int) -> float:
+    """As many turns a second as so many workers do, where nothing else is full."""
+    return workers * PLANNED * 1000 / line.costs["worker"]
+
+
+def needs(line: GrowthLine, rate: float) -> list[str]:
+    """What so many turns a second would need, by what one costs over HTTP."""
+    costs = {name: cost / 1000 for name, cost in line.costs.items()}
+    of_each = [math.ceil(round(rate * costs[kind] / PLANNED, 6)) for kind in ("worker", "web", "toolbox")]
+    return [
+        line.turn,
+        f"{rate:,.0f}",
+        *map(str, of_each),
+        *(f"{rate * costs[kind]:.1f}" for kind in ("PostgreSQL", "Redis")),
+        f"{rate * line.costs['transactions']:,.0f}",
+        f"{rate * costs['log'] / 1000:.1f}",
+        f"{rate * ANSWER_SECONDS:,.0f}",
+        f"{math.ceil(rate * ANSWER_SECONDS / line.places)}",
+    ]
+
+
+def stored() -> Iterator[list[str]]:
+    """Of a table: what a row takes with its part of the indexes, after many updates; and ten million conversations."""
+    from django.db import connection
+
+    from conversations.models import Conversation, Message, Turn
+    from tools.models import ToolCall
+
+    each = {Conversation: 1, Turn: TURNS_EACH, Message: 2 * TURNS_EACH, ToolCall: TURNS_EACH}
+    with connection.cursor() as cursor:
+        for model, count in each.items():
+            cursor.execute("SELECT pg_total_relation_size(%s)", [model._meta.db_table])
+            size = cursor.fetchone()[0] / max(model._default_manager.count(), 1)
+            yield [str(model._meta.verbose_name), f"{size:.0f}", f"{size * count * GB_OF_A_BYTE:.0f}"]
 
 
 def _places() -> int:
@@ -61,45 +149,32 @@ def _places() -> int:
     return TURNS.places()
 
 
-def predicted(one: GrowthLine, workers: int, *, cores: int, slowdown: float) -> tuple[float, str]:
-    """Turns a second that so many workers should have, and what is full first, by what a turn costs with one worker.
+def predicted(one: GrowthLine, most: GrowthLine, workers: int, *, cores: int) -> tuple[float, str]:
+    """Turns a second that so many workers should have, and what is full first, by what a turn costs with ``one`` worker
+    and with the ``most`` that were measured.
 
-    A worker has one interpreter, so it uses one core at most; all processes together have the machine's; and a worker
-    has so many turns at a time, each of which takes the model's time at least. ``slowdown``: of each core, while all of
-    them work.
+    So many workers do so many times what one does, until all processes together use all of the machine's cores; and a
+    worker has so many turns at a time, each of which takes the model's time at least. A turn costs more the more
+    processes share the cores, which are then colder for each: that much more with each doubling.
     """
-    # With one worker, which the costs are of, so many of the other cores worked.
-    more = slowdown / (1 + (slowdown - 1) * min(max(one.cores - 1, 0.0) / max(cores - 1, 1), 1.0))
+    doublings = math.log2(workers) / math.log2(most.workers) if most.workers > 1 else 0.0
+    cost = one.costs["all"] * (most.costs["all"] / one.costs["all"]) ** doublings / 1000
     model = USUAL_SECONDS if one.turn == "200 ms" else 0.0
     bounds = {
-        "interpreters": workers * 1000 / one.costs["worker"],
-        "cores": cores * 1000 / (one.costs["all"] * more),
-        "places": workers * one.places / (model + one.costs["all"] / 1000),
+        "workers": workers * one.count / (one.count / one.rate - model),
+        "cores": cores / cost,
+        "places": workers * one.places / (model + cost),
     }
     full = min(bounds, key=lambda name: bounds[name])
     return one.count / (one.count / bounds[full] + model), full
 
 
-def slowdown_of_full_cores() -> float:
-    """How much longer a loop of Python takes while every core has one: cores share what they are made of."""
-
-    def seconds(count: int) -> float:
-        began = time.perf_counter()
-        running = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(count)]
-        for each in running:
-            each.wait()
-        return time.perf_counter() - began
-
-    cores = len(os.sched_getaffinity(0))
-    return statistics.median(seconds(cores) / seconds(1) for _ in range(5))
-
-
-def rows(found: Sequence[GrowthLine], *, cores: int, slowdown: float) -> list[list[str]]:
+def rows(found: Sequence[GrowthLine]) -> list[list[str]]:
     """Of a table: each line, what was predicted for it, and what was full."""
-    first = {line.turn: line for line in reversed(found)}
+    first, last = {line.turn: line for line in reversed(found)}, {line.turn: line for line in found}
     made = []
     for line in found:
-        rate, full = predicted(first[line.turn], line.workers, cores=cores, slowdown=slowdown)
+        rate, full = predicted(first[line.turn], last[line.turn], line.workers, cores=cores_here())
         cells = [
             f"{line.rate:.0f}",
             f"{rate:.0f}",
@@ -112,7 +187,9 @@ def rows(found: Sequence[GrowthLine], *, cores: int, slowdown: float) -> list[li
     return made
 
 
-def _run(production: Production, model: str, count: int) -> float:
+def _run(production: Production, processes: Processes, model: str, count: int) -> tuple[float, dict[str, float]]:
+    """Seconds from when turns are notified of, which is when they have all been stored, until the last has ended; and
+    what was spent meanwhile."""
     from django.contrib.auth import get_user_model
     from django.db import transaction
 
@@ -126,12 +203,12 @@ def _run(production: Production, model: str, count: int) -> float:
         turns = [
             inbox.receive(Incoming("Hello", model=model), conversation=talk, request_id="bench").pk for talk in talks
         ]
-        began = time.monotonic()
+        before, began = _spent(production, processes), time.monotonic()
     open_turns = Turn.objects.open().filter(pk__in=turns)
     until(lambda: not open_turns.exists(), "the turns did not end", production.log)
-    took = time.monotonic() - began
+    took, after = time.monotonic() - began, _spent(production, processes)
     assert Turn.objects.filter(pk__in=turns, status="succeeded").count() == count
-    return took
+    return took, {name: after[name] - before[name] for name in after}
 
 
 def _spent(production: Production, processes: Processes) -> dict[str, float]:

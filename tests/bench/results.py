@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.bench.growth import ANSWER_SECONDS, TURNS_EACH
 from tests.bench.profile import KINDS, OTHER, STAGES, Profile
 from tests.bench.speed import DIRECT, GOALS, SHAPES
 
@@ -75,8 +76,8 @@ def profiles(found: Sequence[Profile]) -> str:
     return f"{table(head, by_stage)}\n{table(head, by_kind)}"
 
 
-def growth(rows: Sequence[Sequence[str]]) -> str:
-    """A table of turns by the number of workers."""
+def growth(rows: Sequence[Sequence[str]], needed: Sequence[Sequence[str]], stored: Sequence[Sequence[str]]) -> str:
+    """Tables: of turns by the number of workers, of what more of them need, and of what they take of a disk."""
     head = [
         "turn",
         "workers + toolboxes",
@@ -88,7 +89,10 @@ def growth(rows: Sequence[Sequence[str]]) -> str:
         "full first",
     ]
     head += ["worker ms", "toolbox ms", "PostgreSQL ms", "Redis ms", "statements", "transactions", "log, bytes"]
-    return table(head, rows)
+    need = ["turn, over HTTP", "turns/s", "workers", "web nodes", "toolboxes", "cores of PostgreSQL", "cores of Redis"]
+    need += ["transactions/s", "log, MB/s", f"at once, models of {ANSWER_SECONDS} s", "workers for as many"]
+    disk = ["a row, with its indexes", "bytes", f"10 million conversations of {TURNS_EACH} turns with a call each, GB"]
+    return f"{table(head, rows)}\n{table(need, needed)}\n{table(disk, stored)}"
 
 
 def compared(page: str, goals: str) -> str:
@@ -116,7 +120,7 @@ def calls(took: Mapping[str, tuple[float, float]]) -> str:
     )
 
 
-def page(*, machine: str, goals: str, compared: str, profiles: str, growth: str, slowdown: float, calls: str) -> str:
+def page(*, machine: str, goals: str, compared: str, profiles: str, growth: str, calls: str) -> str:
     """All of it."""
     return f"""# What it costs, and how fast it is
 
@@ -145,8 +149,9 @@ milliseconds of CPU a turn; then by the kind of code.
 ## Growth
 
 Turns of conversations of their own, all stored first and then notified of at once. CPU in milliseconds a turn. What is
-predicted, and what is full first, is by a model on paper of what a turn costs with one worker
-([growth](../docs/decisions/growth.md)); all cores busy, each takes {slowdown:.2f} times as long as one alone.
+predicted, and what is full first, is by a model on paper, of what a turn costs with one worker and with most of them
+([growth](../docs/growth.md)). Then, by what a turn costs over HTTP while 16 talk, what more of them would need, on
+machines that have the cores. At last, what rows take of a disk, with texts of a few bytes.
 
 {growth}
 ## Calls of tools

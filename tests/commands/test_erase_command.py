@@ -20,6 +20,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from agent.models import Agent
+from conversations import search
 from conversations.models import Conversation, Message
 from memory import log
 from memory.models import HistoryEntry
@@ -130,6 +131,7 @@ def bytes_of(value):
 
 def test_of_whoever_is_erased_no_text_is_left_anywhere():
     user = plant()
+    search.take_in()
     with_it = tables_with_the_mark()
     assert len(with_it) >= 14
     assert {"conversations_message", "tools_toolcall", "memory_historyentry", "axes_accessattempt"} <= with_it

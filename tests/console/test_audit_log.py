@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +18,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
@@ -552,18 +554,66 @@ def test_an_export_is_verified_by_the_script_of_the_docs(admin_client: Client, o
         assert verified(tampered).returncode == 1
 
 
+class Minutes:
+    """A worker's clock, which goes on as it is told, and what it has told of the head by then."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._place, self._now, self._sealer = place, time.monotonic(), audit.Sealer(place)
+        monkeypatch.setattr(audit, "time", self)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def told_after(self, seconds: float) -> list[int]:
+        self._now += seconds
+        self._sealer.seal_and_tell()
+        return [json.loads(line)["auditNumber"] for line in self._place.read_text().splitlines()]
+
+
+def test_a_head_is_told_once_a_minute_at_most_and_at_once_after_a_quiet_one(
+    owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Minutes(tmp_path / "heads.jsonl", monkeypatch)
+    keys.make(owner=owner)
+    first = worker.told_after(0)
+    assert first == [audit.head().number]
+    keys.make(owner=owner)
+    assert worker.told_after(30) == first
+    second = worker.told_after(31)  # with nothing new
+    assert second == [*first, audit.head().number]
+    assert worker.told_after(61) == second
+    keys.make(owner=owner)
+    assert worker.told_after(8) == [*second, audit.head().number]
+
+
+def test_a_head_that_another_worker_sealed_is_told_and_is_seldom_looked_for(
+    owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Minutes(tmp_path / "heads.jsonl", monkeypatch)
+    keys.make(owner=owner)
+    first = worker.told_after(0)
+    keys.make(owner=owner)
+    audit.seal()
+    assert worker.told_after(61) == [*first, audit.head().number]
+    worker.told_after(61)
+    with CaptureQueriesContext(connection) as asked:
+        worker.told_after(8)
+    assert len(asked) == 1
+
+
 def test_the_command_verifies_and_names_what_is_wrong(owner: Any, capsys: Any, tmp_path: Path, settings: Any) -> None:
     settings.AUDIT_HEADS = tmp_path / "heads.jsonl"
     for _ in range(3):
         keys.make(owner=owner)
     audit.seal()
-    audit.tell_head(settings.AUDIT_HEADS)
+    sealer = audit.Sealer(settings.AUDIT_HEADS)
+    sealer.tell()
     call_command("audit", "verify")
     assert "is whole" in capsys.readouterr().out
     call_command("audit", "export")
     assert len(capsys.readouterr().out.splitlines()) == AuditSeal.objects.count()
     audit.seal()
-    audit.tell_head(settings.AUDIT_HEADS)
+    sealer.tell()
     for model in (AuditEntry, AuditSeal):
         append_only.unprotect(connection, model)
     try:

@@ -239,18 +239,31 @@ def test_a_conversation_is_renamed_pinned_archived_and_found(visitor):
     expect(row(page, "Gardens")).to_have_count(1)
 
 
-def test_a_conversation_is_exported(visitor):
+# Renames the conversation as another of their tabs does: the list of this one does not hear of it.
+RENAME = """title => fetch(location.pathname.replace("/chat/", "/api/v1/conversations/").replace(/\\/$/, ""), {
+    method: "PATCH",
+    body: JSON.stringify({ title }),
+    headers: {
+        "Content-Type": "application/json",
+        "X-CSRFToken": document.querySelector("input[name=csrfmiddlewaretoken]").value,
+    },
+}).then((answer) => answer.status)"""
+
+
+def test_a_conversation_is_exported_under_the_name_that_it_has_by_then(visitor):
     page = visitor.page
-    say(page, "Keep this")
+    say(page, "Keep that")
     expect(answers(page)).to_have_count(1)
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(row(page, "Keep that")).to_have_count(1)
+    assert page.evaluate(RENAME, "Keep this") == 200
     texts = {}
     for what in ("Markdown", "JSON"):
         with page.expect_download() as download:
             do(page, f"Export as {what}")
         texts[what] = download.value.path().read_text()
         assert download.value.suggested_filename == f"Keep this.{'md' if what == 'Markdown' else 'json'}"
-    assert re.search("# Keep this\n\n## You, .+\n\nKeep this\n\n## default, ", texts["Markdown"])
+    assert re.search("# Keep this\n\n## You, .+\n\nKeep that\n\n## default, ", texts["Markdown"])
     assert [each["role"] for each in json.loads(texts["JSON"])["messages"]] == ["USER", "ASSISTANT"]
 
 

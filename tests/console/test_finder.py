@@ -73,6 +73,7 @@ def test_nothing_typed_breaks_it(viewer):
 
 def test_its_queries_do_not_grow(viewer, say):
     say("Shall we dance?")
+    find(viewer, "default")  # what was said is in the index from then on
     with CaptureQueriesContext(connection) as few:
         find(viewer, "default")
     for _ in range(10):

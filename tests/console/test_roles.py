@@ -5,8 +5,9 @@ import re
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.urls import URLResolver, get_resolver
 
 from nanohost.accounts.models import ApiKey
@@ -246,3 +247,13 @@ def test_nothing_that_a_viewer_sends_anywhere_changes_a_row(rows):
                     changed.append(f"{address} {form['action']}: {', '.join(sorted(tables))}")
                 before = after
     assert not changed, "\n".join(changed)
+
+
+@pytest.mark.django_db
+def test_roles_are_made_without_a_question_for_each_permission():
+    Group.objects.all().delete()
+    with CaptureQueriesContext(connection) as asked:
+        sync_roles()
+    assert Permission.objects.count() > 100
+    of_kinds = [query for query in asked.captured_queries if '"django_content_type"."id" =' in query["sql"]]
+    assert len([query for query in of_kinds if "JOIN" not in query["sql"]]) < 5

@@ -3,11 +3,14 @@
 from uuid import UUID
 
 import pytest
+from django.db import connection
 from django.urls import reverse
 
 from conversations import search
 from conversations.engine import inbox, turn_control
+from conversations.engine.turns import TurnRunner
 from conversations.models import Message
+from nanohost.lib.database_threads import DatabaseThreads
 from tests.support.factories import OwnerFactory
 
 pytestmark = pytest.mark.django_db
@@ -55,8 +58,11 @@ def test_what_tools_and_commands_say_is_not_searched(hold):
     assert search.find("needle") == []
 
 
-def test_what_is_changed_or_deleted_is_found_no_more(hold):
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_what_is_changed_or_deleted_is_found_no_more(hold, is_indexed):
     changed, deleted, gone = hold("needle one"), hold("needle two"), hold("needle three")
+    if is_indexed:
+        search.take_in()
     Message.objects.filter(conversation=changed).update(content="hay")
     Message.objects.filter(conversation=deleted).delete()
     turn_control.delete_conversation(gone.pk)
@@ -64,6 +70,44 @@ def test_what_is_changed_or_deleted_is_found_no_more(hold):
     assert search.find("hay") == [changed.pk]
     search.forget_deleted()
     assert search.find("hay") == [changed.pk]
+
+
+of_sqlite = pytest.mark.embedded(reason="PostgreSQL indexes what is said as it is stored")
+
+
+@of_sqlite
+def test_what_is_said_is_taken_in_by_a_sweep_and_a_turn_writes_no_index(hold):
+    made = hold("a needle", "and hay")
+    assert (len(unindexed()), indexed()) == (2, 0)
+    database = DatabaseThreads(1)
+    TurnRunner(worker="worker-1", database=database).before_sweep()
+    database.close()
+    assert (unindexed(), indexed()) == ([], 2)
+    Message.objects.filter(conversation=made, seq=2).update(content="and another")
+    Message.objects.filter(conversation=made, seq=2).update(content="and more hay")
+    assert len(unindexed()) == 2
+    assert search.find("hay") == search.find("needle") == [made.pk]
+    assert search.find("another") == unindexed() == []
+
+
+@of_sqlite
+@pytest.mark.parametrize("count", [search.MAX_TAKEN - 1, search.MAX_TAKEN, 2 * search.MAX_TAKEN + 1])
+def test_however_many_wait_they_are_taken_in_before_anybody_searches(hold, count):
+    made = hold(*(f"word{number}" for number in range(count)), "end")
+    assert search.find("end") == search.find("word0") == search.find(f"word{count - 1}") == [made.pk]
+    assert unindexed() == []
+
+
+def indexed():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM conversations_said")
+        return cursor.fetchone()[0]
+
+
+def unindexed():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT message_id FROM conversations_unsaid")
+        return cursor.fetchall()
 
 
 def test_no_secret_is_found_nor_a_part_of_one(hold, monkeypatch):

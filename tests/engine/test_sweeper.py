@@ -4,11 +4,12 @@ from uuid import UUID
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from conversations.engine import inbox, lease
 from conversations.engine.deadlines import end_overdue_calls
 from conversations.engine.sweeper import find, notify_again, overlooked
-from conversations.kinds import TOOLS, TURNS
+from conversations.kinds import KINDS, TOOLS, TURNS
 from conversations.models import Turn
 from conversations.statuses import TurnStatus
 from nanohost.lib.clock import from_now
@@ -44,6 +45,15 @@ def test_a_lost_notification_is_made_up_for(say):
     long_ago()
     assert sweep() == [turn.pk]
     assert sweep() == [], "found, and marked"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.queue)
+def test_a_sweep_that_finds_nothing_asks_once_and_opens_no_transaction(say, kind):
+    say("Hello")
+    find(kind)
+    with CaptureQueriesContext(connection) as asked:
+        assert find(kind) == []
+    assert [query["sql"].split()[0] for query in asked.captured_queries] == ["SELECT"]
 
 
 def test_only_the_first_open_turn_of_a_conversation_is_found(say):

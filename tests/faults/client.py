@@ -16,6 +16,7 @@ import psycopg
 
 from tests.faults.cluster import PATIENCE, Cluster
 from tests.support.hosts import KEY
+from tests.support.wait import rest
 
 ENDED = ("succeeded", "failed", "cancelled")
 
@@ -106,13 +107,13 @@ def all_ended(cluster: Cluster, turns: Iterable[TurnSeen]) -> bool:
 
 def wait_until_ended(cluster: Cluster, turns: Sequence[TurnSeen], *, seconds: float = PATIENCE) -> None:
     """Return once all of them have ended; fails if that takes too long, and tells which have not."""
-    until = time.monotonic() + seconds
+    began = time.monotonic()
     while not all_ended(cluster, turns):
-        if time.monotonic() > until:
+        if time.monotonic() > began + seconds:
             rows = RowsSeen(cluster)
             missing = [dict(rows.turns[turn.id]) for turn in turns if rows.turns[turn.id]["status"] not in ENDED]
             raise AssertionError(f"not ended within {seconds} s: {missing}\nsee {cluster.root}\n{cluster.logs()}")
-        time.sleep(0.05)
+        rest(began)
 
 
 class RowsSeen:

@@ -194,8 +194,8 @@ MUTANTS = (
         edits=(
             (
                 "nanohost.lib.lease:LeaseQuerySet.find",
-                'rows.order_by("notified_at").select_for_update(skip_locked=True)',
-                'rows.order_by("notified_at").select_for_update()',
+                "rows.select_for_update(skip_locked=True)",
+                "rows.select_for_update()",
             ),
         ),
         caught_by=("tests/engine/test_guarantees.py::test_a_sweep_passes_over_what_another_worker_holds",),

@@ -17,12 +17,14 @@ import pytest
 from django.apps import apps
 from django.db import models
 from django.db.migrations import operations
+from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import NOT_PROVIDED
 
 from agent.models import Agent
+from nanohost.lib.help_texts import SetHelpTexts
 from nanohost.stack import read_services
 from tests.faults.servers import Redis, free_port
 from tests.support import servers, warm
@@ -67,6 +69,7 @@ LISTED = {
     "conversations.0051_replay_sets": "its constraints are of tables that are new with it",
     "conversations.0052_feedback": "its constraint is of a table that is new with it",
     "conversations.0053_evaluations_by_themselves": "its constraint is of a column that only nodes of this release set",
+    "conversations.0057_search_later": "it makes SQLite's triggers anew, whose one process is of one release",
     "memory.0001_initial": "it makes an index of a table that is new with it",
     "scheduler.0004_check_ins": "it renames a model and its permissions, and leaves its table as it is",
     "tools.0006_leases": "it renames a field, and leaves its column and index as they are",
@@ -82,6 +85,7 @@ HARMLESS = (
     operations.RemoveConstraint,
     operations.AlterModelOptions,
     operations.AlterModelManagers,
+    SetHelpTexts,
 )
 # Attributes of a field that say nothing about what its column takes.
 NOT_OF_THE_COLUMN = {
@@ -170,6 +174,14 @@ def test_every_migration_since_the_first_release_only_adds():
 def test_what_counts_as_an_addition(operation, expected):
     state = MigrationLoader(None).project_state([("conversations", "0001_initial")])
     assert narrows(operation, "conversations", state) is expected
+
+
+@pytest.mark.shapeless(reason="it reads migrations")
+def test_what_the_models_say_is_in_migrations():
+    loader = MigrationLoader(None)
+    models_now = ProjectState.from_apps(apps)
+    changes = MigrationAutodetector(loader.project_state(), models_now).changes(graph=loader.graph)
+    assert {app: [str(each.operations) for each in found] for app, found in changes.items()} == {}
 
 
 @pytest.mark.shapeless(reason="it reads migrations")

@@ -14,7 +14,7 @@ import httpx2
 
 from nanohost.accounts.models import WIDE
 from tests.support.hosts import Host
-from tests.support.wait import wait_until
+from tests.support.wait import rest, wait_until
 
 T = TypeVar("T")
 
@@ -45,11 +45,11 @@ def problem(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
 
 def eventually(condition: Callable[[], T], *, seconds: float = 20) -> T:
     """What the condition gives once it is true; fails after so many seconds."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    began = time.monotonic()
+    while time.monotonic() < began + seconds:
         if found := condition():
             return found
-        time.sleep(0.02)
+        rest(began)
     raise AssertionError("it did not come true in time")
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from agent import answer_schemas, errors
 from agent.llm.base import Completion, Delta, ModelRequest
 from agent.llm.scripted import ScriptedClient
+from tests.support.wait import rest
 
 USAGE_WANTED = {"include_usage": True}
 PARAMETERS = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "verbosity"}
@@ -346,11 +347,11 @@ class OpenAIServer:
 
     def wait_until(self, holds: Callable[[], object], *, seconds: float = 10) -> None:
         """Wait for a condition of what it has recorded."""
-        until = time.monotonic() + seconds
+        began = time.monotonic()
         while not holds():
-            if time.monotonic() > until:
+            if time.monotonic() > began + seconds:
                 raise TimeoutError(f"not within {seconds} s; recorded: {self.requests}")
-            time.sleep(0.01)
+            rest(began)
 
     async def _close(self) -> None:
         assert self._server is not None

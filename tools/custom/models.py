@@ -19,19 +19,19 @@ class CustomToolQuerySet(SeenToolQuerySet["CustomTool"]):
 class CustomTool(SeenTool):
     """A file in the folder ``tools/`` of a workspace. It may be used there while it is what somebody has seen."""
 
-    workspace = models.CharField(max_length=100, help_text="Where it stands: the agent and the owner.")
+    workspace = models.CharField(max_length=100, help_text="The agent and owner whose workspace has it.")
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         null=True,
         on_delete=models.CASCADE,
         related_name="+",
-        help_text="Whose the workspace is. Empty: it is shared.",
+        help_text="The owner of the workspace. Empty: it is shared.",
     )
-    file = models.CharField(max_length=255, help_text="Its name in that folder.")
-    source = models.TextField(blank=True, help_text="What stands in it.")
-    flagged = models.JSONField(default=list, help_text="What the scan found that a person should look at.")
-    unfit = models.CharField(max_length=500, blank=True, help_text="Why it cannot be a tool.")
-    seen_source = models.TextField(blank=True, default="", help_text="What somebody has seen.")
+    file = models.CharField(max_length=255, help_text="Its file name in the workspace.")
+    source = models.TextField(blank=True, help_text="The content of the file.")
+    flagged = models.JSONField(default=list, help_text="Findings of the scan that a person should review.")
+    unfit = models.CharField(max_length=500, blank=True, help_text="Why it cannot be used as a tool.")
+    seen_source = models.TextField(blank=True, default="", help_text="The reviewed content.")
 
     objects = CustomToolQuerySet.as_manager()
 

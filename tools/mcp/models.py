@@ -118,7 +118,7 @@ class McpServer(models.Model):
     )
     enabled = models.BooleanField(default=False, help_text="The tools of a server that is not enabled are refused.")
     transport = models.CharField(
-        max_length=5, choices=Transport.choices, default=Transport.STDIO, help_text="How it is talked to."
+        max_length=5, choices=Transport.choices, default=Transport.STDIO, help_text="How nanohost connects to it."
     )
     command = models.CharField(max_length=500, blank=True, help_text="The program, such as python3 or /usr/bin/npx.")
     arguments = models.JSONField(
@@ -138,7 +138,7 @@ class McpServer(models.Model):
         max_length=1000,
         blank=True,
         validators=[validate_url],
-        help_text="Of a server that is reached over HTTP, or the name of the secret that has it: https://example.org/mcp.",
+        help_text="Address of an HTTP server, or the name of the secret that has it: https://example.org/mcp.",
     )
     headers = models.JSONField(
         default=dict,
@@ -146,25 +146,27 @@ class McpServer(models.Model):
         validators=[validate_headers],
         help_text='Sent to that address, each with the name of the secret: {"Authorization": "MCP_SECRET_FILES"}.',
     )
-    network = models.BooleanField(default=False, help_text="Whether its program may reach the network.")
+    network = models.BooleanField(default=False, help_text="Whether its program may use the network.")
     timeout_seconds = models.FloatField(
         "timeout",
         default=30,
         validators=[MinValueValidator(0.1), MaxValueValidator(600)],
-        help_text="In seconds, of a call; a tool's own setting counts before it.",
+        help_text="Time limit of a call, in seconds; a tool's own setting takes precedence.",
     )
-    last_error = models.CharField(max_length=500, blank=True, editable=False, help_text="What went wrong last.")
+    last_error = models.CharField(max_length=500, blank=True, editable=False, help_text="The last error.")
     last_error_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When.")
-    failures = models.PositiveIntegerField(default=0, editable=False, help_text="How often in a row it has failed.")
+    failures = models.PositiveIntegerField(default=0, editable=False, help_text="Consecutive failures.")
     unfit = models.JSONField(
-        default=dict, editable=False, help_text="Which of its tools cannot be tools here, each with the reason."
+        default=dict, editable=False, help_text="Its tools that cannot be used here, each with the reason."
     )
     check_asked_at = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text="When somebody asked to have its tools taken in."
+        null=True, blank=True, editable=False, help_text="When somebody asked to reload its tools."
     )
-    listed_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When it last told its tools.")
+    listed_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When its tools were last listed."
+    )
     by_setting = models.BooleanField(
-        default=False, db_default=False, editable=False, help_text="Whether it follows the setting MCP_SERVERS."
+        default=False, db_default=False, editable=False, help_text="Whether it is managed by the setting MCP_SERVERS."
     )
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -202,14 +204,16 @@ class McpServer(models.Model):
 class McpTool(SeenTool):
     """A tool, as its server describes it. It may be used while the description is the one that somebody has seen."""
 
-    server = models.ForeignKey(McpServer, on_delete=models.CASCADE, related_name="tools", help_text="Whose it is.")
-    name = models.CharField(max_length=200, help_text="As the server calls it.")
-    hints_read = models.BooleanField(default=False, help_text="Whether the server says that it only reads.")
-    reads = models.BooleanField(
-        default=False, help_text="It changes nothing: an administrator agrees with the server's hint."
+    server = models.ForeignKey(
+        McpServer, on_delete=models.CASCADE, related_name="tools", help_text="The server that provides it."
     )
-    seen_description = models.TextField(blank=True, default="", help_text="The description that somebody has seen.")
-    seen_schema = models.JSONField(default=dict, help_text="The schema that somebody has seen.")
+    name = models.CharField(max_length=200, help_text="Its name on the server.")
+    hints_read = models.BooleanField(default=False, help_text="Whether the server declares it read-only.")
+    reads = models.BooleanField(
+        default=False, help_text="It is read-only: an administrator has confirmed the server's declaration."
+    )
+    seen_description = models.TextField(blank=True, default="", help_text="The reviewed description.")
+    seen_schema = models.JSONField(default=dict, help_text="The reviewed schema.")
 
     objects = SeenToolQuerySet["McpTool"].as_manager()
 

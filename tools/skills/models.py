@@ -16,7 +16,7 @@ class SkillSetting(models.Model):
     """Which agents may use a skill. Without a row, all may, of those that stand in folders of this machine; what is
     uploaded has one, and nobody may at first."""
 
-    name = models.CharField(max_length=64, unique=True, help_text="The skill's.")
+    name = models.CharField(max_length=64, unique=True, help_text="Name of the skill.")
     agents = models.JSONField(
         default=list, blank=True, validators=[validate_agents], help_text="The agents that may use it, by name."
     )

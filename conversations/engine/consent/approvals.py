@@ -20,6 +20,7 @@ from conversations.models import Turn
 from nanohost.lib import clock, traces
 from nanohost.lib.clock import Now
 from nanohost.lib.errors import NotFound
+from nanohost.lib.statements import Rows
 from tools import approvals, gate
 from tools.approvals import DENY, Decision, Voter
 from tools.errors import AlreadyDecided, ArgumentsRefused
@@ -81,10 +82,18 @@ def _nanoseconds(moment: datetime | None) -> int:
     return int(moment.timestamp() * 1e9) if moment else 0
 
 
+_overdue = Rows(
+    lambda: (
+        Approval.objects.filter(state=ApprovalState.PENDING, expires_at__lte=Now())
+        .order_by("expires_at")
+        .values_list("pk", flat=True)[:MAX_FOUND]
+    )
+)
+
+
 def expire_due() -> None:
     """Deny what nobody has decided in time. Each in a transaction of its own; whoever else sweeps finds none left."""
-    pending = Approval.objects.filter(state=ApprovalState.PENDING, expires_at__lte=Now())
-    for approval_id in list(pending.order_by("expires_at").values_list("pk", flat=True)[:MAX_FOUND]):
+    for approval_id in _overdue():
         with transaction.atomic():
             approval = _locked(approval_id)
             if approval.state == ApprovalState.PENDING:

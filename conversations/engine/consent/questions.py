@@ -27,6 +27,7 @@ from nanohost.lib import clock
 from nanohost.lib.clock import Now, from_now
 from nanohost.lib.errors import InvalidRequest, NotFound
 from nanohost.lib.redaction import redact
+from nanohost.lib.statements import Rows
 from nanohost.lib.text import clip, storable
 from tools import gate
 from tools.calls import Outcome
@@ -188,10 +189,18 @@ def _chosen(question: Question, said: str) -> tuple[int | None, str]:
     return None, clip(storable(redact(said.strip())), Question.MAX_ANSWER)
 
 
+_overdue = Rows(
+    lambda: (
+        Question.objects.filter(state=QuestionState.PENDING, expires_at__lte=Now())
+        .order_by("expires_at")
+        .values_list("pk", flat=True)[:MANY]
+    )
+)
+
+
 def expire_due() -> None:
     """End what nobody has answered in time; each in a transaction of its own."""
-    late = Question.objects.filter(state=QuestionState.PENDING, expires_at__lte=Now()).order_by("expires_at")
-    for question_id in list(late.values_list("pk", flat=True)[:MANY]):
+    for question_id in _overdue():
         with transaction.atomic():
             question = _locked(question_id)
             if question.state == QuestionState.PENDING:

@@ -29,7 +29,7 @@ class _Limits(Strict):
     models = _Texts(
         required=False,
         source="model_names",
-        help_text="The models that it may name, beside an agent's own. Empty: those of LLM_MODELS.",
+        help_text="The models it may ask for, besides an agent's own. Empty: those in LLM_MODELS.",
     )
     networks = _Texts(required=False, help_text="From where it may be used. Empty: from anywhere.")
     allowedOrigins = _Texts(

@@ -9,8 +9,9 @@ where others already work with the next.
 """
 
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from typing import Any
 
 import psycopg
@@ -19,6 +20,7 @@ from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.postgresql import base
 from django.utils.functional import cached_property
 from psycopg.pq import TransactionStatus
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool
 from psycopg_pool.base import AttemptWithBackoff
 
@@ -26,6 +28,10 @@ from nanohost.lib.outages import SortedErrors
 
 # The stubs leave out what the pool adds.
 _Wrapper: Any = base.DatabaseWrapper
+
+
+# A cursor that is kept keeps its last rows too.
+_MAX_KEPT_ROWS = 20
 
 
 class _OftenAgain(AttemptWithBackoff):
@@ -68,6 +74,28 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
             made = EagerPool(kwargs=parameters, open=False, configure=self._configure_connection, **options)
             self._connection_pools.setdefault(self.alias, made)
         return super().pool
+
+    def run(self, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
+        """Execute a statement that comes again and again; its rows, and how many it has read or changed.
+
+        Its cursor is kept with the connection, and so is what psycopg has found out for it: how each parameter is
+        written, and each column read.
+        """
+        connection: Any = self.connection
+        try:
+            kept = connection.kept_cursors
+        except AttributeError:
+            kept = connection.kept_cursors = {}
+        cursor = kept.get(sql)
+        if cursor is None:
+            cursor = kept[sql] = self.create_cursor()
+            if self.timezone is UTC:  # as is the connection's: Django's own loader, in Python, would say the same
+                cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+        cursor.execute(sql, parameters)
+        rows, count = cursor.fetchall() if returns_rows else [], cursor.rowcount
+        if count > _MAX_KEPT_ROWS:
+            del kept[sql]
+        return rows, count
 
     def refuses_writes(self) -> bool:
         """Whether the server takes no writes, as a standby, or this session; another is then made for the next."""

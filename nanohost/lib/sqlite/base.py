@@ -69,6 +69,15 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
         """As Django's, of our class."""
         return self.connection.cursor(factory=Cursor)
 
+    def run(self, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
+        """Execute a statement; its rows, and how many it has read or changed."""
+        cursor = self.create_cursor()
+        try:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall() if returns_rows else [], cursor.rowcount
+        finally:
+            cursor.close()
+
     def refuses_writes(self) -> bool:
         """False: a file that takes no writes is found out by writing. Raises if it cannot even be read."""
         with self.cursor() as cursor:

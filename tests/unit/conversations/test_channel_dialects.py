@@ -158,6 +158,11 @@ def test_in_slack_nobody_is_called_and_no_tag_is_made(text):
         assert ">" in part
 
 
+@pytest.mark.parametrize("write", [dialects.telegram, dialects.slack, dialects.whatsapp, dialects.plain])
+def test_a_link_to_nowhere_is_words(write):
+    assert write("see [this]() and ![that]() []()").strip() == "see this and that"
+
+
 def _discord(text: str) -> str:
     return dialects.discord(text, most=10_000_000)
 

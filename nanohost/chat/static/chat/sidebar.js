@@ -114,8 +114,8 @@ function choices(row) {
     [pinned ? "Unpin" : "Pin", () => change(row, { pinned: !pinned })],
     [archived ? "Remove from the archive" : "Archive", () => change(row, { archived: !archived })],
     ["Share", () => share(conversationId, name).catch(around.tell)],
-    ["Export as Markdown", () => exported(row, name, asMarkdown, "md", "text/markdown").catch(around.tell)],
-    ["Export as JSON", () => exported(row, name, asJson, "json", "application/json").catch(around.tell)],
+    ["Export as Markdown", () => exported(row, asMarkdown, "md", "text/markdown").catch(around.tell)],
+    ["Export as JSON", () => exported(row, asJson, "json", "application/json").catch(around.tell)],
     ["Delete", () => remove(row, name)],
   ];
 }
@@ -148,7 +148,10 @@ async function remove({ conversationId }, name) {
 
 // --- export ------------------------------------------------------------------------------------------------------
 
-async function exported({ conversationId, agent }, name, write, suffix, type) {
+// The row may be older than the conversation's title: that is asked for.
+async function exported({ conversationId }, write, suffix, type) {
+  const conversation = await ask("GET", `/conversations/${conversationId}`);
+  const name = nameOf(conversation);
   const messages = [];
   for (let at = `/conversations/${conversationId}/messages?limit=200`; at; ) {
     const page = await ask("GET", at);
@@ -156,7 +159,7 @@ async function exported({ conversationId, agent }, name, write, suffix, type) {
     at = path(page.next);
   }
   const file = name.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "conversation";
-  save(`${file}.${suffix}`, type, write(name, agent, messages));
+  save(`${file}.${suffix}`, type, write(name, conversation.agent, messages));
 }
 
 const asJson = (title, agent, messages) => JSON.stringify({ title, agent, messages }, null, 2);
