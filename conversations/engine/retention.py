@@ -403,8 +403,8 @@ TRANSIENT = "transient"
 
 def forget_transient(*, seconds: float) -> int:
     """Delete conversations that were made for one request of ``/v1``, once they are TRANSIENT_DAYS old and their turn
-    has ended; and those of which nothing is to be kept, as soon as no retry can ask for them any more. For so long at
-    most. Returns how many. What legal holds keep stays."""
+    has ended; and those of which nothing is to be kept, as soon as no retry can ask for them any more. For about so
+    long, and at least a batch of each kind. Returns how many. What legal holds keep stays."""
     until, now = time.monotonic() + seconds, timezone.now()
     before = {
         "is_transient": now - timedelta(days=settings.TRANSIENT_DAYS),
@@ -413,10 +413,10 @@ def forget_transient(*, seconds: float) -> int:
     gone = 0
     for kind, then in before.items():
         pace, after = Pace(), None
-        while time.monotonic() < until:
+        while True:
             looked, deleted = pace.transact(partial(_forget_some, kind, then, after))
             gone += deleted
-            if not looked:
+            if not looked or time.monotonic() >= until:
                 break
             after = looked
     return gone

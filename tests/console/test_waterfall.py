@@ -16,8 +16,8 @@ from tests.support.delivering import deliver, webhook
 from tests.support.factories import OwnerFactory
 from tests.support.receiver import Receiver
 from tests.support.scripts import script
+from tests.support.voters import ANNA
 from tests.support.working import advance, settle
-from tools.approvals import Voter
 from tools.models import Approval, ToolCall, ToolSetting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +53,7 @@ def test_a_turn_is_drawn_from_its_rows(admin_client, say, settings, tool_setting
     assert open_one.bar.ended is None
     assert open_one.took.endswith("so far")
 
-    approvals.decide(Approval.objects.get(turn_id=waits.pk).pk, by=Voter(pk=901, name="anna"), decision="approve")
+    approvals.decide(Approval.objects.get(turn_id=waits.pk).pk, by=ANNA, decision="approve")
     (turn,) = settle([waits])
     deliver(*Delivery.objects.all())
     bars = bars_of(admin_client, turn)

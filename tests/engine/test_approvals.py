@@ -19,14 +19,13 @@ from conversations.statuses import TurnStatus, WaitingFor
 from nanohost.accounts.models import AuditEntry
 from tests.support.scripts import script
 from tests.support.threads import in_threads
+from tests.support.voters import ANNA, BERT
 from tests.support.working import advance, run_call
 from tools.approvals import Voter, hash_of
 from tools.errors import AlreadyDecided, ArgumentsRefused, OwnConversation
 from tools.models import Approval, ApprovalState, CallStatus, ToolCall, ToolSetting
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ANNA, BERT = Voter(pk=901, name="anna"), Voter(pk=902, name="bert")
 
 
 @pytest.fixture

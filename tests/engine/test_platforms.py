@@ -708,7 +708,7 @@ def test_a_worker_that_stops_hands_its_listener_back(peer, channel):
 
 @only(TelegramServer)
 def test_a_platform_that_fails_is_asked_again_later_and_the_channel_says_why(peer, channel, monkeypatch):
-    monkeypatch.setenv("CHANNEL_SECRET_TOKEN", "another")
+    monkeypatch.setenv("CHANNEL_SECRET_TOKEN", "another-token")
     row = Listener.objects.get()
     with Listening(row) as worker:
         worker.until_it_lets_go()

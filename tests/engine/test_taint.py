@@ -25,9 +25,9 @@ from tests.support.factories import AgentFactory
 from tests.support.injections import INJECTIONS, Injection
 from tests.support.pages import Site
 from tests.support.scripts import script
+from tests.support.voters import ANNA
 from tests.support.working import advance, run_call, settle
 from tools import gate
-from tools.approvals import Voter
 from tools.models import Approval, CallStatus, ToolCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -101,7 +101,7 @@ def settle_denying(turn: Turn) -> None:
             run_call(queued)
         for approval in Approval.objects.filter(turn_id=turn.pk, state="pending"):
             assert approval.rule == "consent:tainted"
-            approvals.decide(approval.pk, by=Voter(pk=901, name="anna"), decision="deny")
+            approvals.decide(approval.pk, by=ANNA, decision="deny")
         if not Turn.objects.open().filter(pk=turn.pk).exists():
             return
     raise AssertionError("not settled")
@@ -266,7 +266,7 @@ def test_what_somebody_approves_runs_all_the_same(owner, talk, site):
     asking = inbox.receive(Incoming(steps), conversation=chat, request_id="request-1")
     advance(asking)
     approval = Approval.objects.get(turn_id=asking.pk)
-    approvals.decide(approval.pk, by=Voter(pk=901, name="anna"), decision="approve")
+    approvals.decide(approval.pk, by=ANNA, decision="approve")
     settle_denying(asking)
     assert calls_of(chat)[-1] == ("http_get", "SUCCESS", "")
 

@@ -13,11 +13,11 @@ def work(approval_id: UUID, point: str) -> None:
     """Approve it, or die on the way."""
     from conversations.engine.consent import approvals
     from tests.faults import kill
-    from tools.approvals import Voter
+    from tests.support.voters import ANNA
 
     kill.PLACES = {"conversations.engine.consent.approvals": "approvals"}
     kill.install(kill.Fault(point))
-    approvals.decide(approval_id, by=Voter(pk=901, name="anna"), decision="approve")
+    approvals.decide(approval_id, by=ANNA, decision="approve")
 
 
 if __name__ == "__main__":

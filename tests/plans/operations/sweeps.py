@@ -291,7 +291,7 @@ def count_results() -> Callable[[], object]:
 
 @operation("retention.forget_transient", BATCH)
 def forget_transient() -> Callable[[], object]:
-    return lambda: retention.forget_transient(seconds=0.001)
+    return lambda: retention.forget_transient(seconds=0)
 
 
 @operation("retention.forget_transient, dropped", BATCH)
