@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 
 from agent.prompt import SENT_NOTICE
-from conversations.engine import inbox
+from conversations.engine import inbox, retention
 from conversations.engine.compacting import daily
 from conversations.engine.incoming import Incoming
 from conversations.engine.model_request import build_again, calls_of
-from conversations.models import Compaction, Message
+from conversations.models import Compaction, Conversation, Message
 from conversations.options import Options
 from nanohost.lib import clock
 from tests.support.working import advance, settle
@@ -82,3 +82,13 @@ def test_what_tells_no_more_than_it_may_is_cut_and_not_taken_for_a_failure(ask):
         ask(content='{"script": [{"think": "one two three four", "say": "x"}]}', parameters={"max_tokens": 2})
     )
     assert (turn.status, Message.objects.latest("seq").usage["cut"]) == ("succeeded", True)
+
+
+def test_a_run_forgets_some_of_each_kind_however_little_time_it_has(ask, settings):
+    for _ in range(2):
+        settle([ask()])
+    _, second = Conversation.objects.order_by("pk")
+    Conversation.objects.update(created_at=clock.from_now(-86_400 * (settings.TRANSIENT_DAYS + 1)))
+    Conversation.objects.filter(pk=second.pk).update(is_transient=False, is_dropped=True)
+    assert retention.forget_transient(seconds=0) == 2
+    assert not Conversation.objects.exists()
