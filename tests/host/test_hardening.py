@@ -78,7 +78,7 @@ def test_no_process_that_a_host_starts_is_handed_a_secret(closed):
 @pytest.mark.shapeless(reason="it reads the environment")
 class TestTakingOut:
     @pytest.fixture(autouse=True)
-    def _as_before(self, monkeypatch):
+    def _as_before(self, monkeypatch, own_secrets):
         monkeypatch.setattr(env, "_taken", {})
 
     def test_a_secret_is_read_and_passed_on_when_it_was_taken_out_and_is_in_no_environment(self, monkeypatch):
