@@ -15,6 +15,7 @@ from django.conf import settings  # noqa: E402 -- Django first
 from conversations.web.gateway import Receive, ResponseGateway, Scope, Send  # noqa: E402 -- Django first
 from nanohost.lib import garbage  # noqa: E402 -- Django first
 from nanohost.lib.debugging import Handler  # noqa: E402 -- Django first
+from nanohost.lib.one_core import keep_to_one_core  # noqa: E402 -- Django first
 
 gateway = ResponseGateway(Handler())
 
@@ -53,6 +54,8 @@ async def _live(receive: Receive, send: Send) -> None:
         embedded = Embedded(asyncio.get_running_loop())
         await asyncio.to_thread(embedded.start)
     garbage.leave_out_what_there_is()
+    if settings.ONE_CORE:
+        keep_to_one_core()
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await gateway.close()

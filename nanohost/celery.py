@@ -13,6 +13,7 @@ from django.core.management.base import CommandError
 from django.db import connections
 
 from nanohost.lib import garbage
+from nanohost.lib.one_core import keep_to_one_core
 from nanohost.lib.redaction import redact
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
@@ -83,6 +84,8 @@ def _start_runtime(sender: Any, **_: Any) -> None:
         await_database()
         start_runtime(kinds)
         garbage.leave_out_what_there_is()
+        if settings.ONE_CORE:
+            keep_to_one_core()
     except (CommandError, SandboxMissing) as error:
         raise SystemExit(str(error)) from None
     except Exception as error:

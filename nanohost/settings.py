@@ -255,6 +255,7 @@ SWEEP_SECONDS = env.seconds("SWEEP_SECONDS", 5)
 WORKER_MAX_TURNS = env.integer("WORKER_MAX_TURNS", 200, maximum=100_000)
 WORKER_DB_THREADS = env.integer("WORKER_DB_THREADS", 4, maximum=MAX_THREADS)
 DATABASE_POOL_SIZE = env.integer("DATABASE_POOL_SIZE", 10, maximum=MAX_THREADS)
+ONE_CORE = env.boolean("ONE_CORE", True)
 
 # --- schedules ---------------------------------------------------------------------------------------------------
 SCHEDULE_GRACE_SECONDS = env.seconds("SCHEDULE_GRACE_SECONDS", 300)

@@ -26,8 +26,9 @@ from conversations.engine import inbox
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts import audit
 from nanohost.accounts.models import AuditEntry, AuditSeal
-from nanohost.lib import append_only, redaction
+from nanohost.lib import append_only, one_core, redaction
 from nanohost.lib.known_secrets import KnownSecrets
+from nanohost.lib.one_core import OneCore
 from nanohost.lib.text import storable
 from tests import shapes
 from tests.support import servers
@@ -179,6 +180,19 @@ def tables() -> set[str]:
     lists = {"auth_permission", "django_content_type"}
     own = {"conversations_unsaid"} if connection.vendor == "sqlite" else set()
     return set(connection.introspection.django_table_names(only_existing=True)) - lists | own
+
+
+@pytest.fixture
+def on_one_core(monkeypatch) -> Iterator[set[int]]:
+    """As in a process that keeps to one core, as far as this thread and what it starts are concerned; gives the cores
+    that there are."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("this machine has one core to offer")
+    monkeypatch.setattr(one_core, "current", OneCore(cores))
+    os.sched_setaffinity(0, {min(cores)})
+    yield cores
+    os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="session")

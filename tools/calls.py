@@ -157,6 +157,7 @@ _claim = Update(
         "attempts": F("attempts") + 1,
         "started_at": Now(),
     },
+    returning_rows=True,
 )
 _end_crashed = Update(
     lambda: ToolCall.objects.filter(ToolCall.expired(), pk=Given("id")),
@@ -169,8 +170,8 @@ _end_crashed = Update(
         "lease_until": None,
         "ended_at": Now(),
     },
+    returning_rows=True,
 )
-_by_id = Rows(lambda: ToolCall.objects.filter(pk=Given("id")))
 
 
 def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
@@ -179,15 +180,12 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
     A call with side effects whose worker is gone is ended as UNKNOWN here, and a repeatable one that has cost
     ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
     """
-    lease = lease_length()
-    with transaction.atomic():  # so that the row that is read is the one that was written
-        if _claim(id=call_id, worker=worker, lease=lease, most_attempts=settings.TURN_MAX_ATTEMPTS) or _end_crashed(
-            id=call_id
-        ):
-            (call,) = _by_id(id=call_id)
+    taking = {"id": call_id, "worker": worker, "lease": lease_length(), "most_attempts": settings.TURN_MAX_ATTEMPTS}
+    with transaction.atomic():
+        for call in _claim(**taking) or _end_crashed(id=call_id):
             if call.ended:
                 _note("tool.ended", call)
-            return call
+            return call  # type: ignore[no-any-return]  # a row of that table
     return None
 
 

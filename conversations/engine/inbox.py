@@ -12,7 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import Count, DurationField, Exists, F, Q, QuerySet
 from django.utils import timezone
 
@@ -234,7 +234,9 @@ def receive(
         if idempotency_key and (earlier := _earlier_turn(conversation, idempotency_key, body_hash)):
             return earlier
         raise
-    return Turn(**stored, status=status, waiting_for=taken.waiting_for)
+    stored |= {"status": status, "waiting_for": taken.waiting_for}
+    in_order = [stored[field.attname] for field in Turn._meta.concrete_fields if field.attname in stored]
+    return Turn.from_db(DEFAULT_DB_ALIAS, list(stored), in_order)
 
 
 def _insert_messages(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from typing import Any
@@ -58,7 +58,7 @@ def _as_function(tool: RegisteredTool) -> Fixed:
     return Fixed(tool.as_function())
 
 
-def as_claimed(claim: Claim, *, store_results: Callable[[Claim, Snapshot], None] | None = None) -> StepContext | None:
+def as_claimed(claim: Claim, *, store_results: Callable[[Claim, Snapshot], str] | None = None) -> StepContext | None:
     """What the first step of a turn that was claimed just now is decided on. None if it is to be cancelled, or could
     not be read: whoever runs it finds out, and stores what becomes of it. ``store_results``: if the turn has waited for
     its calls, has them answered first."""
@@ -67,8 +67,10 @@ def as_claimed(claim: Claim, *, store_results: Callable[[Claim, Snapshot], None]
     try:
         stored = snapshot.load(claim, claim.as_claimed)
         if store_results and unanswered_calls(stored.own) and claim.seconds_left() > 0:
-            store_results(claim, stored)
-            return load(claim)
+            by = store_results(claim, stored)
+            # What that has changed of the turn and of where its conversation stands; the fence it has passed.
+            state = replace(claim.as_claimed, retries=0, retry_code="", retrying_for=None, tainted_by=by)
+            return load(claim, snapshot.load(claim, state))
         return load(claim, stored)
     except Exception as error:
         logger.info("what a turn's first step is decided on is read once more (%s)", type(error).__name__)

@@ -147,7 +147,7 @@ def store_calls(
     sent. ``bill``: what its answer costs. ``taint``: untrusted text that was in what it was sent.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
-    taken = {call_id for call_id, *_ in _results(turn_id=claim.turn_id)}
+    taken = {call_id for call_id, *_ in _results(turn_id=claim.turn_id)} if before else set()
     named = [_with_plain_name(call) for call in completion.tool_calls]
     wanted = with_unique_ids(named, taken=taken, fresh=lambda: f"call_{new_id().hex}")
     round_id, callers = new_id(), [call["function"]["name"] in claim.callers_tools for call in wanted]
@@ -261,9 +261,9 @@ def wait_for_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
         _ask_caller(claim, calls)
 
 
-def store_results(claim: Claim, snapshot: Snapshot) -> None:
+def store_results(claim: Claim, snapshot: Snapshot) -> str:
     """Answer the calls of the last round with their outcomes, in the order in which they were asked for; but for those
-    that the caller runs."""
+    that the caller runs. Returns from where untrusted text has entered the conversation, if some has by now."""
     unanswered = [
         call for call in unanswered_calls(snapshot.own) if call["function"]["name"] not in claim.callers_tools
     ]
@@ -272,6 +272,7 @@ def store_results(claim: Claim, snapshot: Snapshot) -> None:
         _append(claim, seq, results, marks=marks)
         if by := snapshot.tainted_by or next(filter(None, marks), ""):
             tainted_texts.keep_calls(claim.turn_id, owner_id=claim.owner_id, by=by)
+    return by
 
 
 def finish(

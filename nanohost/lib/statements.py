@@ -62,7 +62,7 @@ class Statement:
 
     def _execute(self, given: dict[str, Any]) -> tuple[list[Any], int, Any]:
         """The rows it returns, how many it has read or changed, and what they are read with."""
-        database = connections[DEFAULT_DB_ALIAS]
+        database = _database()
         sql, parameters, reading = self._in_writing(database)
         return *_run(database, sql, _filled(database, parameters, given), self.returns_rows), reading
 
@@ -73,7 +73,9 @@ class Statement:
                 written = self._write()
                 if self.written() != written[:2]:
                     raise TypeError(f"the statement has another value each time it is written: give it ({written[0]})")
-                self._written[database.vendor] = written
+                sql, parameters, reading = written
+                fixed = [each if type(each) is Given else _prepared(database, each) for each in parameters]
+                written = self._written[database.vendor] = sql, fixed, reading
         return written
 
 
@@ -107,7 +109,7 @@ class Rows(Statement, Generic[T]):
 
 class Update(Statement):
     """An update of rows. Calling it with its values returns how many it has changed; with ``returning``, the names of
-    fields, it returns those of each row instead, as they then are."""
+    fields, it returns those of each row instead, as they then are, and with ``returning_rows`` the rows themselves."""
 
     def __init__(
         self,
@@ -115,14 +117,15 @@ class Update(Statement):
         changes: Callable[[], dict[str, Any]],
         *,
         returning: Sequence[str] = (),
+        returning_rows: bool = False,
     ) -> None:
         super().__init__()
-        self._rows, self._changes, self._returning = rows, changes, returning
-        self.returns_rows = bool(returning)
+        self._rows, self._changes, self._returning, self._returning_rows = rows, changes, returning, returning_rows
+        self.returns_rows = bool(returning) or returning_rows
 
     def __call__(self, **given: Any) -> Any:
         rows, count, read = self._execute(given)
-        return read(rows) if self._returning else count
+        return read(rows) if self.returns_rows else count
 
     def _write(self) -> tuple[str, list[Any], Any]:
         rows = self._rows()
@@ -130,12 +133,23 @@ class Update(Statement):
         query.add_update_values(self._changes())
         compiler = query.get_compiler(using=connection.alias)
         sql, parameters = compiler.as_sql()
-        fields = [rows.model._meta.get_field(name) for name in self._returning]
-        columns = [Col(rows.model._meta.db_table, field) for field in fields]
+        model, names = rows.model, self._returning
+        if self._returning_rows:
+            names = [field.name for field in model._meta.concrete_fields]
+        fields = [model._meta.get_field(name) for name in names]
+        columns = [Col(model._meta.db_table, field) for field in fields]
         if columns:
             sql += " RETURNING " + ", ".join(connection.ops.quote_name(field.column) for field in fields)
-        converters = compiler.get_converters(columns)
-        return sql, list(parameters), lambda found: _values(compiler.apply_converters(found, converters))
+        converters, alias = compiler.get_converters(columns), connection.alias
+        attributes = [field.attname for field in fields]
+
+        def read(found: Sequence[Any]) -> list[Any]:
+            values = compiler.apply_converters(found, converters)
+            if self._returning_rows:
+                return [model.from_db(alias, attributes, row) for row in values]
+            return _values(values)
+
+        return sql, list(parameters), read
 
 
 class Delete(Statement):
@@ -203,15 +217,28 @@ class Insert(Statement):
         return sql, list(parameters), None
 
 
+# Django finds a thread's connection by the event loop that might run in it, which costs more than to ask this does.
+_own = threading.local()
+
+
+def _database() -> Any:
+    """This thread's way to the database."""
+    try:
+        return _own.database
+    except AttributeError:
+        _own.database = connections[DEFAULT_DB_ALIAS]
+        return _own.database
+
+
 def _run(database: Any, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
     """Have a statement executed; the rows it returns, and how many it has read or changed.
 
     Django's cursors ask around each statement whether somebody watches it, and who calls: twice as many functions as
-    all else of it. That is asked once here, and where the answer is not the usual one, it goes Django's way. So does an
-    event loop, in which Django opens no connection.
+    all else of it. That is asked once here, and where the answer is not the usual one, it goes Django's way.
     """
     database.close_if_health_check_failed()
-    if database.connection is None or database.needs_rollback or database.execute_wrappers or database.queries_logged:
+    database.ensure_connection()  # which an event loop is refused
+    if database.needs_rollback or database.execute_wrappers or database.queries_logged:
         with database.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if returns_rows else [], cursor.rowcount
@@ -265,7 +292,7 @@ def _filled(database: Any, parameters: Sequence[Any], given: dict[str, Any]) -> 
 
 
 def _prepared(database: Any, value: Any) -> Any:
-    """A value as the database takes it."""
+    """A value as the database takes it. Of one that it takes as it is, or has by now, the same."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (dict, list)):

@@ -75,6 +75,19 @@ def test_no_process_that_a_host_starts_is_handed_a_secret(closed):
         assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one core to offer")
+@pytest.mark.django_db  # on both shapes
+def test_each_process_of_a_host_keeps_to_one_core_and_what_it_starts_does_not(closed):
+    def cores(pid: int) -> set[tuple[int, ...]]:
+        return {tuple(os.sched_getaffinity(int(each))) for each in os.listdir(f"/proc/{pid}/task")}
+
+    for name, process in closed.processes.items():
+        (its_own,) = cores(process.pid)
+        assert (len(its_own) == 1) is (name != "beat"), name
+        for each in descendants_of(process.pid):
+            assert cores(each) == {tuple(os.sched_getaffinity(0))}
+
+
 @pytest.mark.shapeless(reason="it reads the environment")
 class TestTakingOut:
     @pytest.fixture(autouse=True)

@@ -107,4 +107,4 @@ def test_a_turn_costs_as_many_statements_in_a_long_conversation_as_in_a_short_on
 
 def test_a_round_of_tools_costs_no_more_for_what_came_before_it(chat, conversation):
     with_tool(chat)
-    assert with_tool(chat) == with_tool(chat) == {"store_calls": 7, "run": 7, "answer": 12, "finish": 5}
+    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 11, "finish": 5}

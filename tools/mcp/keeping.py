@@ -17,6 +17,7 @@ from typing import Any
 from django.conf import settings
 
 from nanohost.lib import env, imported
+from nanohost.lib.one_core import all_cores
 from tools.errors import Interrupted
 from tools.mcp.errors import NotStarted
 from tools.mcp.frames import packed, size_of, unpacked
@@ -149,7 +150,7 @@ class Keeper:
         if self._control:
             self._control.close()
         self._control, theirs = socket.socketpair()
-        with theirs:
+        with theirs, all_cores():
             # An environment of its own: what servers are given comes with each request.
             self._process = subprocess.Popen(  # noqa: S603 -- our own module, no shell
                 [sys.executable, "-m", "tools.mcp.keeper", str(theirs.fileno())],

@@ -22,6 +22,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import close_old_connections
 
+from nanohost.lib.one_core import all_cores
 from nanohost.lib.redaction import redact
 from nanohost.lib.text import storable
 from tools import calls
@@ -180,15 +181,16 @@ def run(
     with cgroup.bounded(2 * MAX_PROCESSES, command) as bounded:
         reading, writing = os.pipe()
         try:
-            process = subprocess.Popen(  # noqa: S603 -- our own module, which becomes what the tool's function names
-                bounded.command,
-                cwd=settings.BASE_DIR,  # from which it imports; the workspace may hold a module of any name
-                env=_environment(box, workspace) | ({"TRACEPARENT": traceparent} if traceparent else {}),
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                start_new_session=True,
-            )
+            with all_cores():
+                process = subprocess.Popen(  # noqa: S603 -- our own module, which becomes what the tool's function names
+                    bounded.command,
+                    cwd=settings.BASE_DIR,  # from which it imports; the workspace may hold a module of any name
+                    env=_environment(box, workspace) | ({"TRACEPARENT": traceparent} if traceparent else {}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=writing,
+                    stderr=writing,
+                    start_new_session=True,
+                )
         except OSError as error:
             os.close(reading)
             return Ended(output="", rule="crashed", text=f"it could not be started: {error.strerror}")

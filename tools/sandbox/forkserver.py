@@ -18,6 +18,7 @@ from pathlib import Path
 from django.conf import settings
 
 from nanohost.lib import env
+from nanohost.lib.one_core import all_cores
 from tools.sandbox.box import LANDLOCK, Box
 from tools.sandbox.child import LENGTH, children_of
 
@@ -166,18 +167,19 @@ class ForkServer:
             "modules": list(self._modules),
         }
         command = [sys.executable, "-m", "tools.sandbox.child", json.dumps(told)]
-        return subprocess.Popen(  # noqa: S603 -- our own module, no shell
-            self._box.command(command, cwd=settings.BASE_DIR),
-            pass_fds=[self._theirs.fileno(), *([self._their_liveness.fileno()] if told["liveness"] else [])],
-            env=env.inherited(PASSED_ON)
-            | {"NANOHOST_TOOL_PROCESS": "1"}
-            | ({"TMPDIR": self._box.scratch} if self._box.scratch else {}),
-            cwd=settings.BASE_DIR,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with all_cores():
+            return subprocess.Popen(  # noqa: S603 -- our own module, no shell
+                self._box.command(command, cwd=settings.BASE_DIR),
+                pass_fds=[self._theirs.fileno(), *([self._their_liveness.fileno()] if told["liveness"] else [])],
+                env=env.inherited(PASSED_ON)
+                | {"NANOHOST_TOOL_PROCESS": "1"}
+                | ({"TMPDIR": self._box.scratch} if self._box.scratch else {}),
+                cwd=settings.BASE_DIR,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> None:
         """Return when it has ended; see that it does, if the fork server was stopped or killed."""

@@ -9,6 +9,7 @@ where others already work with the next.
 """
 
 import select
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
@@ -18,6 +19,8 @@ import psycopg
 from django.db import transaction
 from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.postgresql import base
+from django.db.backends.signals import connection_created
+from django.utils.asyncio import async_unsafe
 from django.utils.functional import cached_property
 from psycopg.pq import TransactionStatus
 from psycopg.types.datetime import TimestamptzLoader
@@ -58,6 +61,7 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
 
     # Whether its connection is to be dropped instead of being used again.
     is_spent = False
+    _has_connected = False
 
     @cached_property
     def wrap_database_errors(self) -> SortedErrors:
@@ -74,6 +78,34 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
             made = EagerPool(kwargs=parameters, open=False, configure=self._configure_connection, **options)
             self._connection_pools.setdefault(self.alias, made)
         return super().pool
+
+    @async_unsafe
+    def connect(self) -> None:
+        """As Django's, which begins with each connection that the pool lends as with a new one: it puts together how to
+        connect, and has it configured. That cost as much as a statement, for each request and each step of a turn."""
+        if not self._has_connected or not self.pool:
+            super().connect()
+            self._has_connected = True
+            return
+        self.in_atomic_block = self.needs_rollback = self.closed_in_transaction = self.errors_occurred = False
+        self.savepoint_ids: list[Any] = []
+        self.atomic_blocks: list[Any] = []
+        self.run_on_commit: list[Any] = []
+        self.health_check_done = True
+        self.close_at = time.monotonic()  # it is given back after use
+        self.connection = self._lent()
+        self.autocommit = self.connection.autocommit
+        if not self.autocommit:  # it was given back in a transaction
+            self.set_autocommit(True)
+        connection_created.send(sender=self.__class__, connection=self)
+
+    def _lent(self) -> Any:
+        pool = self.pool
+        pool.open()  # unless it is
+        while not _lives(connection := pool.getconn()):
+            connection.close()
+            pool.putconn(connection)
+        return connection
 
     def run(self, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
         """Execute a statement that comes again and again; its rows, and how many it has read or changed.

@@ -3,11 +3,14 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
+from psycopg.pq import TransactionStatus
 
+from nanohost.accounts.models import ApiKey
 from nanohost.lib.database import PoolUse, pool_use
 from nanohost.lib.postgresql.base import DatabaseWrapper
 from tests.support import servers
@@ -59,6 +62,30 @@ def test_after_a_servers_restart_the_first_who_asks_gets_a_connection(backends: 
             server.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     # psycopg's own check waits longer after each dead connection, and after the third it gives up.
     assert backend_of(threading.Barrier(1)) not in backends
+
+
+def test_who_has_borrowed_before_gets_none_that_is_dead(backends: set[int]) -> None:
+    backend_of(threading.Barrier(1))
+    with servers.connect() as server:
+        for pid in backends:
+            server.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    assert backend_of(threading.Barrier(1)) not in backends
+
+
+def test_after_one_was_given_back_in_the_midst_of_a_transaction_the_next_begins_anew() -> None:
+    with suppress(DatabaseError), transaction.atomic():
+        ApiKey.objects.count()
+        left = connection.connection
+        connection.close()
+    again = None
+    while again is not left:  # the pool lends its connections in turn
+        assert not connection.in_atomic_block
+        ApiKey.objects.count()
+        again = connection.connection
+        assert connection.get_autocommit()
+        assert again.autocommit
+        assert again.info.transaction_status == TransactionStatus.IDLE
+        connection.close()
 
 
 def test_who_waits_while_the_server_comes_back_is_served_soon_after() -> None:

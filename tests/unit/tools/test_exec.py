@@ -167,6 +167,11 @@ def test_output_streams_while_it_runs_and_secrets_in_it_are_hidden(owner, files)
     assert commands.MAX_TOLD <= len("".join(heard)) + 8 < 2 * commands.MAX_TOLD
 
 
+def test_a_program_of_a_host_that_keeps_to_one_core_may_use_all(files, on_one_core):
+    ended = commands.run(["nproc"], workspace=files, seconds=20)
+    assert ended.output == f"{len(on_one_core)}\n"
+
+
 # --- what it is kept from ----------------------------------------------------------------------------------------
 
 # Each prints "out" if it got out, or what it got.

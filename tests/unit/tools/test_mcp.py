@@ -421,6 +421,12 @@ def test_pictures_are_kept_as_files_that_nobody_trusts(settings, tmp_path, owner
     assert "not kept: The workspace is full" in run(ask("mcp_ours_echo", text="a", owner_id=owner.pk)).result
 
 
+def test_servers_of_a_host_that_keeps_to_one_core_may_use_all(bare, on_one_core):
+    keeping.keeper().close()
+    catalogue.refresh(server("good"))
+    assert os.sched_getaffinity(keeping.keeper().pid) == on_one_core
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="for other users than root, RLIMIT_NPROC holds")
 def test_the_kernel_bounds_the_processes_of_a_server(good):
     allow("mcp_ours_echo")

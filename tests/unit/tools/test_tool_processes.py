@@ -72,6 +72,12 @@ def neighbours(pool, marks) -> Iterator[None]:
         assert [call.result().text for call in calls] == ["waited", "waited"]
 
 
+def test_processes_of_a_host_that_keeps_to_one_core_may_use_all(pool, on_one_core):
+    found = whereabouts(pool)
+    for process in ("pid", "supervisor", "server"):
+        assert os.sched_getaffinity(found[process]) == on_one_core
+
+
 # --- deadlines ---------------------------------------------------------------------------------------------------
 
 
