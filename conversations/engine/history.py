@@ -37,12 +37,12 @@ KEPT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message. ``turn_id``: the turn it was read for, if it is that turn's own. ``chat``: in the chat format.
-    ``shown``: as the prompt has it. ``chars``: how many are kept of it, about: it is kept as it is, as the prompt has
-    it, and as JSON."""
+    """A message. ``turn``: the turn it was read for, if it is that turn's own, as the number that its id is: those are
+    compared in C. ``chat``: in the chat format. ``shown``: as the prompt has it. ``chars``: how many are kept of it,
+    about: it is kept as it is, as the prompt has it, and as JSON."""
 
     seq: int
-    turn_id: UUID | None
+    turn: int | None
     is_command: bool
     chat: ChatMessage
     shown: ChatMessage
@@ -170,7 +170,7 @@ def read(
         found = _content_at(conversation_id=conversation_id, seq=summary_seq)[0] if summary_seq else ""
         known = replace(known, summary_seq=summary_seq, summary=found)
     messages = known.messages[-MAX_MESSAGES:]
-    if len(messages) == MAX_MESSAGES and messages[0].turn_id == turn_id:
+    if len(messages) == MAX_MESSAGES and messages[0].turn == turn_id.int:
         # The turn alone may fill the prompt; all of it is needed to decide what comes next.
         return _made(_of_turn(**whose), turn_id, zone), known.summary
     if messages:
@@ -188,7 +188,7 @@ def _with_what_came_since(
     turn_id = whose["turn_id"]
     every = [*kept.messages, *_made(rows, turn_id, kept.zone)]
     # Commands are of their own turn only.
-    seen = [each for each in every if each.seq >= starts_at and (not each.is_command or each.turn_id == turn_id)]
+    seen = [each for each in every if each.seq >= starts_at and (not each.is_command or each.turn == turn_id.int)]
     is_enough = kept.from_seq <= starts_at or (kept.from_seq <= first and len(seen) >= window)
     if not seen or not (is_enough or len(seen) >= MAX_MESSAGES):
         return None
@@ -211,7 +211,7 @@ def _made(rows: Iterable[Any], turn_id: UUID, zone: tzinfo | None) -> list[Said]
         shown = Fixed(for_model(zone, created_at, chat)) if chat["role"] == Message.Role.USER else chat
         is_command = kind == Message.Kind.COMMAND
         chars = 200 + 3 * (len(str(chat["content"] or "")) + len(str(chat.get("thoughts", ""))))
-        made.append(Said(seq, turn_id if is_own else None, is_command, chat, shown, chars))
+        made.append(Said(seq, turn_id.int if is_own else None, is_command, chat, shown, chars))
     return made
 
 

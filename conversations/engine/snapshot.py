@@ -88,7 +88,8 @@ def load(claim: Claim, state: TurnState | None = None) -> Snapshot:
         is_stamped=not claim.is_transient,
         deletions=state.deletions,
     )
-    own = [each for each in messages if each.turn_id == claim.turn_id]
+    turn = claim.turn_id.int
+    own = [each for each in messages if each.turn == turn]
     first_seq, last_seq = (messages[0].seq, messages[-1].seq) if messages else (0, 0)
     unconsolidated = len([each for each in messages if each.seq > consolidated_through])
     return Snapshot(

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 # Events that wait for the publishing thread at most.
 MAX_WAITING = 20_000
+# Seconds for which a turn's start waits for something to be told with it: a model's first word may come at once.
+STARTED_WAITS = 0.005
 # Seconds between two tries at a Redis that failed.
 AGAIN_AFTER = 1.0
 # Seconds before another connection is made to follow by, after one that has ended: doubled while none lasts.
@@ -129,6 +131,10 @@ class RedisTransport:
             self._wake.wait()
             self._wake.clear()
             batch = self._gathered()
+            if batch and all(each[1:2] == (EventKind.TURN_STARTED,) for each in batch):
+                self._wake.wait(STARTED_WAITS)
+                self._wake.clear()
+                batch += self._gathered()
             try:
                 if batch:
                     self._send_batch(client, batch)

@@ -12,9 +12,11 @@ its first use. What a setting says is given as well; a test writes every stateme
 Which modules may have statements of their own is a contract in ``pyproject.toml``.
 """
 
+import json
 import threading
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -97,12 +99,12 @@ class Rows(Statement, Generic[T]):
         query = self._query()
         compiler = query.query.get_compiler(using=connection.alias)
         sql, parameters = compiler.as_sql()
-        converters = compiler.get_converters([column for column, _, _ in compiler.select])
+        converted = _converting(compiler, [column for column, _, _ in compiler.select])
         as_instances = query._iterable_class is ModelIterable
         made = _instances(compiler) if as_instances else _values if len(compiler.select) > 1 else _only_values
 
         def read(rows: Sequence[Any]) -> list[Any]:
-            return made(compiler.apply_converters(rows, converters) if converters else rows)
+            return made(converted(rows))
 
         return sql, list(parameters), read
 
@@ -140,11 +142,11 @@ class Update(Statement):
         columns = [Col(model._meta.db_table, field) for field in fields]
         if columns:
             sql += " RETURNING " + ", ".join(connection.ops.quote_name(field.column) for field in fields)
-        converters, alias = compiler.get_converters(columns), connection.alias
+        converted, alias = _converting(compiler, columns), connection.alias
         attributes = [field.attname for field in fields]
 
         def read(found: Sequence[Any]) -> list[Any]:
-            values = compiler.apply_converters(found, converters)
+            values = converted(found)
             if self._returning_rows:
                 return [model.from_db(alias, attributes, row) for row in values]
             return _values(values)
@@ -217,12 +219,14 @@ class Insert(Statement):
         return sql, list(parameters), None
 
 
-# Django finds a thread's connection by the event loop that might run in it, which costs more than to ask this does.
+# Django finds a thread's connection anew each time, which takes nine calls.
 _own = threading.local()
 
 
 def _database() -> Any:
-    """This thread's way to the database."""
+    """This thread's way to the database; within an event loop there is another, which is refused."""
+    if _get_running_loop() is not None:
+        return connections[DEFAULT_DB_ALIAS]
     try:
         return _own.database
     except AttributeError:
@@ -236,8 +240,10 @@ def _run(database: Any, sql: str, parameters: Sequence[Any], returns_rows: bool)
     Django's cursors ask around each statement whether somebody watches it, and who calls: twice as many functions as
     all else of it. That is asked once here, and where the answer is not the usual one, it goes Django's way.
     """
-    database.close_if_health_check_failed()
-    database.ensure_connection()  # which an event loop is refused
+    if database.health_check_enabled and not database.health_check_done:
+        database.close_if_health_check_failed()
+    if database.connection is None:
+        database.ensure_connection()
     if database.needs_rollback or database.execute_wrappers or database.queries_logged:
         with database.cursor() as cursor:
             cursor.execute(sql, parameters)
@@ -247,15 +253,60 @@ def _run(database: Any, sql: str, parameters: Sequence[Any], returns_rows: bool)
         return found
 
 
-def _values(rows: Sequence[Sequence[Any]]) -> list[Any]:
+def _converting(compiler: Any, columns: Sequence[Any]) -> Callable[[Sequence[Any]], Iterable[Sequence[Any]]]:
+    """What makes of a database's rows those of Python. What comes most often is converted as Django does it, without
+    asking for each value how that is done."""
+    converters = compiler.get_converters(columns)
+    shorter = {place: made for place, each in converters.items() if (made := _shorter(compiler.connection, *each))}
+    others = {place: converter for place, converter in converters.items() if place not in shorter}
+
+    def converted(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        for row in compiler.apply_converters(rows, others) if others else map(list, rows) if shorter else rows:
+            for place, convert in shorter.items():
+                if row[place] is not None:
+                    row[place] = convert(row[place])
+            yield row
+
+    return converted
+
+
+def _shorter(database: Any, converters: Sequence[Any], column: Any) -> Callable[[Any], Any] | None:
+    """What does the same as Django's converters of a column; None: use those."""
+    field = column.target if isinstance(column, Col) else None
+    if isinstance(field, models.JSONField) and not field.decoder and converters == [field.from_db_value]:
+        return _from_json
+    in_order = [getattr(database.ops, "convert_datetimefield_value", None)]
+    if isinstance(field, models.DateTimeField) and database.timezone is UTC and converters == in_order:
+        return _in_utc  # on SQLite
+    return None
+
+
+# As most columns of JSON are.
+_EMPTY: dict[str, type[list[Any]] | type[dict[str, Any]]] = {"[]": list, "{}": dict}
+
+
+def _from_json(value: str) -> Any:
+    if empty := _EMPTY.get(value):
+        return empty()
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:  # as a hand has left it on SQLite
+        return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _values(rows: Iterable[Sequence[Any]]) -> list[Any]:
     return [tuple(row) for row in rows]
 
 
-def _only_values(rows: Sequence[Sequence[Any]]) -> list[Any]:
+def _only_values(rows: Iterable[Sequence[Any]]) -> list[Any]:
     return [value for (value,) in rows]
 
 
-def _instances(compiler: Any) -> Callable[[Sequence[Any]], list[Any]]:
+def _instances(compiler: Any) -> Callable[[Iterable[Sequence[Any]]], list[Any]]:
     """What Django's own ModelIterable does with rows."""
     info, alias = compiler.klass_info, connection.alias
     places = info["select_fields"]
@@ -264,7 +315,7 @@ def _instances(compiler: Any) -> Callable[[Sequence[Any]], list[Any]]:
     related = _populators(info, compiler.select, alias)
     annotated = compiler.annotation_col_map.items()
 
-    def made(rows: Sequence[Any]) -> list[Any]:
+    def made(rows: Iterable[Sequence[Any]]) -> list[Any]:
         instances = []
         for row in rows:
             instance = info["model"].from_db(alias, names, row[first:end])

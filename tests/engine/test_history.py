@@ -74,7 +74,7 @@ def test_what_is_kept_is_what_would_be_read_anew(owner, happens, window):
 
 
 def seen(said: history.Said, turn: Turn) -> tuple[object, ...]:
-    return said.seq, said.turn_id == turn.pk, said.is_command, said.chat, said.shown
+    return said.seq, said.turn == turn.pk.int, said.is_command, said.chat, said.shown
 
 
 @pytest.fixture

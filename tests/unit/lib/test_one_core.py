@@ -38,12 +38,17 @@ def test_the_core_with_the_least_of_others_work(own, busy, siblings, best):
 
 # Each begins with a thread that was there before.
 BEGINNING = """
-import os, subprocess, sys, threading, time
+import contextlib, os, subprocess, sys, threading, time
 from nanohost.lib import one_core
 every = os.sched_getaffinity(0)
 done, out = threading.Event(), []
 threading.Thread(target=done.wait, daemon=True).start()
-def cores(): return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+def cores():
+    found = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            found.append(os.sched_getaffinity(int(thread)))
+    return found
 def until(holds):
     end = time.monotonic() + 60
     while not holds():

@@ -64,6 +64,34 @@ def test_values_are_converted_as_the_orm_converts_them(say):
     assert ids(now=timezone.now() - timedelta(days=1)) == []
 
 
+JSON = ([], {}, None, "", 0, 1.5, True, "null", [None], {"a": [{"b": "\u00e9\u2028"}]}, [[]], "[]", "{}")
+
+
+def test_json_is_read_as_the_orm_reads_it(say):
+    turn = say("Hello")
+    of_turn = Rows(lambda: Turn.objects.filter(pk=Given("id")).values_list("sent", "created_at", "ended_at", "options"))
+    for value in JSON:
+        Turn.objects.filter(pk=turn.pk).update(sent=value, ended_at=timezone.now())
+        (row,) = of_turn(id=turn.pk)
+        assert row == Turn.objects.values_list("sent", "created_at", "ended_at", "options").get(pk=turn.pk)
+    Turn.objects.filter(pk=turn.pk).update(sent=[])
+    ((one, *_),) = of_turn(id=turn.pk)
+    one.append("mine")
+    ((another, *_),) = of_turn(id=turn.pk)
+    assert another == [], "each has its own"
+
+
+@pytest.mark.embedded(reason="PostgreSQL takes nothing that is no JSON")
+def test_what_a_hand_has_left_in_the_place_of_json_is_read_as_it_stands(say):
+    turn = say("Hello")
+    of_turn = Rows(lambda: Turn.objects.filter(pk=Given("id")).values_list("sent", flat=True))
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA ignore_check_constraints = ON")
+        cursor.execute("UPDATE conversations_turn SET sent = '[broken' WHERE id = %s", [turn.pk.hex])
+        cursor.execute("PRAGMA ignore_check_constraints = OFF")
+    assert of_turn(id=turn.pk) == ["[broken"] == list(Turn.objects.filter(pk=turn.pk).values_list("sent", flat=True))
+
+
 @pytest.mark.production(reason="SQLite's cursors keep the list")
 def test_no_list_of_columns_is_made_of_a_statement(agent, monkeypatch):
     rows = Rows(lambda: Agent.objects.filter(name=Given("name")))
