@@ -37,8 +37,8 @@ KEPT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message. ``turn``: the turn it was read for, if it is that turn's own, as the number that its id is: those are
-    compared in C. ``chat``: in the chat format. ``shown``: as the prompt has it. ``chars``: how many are kept of it,
+    """A message. ``turn``: the turn it was read for, if it is that turn's own, by its id as an integer, which compares
+    faster. ``chat``: in the chat format. ``shown``: as the prompt has it. ``chars``: how many are kept of it,
     about: it is kept as it is, as the prompt has it, and as JSON."""
 
     seq: int

@@ -68,7 +68,7 @@ def as_claimed(claim: Claim, *, store_results: Callable[[Claim, Snapshot], str] 
         stored = snapshot.load(claim, claim.as_claimed)
         if store_results and unanswered_calls(stored.own) and claim.seconds_left() > 0:
             by = store_results(claim, stored)
-            # What that has changed of the turn and of where its conversation stands; the fence it has passed.
+            # It has changed no more than this, and it has passed the fence.
             state = replace(claim.as_claimed, retries=0, retry_code="", retrying_for=None, tainted_by=by)
             return load(claim, snapshot.load(claim, state))
         return load(claim, stored)

@@ -263,7 +263,7 @@ def wait_for_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
 
 def store_results(claim: Claim, snapshot: Snapshot) -> str:
     """Answer the calls of the last round with their outcomes, in the order in which they were asked for; but for those
-    that the caller runs. Returns from where untrusted text has entered the conversation, if some has by now."""
+    that the caller runs. Returns the source of untrusted text in the conversation; empty: there is none."""
     unanswered = [
         call for call in unanswered_calls(snapshot.own) if call["function"]["name"] not in claim.callers_tools
     ]

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 # Seconds between two looks at how busy cores are.
@@ -27,6 +27,11 @@ STAT = Path("/proc/stat")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+# How many threads are just starting something; who moves waits, or looks again later.
+_starting = 0
+_changing = threading.Condition()
+
+
 class OneCore:
     """The core that a process is on. ``cores``: those it may use; there are at least two."""
 
@@ -34,8 +39,6 @@ class OneCore:
         self._cores = frozenset(cores)
         self._siblings = {core: _siblings_of(core) & self._cores for core in cores}
         self._here = random.choice(sorted(cores))  # noqa: S311 -- no secret
-        self._starting = 0
-        self._moving = threading.Lock()
 
     def begin(self) -> None:
         """Put all threads on it; raises OSError where the system does not let a process choose."""
@@ -59,30 +62,28 @@ class OneCore:
                 core = better_core(self._here, own=own, busy=busy, siblings=self._siblings)
                 if not self._go_to(core):
                     return
-        except OSError:  # what cannot be watched is left to the system
+        except (OSError, ValueError):  # what cannot be watched is left to the system
             with suppress(OSError):
                 _place_threads(self._cores)
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """What this thread starts inside may use all cores."""
-        with self._moving:
-            self._starting += 1
-        before = os.sched_getaffinity(0)
+        """What this thread starts inside may use all cores, unless somebody else has decided where it is."""
+        if os.sched_getaffinity(0) != {self._here}:
+            yield
+            return
+        with suppress(OSError):  # the system allows none of them any more
+            os.sched_setaffinity(0, self._cores)
         try:
-            with suppress(OSError):  # the system allows none of them any more
-                os.sched_setaffinity(0, self._cores)
             yield
         finally:
             with suppress(OSError):
-                os.sched_setaffinity(0, before)
-            with self._moving:
-                self._starting -= 1
+                os.sched_setaffinity(0, {self._here})
 
     def _go_to(self, core: int) -> bool:
         """Go to a core, perhaps; False if somebody else has decided where this process is."""
-        with self._moving:
-            if self._starting:
+        with _changing:
+            if _starting:
                 return True
             if os.sched_getaffinity(os.getpid()) != {self._here}:
                 return False
@@ -129,10 +130,10 @@ def _ticks() -> dict[int, int]:
 def _siblings_of(core: int) -> frozenset[int]:
     try:
         text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
-    except OSError:
+        spans = [part.split("-") for part in text.strip().split(",")]
+        return frozenset(each for span in spans for each in range(int(span[0]), int(span[-1]) + 1)) - {core}
+    except (OSError, ValueError):
         return frozenset()
-    spans = [part.split("-") for part in text.strip().split(",")]
-    return frozenset(each for span in spans for each in range(int(span[0]), int(span[-1]) + 1)) - {core}
 
 
 # Of this process, if it keeps to one.
@@ -145,19 +146,26 @@ def keep_to_one_core() -> None:
     if current or not hasattr(os, "sched_setaffinity") or len(cores := os.sched_getaffinity(0)) < 2:
         return
     one = OneCore(cores)
-    try:
-        one.begin()
-    except OSError:
-        return
-    current = one
+    with _changing:
+        _changing.wait_for(lambda: not _starting)  # or what is just being started would keep to it
+        try:
+            one.begin()
+        except OSError:
+            return
+        current = one
     threading.Thread(target=one.watch, name="one-core", daemon=True).start()
 
 
 @contextmanager
 def all_cores() -> Iterator[None]:
     """What this thread starts inside may use all cores that this process may."""
-    if current is None:
-        yield
-        return
-    with current.left():
-        yield
+    global _starting
+    with _changing:
+        _starting += 1
+    try:
+        with current.left() if current else nullcontext():
+            yield
+    finally:
+        with _changing:
+            _starting -= 1
+            _changing.notify_all()

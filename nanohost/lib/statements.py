@@ -273,10 +273,10 @@ def _converting(compiler: Any, columns: Sequence[Any]) -> Callable[[Sequence[Any
 def _shorter(database: Any, converters: Sequence[Any], column: Any) -> Callable[[Any], Any] | None:
     """What does the same as Django's converters of a column; None: use those."""
     field = column.target if isinstance(column, Col) else None
-    if isinstance(field, models.JSONField) and not field.decoder and converters == [field.from_db_value]:
+    if type(field) is models.JSONField and not field.decoder and converters == [field.from_db_value]:
         return _from_json
     in_order = [getattr(database.ops, "convert_datetimefield_value", None)]
-    if isinstance(field, models.DateTimeField) and database.timezone is UTC and converters == in_order:
+    if type(field) is models.DateTimeField and database.timezone is UTC and converters == in_order:
         return _in_utc  # on SQLite
     return None
 
@@ -343,7 +343,7 @@ def _filled(database: Any, parameters: Sequence[Any], given: dict[str, Any]) -> 
 
 
 def _prepared(database: Any, value: Any) -> Any:
-    """A value as the database takes it. Of one that it takes as it is, or has by now, the same."""
+    """A value as the database takes it. One that needs no change, or was prepared before, is returned as it is."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (dict, list)):

@@ -142,6 +142,38 @@ assert all(each == every for each in cores()), cores()
 """)
 
 
+def test_what_is_started_by_a_process_that_was_placed_by_hand_stays_where_that_is():
+    told(f"""
+one_core.keep_to_one_core()
+(here,) = os.sched_getaffinity(0)
+os.sched_setaffinity(0, every - {{here}})
+with one_core.all_cores():
+    assert int({CHILD}) == len(every) - 1
+assert os.sched_getaffinity(0) == every - {{here}}
+""")
+
+
+def test_it_begins_when_what_is_just_being_started_has_started():
+    told(f"""
+with one_core.all_cores():
+    beginning = threading.Thread(target=one_core.keep_to_one_core)
+    beginning.start()
+    beginning.join(0.2)
+    assert int({CHILD}) == len(every)
+beginning.join()
+assert len(os.sched_getaffinity(0)) == 1
+""")
+
+
+def test_a_word_of_the_kernel_that_it_does_not_understand_is_as_none():
+    assert told(f"""{KERNEL}
+idle = None
+one_core.keep_to_one_core()
+Stat.read_text = lambda self: "cpu  0 0\\ncpu0 0 0\\n"
+until(lambda: all(each == every for each in cores()))
+""")
+
+
 def test_without_the_kernels_word_it_keeps_to_no_core():
     assert told("""
 from pathlib import Path
