@@ -189,8 +189,8 @@ def on_one_core(monkeypatch) -> Iterator[set[int]]:
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         pytest.skip("this machine has one core to offer")
-    monkeypatch.setattr(one_core, "current", OneCore(cores))
-    os.sched_setaffinity(0, {min(cores)})
+    monkeypatch.setattr(one_core, "current", one := OneCore(cores))
+    os.sched_setaffinity(0, {one.here})
     yield cores
     os.sched_setaffinity(0, cores)
 

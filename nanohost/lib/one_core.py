@@ -33,16 +33,16 @@ _changing = threading.Condition()
 
 
 class OneCore:
-    """The core that a process is on. ``cores``: those it may use; there are at least two."""
+    """The core that a process is on: :attr:`here`. ``cores``: those it may use; there are at least two."""
 
     def __init__(self, cores: Collection[int]) -> None:
         self._cores = frozenset(cores)
         self._siblings = {core: _siblings_of(core) & self._cores for core in cores}
-        self._here = random.choice(sorted(cores))  # noqa: S311 -- no secret
+        self.here = random.choice(sorted(cores))  # noqa: S311 -- no secret
 
     def begin(self) -> None:
         """Put all threads on it; raises OSError where the system does not let a process choose."""
-        _place_threads({self._here})
+        _place_threads({self.here})
 
     def watch(self) -> None:
         """Look, until somebody else decides where this process is."""
@@ -59,7 +59,7 @@ class OneCore:
                 passed = _TICKS * (at - at_before)
                 both = ticks.keys() & ticks_before.keys()
                 busy = {core: (ticks[core] - ticks_before[core]) / passed for core in both}
-                core = better_core(self._here, own=own, busy=busy, siblings=self._siblings)
+                core = better_core(self.here, own=own, busy=busy, siblings=self._siblings)
                 if not self._go_to(core):
                     return
         except (OSError, ValueError):  # what cannot be watched is left to the system
@@ -69,7 +69,7 @@ class OneCore:
     @contextmanager
     def left(self) -> Iterator[None]:
         """What this thread starts inside may use all cores, unless somebody else has decided where it is."""
-        if os.sched_getaffinity(0) != {self._here}:
+        if os.sched_getaffinity(0) != {self.here}:
             yield
             return
         with suppress(OSError):  # the system allows none of them any more
@@ -78,18 +78,18 @@ class OneCore:
             yield
         finally:
             with suppress(OSError):
-                os.sched_setaffinity(0, {self._here})
+                os.sched_setaffinity(0, {self.here})
 
     def _go_to(self, core: int) -> bool:
         """Go to a core, perhaps; False if somebody else has decided where this process is."""
         with _changing:
             if _starting:
                 return True
-            if os.sched_getaffinity(os.getpid()) != {self._here}:
+            if os.sched_getaffinity(os.getpid()) != {self.here}:
                 return False
-            if core != self._here and random.random() < _CHANCE:  # noqa: S311 -- no secret
+            if core != self.here and random.random() < _CHANCE:  # noqa: S311 -- no secret
                 _place_threads({core})
-                self._here = core
+                self.here = core
             return True
 
 
