@@ -19,6 +19,8 @@ LOOK_SECONDS = 1.0
 # How much busier a core must be than another, in parts of its time, for a process to leave it; and how much of a core a
 # process must use to be worth the look.
 _WORTH_MOVING, _WORTH_LOOKING = 0.1, 0.05
+# From how much on a core has no time left.
+_FULL = 0.95
 # Of two processes that find each other on one core, both should not leave.
 _CHANCE = 0.5
 
@@ -104,7 +106,9 @@ def _place_threads(cores: Collection[int]) -> None:
 
 
 def better_core(here: int, *, own: float, busy: Mapping[int, float], siblings: Mapping[int, Collection[int]]) -> int:
-    """The core on which a process meets least of others' work: the one it is on, unless another is clearly better.
+    """The core on which a process meets least of others' work: the one it is on, unless another is clearly better. Or
+    one that has time left, if the one it is on has none and others are on it: they may be bound to it as well, while
+    those on the other one are moved by the system.
 
     ``own``: what the process uses of a core. ``busy``: how much of each core is used. ``siblings``: which share their
     hardware with a core: what is done there costs it about half.
@@ -114,7 +118,11 @@ def better_core(here: int, *, own: float, busy: Mapping[int, float], siblings: M
         return here
     met = {core: used + sum(others.get(each, 0) for each in siblings[core]) / 2 for core, used in others.items()}
     best = min(met, key=met.__getitem__)
-    return best if met[best] < met[here] - _WORTH_MOVING else here
+    if met[best] < met[here] - _WORTH_MOVING:
+        return best
+    idlest = min(others, key=busy.__getitem__)
+    is_shared = busy[here] > _FULL and others[here] > _WORTH_MOVING
+    return idlest if is_shared and busy[idlest] < _FULL - _WORTH_MOVING else here
 
 
 def _ticks() -> dict[int, int]:
