@@ -28,7 +28,6 @@ from nanohost.accounts import audit
 from nanohost.accounts.models import AuditEntry, AuditSeal
 from nanohost.lib import append_only, one_core, redaction
 from nanohost.lib.known_secrets import KnownSecrets
-from nanohost.lib.one_core import OneCore
 from nanohost.lib.text import storable
 from tests import shapes
 from tests.support import servers
@@ -189,7 +188,7 @@ def on_one_core(monkeypatch) -> Iterator[set[int]]:
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         pytest.skip("this machine has one core to offer")
-    monkeypatch.setattr(one_core, "current", one := OneCore(cores))
+    monkeypatch.setattr(one_core, "current", one := one_core.OneCore(cores))
     os.sched_setaffinity(0, {one.here})
     yield cores
     os.sched_setaffinity(0, cores)

@@ -275,8 +275,8 @@ def _shorter(database: Any, converters: Sequence[Any], column: Any) -> Callable[
     field = column.target if isinstance(column, Col) else None
     if type(field) is models.JSONField and not field.decoder and converters == [field.from_db_value]:
         return _from_json
-    in_order = [getattr(database.ops, "convert_datetimefield_value", None)]
-    if type(field) is models.DateTimeField and database.timezone is UTC and converters == in_order:
+    of_times = [getattr(database.ops, "convert_datetimefield_value", None)]
+    if type(field) is models.DateTimeField and database.timezone is UTC and converters == of_times:
         return _in_utc  # on SQLite
     return None
 

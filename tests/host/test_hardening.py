@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,10 @@ import pytest
 from nanohost import hardening
 from nanohost.lib import env
 from nanohost.lib.redaction import redact
+from tests.support.api_client import chat, start
 from tests.support.hosts import ROOT, Host
 from tests.support.sources import READ_ELSEWHERE, readers
-from tests.support.stack_process import descendants_of
+from tests.support.stack_process import cores_of, descendants_of
 from tests.support.wait import wait_until
 
 SECRET = "canary-of-the-environment-0123456789"
@@ -80,26 +80,26 @@ def test_no_process_that_a_host_starts_is_handed_a_secret(closed):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one core to offer")
 @pytest.mark.django_db  # on both shapes
 def test_each_process_of_a_host_keeps_to_one_core_and_what_it_starts_does_not(closed):
-    def cores(pid: int) -> set[tuple[int, ...]]:
-        found = set()
-        with suppress(FileNotFoundError):  # it has ended
-            for each in os.listdir(f"/proc/{pid}/task"):
-                with suppress(ProcessLookupError):  # that thread has
-                    found.add(tuple(os.sched_getaffinity(int(each))))
-        return found
-
     def is_on_one(pid: int) -> bool:
-        found = cores(pid)
-        return len(found) == 1 and all(len(each) == 1 for each in found)
+        return [len(each) for each in cores_of(pid)] == [1]
 
-    every = tuple(os.sched_getaffinity(0))
-    for name, process in closed.processes.items():
-        if name == "beat":
-            assert cores(process.pid) == {every}
-        else:
-            wait_until(lambda pid=process.pid: is_on_one(pid))  # it may be about to move
+    every = frozenset(os.sched_getaffinity(0))
+    for process in closed.processes.values():
+        wait_until(lambda pid=process.pid: is_on_one(pid))  # it may be about to move
         for each in descendants_of(process.pid):
-            assert cores(each) <= {every}
+            assert cores_of(each) <= {every}
+
+
+@pytest.mark.django_db  # on both shapes
+def test_a_host_that_is_not_to_keep_to_one_core_uses_all(tmp_path):
+    running = Host(tmp_path, ONE_CORE="false", LLM_PROVIDER="mock").start()
+    try:
+        with running.client() as client:  # what has answered has begun
+            assert chat(client, start(client), "Hello").status_code == 200
+        for process in running.processes.values():
+            assert cores_of(process.pid) == {frozenset(os.sched_getaffinity(0))}
+    finally:
+        running.kill()
 
 
 @pytest.mark.shapeless(reason="it reads the environment")

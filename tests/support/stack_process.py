@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,16 @@ def descendants_of(pid: int) -> list[int]:
         children += [int(child) for child in (task / "children").read_text().split()]
     children = sorted(set(children))
     return children + [found for child in children for found in descendants_of(child)]
+
+
+def cores_of(pid: int) -> set[frozenset[int]]:
+    """The cores that its threads may use: of each, those; none if it has ended."""
+    found = set()
+    with suppress(FileNotFoundError):
+        for each in os.listdir(f"/proc/{pid}/task"):
+            with suppress(ProcessLookupError):  # that thread has
+                found.add(frozenset(os.sched_getaffinity(int(each))))
+    return found
 
 
 def curl_line(printed: str) -> str:

@@ -100,11 +100,15 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
         connection_created.send(sender=self.__class__, connection=self)
 
     def _lent(self) -> Any:
-        pool = self.pool
-        pool.open()  # unless it is
-        while not _lives(connection := pool.getconn()):
+        self.pool.open()  # unless it is
+        return self._living(self.pool.getconn())
+
+    def _living(self, connection: Any) -> Any:
+        """This connection of the pool's; if it is dead, the next that is not."""
+        while not _lives(connection):
             connection.close()
-            pool.putconn(connection)
+            self.pool.putconn(connection)
+            connection = self.pool.getconn()
         return connection
 
     def run(self, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
@@ -144,11 +148,7 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         connection = super().get_new_connection(conn_params)
-        while self.pool and not _lives(connection):
-            connection.close()
-            self.pool.putconn(connection)
-            connection = super().get_new_connection(conn_params)
-        return connection
+        return self._living(connection) if self.pool else connection
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:

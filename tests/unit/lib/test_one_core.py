@@ -45,7 +45,7 @@ BEGINNING = """
 import contextlib, os, subprocess, sys, threading, time
 from nanohost.lib import one_core
 every = os.sched_getaffinity(0)
-done, out = threading.Event(), []
+done = threading.Event()
 threading.Thread(target=done.wait, daemon=True).start()
 def cores():
     found = []
@@ -97,33 +97,29 @@ with one_core.all_cores():
 """)
 
 
-# The kernel's word on how busy cores are, put into a file: all but one are, more with each reading.
-KERNEL = """
+# In the place of the kernel's file, what tells that all cores are busy but the ``idle`` one, which none is at first.
+KEPT = """
 class Stat:
     ticks = 0
     def read_text(self):
         self.ticks += 1000
         busy = {core: 0 if core == idle else self.ticks for core in every}
         return "cpu  0 0 0 0 0 0 0 0 0 0\\n" + "".join(f"cpu{c} {n} 0 0 0 0 0 0 0 0 0\\n" for c, n in busy.items())
-one_core.STAT = Stat()
+one_core.STAT, idle = Stat(), None
+one_core.keep_to_one_core()
+(here,) = os.sched_getaffinity(0)
 """
 
 
 def test_it_leaves_a_core_that_others_use_for_one_that_is_idle():
-    assert told(f"""{KERNEL}
-idle = None
-one_core.keep_to_one_core()
-(here,) = os.sched_getaffinity(0)
+    assert told(f"""{KEPT}
 idle = min(every - {{here}})
 until(lambda: all(each == {{idle}} for each in cores()))
 """)
 
 
 def test_it_does_not_move_while_something_is_started():
-    assert told(f"""{KERNEL}
-idle = None
-one_core.keep_to_one_core()
-(here,) = os.sched_getaffinity(0)
+    assert told(f"""{KEPT}
 with one_core.all_cores():
     idle = min(every - {{here}})
     read = one_core.STAT.ticks + 20_000
@@ -134,10 +130,7 @@ until(lambda: all(each == {{idle}} for each in cores()))
 
 
 def test_whoever_places_the_process_by_hand_has_the_last_word():
-    assert told(f"""{KERNEL}
-idle = None
-one_core.keep_to_one_core()
-(here,) = os.sched_getaffinity(0)
+    assert told(f"""{KEPT}
 for thread in os.listdir("/proc/self/task"):
     os.sched_setaffinity(int(thread), every)
 idle = min(every - {{here}})
@@ -170,9 +163,7 @@ assert len(os.sched_getaffinity(0)) == 1
 
 
 def test_a_word_of_the_kernel_that_it_does_not_understand_is_as_none():
-    assert told(f"""{KERNEL}
-idle = None
-one_core.keep_to_one_core()
+    assert told(f"""{KEPT}
 Stat.read_text = lambda self: "cpu  0 0\\ncpu0 0 0\\n"
 until(lambda: all(each == every for each in cores()))
 """)
