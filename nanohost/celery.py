@@ -18,6 +18,9 @@ from nanohost.lib.redaction import redact
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
 gc.disable()  # as manage.py does; this is where a worker and beat begin
+# Celery has Django's checks run and does nothing with what they find, which the commands of a release refuse. They
+# would load every address and page of the console, which no worker shows.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 
 def make_app(*, current: bool = True) -> Celery:

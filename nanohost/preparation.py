@@ -33,7 +33,6 @@ from nanohost.accounts.errors import MalformedKey
 from nanohost.accounts.models import WIDE, ApiKey
 from nanohost.checks import SANDBOX_MISSING, WEB
 from nanohost.console import tasks
-from nanohost.console.roles import sync_roles
 from nanohost.foreign_keys import follow_deletes
 from nanohost.lib import env
 from nanohost.lib.redaction import redact
@@ -104,6 +103,8 @@ def prepare_database() -> Prepared:
 
     Any number of nodes may do so at once: it is done once.
     """
+    from nanohost.console.roles import sync_roles  # with the theme: a worker, which only waits here, does without
+
     try:
         with _one_at_a_time():
             refuse_newer_database()

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.urls import path
 
 from nanohost.accounts import audit
 from nanohost.lib.admin import ModelAdmin
-from nanohost.lib.redaction import redact_known
+from nanohost.lib.downloads import as_cell
 
 # Whoever wants more narrows the list: by its filters, a file holds so many rows, the newest.
 MAX_ROWS = 10_000
@@ -48,10 +47,3 @@ def _line(cells: Any) -> bytes:
     written = io.StringIO()
     csv.writer(written).writerow(cells)
     return written.getvalue().encode()
-
-
-def as_cell(value: object) -> str:
-    """A value that no spreadsheet takes for a formula, and without known secrets; columns of JSON as JSON."""
-    said = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
-    text = "" if value is None else redact_known(said)
-    return f"'{text}" if text.lstrip()[:1] in tuple("=+-@|%") or text[:1] in tuple("\t\r\n") else text

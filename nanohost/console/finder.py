@@ -22,6 +22,7 @@ from conversations.access import READERS
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts.models import ApiKey
 from nanohost.console import navigation
+from nanohost.console.site import model_pages
 from nanohost.lib.admin import begins, excerpt
 from tools.models import Approval, ToolCall, ToolSetting
 
@@ -49,7 +50,7 @@ class Source:
     editors_ask: Callable[[str], Q] | None = None
 
     def find(self, request: HttpRequest, typed: str) -> Iterator[Found]:
-        own, condition = admin.site._registry[self.model], self.asks(typed)
+        own, condition = model_pages()[self.model], self.asks(typed)
         if condition is None or not own.has_view_permission(request):
             return
         if self.editors_ask and own.has_change_permission(request):

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 from django.apps import apps
-from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import get_script_prefix, reverse
 from django.utils.text import capfirst
@@ -21,6 +20,7 @@ from nanohost.console import (
     turn_search_page,
     usage_page,
 )
+from nanohost.console.site import model_pages
 
 
 @cache
@@ -48,7 +48,7 @@ class Page:
     def may_open(self, request: HttpRequest) -> bool:
         if "." not in self.name:
             return request.user.has_perms(self.permissions)
-        own = admin.site._registry.get(apps.get_model(self.name))
+        own = model_pages().get(apps.get_model(self.name))
         return own is not None and own.has_view_or_change_permission(request) and own.has_module_permission(request)
 
 
@@ -212,10 +212,9 @@ DOORS = (
 
 @cache
 def others() -> tuple[Page, ...]:
-    """Pages of models that no door names: of other people's apps, and of apps of the user's own. All are registered
-    before the first page is asked for."""
+    """Pages of models that no door names: of other people's apps, and of apps of the user's own."""
     named = {page.name for door in DOORS for page in door.pages}
-    found = [own for own in admin.site._registry.values() if own.opts.label_lower not in named]
+    found = [own for own in model_pages().values() if own.opts.label_lower not in named]
     return tuple(
         Page(name=own.opts.label_lower, title=str(capfirst(own.opts.verbose_name_plural)), about=own.__doc__ or "")
         for own in sorted(found, key=lambda own: own.opts.label_lower)

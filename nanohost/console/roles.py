@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from django.contrib import admin
 from django.contrib.auth import get_permission_codename
 from django.contrib.auth.models import Group, Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
 
 from conversations.models import Conversation, IntakePause
+from nanohost.console.site import model_pages
 from nanohost.lib.admin import ACTIONS, PAUSE, PIN, UNDO
 
 VIEWER, OPERATOR, ADMIN = ROLES = ("viewer", "operator", "admin")
@@ -26,7 +26,7 @@ def sync_roles() -> None:
     with transaction.atomic():
         acting = _permissions_to_act()
         every = list(Permission.objects.select_related("content_type"))
-        options = [model._meta for model in admin.site._registry]
+        options = [model._meta for model in model_pages()]
         pages = {(each.app_label, get_permission_codename("view", each)) for each in options}
         seen = [each for each in every if (each.content_type.app_label, each.codename) in pages]
         for role, permissions in ((VIEWER, seen), (OPERATOR, [*seen, *acting]), (ADMIN, every)):
@@ -41,7 +41,7 @@ def acts_of(page: Any) -> set[str]:
 
 
 def _permissions_to_act() -> list[Permission]:
-    of_pages = ((model, act) for model, page in admin.site._registry.items() for act in sorted(acts_of(page)))
+    of_pages = ((model, act) for model, page in model_pages().items() for act in sorted(acts_of(page)))
     made = []
     for model, act in (*of_pages, *_WITHOUT_A_LIST):
         permission, _ = Permission.objects.get_or_create(

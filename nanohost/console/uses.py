@@ -17,9 +17,9 @@ from agent.spending.money import as_money
 from conversations.models import OPEN_COMPACTION, Compaction, Replay, Turn
 from conversations.replay_models import OPEN_REPLAY
 from nanohost.accounts import audit
-from nanohost.accounts.exporting import as_cell
 from nanohost.accounts.models import ApiKey
 from nanohost.console.models import Use
+from nanohost.lib.downloads import as_cell
 
 HOUR = timedelta(hours=1)
 

@@ -1,8 +1,11 @@
-"""What a file is handed out with, so that no browser runs or shows it, whatever is in it."""
+"""What a file is handed out with, so that no browser runs or shows it, whatever is in it; and no spreadsheet."""
 
+import json
 from urllib.parse import quote
 
 from django.http import HttpResponse
+
+from nanohost.lib.redaction import redact_known
 
 # Not even a document that is opened in a browser's tab runs anything, or reaches anyone.
 HEADERS = {
@@ -25,3 +28,10 @@ def disposition(name: str) -> str:
 def download(content: bytes, name: str) -> HttpResponse:
     """These bytes, to be saved under a name."""
     return HttpResponse(content, content_type=BYTES, headers={**HEADERS, "Content-Disposition": disposition(name)})
+
+
+def as_cell(value: object) -> str:
+    """A value that no spreadsheet takes for a formula, and without known secrets; columns of JSON as JSON."""
+    said = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    text = "" if value is None else redact_known(said)
+    return f"'{text}" if text.lstrip()[:1] in tuple("=+-@|%") or text[:1] in tuple("\t\r\n") else text

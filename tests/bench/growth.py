@@ -155,10 +155,10 @@ def predicted(one: GrowthLine, most: GrowthLine, workers: int, *, cores: int) ->
 
     So many workers do so many times what one does, until all processes together use all of the machine's cores; and a
     worker has so many turns at a time, each of which takes the model's time at least. A turn costs more the more
-    processes share the cores, which are then colder for each: that much more with each doubling.
+    processes share the cores, which are then colder for each: as much more with each worker.
     """
-    doublings = math.log2(workers) / math.log2(most.workers) if most.workers > 1 else 0.0
-    cost = one.costs["all"] * (most.costs["all"] / one.costs["all"]) ** doublings / 1000
+    more = (most.costs["all"] - one.costs["all"]) * (workers - 1) / max(most.workers - 1, 1)
+    cost = (one.costs["all"] + more) / 1000
     model = USUAL_SECONDS if one.turn == "200 ms" else 0.0
     bounds = {
         "workers": workers * one.count / (one.count / one.rate - model),

@@ -5,7 +5,6 @@ from urllib.parse import urlencode
 import pytest
 from django import forms
 from django.apps import apps
-from django.contrib import admin
 from django.contrib.auth.models import Permission as UserPermission
 from django.db import connection
 from django.db.models import JSONField
@@ -17,6 +16,7 @@ from django.utils import timezone
 from agent.models import DEFAULT_AGENT, Agent, AgentVersion
 from conversations.models import Conversation, Message, Turn, Worker
 from nanohost.accounts.models import ApiKey, AuditEntry
+from nanohost.console.site import model_pages
 from nanohost.lib.ids import new_id
 from tests.support.console_client import HOSTILE, make_rows, page
 from tests.support.factories import OwnerFactory
@@ -468,7 +468,7 @@ def test_a_turn_names_its_key(admin_client, rows, owner):
 
 def json_fields(request):
     """Of every page by which rows are added or changed: its form, whether it is of a row, and the column of JSON."""
-    for model, own in admin.site._registry.items():
+    for model, own in model_pages().items():
         for row in (None, model()):
             if own.has_change_permission(request, row) if row else own.has_add_permission(request):
                 form = own.get_form(request, row, change=row is not None)

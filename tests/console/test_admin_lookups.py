@@ -4,7 +4,6 @@ by what a hidden column holds, letter by letter."""
 import re
 
 import pytest
-from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth.models import User
@@ -17,6 +16,7 @@ from django.urls import reverse
 from agent.models import Agent
 from nanohost.accounts.models import ApiKey
 from nanohost.console.roles import VIEWER, sync_roles
+from nanohost.console.site import model_pages
 from nanohost.lib import redaction
 from tests.support import console_client
 from tests.support.console_client import client_of, make_rows, page
@@ -46,7 +46,7 @@ def request_():
 
 
 def registered():
-    return [pytest.param(own, id=model._meta.label) for model, own in admin.site._registry.items()]
+    return [pytest.param(own, id=model._meta.label) for model, own in model_pages().items()]
 
 
 def shown_by(own, request):
@@ -133,7 +133,7 @@ def test_a_list_is_ordered_by_what_it_shows(own, request_):
         except FieldDoesNotExist:
             continue
         if isinstance(field, ForeignKey):  # which orders by what its rows are ordered by
-            theirs = admin.site._registry.get(field.related_model)
+            theirs = model_pages().get(field.related_model)
             for name in field.related_model._meta.ordering:
                 assert theirs
                 assert name.lstrip("-") in shown_by(theirs, request_), (column, name)
@@ -217,7 +217,7 @@ def test_no_page_shows_a_viewer_what_is_masked_anywhere(viewer, secret_everywher
 
 def test_no_search_finds_what_is_masked(viewer, secret_everywhere):
     """A count of rows would tell, letter by letter."""
-    searched = [own for own in admin.site._registry.values() if own.search_fields]
+    searched = [own for own in model_pages().values() if own.search_fields]
     assert len(searched) > 15
     for own in searched:
         address = page(f"{own.opts.app_label}_{own.opts.model_name}")
@@ -275,7 +275,7 @@ def test_choices_for_a_form_are_searched_by_what_is_shown_to_those_who_may_see_t
     OwnerFactory(username="anna", password="pbkdf2_sha256$1$x$y")
     sources = [
         {"app_label": model._meta.app_label, "model_name": model._meta.model_name, "field_name": field.name}
-        for model in admin.site._registry
+        for model in model_pages()
         for field in columns(model)
         if isinstance(field, ForeignKey) and field.related_model is User
     ]

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.db import connection, transaction
 from django.test import RequestFactory
@@ -13,6 +12,7 @@ from django.urls import URLResolver, get_resolver
 from nanohost.accounts.models import ApiKey
 from nanohost.console import attention
 from nanohost.console.roles import ADMIN, OPERATOR, ROLES, VIEWER, sync_roles
+from nanohost.console.site import model_pages
 from nanohost.lib.admin import ACTIONS
 from tests.support.console_client import (
     ANONYMOUS,
@@ -84,7 +84,7 @@ def is_forbidden(shown: Page) -> bool:
     """Whether nobody adds or deletes such rows by hand, whatever the role."""
     request = RequestFactory().get("/")
     request.user = OwnerFactory.build(is_superuser=True)
-    own = admin.site._registry[shown.model]
+    own = model_pages()[shown.model]
     if shown.view == "add":
         return not own.has_add_permission(request)
     return shown.view == "delete" and (str(shown) in KEPT or not own.has_delete_permission(request))
@@ -124,7 +124,7 @@ def test_the_actions_a_role_is_offered(rows, role):
     request = RequestFactory().get("/")
     request.user = member(role)
     offered = set()
-    for own in admin.site._registry.values():
+    for own in model_pages().values():
         for name, (function, _, _) in own.get_actions(request).items():
             # One that asks for nothing could be done by whoever sees the page.
             asked = set(function.allowed_permissions)
@@ -171,7 +171,7 @@ def test_roles_are_mended_and_learn_of_what_is_new():
     viewer.permissions.remove(Permission.objects.get(codename="view_turn"))
     sync_roles()
     assert set(viewer.permissions.values_list("codename", flat=True)) == {
-        f"view_{model._meta.model_name}" for model in admin.site._registry
+        f"view_{model._meta.model_name}" for model in model_pages()
     }
     assert Group.objects.count() == 3
 
@@ -208,7 +208,7 @@ def place_of(model):
 
 def addresses_of(route):
     """The route, with the key of a row of its model, or each condition, where it has a gap."""
-    model = next((each for each in admin.site._registry if route.startswith(place_of(each))), None)
+    model = next((each for each in model_pages() if route.startswith(place_of(each))), None)
     keys = (
         attention.CONDITIONS
         if route.startswith("admin/attention/<")
@@ -221,7 +221,7 @@ def addresses_of(route):
 
 def forms_of(address):
     """What is sent there: to a list, each of its actions, on all of its rows."""
-    listed = next((own for model, own in admin.site._registry.items() if address == f"/{place_of(model)}"), None)
+    listed = next((own for model, own in model_pages().items() if address == f"/{place_of(model)}"), None)
     if listed is None:
         return [SAID | {"action": "resume", "name": "x"}]
     chosen = [str(each.pk) for each in listed.model._default_manager.all()]

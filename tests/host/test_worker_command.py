@@ -126,26 +126,42 @@ def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_aske
     assert workers(tmp_path) == [("compaction,turns", True)]
 
 
-HOLDING = """
+SAYING = """
+import sys
 from celery import signals
 from nanohost.celery import app
 from django.db import connection
 
 @signals.worker_init.connect(weak=False)
 def tell(**_):
-    raise SystemExit(f"it holds {connection.connection}")
+    raise SystemExit("said: " + {})
 
-app.worker_main(["worker", "--queues", "tools"])
+app.worker_main(["worker", "--queues", {!r}])
 """
+
+
+def said_at_its_start(data_dir: Path, what: str, queues: str) -> str:
+    """What an expression gives in a worker that has begun its work."""
+    prepare(data_dir)
+    started = [sys.executable, "-c", SAYING.format(what, queues)]
+    ended = subprocess.run(
+        started, cwd=ROOT, env=environment(data_dir), capture_output=True, text=True, timeout=60, check=False
+    )
+    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("said: ")]  # it writes a log as well
+    return said.removeprefix("said: ")
 
 
 def test_a_worker_starts_without_a_connection_that_celery_would_break(tmp_path):
     """Its fixup closes the sockets of those that are open in the thread that starts, and then gives them back."""
-    prepare(tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-c", HOLDING], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60
-    )
-    assert "it holds None" in ended.stderr.splitlines()
+    assert said_at_its_start(tmp_path, "str(connection.connection)", "tools") == "None"
+
+
+@pytest.mark.parametrize("queues", ["tools", "turns,compaction,deliveries,listeners,replays"])
+def test_a_worker_loads_no_page_of_the_console(tmp_path, queues):
+    """They would be a fifth of its memory."""
+    loaded = said_at_its_start(tmp_path, "' '.join(sys.modules)", queues).split()
+    assert "conversations.engine.tool_calls" in loaded or "conversations.engine.turns" in loaded
+    assert not {"nanohost.urls", "nanohost.lib.admin", "unfold.admin", "conversations.admin"} & {*loaded}
 
 
 def test_a_second_signal_does_not_come_in_the_midst_of_the_first():

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from axes.models import AccessAttempt
-from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
@@ -48,6 +47,7 @@ from memory.models import HistoryEntry, Memory, MemoryVersion
 from nanohost.accounts.models import ApiKey, LegalHold
 from nanohost.console.models import Use
 from nanohost.console.roles import ROLES
+from nanohost.console.site import model_pages
 from nanohost.lib.ids import new_id
 from scheduler import series
 from scheduler.models import CheckIn, JobRun, Schedule, ScheduleRun
@@ -330,9 +330,9 @@ def pages() -> Iterator[Page]:
         "daily_summary",
     ):
         yield Page(view, None, reverse(view))
-    for label in sorted({model._meta.app_label for model in admin.site._registry}):
+    for label in sorted({model._meta.app_label for model in model_pages()}):
         yield Page(f"app_list {label}", None, reverse("admin:app_list", args=[label]))
-    for model in admin.site._registry:
+    for model in model_pages():
         row: Any = model._default_manager.first()
         assert row, f"tests/support/console_client.py makes no {model._meta.label}"
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}"

@@ -5,18 +5,18 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin
 from django.test import Client
 
 from conversations.models import Compaction, Conversation, DeferredMessage, Delivery, Message, Turn
 from nanohost.accounts.models import AuditEntry
+from nanohost.console.site import model_pages
 from nanohost.lib.admin import GrowingAdmin
 from tests.plans.operations.common import GROW, a_turn, a_usual_one, the_long_one
 from tools.models import Approval, ToolCall
 
 
 def growing() -> list[GrowingAdmin]:
-    return [page for model, page in admin.site._registry.items() if model._meta.db_table in GROW]
+    return [page for model, page in model_pages().items() if model._meta.db_table in GROW]
 
 
 def path_of(page: GrowingAdmin) -> str:
