@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from django.db import transaction
@@ -28,13 +28,10 @@ from psycopg_pool import ConnectionPool
 from psycopg_pool.base import AttemptWithBackoff
 
 from nanohost.lib.outages import SortedErrors
+from nanohost.lib.postgresql.prepared import Statements, by_cursor, commit
 
 # The stubs leave out what the pool adds.
 _Wrapper: Any = base.DatabaseWrapper
-
-
-# A cursor that is kept keeps its last rows too.
-_MAX_KEPT_ROWS = 20
 
 
 class _OftenAgain(AttemptWithBackoff):
@@ -62,6 +59,7 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     # Whether its connection is to be dropped instead of being used again.
     is_spent = False
     _has_connected = False
+    _alters = False
 
     @cached_property
     def wrap_database_errors(self) -> SortedErrors:
@@ -112,26 +110,45 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
         return connection
 
     def run(self, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
-        """Execute a statement that comes again and again; its rows, and how many it has read or changed.
-
-        Its cursor is kept with the connection, and so is what psycopg has found out for it: how each parameter is
-        written, and each column read.
-        """
+        """Execute a statement that comes again and again; its rows, and how many it has read or changed."""
+        if self._alters:
+            return by_cursor(self.create_cursor(), sql, parameters)
         connection: Any = self.connection
         try:
-            kept = connection.kept_cursors
+            statements = connection.kept_statements
         except AttributeError:
-            kept = connection.kept_cursors = {}
-        cursor = kept.get(sql)
-        if cursor is None:
-            cursor = kept[sql] = self.create_cursor()
-            if self.timezone is UTC:  # as is the connection's: Django's own loader, in Python, would say the same
-                cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-        cursor.execute(sql, parameters)
-        rows, count = cursor.fetchall() if returns_rows else [], cursor.rowcount
-        if count > _MAX_KEPT_ROWS:
-            del kept[sql]
-        return rows, count
+            statements = connection.kept_statements = Statements(connection)
+        return cast("tuple[list[Any], int]", statements.run(sql, parameters, self._kept_cursor))
+
+    def _kept_cursor(self) -> Any:
+        cursor = self.create_cursor()
+        if self.timezone is UTC:  # as is the connection's: Django's own loader, in Python, would say the same
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+        return cursor
+
+    def schema_editor(self, *args: Any, **kwargs: Any) -> Any:
+        """Whoever changes tables: psycopg then has the server forget, at any time, all that is prepared."""
+        self._alters = True
+        return super().schema_editor(*args, **kwargs)
+
+    def _commit(self) -> None:
+        if self.queries_logged or self.connection is None:
+            super()._commit()
+        else:
+            with self.wrap_database_errors:
+                commit(self.connection)
+
+    def _rollback(self) -> None:
+        self._doubt_statements()
+        super()._rollback()
+
+    def _savepoint_rollback(self, sid: str) -> None:
+        self._doubt_statements()
+        super()._savepoint_rollback(sid)
+
+    def _doubt_statements(self) -> None:
+        if statements := getattr(self.connection, "kept_statements", None):
+            statements.is_in_doubt = True
 
     def refuses_writes(self) -> bool:
         """Whether the server takes no writes, as a standby, or this session; another is then made for the next."""
@@ -143,6 +160,8 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     def _close(self) -> None:
         if self.is_spent and self.connection is not None:
             self.connection.close()
+        if not self.autocommit:
+            self._doubt_statements()  # what it is given back in the midst of is rolled back
         self.is_spent = False
         super()._close()
 

@@ -1,16 +1,15 @@
 """Statements that are written once do what the ORM does, in either database, with other values each time."""
 
 import asyncio
-import contextlib
 import importlib
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from django import conf
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.backends.postgresql import psycopg_any
 from django.db.models import DurationField, F, IntegerField
 from django.test.utils import CaptureQueriesContext
@@ -114,29 +113,6 @@ def test_times_are_read_by_the_driver_itself(agent, monkeypatch):
     monkeypatch.setattr(psycopg_any.BaseTzLoader, "load", None)
     times = Rows(lambda: Agent.objects.filter(name=Given("name")).values_list("created_at", flat=True))
     assert times(name="default") == [agent.created_at]
-
-
-@pytest.mark.production(reason="SQLite's driver keeps what it has prepared by itself")
-def test_a_statement_keeps_its_cursor_but_not_many_rows(agent, conversation):
-    """A cursor that is kept has found out how its parameters are written and its columns read."""
-    agents = Rows(lambda: Agent.objects.filter(name=Given("name")))
-    messages = Rows(lambda: Message.objects.filter(content=Given("content")).values_list("seq", flat=True))
-    assert [agents(name="default")[0].created_at for _ in range(2)] == [agent.created_at] * 2
-    assert agents(name="default")[0].created_at.tzinfo is UTC, "as Django's own"
-    kept = connection.connection.kept_cursors
-    cursor = kept[agents.written()[0]]
-    with pytest.raises(DataError), transaction.atomic():
-        agents(name="no text \x00 of a database's")
-    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
-        raise ZeroDivisionError  # after a rollback the server has forgotten what it prepared
-    for _ in range(10):
-        assert agents(name="default") == [agent]
-    assert kept[agents.written()[0]] is cursor
-    for seq in range(2, 30):
-        Message.objects.create(conversation=conversation, seq=seq, role="user", content="many" if seq > 3 else "few")
-    assert [messages(content="few"), len(messages(content="many"))] == [[2, 3], 26]
-    assert messages.written()[0] not in kept
-    assert messages(content="few") == [2, 3]
 
 
 def test_an_update_tells_how_many_it_changed_or_what_they_are_then(say):
