@@ -18,9 +18,6 @@ from nanohost.lib.redaction import redact
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "nanohost.settings")
 gc.disable()  # as manage.py does; this is where a worker and beat begin
-# Celery has Django's checks run and does nothing with what they find, which the commands of a release refuse. They
-# would load every address and page of the console, which no worker shows.
-os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 
 def make_app(*, current: bool = True) -> Celery:
@@ -54,6 +51,13 @@ app.steps["worker"].add(_StopOnce)
 @setup_logging.connect
 def _leave_logging_alone(**_: Any) -> None:
     """Django has set logging up; with a receiver here, Celery does not do it over."""
+
+
+@celeryd_init.connect
+def _skip_checks(**_: Any) -> None:
+    """Celery has Django's checks run, and does nothing with what they find; `prepare`, `serve` and `web` refuse to go
+    on with that. They would load every page of the console, of which a worker shows none."""
+    os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 
 @celeryd_init.connect

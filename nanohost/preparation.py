@@ -103,7 +103,7 @@ def prepare_database() -> Prepared:
 
     Any number of nodes may do so at once: it is done once.
     """
-    from nanohost.console.roles import sync_roles  # with the theme: a worker, which only waits here, does without
+    from nanohost.console.roles import sync_roles  # it loads the theme, which workers do not need
 
     try:
         with _one_at_a_time():

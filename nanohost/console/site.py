@@ -34,9 +34,13 @@ class ConsoleSite(UnfoldAdminSite):
         return cast(list[Any], SimpleLazyObject(lambda: made(request, app_label)))
 
 
-@cache
 def model_pages() -> dict[type[Model], Any]:
-    """The console's pages by their models. Every app's are loaded when they are first asked for: 15 MB, which workers
-    and beat, who have none to show, do not hold."""
-    admin.autodiscover()
+    """The console's pages by their models. Every app's are loaded when they are first asked for: workers and beat show
+    none, and do without their 15 MB."""
+    _load_pages()
     return admin.site._registry
+
+
+@cache
+def _load_pages() -> None:
+    admin.autodiscover()

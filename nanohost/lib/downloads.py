@@ -1,4 +1,5 @@
-"""What a file is handed out with, so that no browser runs or shows it, whatever is in it; and no spreadsheet."""
+"""What a file is handed out with, so that no browser runs or shows it, whatever is in it, and no spreadsheet
+computes it."""
 
 import json
 from urllib.parse import quote

@@ -180,7 +180,7 @@ def test_nobody_else_reads_the_environment():
         name = str(path.relative_to(ROOT))
         if name.endswith(".py") and not name.startswith("tests/") and name not in allowed:
             source = path.read_text()
-            for told in ("DJANGO_SETTINGS_MODULE", "CELERY_SKIP_CHECKS"):  # by us, to Django and Celery
+            for told in ("DJANGO_SETTINGS_MODULE", "CELERY_SKIP_CHECKS"):  # what we tell Django and Celery
                 source = source.replace(f'os.environ.setdefault("{told}"', "")
             if "os.environ" in source or "getenv" in source:
                 found.add(name)

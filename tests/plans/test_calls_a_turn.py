@@ -69,5 +69,6 @@ def test_a_prompt_of_90_messages_costs_about_what_one_of_10_costs(say, owner, co
     settings.MEMORY_WINDOW, settings.MEMORY_COMPACT_AFTER = 200, 400
     short = behind(say, conversation, 10)
     long = behind(say, inbox.start_conversation(owner_id=owner.pk, metadata={}), 90)
-    # What is left for each message is to be looked at: whether it fits, and what it says.
-    assert sum(long.values()) <= 1.6 * sum(short.values()), (short, long)
+    # What is left for each message is to be looked at: whether it fits, and what it says. One that is read and made
+    # ready anew takes three times that.
+    assert sum(long.values()) - sum(short.values()) <= 12 * (90 - 10), (short, long)

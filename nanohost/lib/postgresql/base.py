@@ -28,7 +28,7 @@ from psycopg_pool import ConnectionPool
 from psycopg_pool.base import AttemptWithBackoff
 
 from nanohost.lib.outages import SortedErrors
-from nanohost.lib.postgresql.prepared import Statements, by_cursor, commit
+from nanohost.lib.postgresql.prepared import NoticingCursor, Statements, commit, doubt
 
 # The stubs leave out what the pool adds.
 _Wrapper: Any = base.DatabaseWrapper
@@ -59,7 +59,6 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
     # Whether its connection is to be dropped instead of being used again.
     is_spent = False
     _has_connected = False
-    _alters = False
 
     @cached_property
     def wrap_database_errors(self) -> SortedErrors:
@@ -111,8 +110,6 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
 
     def run(self, sql: str, parameters: Sequence[Any], returns_rows: bool) -> tuple[list[Any], int]:
         """Execute a statement that comes again and again; its rows, and how many it has read or changed."""
-        if self._alters:
-            return by_cursor(self.create_cursor(), sql, parameters)
         connection: Any = self.connection
         try:
             statements = connection.kept_statements
@@ -126,11 +123,6 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
             cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         return cursor
 
-    def schema_editor(self, *args: Any, **kwargs: Any) -> Any:
-        """Whoever changes tables: psycopg then has the server forget, at any time, all that is prepared."""
-        self._alters = True
-        return super().schema_editor(*args, **kwargs)
-
     def _commit(self) -> None:
         if self.queries_logged or self.connection is None:
             super()._commit()
@@ -139,16 +131,8 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
                 commit(self.connection)
 
     def _rollback(self) -> None:
-        self._doubt_statements()
+        doubt(self.connection)
         super()._rollback()
-
-    def _savepoint_rollback(self, sid: str) -> None:
-        self._doubt_statements()
-        super()._savepoint_rollback(sid)
-
-    def _doubt_statements(self) -> None:
-        if statements := getattr(self.connection, "kept_statements", None):
-            statements.is_in_doubt = True
 
     def refuses_writes(self) -> bool:
         """Whether the server takes no writes, as a standby, or this session; another is then made for the next."""
@@ -161,9 +145,12 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
         if self.is_spent and self.connection is not None:
             self.connection.close()
         if not self.autocommit:
-            self._doubt_statements()  # what it is given back in the midst of is rolled back
+            doubt(self.connection)  # what it is given back in the midst of is rolled back
         self.is_spent = False
         super()._close()
+
+    def get_connection_params(self) -> dict[str, Any]:
+        return {**super().get_connection_params(), "cursor_factory": NoticingCursor}
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         connection = super().get_new_connection(conn_params)

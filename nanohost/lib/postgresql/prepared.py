@@ -3,34 +3,59 @@
 A cursor asks at each execution for what stays the same: what the SQL is in the server's words, whether it is prepared
 and under which name, how each column is read. And it waits in Python for what the C library can wait for. That is half
 of what a short statement costs, and two thirds of a wide one. Values are written and read by psycopg's own adapters,
-and errors are its own.
+and errors are of its classes. A signal is handled once the statement has ended, which ``statement_timeout`` bounds.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import psycopg
+from django.db.backends.postgresql.base import ServerBindingCursor
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-# The types of parameters are those of their values: a number's is by its size, and that of NULL is none. So many sets
-# of them are prepared for one statement.
-_MAX_PREPARED = 8
+# The types of parameters are those of their values: a number's is by its size, and that of NULL is none. At most so
+# many combinations of them are prepared for a statement.
+_MAX_PREPARED = 32
 
-_ARE_THERE = b"SELECT FROM pg_prepared_statements WHERE name LIKE 'kept\\_%' LIMIT 1"
 _DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 _PLACEHOLDERS = re.compile("%([s%])")
+_THOSE_THERE_ARE = b"SELECT name FROM pg_prepared_statements WHERE name LIKE 'kept\\_%'"
+# After these psycopg may have the server forget all that is prepared on a connection.
+_MAY_FORGET = ("ROLLBACK", "ALTER", "DROP", "DISCARD", "DEALLOCATE")
+
+
+# The stubs leave out what it has from psycopg's.
+_Cursor: Any = ServerBindingCursor
+
+
+class NoticingCursor(_Cursor):  # type: ignore[misc]
+    """Django's cursor, which notices what may make the server forget our statements."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """As psycopg's."""
+        executed = super().execute(*args, **kwargs)
+        if (self.statusmessage or "").startswith(_MAY_FORGET):
+            doubt(self.connection)
+        return executed
+
+
+def doubt(connection: Any) -> None:
+    """Have it looked before the next statement which of ours the server still knows."""
+    if statements := getattr(connection, "kept_statements", None):
+        statements.is_in_doubt = True
 
 
 class Statements:
-    """Those of one connection. ``is_in_doubt``: the server may have been told to forget what is prepared there, as
-    psycopg does with a rollback."""
+    """Those of one connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._kept: dict[str, _Prepared] = {}
+        self._numbers = count()
         self.is_in_doubt = False
 
     def run(self, sql: str, parameters: Sequence[Any], cursor: Callable[[], Any]) -> tuple[list[Any], int]:
@@ -40,31 +65,34 @@ class Statements:
             self._make_sure()
         statement = self._kept.get(sql)
         if statement is None:
-            statement = self._kept[sql] = _Prepared(cursor(), sql, number=len(self._kept))
+            statement = self._kept[sql] = _Prepared(cursor(), sql, self._numbers)
         try:
             return statement.run(parameters)
-        except psycopg.errors.InvalidSqlStatementName as error:
-            self._kept.clear()  # somebody had the server forget them: they are prepared again for whoever tries again
+        except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported) as error:
+            # The server has forgotten it, or a table of it has changed. Whoever tries again has it prepared again.
+            self._kept.pop(sql)
             raise psycopg.OperationalError(str(error)) from None
 
     def _make_sure(self) -> None:
         _begin(self._connection)
-        if not _done(self._connection, self._connection.pgconn.exec_(_ARE_THERE)).ntuples:
-            self._kept.clear()
+        there_are = _done(self._connection, self._connection.pgconn.exec_(_THOSE_THERE_ARE))
+        names = {there_are.get_value(row, 0) for row in range(there_are.ntuples)}
+        self._kept = {sql: statement for sql, statement in self._kept.items() if statement.is_among(names)}
         self.is_in_doubt = False
 
 
 class _Prepared:
-    """``number``: no other of the connection has it."""
+    """``numbers``: those that no other of the connection has had."""
 
-    def __init__(self, cursor: Any, sql: str, *, number: int) -> None:
+    def __init__(self, cursor: Any, sql: str, numbers: "count[int]") -> None:
         self._connection = cursor.connection
-        self._sql, self._number = sql, number
-        self._numbered, count = _numbered(sql)
-        self._formats = [PyFormat.AUTO] * count
+        self._sql, self._numbers = sql, numbers
+        self._numbered, parameters = _numbered(sql)
+        self._formats = [PyFormat.AUTO] * parameters
         self._values: Any = Transformer(cursor)
         self._names: dict[tuple[int, ...], bytes] = {}
-        self._can_read = False
+        # By the name of what was executed last: the types of its columns may be those of its parameters.
+        self._can_read = b""
 
     def run(self, parameters: Sequence[Any]) -> tuple[list[Any], int]:
         """Execute it; its rows, and how many it has read or changed."""
@@ -77,17 +105,21 @@ class _Prepared:
         result = _done(connection, connection.pgconn.exec_prepared(name, written, values.formats))
         if result.status == ExecStatus.COMMAND_OK:
             return [], result.command_tuples or 0
-        values.set_pgresult(result, set_loaders=not self._can_read)
-        self._can_read = True
+        values.set_pgresult(result, set_loaders=name != self._can_read)
+        self._can_read = name
         rows = values.load_rows(0, result.ntuples, tuple)
         values.set_pgresult(None, set_loaders=False)  # it may be large, and this is kept
         return rows, result.ntuples
+
+    def is_among(self, names: set[bytes]) -> bool:
+        """Whether the server knows it by all the names that it has here."""
+        return names.issuperset(self._names.values())
 
     def _prepare(self, types: tuple[int, ...]) -> bytes:
         """The name under which it is prepared for these types from now on; empty: there are too many others."""
         if len(self._names) >= _MAX_PREPARED:
             return b""
-        name = f"kept_{self._number}_{len(self._names)}".encode()
+        name = f"kept_{next(self._numbers)}".encode()
         _done(self._connection, self._connection.pgconn.prepare(name, self._numbered, types))
         self._names[types] = name
         return name
@@ -101,36 +133,32 @@ def by_cursor(cursor: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[An
 
 
 def commit(connection: "psycopg.Connection[Any]") -> None:
-    """As psycopg's, if there is something to be committed."""
+    """Commit the transaction, if there is one."""
     if connection.pgconn.transaction_status != TransactionStatus.IDLE:
         _done(connection, connection.pgconn.exec_(b"COMMIT"))
 
 
 def _begin(connection: Any) -> None:
     """Begin a transaction where psycopg would: with the first statement, unless each is one by itself."""
-    if connection.pgconn.transaction_status == TransactionStatus.IDLE and not connection.autocommit:
-        level = connection.isolation_level
-        how = b"" if level is None else f" ISOLATION LEVEL {level.name.replace('_', ' ')}".encode()
-        _done(connection, connection.pgconn.exec_(b"BEGIN" + how))
+    if connection.pgconn.transaction_status != TransactionStatus.IDLE or connection.autocommit:
+        return
+    if connection.isolation_level is connection.read_only is connection.deferrable is None:
+        _done(connection, connection.pgconn.exec_(b"BEGIN"))
+    else:
+        connection.execute("SELECT")  # psycopg says what kind of transaction it is
 
 
 def _done(connection: Any, result: Any) -> Any:
     if result.status in _DONE:
         return result
-    if connection.pgconn.status == ConnStatus.BAD:
-        raise psycopg.OperationalError(connection.pgconn.get_error_message())
-    raise error_from_result(result, connection.info.encoding)
+    error = error_from_result(result, connection.info.encoding)
+    if connection.pgconn.status == ConnStatus.BAD and not isinstance(error, psycopg.OperationalError):
+        raise psycopg.OperationalError(str(error))
+    raise error
 
 
 def _numbered(sql: str) -> tuple[bytes, int]:
     """The SQL with its parameters as the server knows them, ``$1`` and so on; and how many there are."""
-    count = 0
-
-    def number(found: re.Match[str]) -> str:
-        nonlocal count
-        if found[1] == "%":
-            return "%"
-        count += 1
-        return f"${count}"
-
-    return _PLACEHOLDERS.sub(number, sql).encode(), count
+    numbers = count(1)
+    numbered = _PLACEHOLDERS.sub(lambda found: "%" if found[1] == "%" else f"${next(numbers)}", sql)
+    return numbered.encode(), next(numbers) - 1
