@@ -7,7 +7,15 @@ from typing import Any
 
 from celery import Celery
 from celery.bootsteps import StartStopStep
-from celery.signals import beat_init, celeryd_init, setup_logging, worker_init, worker_shutdown, worker_shutting_down
+from celery.signals import (
+    beat_init,
+    celeryd_init,
+    import_modules,
+    setup_logging,
+    worker_init,
+    worker_shutdown,
+    worker_shutting_down,
+)
 from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import connections
@@ -26,6 +34,14 @@ def make_app(*, current: bool = True) -> Celery:
     made.config_from_object("django.conf:settings", namespace="CELERY")
     made.autodiscover_tasks()
     return made
+
+
+@import_modules.connect
+def _skip_checks(**_: Any) -> None:
+    """Celery has Django's checks run, and does nothing with what they find; `prepare`, `serve` and `web` refuse to go
+    on with that. They would load every page of the console, of which a worker shows none. This is connected before
+    Celery's own receiver, which :func:`make_app` connects."""
+    os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 
 app = make_app()
@@ -51,13 +67,6 @@ app.steps["worker"].add(_StopOnce)
 @setup_logging.connect
 def _leave_logging_alone(**_: Any) -> None:
     """Django has set logging up; with a receiver here, Celery does not do it over."""
-
-
-@celeryd_init.connect
-def _skip_checks(**_: Any) -> None:
-    """Celery has Django's checks run, and does nothing with what they find; `prepare`, `serve` and `web` refuse to go
-    on with that. They would load every page of the console, of which a worker shows none."""
-    os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 
 @celeryd_init.connect
