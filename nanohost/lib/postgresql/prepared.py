@@ -101,7 +101,7 @@ class _Prepared:
         _begin(connection)
         name = self._names.get(values.types) or self._prepare(values.types)
         if not name:
-            return by_cursor(connection.cursor(), self._sql, parameters)
+            return _by_cursor(connection.cursor(), self._sql, parameters)
         result = _done(connection, connection.pgconn.exec_prepared(name, written, values.formats))
         if result.status == ExecStatus.COMMAND_OK:
             return [], result.command_tuples or 0
@@ -125,7 +125,7 @@ class _Prepared:
         return name
 
 
-def by_cursor(cursor: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[Any], int]:
+def _by_cursor(cursor: Any, sql: str, parameters: Sequence[Any]) -> tuple[list[Any], int]:
     """The same by a cursor, which is closed."""
     with cursor:
         cursor.execute(sql, parameters)
