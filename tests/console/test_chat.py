@@ -845,6 +845,9 @@ def test_somebody_without_a_role_chats_with_public_agents_alone_and_signs_out(st
     expect(answers(page)).to_have_count(1)
     expect(page.locator("#conversations li[data-id]")).to_have_count(1)  # nothing of the admin's
     expect(page.get_by_role("link", name="Console")).to_have_count(0)
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.locator("#talk .status")).to_have_count(0)
+    visitor.wait_for_answers()  # what is answered after the sign-out is refused
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in to chat")).to_be_visible()
     page.goto("/chat/")

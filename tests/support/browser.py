@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+
+from tests.support.wait import wait_until
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
@@ -68,6 +70,18 @@ class Visitor:
         self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self._note(request.url))
+        self._asked: set[Request] = set()
+        self.page.on("request", lambda request: self._asked.add(request))
+        for ended in ("requestfinished", "requestfailed"):
+            self.page.on(ended, lambda request: self._asked.discard(request))
+
+    def wait_for_answers(self) -> None:
+        """Return once the page has all its answers; looked at twice, as a script may ask again upon an answer."""
+
+        def is_quiet() -> bool:
+            return self.page.evaluate("true") and not self._asked  # evaluate: what happened meanwhile arrives with it
+
+        wait_until(lambda: is_quiet() and is_quiet())
 
     def _note(self, url: str) -> None:
         if not url.startswith((self.address, "data:", "blob:")):
