@@ -40,7 +40,7 @@ def sign() -> None:
     from nanohost.accounts import audit
     from nanohost.lib.process import user_of_this
 
-    if sys.argv[1:2] and sys.argv[1] not in ("prepare", "serve", "stack", "web"):
+    if sys.argv[1:2] and sys.argv[1] not in ("prepare", "serve", "stack", "web", "worker"):
         audit.acts(f"manage.py {user_of_this()}")
 
 

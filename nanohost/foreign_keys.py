@@ -7,7 +7,6 @@ retention.
 
 from django.apps import apps
 from django.db import connection, models
-from psycopg import sql
 
 _ACTIONS = {models.CASCADE: "CASCADE", models.SET_NULL: "SET NULL"}
 
@@ -31,6 +30,8 @@ def follow_deletes() -> None:
     """
     if connection.vendor != "postgresql":
         return
+    from psycopg import sql  # a host on SQLite loads no PostgreSQL driver
+
     wanted = _wanted()
     with connection.cursor() as cursor:
         cursor.execute(_NOT_FOLLOWED)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import psycopg
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core import checks
@@ -26,7 +25,6 @@ from django.db import (
 )
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
-from psycopg_pool import PoolTimeout
 
 from nanohost.accounts import audit, keys
 from nanohost.accounts.errors import MalformedKey
@@ -35,6 +33,7 @@ from nanohost.checks import SANDBOX_MISSING, WEB
 from nanohost.console import tasks
 from nanohost.foreign_keys import follow_deletes
 from nanohost.lib import env
+from nanohost.lib.left_out import left_out
 from nanohost.lib.redaction import redact
 from scheduler.system_jobs import SYSTEM_JOBS, sync_system_jobs
 from tools import registry
@@ -51,12 +50,16 @@ _PREPARING = 7_262_646_867
 DATABASE_PATIENCE = 60
 # How often a table is asked for that nodes work with: tries, and not seconds, since long migrations may lie between.
 LOCK_TRIES = 100
-_LOCKED = (psycopg.errors.LockNotAvailable.sqlstate, psycopg.errors.DeadlockDetected.sqlstate)
+# PostgreSQL's SQLSTATEs: a lock was not granted in time, and a deadlock.
+_LOCKED = ("55P03", "40P01")
 
 
 def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = False) -> None:
     """What Django's system checks call an error, in one line; warnings are for ``manage.py check``. The sandbox that is
     demanded has to be there where tools run."""
+    with left_out():  # before the checks load them for some page or route
+        import rest_framework.compat  # noqa: F401
+        import unfold.admin  # noqa: F401
     messages = checks.run_checks()
     if of_a_web_node:
         messages += checks.run_checks(tags=[WEB], include_deployment_checks=True)
@@ -222,11 +225,15 @@ def await_database() -> None:
 
 def _reason(error: Error) -> str:
     """In one line. A pool that gave up waiting for a connection does not say why it got none: connecting does."""
-    if isinstance(error.__cause__, PoolTimeout):
-        try:
-            psycopg.connect(**connection.get_connection_params()).close()
-        except psycopg.Error as refused:
-            return redact(" ".join(str(refused).split()))
+    if connection.vendor == "postgresql":
+        import psycopg  # a host on SQLite loads no PostgreSQL driver
+        from psycopg_pool import PoolTimeout
+
+        if isinstance(error.__cause__, PoolTimeout):
+            try:
+                psycopg.connect(**connection.get_connection_params()).close()
+            except psycopg.Error as refused:
+                return redact(" ".join(str(refused).split()))
     return redact(" ".join(str(error).split()))
 
 

@@ -17,10 +17,12 @@ from functools import cache
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-import structlog
-
 from . import traces
+from .left_out import left_out
 from .redaction import is_plain, names_a_secret, redact, redact_head
+
+with left_out():
+    import structlog
 
 # What moves a terminal's cursor or changes its colours; line feed and tab are left.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

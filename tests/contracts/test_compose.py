@@ -67,17 +67,16 @@ def test_each_command_is_one_its_program_knows(name):
     with celery.make_context(program, list(arguments)) as context:
         assert find_app(context.params["app"]).main == "nanohost"
         word, command, options = celery.resolve_command(context, [*context._protected_args, *context.args])
-        assert word == name_of_subcommand(name)
+        assert word == "beat"
         command.make_parser(Context(command)).parse_args(options)
 
 
-def name_of_subcommand(service: str) -> str:
-    return "beat" if service == "beat" else "worker"
-
-
 def queues_of(service: str) -> list[str]:
-    command = OURS[service].command
-    return command[command.index("--queues") + 1].split(",") if "--queues" in command else []
+    _program, *arguments = OURS[service].command
+    if arguments[:2] != ["manage.py", "worker"]:
+        return []
+    parser = load_command_class("nanohost", "worker").create_parser("manage.py", "worker")
+    return str(parser.parse_args(arguments[2:]).queues).split(",")
 
 
 def test_every_queue_has_its_worker_and_tools_have_one_of_their_own():

@@ -208,6 +208,8 @@ ALLOWED = {
     ("tools.sandbox.modes", "subprocess"): "Tries the sandbox from inside.",
     ("tools.sandbox.landlock", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.sandbox.seccomp", "ctypes"): "Calls the kernel, where Python has no function.",
+    ("nanohost.lib.left_out", "sys.modules"): "Keeps libraries from loading others that no host needs.",
+    ("nanohost.lib.outages", "sys.modules"): "Asks whether a database's driver is loaded.",
     ("nanohost.lib.process", "ctypes"): "Calls the kernel, where Python has no function.",
     ("tools.apps", "'agent_tools'"): "Autodiscovery imports every app's tools, so that they register; it keeps none.",
     ("tools.apps", "'tools.workspace.agent_tools'"): "The same, of a room that is no app.",

@@ -92,7 +92,7 @@ def kill_toolbox(mark: str) -> bool:
     """kill -9 of the toolbox this runs for; False if that was done for this mark already."""
     toolbox = runs_for()
     data_dir = os.environ["DATA_DIR"]
-    if b"celery" not in Path(f"/proc/{toolbox}/cmdline").read_bytes() or tell(data_dir, "asked to die", mark):
+    if b"worker" not in Path(f"/proc/{toolbox}/cmdline").read_bytes() or tell(data_dir, "asked to die", mark):
         return False
     tell(data_dir, "died", mark, pid=toolbox)
     os.kill(toolbox, signal.SIGKILL)

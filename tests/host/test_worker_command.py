@@ -1,4 +1,5 @@
-"""``celery -A nanohost worker`` in a process of its own: what it refuses, what it waits for, how it comes and goes."""
+"""``manage.py worker``, and ``celery -A nanohost worker``, in a process of its own: what it refuses, what it waits for,
+how it comes and goes."""
 
 import os
 import re
@@ -19,6 +20,7 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.shapeless(reason="each worker has a database of its own, a file")
 
+WORKER = [sys.executable, "manage.py", "worker"]
 CELERY = [sys.executable, "-m", "celery", "-A", "nanohost", "worker"]
 # The same, by somebody who does not wait a minute for the database.
 IMPATIENT = [
@@ -53,13 +55,13 @@ def refusal(command: list[str], data_dir: Path, *arguments: str, **more: str) ->
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a worker: ``start("--queues", "turns")``."""
+    """Start a worker: ``start(WORKER, "--queues", "turns")``."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
+    def start(command: list[str], *arguments: str) -> subprocess.Popen[bytes]:
         with (tmp_path / "worker.log").open("ab") as log:
             worker = subprocess.Popen(
-                [*CELERY, *arguments], cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log
+                [*command, *arguments], cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log
             )
         started.append(worker)
         return worker
@@ -95,48 +97,58 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("command", "says"),
     [
-        (["--queues", "tools,turns"], "Tools run in workers of their own"),
-        pytest.param([], "Tools run in workers of their own", marks=pytest.mark.faults),
-        (["--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
+        ([*WORKER, "--queues", "tools,turns"], "Tools run in workers of their own"),
+        pytest.param(CELERY, "Tools run in workers of their own", marks=pytest.mark.faults),
+        ([*CELERY, "--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
         (
-            ["--queues", "turn"],
+            [*WORKER, "--queues", "turn"],
             "--queues names no queue: turn; there are: turns, tools, compaction, deliveries, listeners, replays.",
         ),
     ],
     ids=["tools and turns", "no queues", "another pool", "no such queue"],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path, arguments, says):
-    assert refusal(CELERY, tmp_path, *arguments).startswith(says)
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path, command, says):
+    assert refusal(command, tmp_path).startswith(says)
     assert not list(tmp_path.iterdir()), "it had not come to the database"
 
 
-def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_asked_to(start, tmp_path):
-    # For Celery, prefork is the word for its default, which is solo here: it means no more than leaving it out.
-    worker = start("--queues", "turns,compaction", "--pool", "prefork")
+@pytest.mark.parametrize(
+    ("command", "queues"),
+    [
+        (WORKER, "compaction,deliveries,listeners,replays,turns"),
+        # For Celery, prefork is the word for its default, which is solo here: it means no more than leaving it out.
+        ([*CELERY, "--queues", "turns,compaction", "--pool", "prefork"], "compaction,turns"),
+    ],
+    ids=["ours", "celery's"],
+)
+def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_asked_to(start, tmp_path, command, queues):
+    worker = start(command)
     wait_until((tmp_path / "nanohost.sqlite3").exists)  # it has looked, and found nothing
     prepare(tmp_path)
     wait_until(lambda: workers(tmp_path))
-    assert workers(tmp_path) == [("compaction,turns", False)]
+    assert workers(tmp_path) == [(queues, False)]
     assert Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text() == ""
     wait_until(lambda: catches(worker.pid, signal.SIGTERM))  # Celery sees to it a moment after the row is written
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=15) == 0
-    assert workers(tmp_path) == [("compaction,turns", True)]
+    assert workers(tmp_path) == [(queues, True)]
 
 
 SAYING = """
 import sys
+import django
+django.setup()
 from celery import signals
-from nanohost.celery import app
+from django.core.management import call_command
 from django.db import connection
 
 @signals.worker_init.connect(weak=False)
 def tell(**_):
     raise SystemExit("said: " + {})
 
-app.worker_main(["worker", "--queues", {!r}])
+call_command("worker", queues={!r})
 """
 
 
@@ -157,11 +169,12 @@ def test_a_worker_starts_without_a_connection_that_celery_would_break(tmp_path):
 
 
 @pytest.mark.parametrize("queues", ["tools", "turns,compaction,deliveries,listeners,replays"])
-def test_a_worker_loads_no_page_of_the_console(tmp_path, queues):
-    """They would be a fifth of its memory."""
+def test_a_worker_loads_no_page_of_the_console_and_nothing_that_libraries_load_because_it_is_there(tmp_path, queues):
+    """That would be a third of its memory."""
     loaded = said_at_its_start(tmp_path, "' '.join(sys.modules)", queues).split()
     assert "conversations.engine.tool_calls" in loaded or "conversations.engine.turns" in loaded
     assert not {"nanohost.urls", "nanohost.lib.admin", "unfold.admin", "conversations.admin"} & {*loaded}
+    assert not {"rich", "requests", "psycopg", "prompt_toolkit"} & {*loaded}
 
 
 def test_a_second_signal_does_not_come_in_the_midst_of_the_first():
@@ -203,7 +216,7 @@ def test_a_worker_that_cannot_start_its_runtime_ends_and_hears_no_notifications(
         database.execute(
             "CREATE TRIGGER refuse BEFORE INSERT ON conversations_worker BEGIN SELECT RAISE(ABORT, 'not now'); END"
         )
-    command = [*CELERY, "--queues", "turns"]
+    command = [*WORKER, "--queues", "turns"]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )

@@ -3,12 +3,6 @@ corner of the servers, where others may be as well. They wait for no disk at eac
 their machine is not; and a password costs little, as many starts look whether it is still the one."""
 
 import os
-import sys
-
-if os.environ.get("DJANGO_SETTINGS_MODULE") == "tests.support.hosted":
-    # What no host needs: structlog would load it because it is there. So would REST framework load requests, which only
-    # allauth needs.
-    sys.modules.update(rich=None, **({} if os.environ.get("OIDC_ISSUER") else {"requests": None}))  # type: ignore[dict-item]  # which is how Python says so
 
 from nanohost.settings import *  # noqa: F403 -- the settings, and what differs
 from nanohost.settings import (

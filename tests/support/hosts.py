@@ -37,12 +37,10 @@ PLAIN = False
 HANGS_SECONDS = 240
 
 CELERY = ("-m", "celery", "-A", "nanohost")
-# As in docker-compose.yml: workers need nothing of one another, and would wait a second for it at each start.
-ALONE = ("--without-mingle", "--without-gossip")
 PROCESSES = {
     "web": ("manage.py", "web"),
-    "worker": (*CELERY, "worker", "--queues", "turns,compaction,deliveries,listeners,replays", *ALONE),
-    "toolbox": (*CELERY, "worker", "--queues", "tools", *ALONE),
+    "worker": ("manage.py", "worker"),
+    "toolbox": ("manage.py", "worker", "--queues", "tools"),
 }
 BEAT = {"beat": (*CELERY, "beat")}
 
