@@ -5,9 +5,10 @@ import math
 import os
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanohost.lib.garbage import LOADED_AFTER
 from tests.bench.clients import BenchClient
@@ -34,7 +35,7 @@ GB_OF_A_BYTE = 10_000_000 / 1e9
 @dataclass(frozen=True)
 class GrowthLine:
     """A kind of turn with so many workers: turns a second; and per turn, milliseconds of CPU of each kind of process,
-    and of all that runs here, statements, transactions and bytes of PostgreSQL's log. ``count``: how many there were.
+    and of all that runs here, statements, transactions and bytes of PostgreSQL's log. ``count``: how many at a time.
     ``places``: how many turns a worker has at a time."""
 
     turn: str
@@ -53,9 +54,10 @@ class GrowthLine:
 
 def lines(production: Production, *, workers: tuple[int, ...], turns: int, settled: float) -> list[GrowthLine]:
     """Turns that are all stored first, and then notified of at once: from then on it is measured until the last has
-    ended. Each number of workers starts its processes anew; ``settled``: so many seconds after that it begins."""
-    found = []
-    for count in workers:
+    ended. Each number of workers starts its processes anew; ``settled``: so many seconds after that it begins. It is
+    measured on the way up and on the way back: a machine that others share is slower for minutes."""
+    found: dict[tuple[int, str], list[GrowthLine]] = defaultdict(list)
+    for count in (*workers, *reversed(workers)):
         toolboxes = min(count, 2)
         with production.running(workers=count, toolboxes=toolboxes, web=False) as processes:
             begins = time.monotonic() + settled
@@ -69,8 +71,15 @@ def lines(production: Production, *, workers: tuple[int, ...], turns: int, settl
                 line = GrowthLine(turn, count, toolboxes, many, many / seconds, costs, _places())
                 # Of a short run that tells nothing: the kernel counts in hundredths of a second.
                 assert seconds < 1 or line.cores < 1.1 * cores_here(), "more was counted than what was spent meanwhile"
-                found.append(line)
-    return found
+                found[count, turn].append(line)
+    return [_mean(both) for both in found.values()]
+
+
+def _mean(both: Sequence[GrowthLine]) -> GrowthLine:
+    """Of as many turns each: all of them by all of the time."""
+    rate = statistics.harmonic_mean(line.rate for line in both)
+    costs = {name: statistics.mean(line.costs[name] for line in both) for name in both[0].costs}
+    return replace(both[0], rate=rate, costs=costs)
 
 
 def cores_here() -> int:

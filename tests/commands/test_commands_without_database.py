@@ -40,7 +40,7 @@ COMMANDS = [
 # SQLite has not what they do.
 ON_A_SERVER = [["partition_messages"]]
 # They make what is missing, or wait for it.
-STARTS = {"serve", "web", "stack"}
+STARTS = {"serve", "web", "worker", "stack"}
 # It asks a host that runs, and opens none.
 ASKS_A_HOST = {"chat"}
 # It reads a folder, and no database.
