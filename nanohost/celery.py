@@ -49,16 +49,19 @@ app = make_app()
 
 class _StopOnce(StartStopStep):
     """Once a worker was asked to stop, further SIGTERMs are not for it: Celery's handler takes a lock, and one that
-    comes in the midst of another would wait for itself. Whoever's parent dies gets as many as that had threads."""
+    comes in the midst of another would wait for itself. Whoever's parent dies gets as many as that had threads. SIGHUP,
+    upon which Celery would start itself anew without the secrets that it has read, stops it too."""
 
     def start(self, parent: Any) -> None:
         begin_to_stop: Any = signal.getsignal(signal.SIGTERM)
 
         def stop(*args: Any) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             begin_to_stop(*args)
 
-        signal.signal(signal.SIGTERM, stop)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, stop)
 
 
 app.steps["worker"].add(_StopOnce)

@@ -59,7 +59,7 @@ def refuse_bad_configuration(*, of_a_web_node: bool = False, runs_tools: bool = 
     demanded has to be there where tools run."""
     with left_out():  # before the checks load them for some page or route
         import rest_framework.compat  # noqa: F401
-        import unfold.admin  # noqa: F401
+        import unfold.overrides  # noqa: F401
     messages = checks.run_checks()
     if of_a_web_node:
         messages += checks.run_checks(tags=[WEB], include_deployment_checks=True)

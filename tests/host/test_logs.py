@@ -350,6 +350,7 @@ def test_every_line_of_a_running_host_is_json_and_tells_what_it_is_about(host):
         asked = {"json": {"message": "What time is it?"}, "headers": {"X-Request-ID": "asked-1"}}
         turn = client.post(f"/conversations/{made}/chat", **asked).json()["turnId"]
     text = host.log_text()
+    assert "[queues]" not in text  # Celery's banner
     # What is said at the start comes first; on production that is Celery's word, by each process.
     spoken = text[text.index("\n{") + 1 :].splitlines()
     seen = [json.loads(line) for line in spoken if shapes.shape() == shapes.EMBEDDED or line.startswith("{")]

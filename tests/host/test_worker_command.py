@@ -1,5 +1,5 @@
-"""``manage.py worker``, and ``celery -A nanohost worker``, in a process of its own: what it refuses, what it waits for,
-how it comes and goes."""
+"""``celery -A nanohost worker`` in a process of its own: what it refuses, what it waits for, how it comes and goes.
+Hosts of the production shape, which other tests start, have the same by ``manage.py worker``."""
 
 import os
 import re
@@ -55,13 +55,13 @@ def refusal(command: list[str], data_dir: Path, *arguments: str, **more: str) ->
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a worker: ``start(WORKER, "--queues", "turns")``."""
+    """Start a worker: ``start("--queues", "turns")``."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(command: list[str], *arguments: str) -> subprocess.Popen[bytes]:
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
         with (tmp_path / "worker.log").open("ab") as log:
             worker = subprocess.Popen(
-                [*command, *arguments], cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log
+                [*CELERY, *arguments], cwd=ROOT, env=environment(tmp_path), stdout=log, stderr=log
             )
         started.append(worker)
         return worker
@@ -97,58 +97,66 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("arguments", "says"),
     [
-        ([*WORKER, "--queues", "tools,turns"], "Tools run in workers of their own"),
-        pytest.param(CELERY, "Tools run in workers of their own", marks=pytest.mark.faults),
-        ([*CELERY, "--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
+        (["--queues", "tools,turns"], "Tools run in workers of their own"),
+        pytest.param([], "Tools run in workers of their own", marks=pytest.mark.faults),
+        (["--queues", "turns", "--pool", "threads"], "Turns live on one event loop a process"),
         (
-            [*WORKER, "--queues", "turn"],
+            ["--queues", "turn"],
             "--queues names no queue: turn; there are: turns, tools, compaction, deliveries, listeners, replays.",
         ),
     ],
     ids=["tools and turns", "no queues", "another pool", "no such queue"],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path, command, says):
-    assert refusal(command, tmp_path).startswith(says)
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path, arguments, says):
+    assert refusal(CELERY, tmp_path, *arguments).startswith(says)
     assert not list(tmp_path.iterdir()), "it had not come to the database"
 
 
 @pytest.mark.parametrize(
-    ("command", "queues"),
+    ("queues", "says"),
     [
-        (WORKER, "compaction,deliveries,listeners,replays,turns"),
-        # For Celery, prefork is the word for its default, which is solo here: it means no more than leaving it out.
-        ([*CELERY, "--queues", "turns,compaction", "--pool", "prefork"], "compaction,turns"),
+        ("tools, turns", "Tools run in workers of their own"),
+        ("turn", "--queues names no queue: turn; there are: turns, tools, "),
+        (" ,", "--queues names no queue; there are: turns, tools, "),
     ],
-    ids=["ours", "celery's"],
 )
-def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_asked_to(start, tmp_path, command, queues):
-    worker = start(command)
+def test_our_own_command_refuses_the_same_in_one_line(tmp_path, queues, says):
+    servers = {"DATABASE_URL": f"postgresql://user@127.0.0.1:{free_port()}/name", "REDIS_URL": "redis://h/0"}
+    assert says in refusal(WORKER, tmp_path, "--queues", queues, **servers)
+
+
+def test_our_own_command_refuses_to_work_beside_an_embedded_host(tmp_path):
+    assert refusal(WORKER, tmp_path).endswith("Without servers: manage.py serve")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_waits_for_its_database_to_be_prepared_and_goes_when_it_is_asked_to(start, tmp_path):
+    # For Celery, prefork is the word for its default, which is solo here: it means no more than leaving it out.
+    worker = start("--queues", "turns,compaction", "--pool", "prefork")
     wait_until((tmp_path / "nanohost.sqlite3").exists)  # it has looked, and found nothing
     prepare(tmp_path)
     wait_until(lambda: workers(tmp_path))
-    assert workers(tmp_path) == [(queues, False)]
+    assert workers(tmp_path) == [("compaction,turns", False)]
     assert Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text() == ""
     wait_until(lambda: catches(worker.pid, signal.SIGTERM))  # Celery sees to it a moment after the row is written
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=15) == 0
-    assert workers(tmp_path) == [(queues, True)]
+    assert workers(tmp_path) == [("compaction,turns", True)]
 
 
 SAYING = """
 import sys
-import django
-django.setup()
 from celery import signals
-from django.core.management import call_command
+from nanohost.celery import app
 from django.db import connection
 
 @signals.worker_init.connect(weak=False)
 def tell(**_):
     raise SystemExit("said: " + {})
 
-call_command("worker", queues={!r})
+app.Worker(queues={!r}.split(","), quiet=True).start()  # as manage.py worker
 """
 
 
@@ -177,8 +185,10 @@ def test_a_worker_loads_no_page_of_the_console_and_nothing_that_libraries_load_b
     assert not {"rich", "requests", "psycopg", "prompt_toolkit"} & {*loaded}
 
 
-def test_a_second_signal_does_not_come_in_the_midst_of_the_first():
-    """Celery's handler would wait for itself. Whose parent dies is sent as many as that had threads."""
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_come_in_the_midst_of_the_first(told):
+    """Celery's handler would wait for itself. Whose parent dies is sent as many as that had threads. Upon SIGHUP Celery
+    would start anew with an environment that has lost its secrets."""
     came = []
 
     def handler(*_: object) -> None:
@@ -189,9 +199,10 @@ def test_a_second_signal_does_not_come_in_the_midst_of_the_first():
     try:
         for step in app.steps["worker"]:
             step(None).start(None)
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(told)
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     assert came == ["asked to stop"]
 
 
@@ -216,7 +227,7 @@ def test_a_worker_that_cannot_start_its_runtime_ends_and_hears_no_notifications(
         database.execute(
             "CREATE TRIGGER refuse BEFORE INSERT ON conversations_worker BEGIN SELECT RAISE(ABORT, 'not now'); END"
         )
-    command = [*WORKER, "--queues", "turns"]
+    command = [*CELERY, "--queues", "turns"]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )

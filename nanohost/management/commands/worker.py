@@ -3,7 +3,8 @@ more options, and holds 9 MiB more: Celery's command line loads a shell of its o
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from conversations.kinds import KINDS
 
@@ -20,9 +21,14 @@ class Command(BaseCommand):
         parser.add_argument("--queues", default=_TOGETHER, help=f"Names with commas between. Default: {_TOGETHER}")
 
     def handle(self, *args: Any, queues: str, **options: Any) -> None:
+        if not settings.PRODUCTION:
+            raise CommandError("A worker needs DATABASE_URL and REDIS_URL. Without servers: manage.py serve")
         from nanohost.celery import app
 
-        # Workers need nothing of one another, and would wait a second for it at each start.
-        worker: Any = app.Worker(queues=queues.split(","), without_mingle=True, without_gossip=True)
+        names = [name.strip() for name in queues.split(",") if name.strip()]
+        if not names:  # Celery would take all of them
+            raise CommandError(f"--queues names no queue; there are: {', '.join(kind.queue for kind in KINDS)}.")
+        # Workers need nothing of one another, and would wait a second for it at each start. Quiet: no banner.
+        worker: Any = app.Worker(queues=names, without_mingle=True, without_gossip=True, quiet=True)
         worker.start()
         raise SystemExit(worker.exitcode)
