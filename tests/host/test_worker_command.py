@@ -156,7 +156,7 @@ from django.db import connection
 def tell(**_):
     raise SystemExit("said: " + {})
 
-app.Worker(queues={!r}.split(","), quiet=True).start()  # as manage.py worker
+app.Worker(queues={!r}.split(","), quiet=True).start()
 """
 
 
@@ -183,6 +183,28 @@ def test_a_worker_loads_no_page_of_the_console_and_nothing_that_libraries_load_b
     assert "conversations.engine.tool_calls" in loaded or "conversations.engine.turns" in loaded
     assert not {"nanohost.urls", "nanohost.lib.admin", "unfold.admin", "conversations.admin"} & {*loaded}
     assert not {"rich", "requests", "psycopg", "prompt_toolkit"} & {*loaded}
+
+
+OURS = """
+import sys
+import django
+django.setup()
+from celery import signals
+from django.core.management import call_command
+
+@signals.celeryd_init.connect(weak=False)
+def tell(**_):
+    raise SystemExit(" ".join(sys.modules))
+
+call_command("worker")
+"""
+
+
+def test_our_own_command_does_without_celerys(tmp_path):
+    servers = {"DATABASE_URL": f"postgresql://user@127.0.0.1:{free_port()}/name", "REDIS_URL": "redis://h/0"}
+    loaded = refusal([sys.executable, "-c", OURS], tmp_path, **servers).split()
+    assert "celery.apps.worker" in loaded
+    assert not {"celery.bin.celery", "prompt_toolkit"} & {*loaded}
 
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP])

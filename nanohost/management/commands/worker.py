@@ -12,7 +12,7 @@ _TOGETHER = ",".join(kind.queue for kind in KINDS if not kind.is_alone)
 
 
 class Command(BaseCommand):
-    """Works on what the queues tell of until SIGTERM or SIGINT. If it cannot start, it says why in one line."""
+    """Works on what the queues tell of until SIGTERM, SIGINT or SIGHUP. If it cannot start, it says why in one line."""
 
     help = "Start a worker of turns and what comes with them, or of tools: --queues tools."
     requires_system_checks: list[str] = []
