@@ -55,7 +55,8 @@ def signed_in(started, house, width="desktop"):
     visitor.page.get_by_label("User name").fill("admin")
     visitor.page.get_by_label("Password").fill(PASSWORD)
     visitor.page.get_by_role("button", name="Sign in").click()
-    expect(visitor.page.get_by_role("button", name="Send")).to_be_visible()
+    # The page's script enables it once it listens.
+    expect(visitor.page.get_by_role("button", name="Send")).to_be_enabled()
     return visitor
 
 

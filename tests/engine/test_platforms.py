@@ -392,6 +392,10 @@ def test_feishu_s_requests_are_sealed_signed_and_of_these_hours(peer, channel, c
     wrong += [peer.post(body, at=-9 * 3600), peer.post(body, at=9 * 3600)]
     wrong.append(client.post("/channels/shop/webhook", body, content_type="application/json"))
     assert {each.status_code for each in wrong} == {401}
+    # Another key's padding looks right now and then: what it opens to is answered as if it had not.
+    words = "The request is not encrypted by this app's Encrypt Key."
+    for opened in (b"{", b"\xff", b"", b"[" * 100_000):
+        assert peer.post(opened, sign="another").json()["detail"] == words
     peer.files["img_1"] = picture("JPEG")
     line = [{"tag": "text", "text": "Look "}, {"tag": "img", "image_key": "img_1"}]
     peer.tells("", kind="post", content={"title": "A picture", "content": [line]})
