@@ -724,6 +724,8 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
         "socket_keepalive": True,
         "health_check_interval": 5,
         "max_retries": 0,
+        # All threads notify by one channel, each by a connection of its own, of which there are 10 otherwise.
+        "max_connections": 1000,
         "priority_steps": [0],
         # A notification is taken off the queue when it is heard. Were it kept until its task is taken up, each would
         # cost four commands more, a fifth of a worker's time; one that is lost is found by the sweep.
@@ -734,7 +736,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
     # so this is how long one waits that found none; each look costs CPU.
     else {"polling_interval": 0.05}
 )
-# A connection for each thread that may notify, or they would wait for one another at a broker that is silent.
+# Of those who send Celery's tasks; or they would wait for one another at a broker that is silent.
 CELERY_BROKER_POOL_LIMIT = WEB_THREADS + WORKER_DB_THREADS + TOOL_CONCURRENCY
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Also after an error's reply, such as a demoted replica's: without this, a worker ends at it.

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -140,13 +140,19 @@ def _has_failed(choice: Choice, error: LlmError, work: object) -> None:
 
 
 def _log_aside(request: ModelRequest, choice: Choice, completion: Completion, error: str, seconds: float) -> None:
-    """Log the call; in a thread, where so much is logged that to read it for secrets would keep the loop."""
+    """Log the call once whoever asked goes on; in a thread, where so much is logged that to read it for secrets would
+    keep the loop."""
     told = _chars_of(request) + len(completion.content) if settings.LOG_CONTENT else 0
-    if told <= LARGE:
-        _log(request, choice, completion, error, seconds)
+    log = partial(_log, request, choice, completion, error, seconds)
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # it has ended, and with it whoever asked
+        log()
         return
-    within = contextvars.copy_context()
-    asyncio.get_running_loop().run_in_executor(None, within.run, _log, request, choice, completion, error, seconds)
+    if told <= LARGE:
+        loop.call_soon(log)
+    else:
+        loop.run_in_executor(None, contextvars.copy_context().run, log)
 
 
 def _chars_of(request: ModelRequest) -> int:

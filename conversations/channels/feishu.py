@@ -140,6 +140,13 @@ class Feishu(Platform):
         if not hmac.compare_digest(given.encode(errors="replace"), hashlib.sha256(signed).hexdigest().encode()):
             raise NotGenuine("X-Lark-Signature: it is not of this app's Encrypt Key.")
 
+    def _is_signed(self, request: Request) -> bool:
+        try:
+            self._check_signature(request)
+        except NotGenuine:
+            return False
+        return True
+
     def _opened(self, request: Request) -> Any:
         """What an encrypted request says; raises :class:`NotGenuine` for another."""
         sealed = text_at(load_json(request.body), "encrypt", most=10_000_000)
@@ -150,8 +157,10 @@ class Feishu(Platform):
             padded = opener.update(raw[16:]) + opener.finalize()
             unpad = PKCS7(128).unpadder()
             return load_json(unpad.update(padded) + unpad.finalize())
-        except (ValueError, binascii.Error, InvalidRequest):
-            # One answer for all: who can tell bad padding from bad JSON opens what somebody else has sealed. Another
+        except (ValueError, binascii.Error, InvalidRequest) as error:
+            if isinstance(error, InvalidRequest) and self._is_signed(request):
+                raise
+            # One answer for both: who can tell bad padding from bad JSON opens what somebody else has sealed. Another
             # key's padding looks right once in 256 times.
             raise NotGenuine("The request is not encrypted by this app's Encrypt Key.") from None
 

@@ -88,6 +88,9 @@ class Broker:
     def __init__(self) -> None:
         self.failed_at: float | None = None
         self._trying = threading.Lock()
+        # kombu's connection and channel: several threads may publish by one to Redis at once.
+        self._kept: tuple[Any, Any] | None = None
+        self._keeping = threading.Lock()
 
     def notify(self, kind: Kind, row_id: UUID) -> bool:
         """Publish; False if the broker did not accept it, or was not tried."""
@@ -103,7 +106,7 @@ class Broker:
 
     def _publish(self, kind: Kind, row_id: UUID) -> bool:
         try:
-            _send(kind, str(row_id))
+            self._send(kind, str(row_id))
         except (OperationalError, OSError) as error:
             self.failed_at = time.monotonic()
             logger.warning("the doorbell cannot be reached (%s); workers find what is due by sweeping", error)
@@ -113,25 +116,40 @@ class Broker:
             self.failed_at = None
         return True
 
-
-def _send(kind: Kind, row_id: str) -> None:
-    """Send a task as Celery does (its protocol 2), by the same pool of connections: its ``send_task`` makes a request,
-    routes and signals, which costs five times as much."""
-    headers = {"lang": "py", "task": kind.task, "id": row_id, "root_id": row_id, "retries": 0, ROW: row_id}
-    with current_app.producer_or_acquire() as producer:
-        broker = producer.connection
+    def _send(self, kind: Kind, row_id: str) -> None:
+        """Send a task as Celery does (its protocol 2). Its ``send_task`` makes a request, routes and signals, which
+        costs ten times as much; to take a producer from its pool and give it back costs as much as the rest."""
+        kept = self._kept
+        by: tuple[Any, Any] = kept or (current_app.connection_for_write(), None)
+        broker, channel = by
         try:
-            producer.publish(
+            channel = channel or broker.default_channel
+            message = channel.prepare_message(
                 json.dumps([[row_id], {}, {}]),
-                exchange="",
-                routing_key=kind.queue,
-                headers=headers,
-                correlation_id=row_id,
                 content_type="application/json",
                 content_encoding="utf-8",
+                headers={"lang": "py", "task": kind.task, "id": row_id, "root_id": row_id, "retries": 0, ROW: row_id},
+                properties={"correlation_id": row_id},
             )
-        except broker.connection_errors + broker.channel_errors as error:
-            raise OperationalError(str(error)) from error
+            channel.basic_publish(message, exchange="", routing_key=kind.queue)
+        except Exception as error:
+            if kept is None:
+                broker.release()
+            elif self._kept is kept:
+                self._kept = None  # others may be in the midst of it: it is not closed
+            if isinstance(error, broker.connection_errors + broker.channel_errors):
+                raise OperationalError(str(error)) from error
+            raise
+        if kept is None and not self._keep(broker, channel):
+            broker.release()
+
+    def _keep(self, broker: Any, channel: Any) -> bool:
+        """Keep them, unless another thread was first."""
+        with self._keeping:
+            if self._kept is None:
+                self._kept = broker, channel
+                return True
+        return False
 
 
 shared = Broker()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django.db import OperationalError, close_old_connections, connection
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connections
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,13 @@ class TookTooLong(Exception):
 def borrowed_connection() -> Iterator[None]:
     """What runs inside may use the database. A broken connection is dropped before; afterwards it goes back to the
     pool, so that no thread that waits keeps one. (On SQLite, which has no pool, it stays with the thread.)"""
-    close_old_connections()
+    # Of the only database there is: Django's close_old_connections looks for others in each thread's storage.
+    own = connections[DEFAULT_DB_ALIAS]
+    own.close_if_unusable_or_obsolete()
     try:
         yield
     finally:
-        close_old_connections()
+        own.close_if_unusable_or_obsolete()
 
 
 @contextmanager

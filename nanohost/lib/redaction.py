@@ -9,7 +9,6 @@ looked at a bounded part of the text, or at a part that it does not look at agai
 (``tests/unit/lib/test_patterns.py`` holds it).
 """
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -160,7 +159,11 @@ def redact_known_html(page: str) -> str:
 
 async def redact_known_aside(text: str) -> str:
     """:func:`redact_known` for an event loop, which others wait for: a large text is read in a thread."""
-    return redact_known(text) if len(text) <= LARGE else await asyncio.to_thread(redact_known, text)
+    if len(text) <= LARGE:
+        return redact_known(text)
+    import asyncio  # processes of tools, which have no loop, do without
+
+    return await asyncio.to_thread(redact_known, text)
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:

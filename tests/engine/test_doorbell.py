@@ -1,6 +1,8 @@
 """The doorbell at a broker that is away, silent or back: notifying never holds anybody up, and nothing depends on
 it."""
 
+import gc
+import os
 import socket
 import threading
 import time
@@ -196,6 +198,31 @@ def test_a_broker_that_falls_silent_holds_nobody_up_and_is_notified_when_it_spea
     let_time_pass(bell)
     assert notify(bell)
     assert notifications_in(redis) >= 6, "what was sent into the silence may have arrived"
+
+
+@needs_redis
+def test_as_many_as_may_notify_at_once_are_all_taken(bell_at, redis):
+    redis.start()
+    bell = bell_at(redis.port)
+    assert notify(bell)
+    redis.hang()
+    threading.Timer(0.3, redis.go_on).start()
+    assert notify_together(bell, 24) == [True] * 24
+    assert bell.failed_at is None
+    assert notifications_in(redis) == 25
+
+
+@needs_redis
+def test_of_those_who_are_first_together_one_keeps_its_connection(bell_at, redis):
+    redis.start()
+    bell = bell_at(redis.port)
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        assert notify_together(bell, 20) == [True] * 20
+        assert len(os.listdir("/proc/self/fd")) - before < 10
+    finally:
+        gc.enable()
 
 
 @needs_redis

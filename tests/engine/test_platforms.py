@@ -396,6 +396,7 @@ def test_feishu_s_requests_are_sealed_signed_and_of_these_hours(peer, channel, c
     words = "The request is not encrypted by this app's Encrypt Key."
     for opened in (b"{", b"\xff", b"", b"[" * 100_000):
         assert peer.post(opened, sign="another").json()["detail"] == words
+        assert peer.post(opened).status_code == 400, "of what Feishu itself has signed, what is wrong with it"
     peer.files["img_1"] = picture("JPEG")
     line = [{"tag": "text", "text": "Look "}, {"tag": "img", "image_key": "img_1"}]
     peer.tells("", kind="post", content={"title": "A picture", "content": [line]})

@@ -108,3 +108,22 @@ def test_a_turn_costs_as_many_statements_in_a_long_conversation_as_in_a_short_on
 def test_a_round_of_tools_costs_no_more_for_what_came_before_it(chat, conversation):
     with_tool(chat)
     assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 11, "finish": 5}
+
+
+@pytest.mark.production(reason="SQLite plans what it prepares once")
+def test_a_turn_s_statements_are_not_planned_each_time(say, conversation):
+    """PostgreSQL plans a prepared statement five times by its values, and then decides whether one plan is for all."""
+    connection.close()
+    connection.close_pool()
+    for number in range(40):
+        turn = say("Hello", conversation=conversation)
+        claim, _ = claim_and_load(turn.pk, worker="worker")
+        steps.finish(claim, Completion(content="Hi"), reply="Hi", has_called=False)
+        if number == 10:
+            with connection.cursor() as cursor:
+                cursor.execute("ANALYZE")  # as a database that has been in use is
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT custom_plans, statement FROM pg_prepared_statements WHERE name LIKE 'kept%'")
+        planned = cursor.fetchall()
+    assert len(planned) > 10
+    assert [statement for plans, statement in planned if plans > 12] == []

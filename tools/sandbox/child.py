@@ -41,7 +41,6 @@ A child's socket carries frames, a length of 4 bytes (big-endian) and JSON: an e
 processes or threads that the call has left behind, or its process is not as it was.
 """
 
-import asyncio
 import decimal
 import gc
 import importlib
@@ -92,7 +91,7 @@ _HANDLED = (
     signal.SIGHUP,
     signal.SIGUSR1,
 )
-# What a call is run and answered by. This module is run as a program.
+# What a call is run and answered by, asyncio where a tool needs it. This module is run as a program.
 _RUN_BY = ("__main__", "builtins", "json", "os", "importlib", "inspect", "asyncio", "tools.results")
 # And what libraries have a habit of replacing, for all that comes after: how names are resolved, and who is trusted.
 _OFTEN_REPLACED = ("json.encoder", "json.decoder", "socket", "ssl")
@@ -239,6 +238,8 @@ def _import(modules: list[str]) -> None:
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)
+            if any(inspect.iscoroutinefunction(each) for each in vars(sys.modules[module]).values()):
+                importlib.import_module("asyncio")  # 5 MB, and no call's time
 
 
 # --- a child's supervisor ----------------------------------------------------------------------------------------
@@ -492,6 +493,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             return {"ok": False, "text": cap(str(error), 2000), "rule": "arguments", "trace": ""}
         result = target(**arguments)
         if inspect.iscoroutine(result):
+            import asyncio  # loaded with the tools, if one of them needs it
+
             result = asyncio.run(result)
         return {"ok": True, "text": cap(as_text(result), request["outputBytes"]), "rule": "", "trace": ""}
     except MemoryError as error:

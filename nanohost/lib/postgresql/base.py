@@ -58,6 +58,7 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
 
     # Whether its connection is to be dropped instead of being used again.
     is_spent = False
+    run_commit_hooks_on_set_autocommit_on: bool  # Django's
     _has_connected = False
 
     @cached_property
@@ -122,6 +123,23 @@ class DatabaseWrapper(_Wrapper):  # type: ignore[misc]
         if self.timezone is UTC:  # as is the connection's: Django's own loader, in Python, would say the same
             cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
         return cursor
+
+    def set_autocommit(self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False) -> None:
+        """As Django's, which has psycopg ask, in twenty calls, whether a transaction goes on: each of ours begins and
+        ends by it."""
+        connection: Any = self.connection
+        if (
+            connection is None
+            or self.in_atomic_block
+            or self.queries_logged
+            or connection.pgconn.transaction_status != TransactionStatus.IDLE
+        ):
+            super().set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
+            return
+        connection._autocommit = self.autocommit = autocommit
+        if autocommit and self.run_commit_hooks_on_set_autocommit_on:
+            self.run_and_clear_commit_hooks()
+            self.run_commit_hooks_on_set_autocommit_on = False
 
     def _commit(self) -> None:
         if self.queries_logged or self.connection is None:

@@ -51,3 +51,13 @@ def test_a_host_on_sqlite_loads_no_driver_of_postgresql_and_nothing_that_librari
     loaded = {*ended.stdout.split()}
     assert {"unfold.admin", "rest_framework.compat", "structlog"} <= loaded, ended.stderr
     assert not {"rich", "requests", "psycopg", "psycopg2"} & loaded
+
+
+def test_a_process_of_tools_loads_no_event_loop_that_none_of_them_needs():
+    """It imports ``nanohost.lib`` for secrets, and what our tools import."""
+    code = "import sys; from tools.sandbox.child import _import; _import(['tools.agent_tools']); print(*sys.modules)"
+    environment = {"PATH": os.environ["PATH"], "NANOHOST_TOOL_PROCESS": "1"}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    loaded = {*ended.stdout.split()}
+    assert {"tools.agent_tools", "nanohost.lib.redaction", "ssl"} <= loaded, ended.stderr
+    assert "asyncio" not in loaded

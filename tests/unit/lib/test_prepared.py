@@ -6,7 +6,15 @@ from datetime import UTC
 
 import psycopg
 import pytest
-from django.db import DatabaseError, DataError, IntegrityError, OperationalError, connection, transaction
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    transaction,
+)
 from django.db.models import TextField
 
 from agent.models import Agent
@@ -57,6 +65,30 @@ def test_errors_are_those_that_django_knows(agent):
         rename(pk=other.pk, name="default")
     assert isinstance(refused.value.__cause__, psycopg.errors.UniqueViolation)
     assert by_name(name="default") == [agent]
+
+
+def test_transactions_begin_and_end_where_django_begins_and_ends_them(agent):
+    rename = Update(lambda: Agent.objects.filter(name="default"), lambda: {"display_name": Given("to")})
+
+    def said() -> str:
+        with elsewhere() as other:
+            return str(other.execute("SELECT display_name FROM agent_agent WHERE name = 'default'").fetchone())
+
+    connection.ensure_connection()
+    before, driver = said(), connection.connection
+    assert driver.autocommit
+    with transaction.atomic():
+        rename(to="One")
+        assert (driver.autocommit, said()) == (False, before), "nobody else sees it yet"
+    assert driver.autocommit
+    assert "One" in said()
+    transaction.set_autocommit(False)
+    rename(to="Two")
+    with pytest.raises(ProgrammingError):
+        transaction.set_autocommit(True)  # in the midst of it
+    transaction.rollback()
+    transaction.set_autocommit(True)
+    assert "One" in said()
 
 
 @pytest.mark.parametrize("queries", [0, 5])

@@ -12,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import IntegrityError, connection, transaction
 from django.db.backends.postgresql import psycopg_any
 from django.db.models import DurationField, F, IntegerField
+from django.db.models.signals import post_init
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -52,6 +53,34 @@ def test_related_rows_and_annotations_come_along(conversation):
     ) as asked:
         assert (found.agent.name, found.next) == ("default", 2)
     assert len(asked) == 0
+
+
+def test_rows_are_made_as_django_makes_them(conversation):
+    rows = Rows(lambda: Conversation.objects.select_related("agent").filter(pk=Given("id")))
+    some = Rows(lambda: Agent.objects.only("name").filter(pk=Given("id")))
+    for found, made in (
+        (rows(id=conversation.pk)[0], Conversation.objects.get(pk=conversation.pk)),
+        (rows(id=conversation.pk)[0].agent, Agent.objects.get(pk=conversation.agent_id)),
+        (some(id=conversation.agent_id)[0], Agent.objects.only("name").get(pk=conversation.agent_id)),
+    ):
+        assert vars(found) | {"_state": None} == vars(made) | {"_state": None}
+        state, as_made = vars(found)["_state"], vars(made)["_state"]
+        assert (state.adding, state.db) == (as_made.adding, as_made.db)
+    assert some(id=conversation.agent_id)[0].tools == conversation.agent.tools, "read when it is asked for"
+
+
+def test_whoever_listens_to_how_rows_are_made_is_told(agent):
+    told: list[Any] = []
+
+    def listen(sender: Any, instance: Any, **_: Any) -> None:
+        told.append(instance)
+
+    rows = Rows(lambda: Agent.objects.filter(name=Given("name")))
+    post_init.connect(listen, sender=Agent)
+    try:
+        assert rows(name="default") == told == [agent]
+    finally:
+        post_init.disconnect(listen, sender=Agent)
 
 
 def test_values_are_converted_as_the_orm_converts_them(say):
