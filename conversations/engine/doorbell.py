@@ -16,6 +16,7 @@ from uuid import UUID
 
 from celery import current_app
 from django.db import DatabaseError, connection, transaction
+from kombu import Connection
 from kombu.exceptions import OperationalError
 
 from conversations.kinds import Kind
@@ -88,8 +89,8 @@ class Broker:
     def __init__(self) -> None:
         self.failed_at: float | None = None
         self._trying = threading.Lock()
-        # kombu's connection and channel: several threads may publish by one to Redis at once.
-        self._kept: tuple[Any, Any] | None = None
+        # Several threads may publish to Redis by one of kombu's connections at once.
+        self._kept: Connection | None = None
         self._keeping = threading.Lock()
 
     def notify(self, kind: Kind, row_id: UUID) -> bool:
@@ -120,10 +121,9 @@ class Broker:
         """Send a task as Celery does (its protocol 2). Its ``send_task`` makes a request, routes and signals, which
         costs ten times as much; to take a producer from its pool and give it back costs as much as the rest."""
         kept = self._kept
-        by: tuple[Any, Any] = kept or (current_app.connection_for_write(), None)
-        broker, channel = by
+        broker = kept or current_app.connection_for_write()
         try:
-            channel = channel or broker.default_channel
+            channel: Any = broker.default_channel
             message = channel.prepare_message(
                 json.dumps([[row_id], {}, {}]),
                 content_type="application/json",
@@ -140,16 +140,13 @@ class Broker:
             if isinstance(error, broker.connection_errors + broker.channel_errors):
                 raise OperationalError(str(error)) from error
             raise
-        if kept is None and not self._keep(broker, channel):
-            broker.release()
-
-    def _keep(self, broker: Any, channel: Any) -> bool:
-        """Keep them, unless another thread was first."""
-        with self._keeping:
-            if self._kept is None:
-                self._kept = broker, channel
-                return True
-        return False
+        if kept is None:
+            with self._keeping:
+                is_first = self._kept is None
+                if is_first:
+                    self._kept = broker
+            if not is_first:
+                broker.release()
 
 
 shared = Broker()

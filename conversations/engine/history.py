@@ -50,7 +50,7 @@ class Said:
 
 
 # More than any number of a message.
-MAX_SEQ = 2**63 - 1
+_MAX_SEQ = 2**63 - 1
 _FOR_CHAT = ("role", "content", "tool_calls", "tool_call_id")
 # Whether it is the turn's own is the database's to say: to make an id of each row costs as much as all else of it.
 _COLUMNS = ("seq", "own", "kind", "created_at", *_FOR_CHAT, "own_thoughts", "attachments")
@@ -90,7 +90,7 @@ _since = Rows[Any](
     # Of a range with an end PostgreSQL expects a few rows, and keeps its plan; without, it makes one each time.
     lambda: (
         _said()
-        .filter(seq__gt=Given("after"), seq__lt=Given("end"))
+        .filter(seq__gt=Given("after"), seq__lt=_MAX_SEQ)
         .order_by("seq")
         .values_list(*_COLUMNS)[: MAX_MESSAGES + 1]
     )
@@ -190,7 +190,7 @@ def _with_what_came_since(
     kept: _Kept, whose: Mapping[str, UUID], *, starts_at: int, first: int, window: int
 ) -> _Kept | None:
     """What is kept and wanted now, and what has come since; None if that cannot be told."""
-    rows = _since(**whose, after=kept.messages[-1].seq, end=MAX_SEQ)
+    rows = _since(**whose, after=kept.messages[-1].seq)
     if len(rows) > MAX_MESSAGES:
         return None
     turn_id = whose["turn_id"]

@@ -110,11 +110,11 @@ def command_of_process(pid: int) -> list[str]:
 
 def descendants_of(pid: int) -> list[int]:
     """Its children, theirs, and so on."""
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    for task in Path(f"/proc/{pid}/task").iterdir():  # a child belongs to the thread that started it
-        children += [int(child) for child in (task / "children").read_text().split()]
-    children = sorted(set(children))
-    return children + [found for child in children for found in descendants_of(child)]
+    children: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*"):  # a child belongs to the thread that started it
+        with suppress(FileNotFoundError, ProcessLookupError):  # that thread has ended
+            children.update(map(int, (task / "children").read_text().split()))
+    return sorted(children) + [found for child in sorted(children) for found in descendants_of(child)]
 
 
 def cores_of(pid: int) -> set[frozenset[int]]:

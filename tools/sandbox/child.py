@@ -238,8 +238,6 @@ def _import(modules: list[str]) -> None:
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)
-            if any(inspect.iscoroutinefunction(each) for each in vars(sys.modules[module]).values()):
-                importlib.import_module("asyncio")  # 5 MB, and no call's time
 
 
 # --- a child's supervisor ----------------------------------------------------------------------------------------
@@ -493,7 +491,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             return {"ok": False, "text": cap(str(error), 2000), "rule": "arguments", "trace": ""}
         result = target(**arguments)
         if inspect.iscoroutine(result):
-            import asyncio  # loaded with the tools, if one of them needs it
+            import asyncio  # Django, which others' tools are loaded with, has loaded it; ours do without
 
             result = asyncio.run(result)
         return {"ok": True, "text": cap(as_text(result), request["outputBytes"]), "rule": "", "trace": ""}
