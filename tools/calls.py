@@ -16,10 +16,12 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, DurationField, F, Q, Value, When
+from django.utils import timezone
 
 from nanohost.accounts import audit
 from nanohost.lib import clock
 from nanohost.lib.clock import Now
+from nanohost.lib.database import one_statement
 from nanohost.lib.lease import RELEASED, lease_length
 from nanohost.lib.redaction import redact, redact_json
 from nanohost.lib.statements import Given, Insert, Rows, Update
@@ -97,36 +99,62 @@ def refuse(call: ToolCall, refused: Outcome) -> None:
     call.ended_at, call.duration_ms = Now(), 0
 
 
-_insert = Insert(
-    ToolCall,
+def may_be_claimed_as_stored(call: ToolCall) -> bool:
+    """Whether an unsaved call may be stored as one that somebody has claimed: they may die before they begin, and then
+    it is run again. Whether a rate limit leaves a place for it is decided later."""
+    return call.status == CallStatus.QUEUED and call.effects in REPEATABLE and not call.rate_limited
+
+
+def claim_as_stored(call: ToolCall, *, worker: str) -> None:
+    """Have an unsaved call stored as claimed."""
+    call.status, call.worker, call.fence, call.attempts = CallStatus.RUNNING, worker, 1, 1
+    # What is stored is the database's time.
+    call.created_at = call.started_at = timezone.now()
+
+
+# Those of a call, as it is asked for.
+_ASKED = (
     *("id", "conversation_id", "turn_id", "owner_id", "agent", "request_id", "call_id", "position", "tool_name"),
     *("arguments", "private_arguments", "arguments_hash", "effects"),
-    status=CallStatus.QUEUED,
+)
+_insert = Insert(ToolCall, *_ASKED, status=CallStatus.QUEUED, notified_at=Now(), created_at=Now())
+_insert_claimed = Insert(
+    ToolCall,
+    *_ASKED,
+    "worker",
+    status=CallStatus.RUNNING,
+    fence=1,
+    attempts=1,
+    lease_until=clock.from_now(Given("lease", DurationField())),
     notified_at=Now(),
     created_at=Now(),
+    started_at=Now(),
 )
 
 
 def store(requested: Sequence[ToolCall]) -> None:
-    """Save requested calls. Most are queued, and their statement is written once."""
+    """Save requested calls. Most are queued or claimed, and their statements are written once."""
     for call in requested:
+        asked = {
+            "id": call.pk,
+            "conversation_id": call.conversation_id,
+            "turn_id": call.turn_id,
+            "owner_id": call.owner_id,
+            "agent": call.agent,
+            "request_id": call.request_id,
+            "call_id": call.call_id,
+            "position": call.position,
+            "tool_name": call.tool_name,
+            "arguments": call.arguments,
+            "private_arguments": call.private_arguments,
+            "arguments_hash": call.arguments_hash,
+            "effects": call.effects,
+        }
         if call.status == CallStatus.QUEUED:
-            _insert(
-                id=call.pk,
-                conversation_id=call.conversation_id,
-                turn_id=call.turn_id,
-                owner_id=call.owner_id,
-                agent=call.agent,
-                request_id=call.request_id,
-                call_id=call.call_id,
-                position=call.position,
-                tool_name=call.tool_name,
-                arguments=call.arguments,
-                private_arguments=call.private_arguments,
-                arguments_hash=call.arguments_hash,
-                effects=call.effects,
-            )
-    if others := [call for call in requested if call.status != CallStatus.QUEUED]:
+            _insert(**asked)
+        elif call.status == CallStatus.RUNNING:
+            _insert_claimed(**asked, worker=call.worker, lease=lease_length())
+    if others := [call for call in requested if call.status not in (CallStatus.QUEUED, CallStatus.RUNNING)]:
         ToolCall.objects.bulk_create(others)
     for call in requested:
         if call.status != CallStatus.WAITING:  # of which its approval tells
@@ -143,10 +171,13 @@ def _note(action: str, call: ToolCall) -> None:
     audit.record(action, about=call, name=call.tool_name, after=said, by=by, request_id=call.request_id)
 
 
+def _again() -> Q:
+    """Of what was started: not one that has cost too many workers, nor one whose effects may have happened."""
+    return Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))
+
+
 def _may_run() -> ToolCallQuerySet:
-    """Of those that are due: not one that has cost too many workers, nor one whose effects may have happened."""
-    again = Q(effects__in=REPEATABLE, attempts__lt=Given("most_attempts"))
-    return ToolCall.objects.due().filter(Q(status=CallStatus.QUEUED) | again, pk=Given("id"))
+    return ToolCall.objects.due().filter(Q(status=CallStatus.QUEUED) | _again(), pk=Given("id"))
 
 
 _by_failing = When(effects__in=REPEATABLE, then=Value(CallStatus.FAILED.value))
@@ -160,7 +191,8 @@ _claim = Update(
     returning_rows=True,
 )
 _end_crashed = Update(
-    lambda: ToolCall.objects.filter(ToolCall.expired(), pk=Given("id")),
+    # Its lease may have run out since it was looked at.
+    lambda: ToolCall.objects.filter(ToolCall.expired(), ~_again(), pk=Given("id")),
     lambda: {
         "status": Case(_by_failing, default=Value(CallStatus.UNKNOWN.value)),
         "result": Case(When(effects__in=REPEATABLE, then=Value(CRASHED_RESULT)), default=Value(UNKNOWN_RESULT)),
@@ -180,13 +212,16 @@ def claim(call_id: UUID, *, worker: str) -> ToolCall | None:
     A call with side effects whose worker is gone is ended as UNKNOWN here, and a repeatable one that has cost
     ``TURN_MAX_ATTEMPTS`` workers as FAILED: such a call comes back ended.
     """
-    taking = {"id": call_id, "worker": worker, "lease": lease_length(), "most_attempts": settings.TURN_MAX_ATTEMPTS}
+    most = {"id": call_id, "most_attempts": settings.TURN_MAX_ATTEMPTS}
+    with one_statement():
+        claimed: list[ToolCall] = _claim(**most, worker=worker, lease=lease_length())
+    if claimed:
+        return claimed[0]
     with transaction.atomic():
-        for call in _claim(**taking) or _end_crashed(id=call_id):
-            if call.ended:
-                _note("tool.ended", call)
-            return call  # type: ignore[no-any-return]  # a row of that table
-    return None
+        crashed: list[ToolCall] = _end_crashed(**most)
+        for call in crashed:
+            _note("tool.ended", call)
+    return next(iter(crashed), None)
 
 
 def _held() -> ToolCallQuerySet:

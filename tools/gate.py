@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -446,19 +447,18 @@ def run(
     then: Callable[[ToolCall], None],
     on_output: Callable[[ToolCall, int, str], None] = lambda call, offset, text: None,
     context_of: Callable[[ToolCall], str] = lambda call: "",
+    storing: Callable[[ToolCall], AbstractContextManager[object]] = nullcontext,
+    claimed: ToolCall | None = None,
 ) -> None:
     """Claim a call, run it once, store its outcome, and go on with ``then`` once that is committed.
 
     Does nothing for a call that is not claimable: ended, or running elsewhere. ``agent_tools`` tells, for the claimed
     call, what its agent may use now; ``on_start`` is told of it before it runs, and ``on_output`` of what a program
     says meanwhile: where in all of it the piece begins, and the piece. ``context_of`` tells where the call stands in a
-    trace, and is asked only while telemetry is on.
+    trace, and is asked only while telemetry is on. ``storing`` is entered for each try to store the outcome.
+    ``claimed``: the call, if it was claimed as it was stored.
     """
-    try:
-        call = _stored("a claim", partial(calls.claim, call_id, worker=worker), seconds=settings.TURN_LEASE_SECONDS)
-    except OperationalError as error:
-        logger.warning("a tool call could not be claimed (%s); a sweep finds it", type(error).__name__)
-        return
+    call = claimed or _claim(call_id, worker=worker)
     if call is None:
         return
     with about(requestId=call.request_id, turn=call.turn_id, conversation=call.conversation_id):
@@ -475,9 +475,9 @@ def run(
             outcome = _decide_and_run(call, agent_tools, partial(on_output, call))
             duration_ms = round((time.perf_counter() - began) * 1000)
             if not outcome.stored:
-                _stored("an outcome", partial(calls.end, call, outcome, duration_ms=duration_ms))
+                _stored("an outcome", partial(_end, call, outcome, duration_ms, storing))
         except Interrupted:
-            _stored("a call that goes back", partial(calls.release, call))
+            give_back(call)
             return
         except CallLost:
             logger.warning("tool call %s was ended elsewhere while it ran; its outcome is dropped", call.pk)
@@ -491,6 +491,11 @@ def run(
         then(call)
 
 
+def give_back(call: ToolCall) -> None:
+    """Have a claimed call that has not begun, or may be run again, wait for another worker."""
+    _stored("a call that goes back", partial(calls.release, call))
+
+
 def finish(call_id: UUID, outcome: Outcome) -> ToolCall | None:
     """End a call that waits for what people say, in the caller's transaction; None if it has ended otherwise."""
     ended = replace(outcome, result=storable(redact(outcome.result)))
@@ -498,6 +503,24 @@ def finish(call_id: UUID, outcome: Outcome) -> ToolCall | None:
     if call:
         transaction.on_commit(partial(_audit, call, ended, 0))
     return call
+
+
+def _claim(call_id: UUID, *, worker: str) -> ToolCall | None:
+    try:
+        return _stored("a claim", partial(calls.claim, call_id, worker=worker), seconds=settings.TURN_LEASE_SECONDS)
+    except OperationalError as error:
+        logger.warning("a tool call could not be claimed (%s); a sweep finds it", type(error).__name__)
+        return None
+
+
+def _end(
+    call: ToolCall,
+    outcome: Outcome,
+    duration_ms: int,
+    storing: Callable[[ToolCall], AbstractContextManager[object]],
+) -> None:
+    with storing(call):
+        calls.end(call, outcome, duration_ms=duration_ms)
 
 
 def _begin_span(call: ToolCall, context_of: Callable[[ToolCall], str]) -> None:

@@ -1,11 +1,12 @@
 """A worker's lease on a turn: the claim that starts it, and the fence that every write passes.
 
 A claim raises the turn's ``fence``; each write passes the fence (``… WHERE fence = mine``) in its own transaction, or
-changes nothing. What is stored under a lease stands in :mod:`conversations.engine.steps`.
+changes nothing. What is stored under a lease stands in :mod:`conversations.engine.steps`, but for what is stored with
+the claim.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -31,7 +32,8 @@ from django.db.models.functions import Coalesce
 from agent import answer_schemas
 from agent.answer_schemas import AnswerFormat
 from agent.models import Agent
-from conversations.engine import transcript
+from conversations.engine import tainted_texts, transcript
+from conversations.engine.results import Answers
 from conversations.errors import FenceLost, NotClaimed
 from conversations.models import Conversation, Message, Turn, TurnQuerySet
 from conversations.options import Options
@@ -125,6 +127,15 @@ class Claim:
         return self.deadline - time.monotonic()
 
 
+# A stored step ends the count of what went wrong before it.
+PROGRESS: dict[str, Any] = {
+    "attempts": 0,
+    "retries": 0,
+    "retry_code": "",
+    "retry_detail": "",
+    "retrying_since": None,
+    "stepped_at": Now(),
+}
 RETRYING_FOR = ExpressionWrapper(Now() - F("retrying_since"), output_field=DurationField())
 
 _inbox = Rows(
@@ -134,9 +145,10 @@ _inbox = Rows(
         .values_list("pk", "conversation_id", "tainted_by")
     )
 )
-_claim = Update(
-    lambda: Turn.objects.claimable().filter(pk=Given("turn_id")),
-    lambda: {
+
+
+def _claimed_now() -> dict[str, Any]:
+    return {
         **Turn.claimed(worker=Given("worker"), lease=Given("lease", DurationField())),
         "waiting_for": "",
         "attempts": Case(
@@ -149,7 +161,14 @@ _claim = Update(
         "agent_version": Subquery(
             Conversation.objects.filter(pk=OuterRef("conversation_id")).values("agent__version"),
         ),
-    },
+    }
+
+
+_claim = Update(lambda: Turn.objects.claimable().filter(pk=Given("turn_id")), _claimed_now)
+# With what its calls have come to, which was read at this fence.
+_claim_answered = Update(
+    lambda: Turn.objects.claimable().filter(pk=Given("turn_id"), fence=Given("fence")),
+    lambda: _claimed_now() | PROGRESS,
 )
 _give_seq = Update(
     # With the conversation, by which the table may be in parts.
@@ -171,28 +190,42 @@ _claimed = Rows(
 )
 
 
-def claim(turn_id: UUID, *, worker: str) -> Claim | None:
+def claim(
+    turn_id: UUID, *, worker: str, answers_of: Callable[[UUID], Answers | None] = lambda turn_id: None
+) -> Claim | None:
     """Claim a turn in one short transaction; None if it is not claimable.
 
     It is claimable if it is due, no earlier turn of its conversation is open, no call of it is open, and no other
-    turn of the conversation is active (a unique index). A fresh turn's messages get their place in the transcript.
+    turn of the conversation is active (a unique index). A fresh turn's messages get their place in the transcript; so
+    do the answers to calls that it has waited for, if ``answers_of`` tells them. What goes wrong with these is raised.
     """
     began = time.time_ns() if traces.is_on else 0
     inbox = _inbox(turn_id=turn_id)
+    answers = None if inbox else answers_of(turn_id)
+    timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
+    taking = {"turn_id": turn_id, "worker": worker, "lease": lease_length(), "timeout": timeout}
     try:
         with transaction.atomic():
-            marks = [marked or "" for _, _, marked in inbox]
-            seq = transcript.take_seqs(inbox[0][1], len(inbox), marks=marks) if inbox else 0
-            timeout = timedelta(seconds=settings.TURN_TIMEOUT_SECONDS)
-            if _claim(turn_id=turn_id, worker=worker, lease=lease_length(), timeout=timeout) != 1:
-                raise NotClaimed
+            # The conversation is locked first, as everywhere.
+            seq = _take_seqs(inbox, answers)
+            claimed = _claim_answered(**taking, fence=answers.fence) if answers else _claim(**taking)
+            if claimed != 1:
+                raise NotClaimed  # or, with answers, somebody took the turn since they were read
             for offset, (message_id, conversation_id, _) in enumerate(inbox):
                 if _give_seq(conversation_id=conversation_id, message_id=message_id, seq=seq + offset) != 1:
                     raise NotClaimed  # since we read the inbox, somebody took the turn and let it go again
+            if answers:
+                transcript.append(answers.conversation_id, turn_id, seq, answers.messages, marks=answers.marks)
             (turn,) = _claimed(turn_id=turn_id)
             if turn.open_call:  # type: ignore[attr-defined]  # annotated above
                 raise NotClaimed
-    except (NotClaimed, IntegrityError, FenceLost):
+            if answers and (by := turn.conversation.tainted_by):
+                tainted_texts.keep_calls(turn_id, owner_id=turn.owner_id, by=by)
+    except (NotClaimed, FenceLost):
+        return None
+    except IntegrityError:
+        if answers:
+            raise
         return None
     conversation = turn.conversation
     state = TurnState(
@@ -233,6 +266,16 @@ def claim(turn_id: UUID, *, worker: str) -> Claim | None:
     )
 
 
+def _take_seqs(inbox: Sequence[tuple[UUID, UUID, str | None]], answers: Answers | None) -> int:
+    """Numbers for what a claim puts in the transcript: the first."""
+    if inbox:
+        marks = [marked or "" for _, _, marked in inbox]
+        return transcript.take_seqs(inbox[0][1], len(inbox), marks=marks)
+    if answers:
+        return transcript.take_seqs(answers.conversation_id, len(answers.messages), marks=answers.marks)
+    return 0
+
+
 def renew(held: Sequence[Claim], *, worker: str) -> None:
     """Renew the leases of held turns, up to their deadlines and never past them."""
     Turn.objects.of_worker(worker).filter(pk__in=[claim.turn_id for claim in held]).renew()
@@ -251,6 +294,6 @@ def mine(*, unless_cancelled: bool) -> TurnQuerySet:
     return held.filter(cancel_requested=False) if unless_cancelled else held
 
 
-def held_turn(changes: dict[str, Any], *, unless_cancelled: bool = True, returning: Sequence[str] = ()) -> Update:
-    """An update of a held turn, which passes its fence."""
-    return Update(lambda: mine(unless_cancelled=unless_cancelled), lambda: changes, returning=returning)
+def held_turn(changes: dict[str, Any], *, unless_cancelled: bool = True, **returning: Any) -> Update:
+    """An update of a held turn, which passes its fence. ``returning``: as of :class:`Update`."""
+    return Update(lambda: mine(unless_cancelled=unless_cancelled), lambda: changes, **returning)

@@ -1,8 +1,7 @@
 """The step context: all that a step of a turn is decided on, read at once."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from django.utils import timezone
 
 from agent.fixed import Fixed
-from agent.loop import unanswered_calls
 from conversations.engine import snapshot
 from conversations.engine.lease import Claim
 from conversations.engine.snapshot import Snapshot
@@ -58,20 +56,13 @@ def _as_function(tool: RegisteredTool) -> Fixed:
     return Fixed(tool.as_function())
 
 
-def as_claimed(claim: Claim, *, store_results: Callable[[Claim, Snapshot], str] | None = None) -> StepContext | None:
+def as_claimed(claim: Claim) -> StepContext | None:
     """What the first step of a turn that was claimed just now is decided on. None if it is to be cancelled, or could
-    not be read: whoever runs it finds out, and stores what becomes of it. ``store_results``: if the turn has waited for
-    its calls, has them answered first."""
+    not be read: whoever runs it finds out, and stores what becomes of it."""
     if claim.as_claimed is None:
         return None
     try:
-        stored = snapshot.load(claim, claim.as_claimed)
-        if store_results and unanswered_calls(stored.own) and claim.seconds_left() > 0:
-            by = store_results(claim, stored)
-            # It has changed no more than this, and it has passed the fence.
-            state = replace(claim.as_claimed, retries=0, retry_code="", retrying_for=None, tainted_by=by)
-            return load(claim, snapshot.load(claim, state))
-        return load(claim, stored)
+        return load(claim, snapshot.load(claim, claim.as_claimed))
     except Exception as error:
         logger.info("what a turn's first step is decided on is read once more (%s)", type(error).__name__)
         return None

@@ -5,7 +5,7 @@ order conversation, turn, call; the fence decides all the same, for it is rolled
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -23,15 +23,13 @@ from django.db.models import (
     IntegerField,
     JSONField,
     Q,
-    TextField,
-    Value,
+    Subquery,
     When,
 )
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact
 
 from agent.answer_schemas import MAX_KEPT_CHARS
-from agent.history import INTERRUPTED
 from agent.llm.base import Completion, with_unique_ids
 from agent.loop import ChatMessage, Limit, unanswered_calls
 from agent.prompt import shorten
@@ -41,7 +39,8 @@ from conversations import announced, events
 from conversations.engine import announcements, doorbell, outgoing, spawned, tainted_texts, transcript
 from conversations.engine.compacting import compaction
 from conversations.engine.consent import approval_notices, questions
-from conversations.engine.lease import Claim, held_turn
+from conversations.engine.lease import PROGRESS, Claim, held_turn
+from conversations.engine.results import ids_of_calls, results_of
 from conversations.engine.snapshot import Snapshot
 from conversations.errors import FenceLost
 from conversations.events import ASKING_TOOL, Success, tool_events
@@ -54,18 +53,9 @@ from nanohost.lib.ids import new_id
 from nanohost.lib.lease import RELEASED, rescheduled
 from nanohost.lib.redaction import MASK, redact, redact_head, redact_json
 from nanohost.lib.statements import Given, Rows, Update
-from tools import approvals, calls, gate
+from tools import calls, gate
 from tools.models import CallStatus, ToolCall
 
-# A stored step ends the count of what went wrong before it.
-_PROGRESS: dict[str, Any] = {
-    "attempts": 0,
-    "retries": 0,
-    "retry_code": "",
-    "retry_detail": "",
-    "retrying_since": None,
-    "stepped_at": Now(),
-}
 _COSTS: dict[str, Any] = {
     "prompt_tokens": F("prompt_tokens") + Given("prompt_tokens", IntegerField()),
     "completion_tokens": F("completion_tokens") + Given("completion_tokens", IntegerField()),
@@ -75,11 +65,11 @@ _COSTS: dict[str, Any] = {
     "model_calls": F("model_calls") + Given("model_calls", IntegerField()),
     "model_ms": F("model_ms") + Given("model_ms", IntegerField()),
 }
-_SPENDING: dict[str, Any] = _PROGRESS | _COSTS
+_SPENDING: dict[str, Any] = PROGRESS | _COSTS
 _WAITING: dict[str, Any] = {"status": TurnStatus.WAITING, "lease_until": None}
 _LATER: dict[str, Any] = _WAITING | {"waiting_for": WaitingFor.RETRY} | rescheduled(Given("wait", DurationField()))
 
-_goes_on = held_turn(_PROGRESS)
+_goes_on = held_turn(PROGRESS)
 _has_paid = held_turn(_COSTS)
 _goes_on_with_refusals = held_turn(_SPENDING)
 _waits_for_tools = held_turn(_SPENDING | _WAITING | {"waiting_for": WaitingFor.TOOLS, "notified_at": Now()})
@@ -94,10 +84,21 @@ _CALLER: dict[str, Any] = _WAITING | {
     "notified_at": Now(),
 }
 _waits_for_caller = held_turn(_SPENDING | _CALLER)
-_goes_on_to_caller = held_turn(_PROGRESS | _CALLER)
+_goes_on_to_caller = held_turn(PROGRESS | _CALLER)
+
+
+def _next_queued() -> Any:
+    """The conversation's next queued turn."""
+    queued = Turn.objects.filter(conversation_id=Given("conversation_id"), status=TurnStatus.QUEUED)
+    return queued.order_by("number").values_list("pk", flat=True)[:1]
+
+
+_next = Rows(_next_queued)
 _succeeds = held_turn(
     _SPENDING | {"status": TurnStatus.SUCCEEDED, "lease_until": None, "ended_at": Now()},
     returning=("prompt_tokens", "completion_tokens", "cached_tokens", "cost"),
+    # Whoever queues one has the conversation's lock, as we have by now.
+    returning_also=lambda: Subquery(_next_queued()),
 )
 _is_rescheduled = held_turn(_LATER)
 _waits_for_retry = held_turn(
@@ -114,7 +115,7 @@ _waits_for_retry = held_turn(
 )
 _falls_back = held_turn(
     {
-        **_PROGRESS,
+        **PROGRESS,
         "fallback_model": Given("model"),
         "fallback_reason": Given("reason"),
         "sent": Given("sent", JSONField()),
@@ -140,14 +141,15 @@ def store_calls(
     """Store a model's tool calls, each decided on by the gate; True if the turn now waits for them.
 
     Calls of the caller's own tools are the caller's to run. Where there are others beside them, those run first.
-    Beyond a limit all of them are refused. Refused calls have their outcome at once; the others are notified. Those of
-    tools with a rate limit are decided on last, when the turn already waits: if none is left, the turn is notified.
+    Beyond a limit all of them are refused. Refused calls have their outcome at once; of the others workers are
+    notified, but for one that this process has room for, which is claimed and begins here. Those of tools with a rate
+    limit are decided on last, when the turn already waits: if none is left, the turn is notified.
     ``before``: how many calls the turn had when the model was asked, by which a round is stored once, though the answer
     to its commit was lost. ``number``: which of the turn's answers it is. ``sent``: the record of what the model was
     sent. ``bill``: what its answer costs. ``taint``: untrusted text that was in what it was sent.
     """
     refusal = gate.Refused(f"limit:{limit}", f"The turn's limit was met: {limit}.") if limit else None
-    taken = {call_id for call_id, *_ in _results(turn_id=claim.turn_id)} if before else set()
+    taken = ids_of_calls(claim.turn_id) if before else set()
     named = [_with_plain_name(call) for call in completion.tool_calls]
     wanted = with_unique_ids(named, taken=taken, fresh=lambda: f"call_{new_id().hex}")
     round_id, callers = new_id(), [call["function"]["name"] in claim.callers_tools for call in wanted]
@@ -182,12 +184,19 @@ def store_calls(
     if not rows:
         change = _waits_for_caller
     used = _used(completion, bill) | {"patience": _patience()}
+    first = next(filter(calls.may_be_claimed_as_stored, rows), None)
     try:
-        with _writing(claim, change, messages=1, marks=[taint.entering], **used) as seq:
+        with (
+            doorbell.place(TOOLS) if first else nullcontext() as place,
+            _writing(claim, change, messages=1, marks=[taint.entering], **used) as seq,
+        ):
             asks = completion.as_message() | {"tool_calls": [_without_secrets(call) for call in wanted]}
             _append(claim, seq, [asks], sent=sent, usage=bill.kept, marks=[taint.entering], number=number)
             hinted = [(call["function"]["name"], call["function"]["arguments"]) for call in wanted]
             outgoing.going_on(**_whose(claim), text=completion.content or "", used=hinted)
+            if first and place:
+                calls.claim_as_stored(first, worker=place.worker)
+                transaction.on_commit(partial(place.begin, first))
             asked = gate.store_within_limits(rows)
             for row, approval in asked:
                 announcements.approval(announced.APPROVAL_REQUESTED, approval)
@@ -197,7 +206,7 @@ def store_calls(
             for row in rows:
                 if row.status == CallStatus.QUEUED:
                     doorbell.notify(TOOLS, row.pk)
-                for kind, data in tool_events(row):  # of those that are refused
+                for kind, data in tool_events(row) if row.ended else []:  # they are refused
                     events.publish_after_commit(claim.turn_id, kind, data, fence=claim.fence)
             if queued and all(row.ended for row in queued):
                 # A rate limit has refused them all just now: there is nothing to wait for, and nobody else notifies.
@@ -261,18 +270,18 @@ def wait_for_caller(claim: Claim, calls: Sequence[dict[str, Any]]) -> None:
         _ask_caller(claim, calls)
 
 
-def store_results(claim: Claim, snapshot: Snapshot) -> str:
+def store_results(claim: Claim, snapshot: Snapshot) -> None:
     """Answer the calls of the last round with their outcomes, in the order in which they were asked for; but for those
-    that the caller runs. Returns the source of untrusted text in the conversation; empty: there is none."""
+    that the caller runs. Where it can be, it is done with the turn's claim (:func:`conversations.engine.lease.claim`).
+    """
     unanswered = [
         call for call in unanswered_calls(snapshot.own) if call["function"]["name"] not in claim.callers_tools
     ]
-    results, marks = _results_of(claim.turn_id, unanswered)
+    results, marks = results_of(claim.turn_id, unanswered)
     with _writing(claim, _goes_on, messages=len(results), marks=marks) as seq:
         _append(claim, seq, results, marks=marks)
         if by := snapshot.tainted_by or next(filter(None, marks), ""):
             tainted_texts.keep_calls(claim.turn_id, owner_id=claim.owner_id, by=by)
-    return by
 
 
 def finish(
@@ -302,7 +311,8 @@ def finish(
     """
     with transaction.atomic():
         seq = transcript.take_seqs(claim.conversation_id, 1, cost=bill.cost, marks=[taint.entering])
-        spent = _succeeds(turn_id=claim.turn_id, fence=claim.fence, **_used(completion, bill))
+        mine = {"turn_id": claim.turn_id, "fence": claim.fence, "conversation_id": claim.conversation_id}
+        spent = _succeeds(**mine, **_used(completion, bill))
         if not spent:
             raise FenceLost
         answer = completion.as_message() | {"content": reply}
@@ -311,7 +321,7 @@ def finish(
             tainted_texts.keep_answer(claim.turn_id, owner_id=claim.owner_id, by=taint.by)
         if also:
             also(seq)
-        prompt_tokens, completion_tokens, cached_tokens, cost = spent[0]
+        prompt_tokens, completion_tokens, cached_tokens, cost, next_turn = spent[0]
         success = Success(
             conversation_id=str(claim.conversation_id),
             turn_id=str(claim.turn_id),
@@ -328,7 +338,8 @@ def finish(
         announcements.turn_ended(claim.turn_id, TurnStatus.SUCCEEDED)
         outgoing.reply(**_whose(claim), text=reply)
         spawned.report(**_whose(claim), status=TurnStatus.SUCCEEDED, text=reply)
-        notify_next(claim.conversation_id)
+        if next_turn:
+            doorbell.notify(TURNS, next_turn)
         if compact_to is not None:
             compaction.request_after(summary_seq, claim.conversation_id, claim.turn_id, keep_tokens=compact_to)
         budgets.settle(bill)
@@ -428,15 +439,6 @@ def release(claim: Claim) -> None:
 # --- ending a turn -----------------------------------------------------------------------------------------------
 
 
-_next = Rows(
-    lambda: (
-        Turn.objects.filter(conversation_id=Given("conversation_id"), status=TurnStatus.QUEUED)
-        .order_by("number")
-        .values_list("pk", flat=True)[:1]
-    )
-)
-
-
 def notify_next(conversation_id: UUID) -> None:
     """Notify workers of the conversation's next queued turn, once the current transaction has committed."""
     for next_turn in _next(conversation_id=conversation_id):
@@ -463,7 +465,7 @@ def close_round(conversation_id: UUID, turn_id: UUID, *, rule: str, reason: str)
     end_calls([turn_id], rule=rule, reason=reason)
     own = Message.objects.filter(turn_id=turn_id, seq__isnull=False).order_by("seq")
     if unanswered := unanswered_calls([message.as_chat() for message in own]):
-        results, marks = _results_of(turn_id, unanswered)
+        results, marks = results_of(turn_id, unanswered)
         seq = transcript.take_seqs(conversation_id, len(results), marks=marks)
         transcript.append(conversation_id, turn_id, seq, results, marks=marks)
 
@@ -554,34 +556,3 @@ def _append(
     number: int | None = None,
 ) -> None:
     transcript.append(claim.conversation_id, claim.turn_id, seq, messages, kind, sent, usage, marks, number)
-
-
-# What was approved with other arguments than the model asked for: those.
-_changed_to = Case(When(consent=approvals.CHANGED, then=F("arguments")), default=Value(""), output_field=TextField())
-_results = Rows[Any](
-    lambda: ToolCall.objects.filter(turn_id=Given("turn_id")).values_list(
-        "call_id", "result", "tainted_by", _changed_to
-    )
-)
-
-
-def _results_of(turn_id: UUID, unanswered: Sequence[dict[str, Any]]) -> tuple[list[ChatMessage], list[str]]:
-    """The outcomes of these calls as messages; and of each, from where untrusted text in it came."""
-    results = {
-        call_id: (
-            f"[A person has approved this call with other arguments: {other}]\n{result}" if other else result,
-            marked,
-        )
-        for call_id, result, marked, other in _results(turn_id=turn_id)
-    }
-    found = [results.get(call["id"], (INTERRUPTED, "")) for call in unanswered]
-    messages: list[ChatMessage] = [
-        {
-            "role": "tool",
-            "tool_call_id": call["id"],
-            "name": call["function"]["name"][:128],
-            "content": result,
-        }
-        for call, (result, _) in zip(unanswered, found, strict=True)
-    ]
-    return messages, [marked for _, marked in found]

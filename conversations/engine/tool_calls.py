@@ -3,26 +3,22 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Subquery
-
-from agent.models import Agent
 from conversations import events
-from conversations.engine import doorbell, outgoing
+from conversations.engine.allowed_tools import tools_of_agent
+from conversations.engine.onward import Onward, publish
 from conversations.engine.runner import Done, Runner
 from conversations.events.kinds import EventKind
-from conversations.kinds import TOOLS, TURNS
-from conversations.models import Conversation, Turn
+from conversations.kinds import TOOLS
+from conversations.models import Turn
 from nanohost.lib.database import borrowed_connection
 from nanohost.lib.database_threads import DatabaseThreads
 from nanohost.lib.statements import Given, Rows
 from tools import gate
 from tools.custom.looking import Looking
-from tools.gate import AgentTools
 from tools.models import ToolCall
 from tools.sandbox.modes import in_force
 from tools.workspace.retention import Forgetting
@@ -50,9 +46,20 @@ class CallRunner(Runner):
     def begin(self, row_id: UUID, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]) -> None:
         self._threads.submit(self._run, row_id).add_done_callback(then)
 
-    def _run(self, call_id: UUID) -> None:
+    def begin_claimed(
+        self, claimed: ToolCall, *, loop: asyncio.AbstractEventLoop, then: Callable[[Done], None]
+    ) -> None:
+        try:
+            running = self._threads.submit(self._run, claimed.pk, claimed)
+        except RuntimeError:  # the process has stopped since it had room
+            gate.give_back(claimed)
+            running = Future()
+            running.set_result(None)
+        running.add_done_callback(then)
+
+    def _run(self, call_id: UUID, claimed: ToolCall | None = None) -> None:
         with borrowed_connection():
-            run_call(call_id, worker=self.worker)
+            run_call(call_id, worker=self.worker, claimed=claimed)
 
     def before_sweep(self) -> None:
         # Here, since workers of tools have the workspaces' folder, and those of the host's own jobs may have not.
@@ -63,28 +70,25 @@ class CallRunner(Runner):
         gate.stop_tools()
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        # Not cancelled: a call that was claimed as it was stored goes back in the thread that was to run it.
+        await asyncio.to_thread(self._threads.shutdown)
 
     def close(self) -> None:
         gate.close_tools()
 
 
-def run_call(call_id: UUID, *, worker: str) -> None:
-    """Run a tool call in this thread, and notify its turn's workers when it has ended."""
+def run_call(call_id: UUID, *, worker: str, claimed: ToolCall | None = None) -> None:
+    """Run a tool call in this thread, and have its turn go on when it has ended. ``claimed``: the call, if it was
+    claimed as it was stored."""
+    onward = Onward()
     told: dict[str, Any] = {
-        "on_start": _publish,
-        "then": _go_on,
+        "on_start": publish,
+        "then": onward.then,
+        "storing": onward.storing,
         "on_output": _publish_output,
         "context_of": context_of,
     }
-    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, **told)
-
-
-def _publish(call: ToolCall) -> None:
-    """Publish how far the call is; of one that has ended, its start was published."""
-    for kind, data in events.tool_events(call):
-        if not (call.ended and kind == EventKind.TOOL_STARTED):
-            events.publish(call.turn_id, kind, data)
+    gate.run(call_id, agent_tools=tools_of_agent, worker=worker, claimed=claimed, **told)
 
 
 def _publish_output(call: ToolCall, offset: int, text: str) -> None:
@@ -92,30 +96,9 @@ def _publish_output(call: ToolCall, offset: int, text: str) -> None:
     events.publish(call.turn_id, EventKind.TOOL_OUTPUT, events.tool_output(call, offset, text))
 
 
-def _go_on(call: ToolCall) -> None:
-    _publish(call)
-    doorbell.notify(TURNS, call.turn_id)
-
-
-_agent = Rows(
-    lambda: Agent.objects.filter(name=Given("name")).annotate(
-        tainted_by=Subquery(Conversation.objects.filter(pk=Given("conversation_id")).values("tainted_by"))
-    )
-)
 _traceparent = Rows[str](lambda: Turn.objects.filter(pk=Given("turn_id")).values_list("traceparent", flat=True))
 
 
 def context_of(call: ToolCall) -> str:
     """The place in a trace of what is done for a call's turn; asked only while telemetry is on."""
     return next(iter(_traceparent(turn_id=call.turn_id)), "")
-
-
-def tools_of_agent(call: ToolCall) -> AgentTools:
-    """What the call's agent may use now, in a conversation that may be tainted by now; an agent that is gone may use
-    nothing."""
-    agent = next(iter(_agent(name=call.agent, conversation_id=call.conversation_id)), None)
-    if agent is None:
-        return AgentTools(names=frozenset())
-    return agent.allowed_tools(
-        tainted_by=agent.tainted_by or "", destinations=partial(outgoing.names, agent), owner_id=call.owner_id
-    )

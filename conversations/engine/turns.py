@@ -34,6 +34,7 @@ from conversations.engine.fallbacks import is_worth_another
 from conversations.engine.lease import Claim
 from conversations.engine.model_request import Asking, compact_to
 from conversations.engine.paying import purse_of
+from conversations.engine.results import answers_of
 from conversations.engine.runner import Done, Runner
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.step_context import StepContext
@@ -540,13 +541,17 @@ class TurnRunner(Runner):
 
 
 def claim_and_load(turn_id: UUID, *, worker: str) -> Taken | None:
-    """Claim a turn and load its step context in one visit to the database; if it has waited for its calls, store their
-    results."""
-    claim = lease.claim(turn_id, worker=worker)
-    if claim is None:
-        return None
-    answers = claim.attempts == 0  # of one that may kill its workers, nothing is stored before it is known to be held
-    return claim, step_context.as_claimed(claim, store_results=steps.store_results if answers else None)
+    """Claim a turn and load its step context in one visit to the database; if it has waited for its calls, their
+    results are stored with the claim, where they can be."""
+    try:
+        claim = lease.claim(turn_id, worker=worker, answers_of=answers_of)
+    except OperationalError:
+        raise
+    except Exception:
+        # Whoever holds the turn meets the fault again, and then it is counted: the turn ends some day.
+        logger.exception("the answers to a turn's calls could not be stored with its claim")
+        claim = lease.claim(turn_id, worker=worker)
+    return None if claim is None else (claim, step_context.as_claimed(claim))
 
 
 def _begin_span(claim: Claim) -> traces.Span | None:

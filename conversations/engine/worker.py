@@ -94,10 +94,8 @@ class _Lane:
         then = partial(self._after, row_id)
         try:
             self.runner.begin_here(row_id, loop=self._loop, then=then)
-        except Exception as error:  # the row is stored: whoever has stored it need not know
-            failed: Future[None] = Future()
-            failed.set_exception(error)
-            then(failed)
+        except Exception as error:
+            _drop(error, then)
         return True
 
     @contextmanager
@@ -136,11 +134,22 @@ class _Place:
         self.worker = runner.worker
         self.is_used = False
         self._begin = partial(runner.begin_claimed, loop=loop, then=then)
+        self._then = then
 
     def begin(self, claimed: object) -> None:
         """See :class:`conversations.engine.doorbell.Place`."""
         self.is_used = True
-        self._begin(claimed)
+        try:
+            self._begin(claimed)
+        except Exception as error:
+            _drop(error, self._then)
+
+
+def _drop(error: Exception, then: Callable[[Done], None]) -> None:
+    """Tell that work on a row could not begin. It is stored, so whoever has stored it need not know."""
+    failed: Future[None] = Future()
+    failed.set_exception(error)
+    then(failed)
 
 
 class Runtime:
@@ -253,7 +262,9 @@ class Runtime:
         for task in periodic:
             task.cancel()
         await asyncio.gather(*periodic, return_exceptions=True)
-        await asyncio.gather(*(runner.stop() for runner in self._runners))
+        # Twice: a call that ended meanwhile may have claimed its turn.
+        for _ in range(2):
+            await asyncio.gather(*(runner.stop() for runner in self._runners))
         await self._database(self._say_goodbye)
 
     async def _every(self, seconds: float, do: Callable[[], Awaitable[object]]) -> None:

@@ -15,6 +15,7 @@ MAX_ITEMS = 10_000
 
 _ROLES = ("user", "assistant", "system", "developer")
 _INSTRUCTING = ("system", "developer")
+_TEXTS = ("call_id", "name", "encrypted_content")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,20 @@ def items_of(given: Any, param: str) -> Given:
             instructions.append(text_of(item.get("content"), f"{where}.content"))
         else:
             items.append(_item(item, where))
+        _check_the_rest(item, where)
     return Given(instructions="\n\n".join(filter(None, instructions)), items=items)
+
+
+def _check_the_rest(item: dict[str, Any], where: str) -> None:
+    """Refuse what only items of another type have, if it is not as it is there: it is a mistake, and was meant."""
+    for name in _TEXTS:
+        if (given := item.get(name)) is not None:
+            as_text(given, f"{where}.{name}")
+    for name in ("content", "output"):
+        given = item.get(name)
+        is_parts = isinstance(given, list) and all(isinstance(each, dict) and "type" in each for each in given)
+        if given is not None and not isinstance(given, str) and not is_parts:
+            raise InvalidValue(f"{where}.{name} has to be a text or an array of parts.", param=f"{where}.{name}")
 
 
 def _item(item: dict[str, Any], where: str) -> GivenItem:

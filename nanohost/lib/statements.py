@@ -113,7 +113,9 @@ class Rows(Statement, Generic[T]):
 
 class Update(Statement):
     """An update of rows. Calling it with its values returns how many it has changed; with ``returning``, the names of
-    fields, it returns those of each row instead, as they then are, and with ``returning_rows`` the rows themselves."""
+    fields, it returns those of each row instead, as they then are, and with ``returning_rows`` the rows themselves.
+    ``returning_also``: an expression, whose value comes behind those of the fields; what it reads of other rows than
+    those that are updated is as it was when the update began."""
 
     def __init__(
         self,
@@ -121,10 +123,14 @@ class Update(Statement):
         changes: Callable[[], dict[str, Any]],
         *,
         returning: Sequence[str] = (),
+        returning_also: "Callable[[], Any] | None" = None,
         returning_rows: bool = False,
     ) -> None:
         super().__init__()
         self._rows, self._changes, self._returning, self._returning_rows = rows, changes, returning, returning_rows
+        self._returning_also = returning_also
+        if returning_also and not returning:
+            raise TypeError("what is returned also comes behind fields that are returned")
         self.returns_rows = bool(returning) or returning_rows
 
     def __call__(self, **given: Any) -> Any:
@@ -141,9 +147,16 @@ class Update(Statement):
         if self._returning_rows:
             names = [field.name for field in model._meta.concrete_fields]
         fields = [model._meta.get_field(name) for name in names]
-        columns = [Col(model._meta.db_table, field) for field in fields]
-        if columns:
-            sql += " RETURNING " + ", ".join(connection.ops.quote_name(field.column) for field in fields)
+        columns: list[Any] = [Col(model._meta.db_table, field) for field in fields]
+        named = [connection.ops.quote_name(field.column) for field in fields]
+        if self._returning_also:
+            also = self._returning_also().resolve_expression(query)
+            also_sql, also_parameters = compiler.compile(also)
+            columns.append(also)
+            named.append(also_sql)
+            parameters = (*parameters, *also_parameters)
+        if named:
+            sql += " RETURNING " + ", ".join(named)
         converted, alias = _converting(compiler, columns), connection.alias
         attributes = [field.attname for field in fields]
 

@@ -400,6 +400,8 @@ def test_a_failure_is_an_error_for_who_waits_and_told_of_afterwards(client, host
         ({"input": [user("x"), {"role": "assistant", "content": "y"}]}, "invalid_value", "input"),
         ({"input": [user("x"), CALL, CALL, OUTPUT, user("y")]}, "invalid_value", "input"),
         ({"input": [{"type": "computer_call"}]}, "unsupported_content_type", "input[0]"),
+        ({"input": [{"role": "user", "content": "Hi", "output": 5}]}, "invalid_value", "input[0].output"),
+        ({"input": [{"role": "user", "content": "Hi", "name": []}]}, "invalid_value", "input[0].name"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "unknown_call", "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "unsupported_content_type", None),
         ({"conversation": "conv_x", "previous_response_id": "resp_x"}, "invalid_value", "previous_response_id"),

@@ -73,7 +73,7 @@ def main() -> None:
                 found[speed.DRAWN][speed.EMBEDDED].append(chat_page.milliseconds(embedded.address, 2 if quick else 20))
             goals = results.goals(found)
             _tell(goals)
-            loads = (1,) if quick else profile.LOADS
+            loads = profile.LOADS[-1:] if quick else profile.LOADS
             profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 8, loads=loads))
             _tell(profiles)
         settled = 0 if quick else growth.SETTLED_SECONDS

@@ -163,10 +163,11 @@ def predicted(one: GrowthLine, most: GrowthLine, workers: int, *, cores: int) ->
     and with the ``most`` that were measured.
 
     So many workers do so many times what one does, until all processes together use all of the machine's cores; and a
-    worker has so many turns at a time, each of which takes the model's time at least. A turn costs more the more
-    processes share the cores, which are then colder for each: as much more with each worker.
+    worker has so many turns at a time, each of which takes the model's time at least. A turn costs more where more
+    workers than cores share these, which are then colder for each: as much more with each worker beyond one a core.
     """
-    more = (most.costs["all"] - one.costs["all"]) * (workers - 1) / max(most.workers - 1, 1)
+    beyond, most_beyond = max(workers - cores, 0), max(most.workers - cores, 1)
+    more = (most.costs["all"] - one.costs["all"]) * beyond / most_beyond
     cost = (one.costs["all"] + more) / 1000
     model = USUAL_SECONDS if one.turn == "200 ms" else 0.0
     bounds = {

@@ -1,5 +1,5 @@
 """Where a turn's time goes: a host's Python stacks, sampled by py-spy while it works, put into the stages of a turn and
-into kinds of code; by how many talk at once."""
+into kinds of code; by what is asked and how many talk at once."""
 
 import re
 import subprocess
@@ -14,24 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.clients import BenchClient
-from tests.bench.hosts import ONE_WORD, Processes
+from tests.bench.hosts import ONE_WORD, STREAMED, TOOL, Processes, until
 from tests.support.hosts import KEY
 
-# How many talk at once.
-LOADS = (1, 20, 200)
+# Which model is asked, and how many talk at once.
+Load = tuple[str, int]
+LOADS: tuple[Load, ...] = ((ONE_WORD, 1), (ONE_WORD, 20), (ONE_WORD, 200), (STREAMED, 20), (TOOL, 1), (TOOL, 20))
+ASKED = {ONE_WORD: "a turn", STREAMED: "a stream", TOOL: "a turn with a tool"}
+
+# By how many turns their CPU is measured, for each second that is sampled.
+TURNS_A_SECOND = 50
 
 # A frame as py-spy writes it: its function, with its class, and its file.
 OWN = "agent|conversations|memory|nanohost|scheduler|tools"
-# The first whose pattern a frame fits, from the innermost frame outwards, is what a sample counts for.
+# The first whose pattern a frame fits, from the innermost frame outwards, is what a sample counts for. Of uvicorn only
+# what is done for a request counts: it runs the event loop, so all that happens there has its frames.
 STAGES = {
     "tell": r"/conversations/events/|/redis/asyncio/",
-    "store": r"/engine/(steps|transcript|tool_calls)[.]|/tools/(calls|gate|runners)[.]",
+    "store": r"/engine/(steps|transcript)[.]|/tools/calls[.]",
+    "decide and run": r"/engine/tool_calls[.]|/tools/(?!skills/)",
     "ask": r"/agent/llm/|/(openai|httpx2|httpcore2|pydantic|h11)/",
     "build": r"/engine/model_request[.]|/agent/(prompt|history|tokens)[.]",
     "read": r"/engine/(step_context|snapshot|history)[.]|/memory/",
     "claim": r"/engine/(lease|doorbell)[.]|claim_and_load |/conversations/tasks[.]|/lib/broker[.]|/(celery|kombu)/",
     "answer": r"_RequestHandler[.](_answer|_keep|_send_head|_stream|_is_taken) |RequestResponseCycle[.]send ",
-    "receive": r"/web/gateway[.]|/(uvicorn|rest_framework)/|/lib/http[.]|/conversations/api/|/engine/inbox[.]",
+    "receive": r"/web/gateway[.]|/(uvicorn/protocols|rest_framework|conversations/api)/|/lib/http[.]|/engine/inbox[.]",
 }
 KINDS = {
     "database drivers": r"/(psycopg|psycopg_pool|(backends|lib)/(sqlite3?|postgresql))/",
@@ -41,41 +48,44 @@ KINDS = {
     "REST framework": r"/rest_framework/",
     "logs and redaction": r"/(structlog|logging)/|nanohost/lib/(logs|redaction)",
     "Django": r"/(django|asgiref|whitenoise)/",
-    "web server (uvicorn, a2wsgi)": r"/(uvicorn|a2wsgi|uvloop|httptools)/",
+    "web server (uvicorn, a2wsgi)": r"/(uvicorn/protocols|a2wsgi|httptools)/",
     "nanohost": rf"[( /]({OWN})/[^(]*[.]py",
-    "event loops and threads": r"/(asyncio|concurrent)/|threading|/queue[.]|selectors|contextlib|contextvars",
+    "event loops and threads": r"/(asyncio|concurrent|uvicorn)/|threading|/queue[.]|selectors|contextlib|contextvars",
 }
 OTHER = "between them"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one kind of process, while so many talk: CPU of a turn, in milliseconds, and each part's share of it, by stage
-    and by kind of code."""
+    """Of one kind of process under a load: CPU of a turn, in milliseconds, and each part's share of it, by stage and by
+    kind of code."""
 
     process: str
-    talking: int
+    load: Load
     milliseconds: float
     stages: Mapping[str, float]
     kinds: Mapping[str, float]
 
 
-def while_busy(hosts: Mapping[str, Processes], *, seconds: int, loads: Sequence[int] = LOADS) -> list[Profile]:
+def while_busy(hosts: Mapping[str, Processes], *, seconds: int, loads: Sequence[Load] = LOADS) -> list[Profile]:
     """Of each host's processes that work on turns."""
     found = []
     for name, host in hosts.items():
         for kind, processes in host.running.items():
-            if kind == "toolbox":
-                continue
-            for talking in loads:
-                with _talking(host, talking) as turns:
+            for load in loads:
+                if kind == "toolbox" and load[0] != TOOL:
+                    continue
+                with _talking(host, load) as turns:
+                    # Before it is sampled: a process that is stopped 500 times a second uses more.
                     before = turns(), host.cpu()[kind]
-                    sampled = stacks(processes[0].pid, seconds=seconds)
+                    enough = before[0] + TURNS_A_SECOND * seconds
+                    until(lambda turns=turns, enough=enough: turns() >= enough, "too few turns", host.log)
                     count, spent = turns() - before[0], host.cpu()[kind] - before[1]
+                    sampled = stacks(processes[0].pid, seconds=seconds)
                 found.append(
                     Profile(
                         process=f"{name}, {kind}",
-                        talking=talking,
+                        load=load,
                         milliseconds=1000 * spent / max(count, 1),
                         stages=shares(sampled, STAGES),
                         kinds=shares(sampled, KINDS),
@@ -85,15 +95,16 @@ def while_busy(hosts: Mapping[str, Processes], *, seconds: int, loads: Sequence[
 
 
 @contextmanager
-def _talking(host: Processes, count: int) -> Iterator[Callable[[], int]]:
+def _talking(host: Processes, load: Load) -> Iterator[Callable[[], int]]:
     """Have so many talk; tells how many turns they have had."""
+    model, count = load
     enough = threading.Event()
     had = [0] * count
 
     def talk(number: int) -> None:
         asker = BenchClient(host.address, KEY)
         while not enough.is_set():
-            asker.ask(ONE_WORD)
+            asker.ask(model, stream=model == STREAMED)
             had[number] += 1
         asker.close()
 

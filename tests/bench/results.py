@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.growth import ANSWER_SECONDS, TURNS_EACH
-from tests.bench.profile import KINDS, OTHER, STAGES, Profile
+from tests.bench.profile import ASKED, KINDS, OTHER, STAGES, Profile
 from tests.bench.speed import DIRECT, GOALS, SHAPES
 
 
@@ -66,14 +66,17 @@ def _loop() -> float:
 
 
 def profiles(found: Sequence[Profile]) -> str:
-    """Two tables of where the time goes, a column a process and a load: by stage, and by kind of code."""
-    head = ["", *(f"{each.process}, {each.talking} at once" for each in found)]
+    """Two tables of where the time goes, a row a process and a load: by stage, and by kind of code."""
     stages = [name for name in (*STAGES, OTHER) if any(name in each.stages for each in found)]
-    by_stage = [[name, *(f"{each.milliseconds * each.stages.get(name, 0):.2f}" for each in found)] for name in stages]
-    by_stage.append(["CPU of a turn, ms", *(f"{each.milliseconds:.2f}" for each in found)])
     kinds = [name for name in (*KINDS, OTHER) if any(name in each.kinds for each in found)]
-    by_kind = [[name, *(f"{100 * each.kinds.get(name, 0):.0f} %" for each in found)] for name in kinds]
-    return f"{table(head, by_stage)}\n{table(head, by_kind)}"
+    by_stage, by_kind = [], []
+    for each in found:
+        (model, talking), ms = each.load, each.milliseconds
+        about = [each.process, ASKED[model], str(talking)]
+        by_stage.append([*about, f"{ms:.2f}", *(f"{ms * each.stages.get(name, 0):.2f}" for name in stages)])
+        by_kind.append([*about, *(f"{100 * each.kinds.get(name, 0):.0f} %" for name in kinds)])
+    head = ["process", "asked for", "at once"]
+    return f"{table([*head, 'CPU of a turn, ms', *stages], by_stage)}\n{table([*head, *kinds], by_kind)}"
 
 
 def growth(rows: Sequence[Sequence[str]], needed: Sequence[Sequence[str]], stored: Sequence[Sequence[str]]) -> str:
@@ -142,8 +145,10 @@ Those that this page had before. They may be another machine's: compare its loop
 {compared}
 ## Where a turn's time goes
 
-Samples of the thread that holds the interpreter, by how many talk at once: first by the stage of the turn, in
-milliseconds of CPU a turn; then by the kind of code.
+Samples of the thread that holds the interpreter, by what is asked for and how many talk at once: first by the stage of
+the turn, in milliseconds of CPU a turn; then by the kind of code. Who talks goes on in one conversation, which grows.
+Code that runs without the interpreter, such as SQLite's and that of what tools start, is in no sample: its CPU is
+divided like the rest.
 
 {profiles}
 ## Growth

@@ -49,8 +49,9 @@ def test_workers_do_as_many_times_what_one_does_until_something_is_full():
     assert predicted(one, one, 1, cores=2) == (180, "workers")
     assert predicted(one, most, 2, cores=8) == (360, "workers")
     assert predicted(one, most, 4, cores=2) == (200, "cores")
-    rate, full = predicted(one, most, 2, cores=2)
-    assert (round(rate), full) == (231, "cores")  # one worker more of three: 8.67 ms
+    assert predicted(one, most, 2, cores=2) == (250, "cores")
+    rate, full = predicted(one, most, 3, cores=2)
+    assert (round(rate), full) == (222, "cores")  # one worker beyond the cores, of two: 9 ms
     slow = turns_of("200 ms", 100, everything=8)  # of the second that they took, the model took a fifth
     rate, full = predicted(slow, slow, 2, cores=8)
     assert (round(rate), full) == (167, "workers")

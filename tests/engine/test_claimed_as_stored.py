@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,11 +11,12 @@ from django.test.utils import CaptureQueriesContext
 from agent.llm.base import Completion
 from conversations.attachments.parts import SentFile
 from conversations.engine import deferred, doorbell, inbox, intake, lease, step_context, steps, transcript, turns
-from conversations.engine.turns import Taken, claim_and_load
+from conversations.engine.turns import claim_and_load
 from conversations.engine.worker import Runtime
 from conversations.kinds import TURNS
 from conversations.models import Conversation, Message, Turn
 from conversations.statuses import TurnStatus, WaitingFor
+from tests.support.process_with_room import ProcessWithRoom
 from tests.support.scripts import script
 from tests.support.wait import wait_until
 
@@ -26,35 +25,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 CAT = SentFile(name="cat.txt", data=b"I am a cat.")
 
 
-class Place:
-    """Room in a process that only notes what it is to begin with."""
-
-    worker = "worker-1"
-
-    def __init__(self, begun: list[Taken]) -> None:
-        self.begin = begun.append
-
-
-class Here:
-    """Such a process, with so many places."""
-
-    def __init__(self, places: int = 1000) -> None:
-        self.places = places
-        self.begun: list[Taken] = []
-        self.notified: list[Any] = []
-
-    def hear(self, row_id: Any) -> bool:
-        self.notified.append(row_id)
-        return True
-
-    @contextmanager
-    def place(self) -> Iterator[Place | None]:
-        yield Place(self.begun) if len(self.begun) < self.places else None
-
-
 @pytest.fixture
-def here() -> Iterator[Here]:
-    made = Here()
+def here() -> Iterator[ProcessWithRoom]:
+    made = ProcessWithRoom()
     doorbell.answer_here(TURNS, made)
     yield made
     doorbell.answer_no_more()

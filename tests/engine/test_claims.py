@@ -17,7 +17,6 @@ from agent.loop import unanswered_calls
 from conversations import events
 from conversations.engine import deferred, history, inbox, lease, snapshot, steps, turn_control
 from conversations.engine.lease import Claim
-from conversations.engine.turns import claim_and_load
 from conversations.errors import FenceLost
 from conversations.events.hub import Hub
 from conversations.models import Compaction, Conversation, Message, Turn
@@ -578,11 +577,12 @@ def test_a_failure_that_is_tried_again_is_the_first_unless_told_and_its_detail_h
     assert (turn.retries, turn.retrying_since > since) == (1, True)
 
 
-def test_one_turn_is_notified_when_another_ends(say):
+@pytest.mark.parametrize("end", [ENDINGS["fail"], ENDINGS["finish"]], ids=["fail", "finish"])
+def test_one_turn_is_notified_when_another_ends(say, end):
     turn, following, _ = say("one"), say("two"), say("three")
     held = claim(turn)
     broker.purge()
-    steps.fail(held, code="turn_error")
+    end(held)
     assert list(broker.notifications()) == [("turn", following.pk)]
 
 
@@ -593,19 +593,6 @@ def test_of_the_name_of_a_tool_so_much_is_told_as_the_row_has_room_for(say, leng
     steps.store_calls(held, Completion(tool_calls=(tool_call("c", "n" * length, "{}"),)), limit=None)
     steps.store_results(held, snapshot.load(held))
     assert turn.messages.get(role="tool").tool_name == "n" * min(length, 128)
-
-
-@pytest.mark.parametrize("tainted_by", ["", "example.org"])
-def test_with_results_stored_at_the_claim_a_turn_goes_on_as_if_it_were_read_anew(say, tool_settings, tainted_by):
-    tool_settings("time")
-    turn = say("What time is it?")
-    steps.store_calls(claim(turn), ASKS_FOR_TIME, limit=None)
-    ToolCall.objects.update(status=CallStatus.SUCCESS, result="noon", tainted_by=tainted_by)
-    steps.wait_for_retry(claim(turn), seconds=-1, failed=steps.Failed(times=1, code="turn_error"))
-    held, context = claim_and_load(turn.pk, worker="worker")
-    assert context.snapshot == snapshot.load(held)
-    assert (context.snapshot.retries, context.snapshot.tainted_by) == (0, tainted_by)
-    assert [message["role"] for message in context.snapshot.own] == ["user", "assistant", "tool"]
 
 
 # --- what a model may send ---------------------------------------------------------------------------------------

@@ -104,6 +104,19 @@ def test_a_worker_that_claims_a_call_never_holds_anothers_claim(say, tool_settin
         ToolCall.objects.update(status=CallStatus.QUEUED, attempts=0, lease_until=None)
 
 
+def test_a_call_whose_lease_runs_out_while_it_is_looked_at_is_not_taken_for_one_that_kills_workers(say, tool_settings):
+    tool_settings("look_around")
+    advance(say('{"script": [{"call": [{"name": "look_around", "arguments": {"path": "/nowhere"}}]}]}'))
+    call = ToolCall.objects.get()
+    for at in (0, 1, 2):
+        assert calls.claim(call.pk, worker="first")
+        with coming_between(at, lambda: ToolCall.objects.update(lease_until=from_now(-1))):
+            calls.claim(call.pk, worker="second")
+        call.refresh_from_db()
+        assert (call.status, call.rule) == (CallStatus.RUNNING, ""), f"its lease has run out at {at}"
+        ToolCall.objects.update(status=CallStatus.QUEUED, attempts=0, lease_until=None)
+
+
 # --- the lease ---------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agent.llm.base import Completion, tool_call
 from conversations.engine import lease, snapshot, steps, turn_control
+from conversations.engine.results import answers_of
 from conversations.models import Turn
 from tools.models import CallStatus, ToolCall
 
@@ -24,8 +25,14 @@ def locked_by(do) -> list[str]:
         do()
     statements = [query["sql"] for query in captured.captured_queries]
     locking = [sql for sql in statements if sql.startswith(("UPDATE", "DELETE")) or "FOR UPDATE" in sql]
-    locked = [next((table for table in ORDER if f'"{table}"' in sql.split("WHERE")[0]), "") for sql in locking]
-    return list(dict.fromkeys(filter(None, locked)))
+    return list(dict.fromkeys(filter(None, map(_table_of, locking))))
+
+
+def _table_of(sql: str) -> str:
+    """The one whose rows a statement locks, if it is one of these."""
+    whole = sql.split("WHERE")[0]
+    named = whole.split('"')[1:2] if sql.startswith(("UPDATE", "DELETE")) else whole.split('"')
+    return next((table for table in ORDER if table in named), "")
 
 
 @pytest.fixture
@@ -72,6 +79,16 @@ def test_the_worker_that_cancels_its_turn(held):
 
 def test_the_worker_that_finishes_its_turn(held):
     assert locked_by(lambda: steps.finish(held, ANSWER, reply="Hello.")) == list(ORDER[:2])
+
+
+def test_the_worker_that_claims_a_turn_with_the_answers_to_its_calls(waiting_turn):
+    ToolCall.objects.update(status=CallStatus.SUCCESS)
+
+    def claim() -> None:
+        assert lease.claim(waiting_turn.pk, worker="worker-2", answers_of=answers_of)
+
+    assert locked_by(claim) == list(ORDER[:2])
+    assert waiting_turn.messages.filter(role="tool").exists()
 
 
 def test_the_worker_that_stores_results(held):

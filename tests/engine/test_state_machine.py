@@ -28,6 +28,7 @@ from conversations.engine import inbox, intake, lease, snapshot, steps, turn_con
 from conversations.engine.doorbell import notify
 from conversations.engine.incoming import Incoming
 from conversations.engine.lease import Claim
+from conversations.engine.results import answers_of
 from conversations.engine.snapshot import Snapshot
 from conversations.engine.sweeper import find
 from conversations.errors import FenceLost, IdempotencyConflict
@@ -163,7 +164,7 @@ class Work(RuleBasedStateMachine):
 
     def claim(self, turn_id: UUID, worker: str) -> Hand | None:
         with self.between_statements():
-            claim = lease.claim(turn_id, worker=worker)
+            claim = lease.claim(turn_id, worker=worker, answers_of=answers_of)
         if claim is None:
             self.seen["refused claims"] += 1
             return None

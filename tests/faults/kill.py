@@ -5,10 +5,10 @@ A point is ``place:moment:nth``, such as ``steps.finish:after:2``: the second ti
 - A place that writes is named by the function that decides what is written. *before*: all is prepared, nothing is
   durable; *inside*: the transaction's first write is done, and not committed; *after*: it is durable, and nobody was
   told.
-- ``notification``: *before* or *after* the doorbell's message is handed to the broker.
+- ``notification``: *before* or *after* this process hears of a row that is notified.
 - ``model``: *before* the model is asked, *during* its call, *after* its answer.
 
-Nothing of the product knows of this: it hooks Django's backend, Celery's signals and the scripted model.
+Nothing of the product knows of this: it hooks Django's backend, the doorbell and the scripted model.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from typing import Any
 PLACES = {
     "conversations.engine.inbox": "inbox",
     "conversations.engine.lease": "lease",
+    "conversations.engine.onward": "onward",
     "conversations.engine.steps": "steps",
     "conversations.engine.turn_control": "turn_control",
     "tools.calls": "calls",
@@ -88,17 +89,33 @@ def _at_writes(fault: Fault) -> None:
         return result
 
     def watch(connection: Any, **_: Any) -> None:
-        connection.execute_wrappers.append(watched_statement)
+        if watched_statement not in connection.execute_wrappers:  # one that was closed and connects again has it
+            connection.execute_wrappers.append(watched_statement)
 
     BaseDatabaseWrapper.commit = watched_commit
     connection_created.connect(watch, weak=False)
 
 
 def _at_notifications(fault: Fault) -> None:
-    from celery.signals import after_task_publish, before_task_publish
+    from conversations.engine import doorbell
 
-    before_task_publish.connect(lambda **_: fault.passes("notification", "before"), weak=False)
-    after_task_publish.connect(lambda **_: fault.passes("notification", "after"), weak=False)
+    class Watched:
+        """What an embedded host does with rows that are notified: it hears of them itself."""
+
+        def __init__(self, here: doorbell.Here) -> None:
+            self.here = here
+
+        def hear(self, row_id: Any) -> bool:
+            fault.passes("notification", "before")
+            heard = self.here.hear(row_id)
+            fault.passes("notification", "after")
+            return heard
+
+        def place(self) -> Any:
+            return self.here.place()
+
+    offer = doorbell.answer_here
+    doorbell.answer_here = lambda kind, here: offer(kind, Watched(here))
 
 
 def _at_models(fault: Fault) -> None:

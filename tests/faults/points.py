@@ -27,14 +27,14 @@ TRANSACTION, STATEMENT = ("before", "inside", "after"), ("before", "after")
 # Stage of a turn, place, moments, and how often a host comes by while it answers one round of questions.
 CATALOGUE = (
     ("message", "inbox.receive", TRANSACTION, 6),
-    ("claim", "lease.claim", TRANSACTION, 12),
+    ("claim", "lease.claim", TRANSACTION, 2),
     ("model", "model", ("before", "during", "after"), 12),
     ("intent", "steps.store_calls", TRANSACTION, 4),
     ("start", "calls.claim", TRANSACTION, 6),
     ("effect", "leave_mark", ("before", "beside", "after"), 1),
     ("effect", "look", ("during",), 1),
-    ("result", "calls.end", STATEMENT, 6),
-    ("between steps", "steps.store_results", TRANSACTION, 4),
+    ("result", "calls.end", ("inside",), 6),
+    ("result", "onward.storing", TRANSACTION, 6),
     ("retry", "steps.wait_for_retry", TRANSACTION, 1),
     ("finish", "steps.finish", TRANSACTION, 6),
     ("cancel", "turn_control.cancel_turn", TRANSACTION, 1),

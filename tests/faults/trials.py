@@ -105,6 +105,7 @@ class Trial:
         self.clients.certain = False
         wanted = self.rng.sample(wanted, len(wanted))
         points: dict[str, str] = {}
+        tries, most = Counter[str](), 20 + 3 * len(wanted)
 
         def reached() -> Counter[str]:
             died = {entry["name"] for entry in self.happened("died")}
@@ -119,6 +120,8 @@ class Trial:
                     point = wanted.pop()
                 # How soon others take over is measured: so there are others.
                 self.cluster.wait_for(lambda: len(self.cluster.ready("toolbox")) > 1, "a second toolbox")
+                tries[point] += 1
+                assert tries[point] <= most, f"no toolbox dies at the point {point!r}"
                 turn = self.ask(talk, partial(glances if point == "during" else strikes, kill=point))
                 points[f"{turn.name}/1"] = point
                 wait_until_ended(self.cluster, [turn])

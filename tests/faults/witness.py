@@ -4,7 +4,7 @@
 ahead of the machine's clock, or behind it. A message of tests.faults.client may ask for the rest: a turn that kills its
 worker whenever its model is asked, and a call whose toolbox dies once its answer is stored and nobody was told.
 
-Nothing of the product knows of this: it hooks the scripted model, kombu's producer and Python's clock.
+Nothing of the product knows of this: it hooks the scripted model, kombu's channel and Python's clock.
 """
 
 import asyncio
@@ -43,16 +43,17 @@ def watch_models() -> None:
 
 def watch_notifications() -> None:
     """In a toolbox every notification is of a turn whose call has just been stored as ended."""
-    from kombu import Producer
+    from kombu.transport.virtual import Channel
 
-    publish = Producer.publish
+    publish = Channel.basic_publish
 
-    def watched_publish(self: Any, body: Any, *args: Any, headers: Any = None, **how: Any) -> Any:
-        if headers and headers.get("task") == "conversations.tasks.advance_turn":
+    def watched_publish(self: Any, message: Any, *args: Any, **how: Any) -> Any:
+        headers = message.get("headers") or {}
+        if headers.get("task") == "conversations.tasks.advance_turn":
             _die_if_asked(headers["row"])
-        return publish(self, body, *args, headers=headers, **how)
+        return publish(self, message, *args, **how)
 
-    Producer.publish = watched_publish
+    Channel.basic_publish = watched_publish
 
 
 def _die_if_asked(turn_id: str) -> None:

@@ -240,6 +240,7 @@ MODULES = (
 def test_each_function_that_moves_a_turn_or_a_call_is_looked_at() -> None:
     without_query = {
         *("deadlines.time_for_last_answer", "calls.new_call", "calls.refuse", "answers.problem_answer"),
+        *("calls.may_be_claimed_as_stored", "calls.claim_as_stored"),  # calls.store stores it
         *("limits.limits_of", "answers.accepted", "answers.succeeded", "answers.usage_of", "streams.stream"),
         *("history.for_model", "lease.mine", "lease.held_turn"),
         "turn_control.holds_on",

@@ -17,7 +17,7 @@ from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message, Turn
 from nanohost.accounts.models import WIDE, ApiKey
 from tests.support.hosts import KEY
-from tools import gate
+from tools import calls, gate
 from tools.models import ToolCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -101,13 +101,25 @@ def test_a_turn_costs_as_many_statements_in_a_long_conversation_as_in_a_short_on
     tool_once = with_tool(chat)
     fill(conversation, 2000)
     echo(chat)  # reads all that came at once, once
-    assert echo(chat) == chat_once == {"receive": 5, "take": 8, "finish": 4}
+    assert echo(chat) == chat_once == {"receive": 5, "take": 8, "finish": 3}
     assert with_tool(chat) == tool_once
 
 
 def test_a_round_of_tools_costs_no_more_for_what_came_before_it(chat, conversation):
     with_tool(chat)
-    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 11, "finish": 5}
+    assert with_tool(chat) == with_tool(chat) == {"store_calls": 6, "run": 6, "answer": 9, "finish": 4}
+
+
+def test_a_call_is_claimed_by_one_statement(chat):
+    claim, _ = claim_and_load(chat().pk, worker="worker")
+    steps.store_calls(claim, Completion(tool_calls=(tool_call("call", "time", "{}"),)), limit=None)
+    call = ToolCall.objects.get()
+    with CaptureQueriesContext(connection) as asked:
+        assert calls.claim(call.pk, worker="worker")
+    begun = [query["sql"] for query in asked.captured_queries if query["sql"].startswith(("BEGIN", "COMMIT"))]
+    # On SQLite, who writes has to wait for its turn.
+    assert len(begun) == (2 if connection.vendor == "sqlite" else 0)
+    assert len(asked.captured_queries) == 1 + len(begun)
 
 
 @pytest.mark.production(reason="SQLite plans what it prepares once")

@@ -12,8 +12,8 @@ from django.db import transaction
 
 from conversations import announced, events
 from conversations.engine import announcements, doorbell
+from conversations.engine.allowed_tools import tools_of_agent
 from conversations.engine.consent import approval_notices, resuming
-from conversations.engine.tool_calls import tools_of_agent
 from conversations.engine.tracing import context_of
 from conversations.kinds import TOOLS, TURNS
 from conversations.models import Turn

@@ -6,6 +6,7 @@ from agent.llm.base import Completion, Usage, tool_call
 from agent.spending import bills
 from conversations.engine import caller, history, inbox, lease, snapshot, steps
 from conversations.engine.lease import Claim
+from conversations.engine.results import answers_of
 from conversations.models import CallerRound, Turn
 from conversations.openai_api import turn_parts
 from conversations.options import Options
@@ -42,7 +43,7 @@ def claim_fresh() -> Callable[[], object]:
 def claim_again() -> Callable[[], object]:
     turn = waits_for_tools()
     ToolCall.objects.filter(turn_id=turn.pk).update(status=CallStatus.SUCCESS)
-    return lambda: claimed(turn)
+    return lambda: lease.claim(turn.pk, worker="worker", answers_of=answers_of)
 
 
 @operation("lease.claim, not its turn")

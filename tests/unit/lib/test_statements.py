@@ -11,7 +11,7 @@ from django import conf
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import IntegrityError, connection, transaction
 from django.db.backends.postgresql import psycopg_any
-from django.db.models import DurationField, F, IntegerField
+from django.db.models import DurationField, F, IntegerField, Subquery
 from django.db.models.signals import post_init
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -166,6 +166,21 @@ def test_an_update_tells_how_many_it_changed_or_what_they_are_then(say):
     )
     assert returning(id=turn.pk) == [(turn.pk, 6)]
     assert returning(id=new_id()) == []
+
+
+def test_an_update_returns_also_what_it_finds_in_other_rows(say):
+    turn, other = say("Hello"), say("Hello again")
+    update = Update(
+        lambda: Turn.objects.filter(pk=Given("id")),
+        lambda: {"worker": Given("worker")},
+        returning=("worker",),
+        returning_also=lambda: Subquery(Turn.objects.filter(number=Given("number")).values("pk")),
+    )
+    assert update(id=turn.pk, worker="one", number=other.number) == [("one", other.pk)]
+    assert update(id=turn.pk, worker="two", number=99) == [("two", None)]
+    assert update(id=new_id(), worker="one", number=other.number) == []
+    with pytest.raises(TypeError, match="behind fields"):
+        Update(Turn.objects.all, dict, returning_also=lambda: Subquery(Turn.objects.values("pk")))
 
 
 def test_a_deletion_tells_how_many_it_deleted_and_leaves_alone_what_others_refer_to():

@@ -202,11 +202,11 @@ def test_an_owner_that_is_gone_meanwhile_is_no_longer_remembered(use, owner):
 
 # --- kill -9 -----------------------------------------------------------------------------------------------------
 
-# The first commit is the claim's. A note's statements: the claim, an entry, the head, the notes, the outcome. A fact's:
-# the claim, the head twice, its content, a version, the outcome.
+# The first commit is the claim's. Then a note writes its head, an entry and the notes; a fact its head twice, its
+# content and a version; and both their outcome and their turn's.
 POINTS = [
     *(("daily_note", {"text": "Once."}, f"inside:{nth}") for nth in range(1, 6)),
-    *(("remember", {"fact": "Once."}, f"inside:{nth}") for nth in range(2, 7)),
+    *(("remember", {"fact": "Once."}, f"inside:{nth}") for nth in range(1, 7)),
     *(("remember", {"fact": "Once."}, moment) for moment in ("before:1", "after:1", "before:2", "after:2")),
 ]
 
@@ -225,12 +225,15 @@ def victims(django_db_setup):
 def test_a_worker_that_is_killed_leaves_all_of_it_or_nothing(tool_settings, owner, victims, name, arguments, point):
     tool_settings(*TOOLS)
     call = tool_calls.ask(name, owner_id=owner.pk, **arguments)
-    victims.stdin.write(f"{call.pk} gate.run:{point}\n")
+    moment, nth = point.split(":")
+    if moment == "inside" and connection.vendor == "sqlite":  # where the claim's only statement is inside a transaction
+        nth = int(nth) + 1
+    victims.stdin.write(f"{call.pk} gate.run:{moment}:{nth}\n")
     victims.stdin.flush()
     assert int(victims.stdout.readline()) == -signal.SIGKILL
     call.refresh_from_db()
     committed = point == "after:2"
-    claimed = point not in ("before:1", "inside:1")
+    claimed = point != "before:1"
     assert call.status == (CallStatus.SUCCESS if committed else CallStatus.RUNNING if claimed else CallStatus.QUEUED)
     assert (MemoryVersion.objects.count() + HistoryEntry.objects.count()) == committed
     ToolCall.objects.filter(status="RUNNING").update(lease_until=from_now(-1))
