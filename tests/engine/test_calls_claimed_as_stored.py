@@ -3,14 +3,16 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 
 from agent.llm.base import Completion, tool_call
 from conversations import events
-from conversations.engine import doorbell, lease, snapshot, steps, transcript
+from conversations.engine import doorbell, lease, snapshot, steps, tool_calls, transcript
 from conversations.engine.tool_calls import CallRunner, run_call
 from conversations.engine.turns import TurnRunner
 from conversations.engine.worker import Runtime
@@ -279,21 +281,25 @@ def test_one_that_is_stored_while_the_process_stops_goes_back(runtime, say, monk
 
 def test_one_that_waits_for_a_thread_as_the_process_stops_goes_back(say, here, settings, monkeypatch):
     settings.TOOL_CONCURRENCY = 1
-    runner, going, go_on = (
-        CallRunner(worker="worker-1", database=DatabaseThreads(1)),
-        threading.Event(),
-        threading.Event(),
-    )
-    run, over = CallRunner._run, []
+    runner = CallRunner(worker="worker-1", database=DatabaseThreads(1))
+    going, has_stopped, go_on, over = threading.Event(), threading.Event(), threading.Event(), []
+    run, shutdown = tool_calls.run_call, ThreadPoolExecutor.shutdown
 
-    def slow(self: CallRunner, call_id: object, claimed: ToolCall | None = None) -> None:
+    def slow(call_id: UUID, *, worker: str, claimed: ToolCall | None) -> None:
         if claimed is None:
             going.set()
             assert go_on.wait(10)
         else:
-            run(self, call_id, claimed)
+            run(call_id, worker=worker, claimed=claimed)
 
-    monkeypatch.setattr(CallRunner, "_run", slow)
+    def told(pool: ThreadPoolExecutor, *, wait: bool = True) -> None:
+        shutdown(pool, wait=False)
+        if wait:
+            has_stopped.set()
+            shutdown(pool)
+
+    monkeypatch.setattr(tool_calls, "run_call", slow)
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", told)
     _, (call,) = ask(say, here, TIME)
     (claimed,) = here["tools"].begun
     loop = asyncio.new_event_loop()
@@ -303,7 +309,7 @@ def test_one_that_waits_for_a_thread_as_the_process_stops_goes_back(say, here, s
     runner.wind_down()
     stopping = threading.Thread(target=loop.run_until_complete, args=[runner.stop()])
     stopping.start()
-    wait_until(lambda: runner._threads._shutdown)
+    assert has_stopped.wait(10)
     go_on.set()
     stopping.join()
     loop.close()
