@@ -149,20 +149,22 @@ def sees(context: StepContext) -> bool:
     return can_see(choice.provider, choice.model)
 
 
-def build(context: StepContext, limit: Limit | None, told: str = "") -> tuple[ModelRequest, int]:
+def _built(
+    context: StepContext, limit: Limit | None, told: str, *, tools: list[dict[str, Any]], room: int, sees: bool
+) -> tuple[ModelRequest, int]:
     """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected.
     ``told``: of the form of its answer, see :func:`told_form`."""
-    tools, form = _offered(context, limit), context.claim.answer_format if told else None
+    form = context.claim.answer_format if told else None
     prompt = prompt_of(
         background(context),
         context.snapshot.transcript,
-        room=_room_for_messages(context, limit, told),
+        room=room,
         result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
         limit=limit,
         # OpenAI wants to read in the prompt, too, that a JSON object is asked for.
         form=form if told == WORDS or (form and form.schema is None) else None,
         again=_again(context),
-        sees=sees(context),
+        sees=sees,
     )
     given = form if told == GIVEN else None
     estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt)) + _cost_of(given)
@@ -215,11 +217,11 @@ def _offered(context: StepContext, limit: Limit | None) -> list[dict[str, Any]]:
     return [*context.tools, *context.claim.options.offered()]
 
 
-def _room_for_messages(context: StepContext, limit: Limit | None, told: str) -> int:
-    """Tokens that a request's messages may have, by an estimate that is not corrected."""
+def _room_for_messages(context: StepContext, told: str, tools: list[dict[str, Any]]) -> int:
+    """Tokens that a request's messages may have beside these tools, by an estimate that is not corrected."""
     besides = sum(map(tokens.estimated_message, _again(context)))
     besides += _cost_of(context.claim.answer_format) if told == GIVEN else 0
-    return _room(context) - tokens.estimated_tools(_offered(context, limit)) - besides
+    return _room(context) - tokens.estimated_tools(tools) - besides
 
 
 def _room(context: StepContext) -> int:
@@ -238,12 +240,15 @@ class Asking:
         self._context, self._limit = context, limit
         self._refused: list[int] = []
         self._told = told_form(context, limit)
+        self._offers, self._sees = _offered(context, limit), sees(context)
         self._make()
 
     def _make(self) -> None:
         context, limit = self._context, self._limit
-        self._room = _room_for_messages(context, limit, self._told)
-        self.request, self.estimated = build(context, limit, self._told)
+        self._room = _room_for_messages(context, self._told, self._offers)
+        self.request, self.estimated = _built(
+            context, limit, self._told, tools=self._offers, room=self._room, sees=self._sees
+        )
         self.record = _record(
             self.request,
             room=self._room,
@@ -261,7 +266,7 @@ class Asking:
             tools=[tool["function"]["name"] for tool in context.tools],
             told=self._told,
             again=len(context.snapshot.invalid_answers),
-            sees=sees(context),
+            sees=self._sees,
         )
 
     def put_into_words(self) -> bool:
@@ -276,7 +281,7 @@ class Asking:
         """Raise :class:`ModelCannotSee` if the turn itself has brought a picture that its model takes none of. Of
         earlier ones, words tell it; but a request that brings its whole history has brought those too."""
         snapshot, is_whole = self._context.snapshot, self._context.claim.is_transient
-        if any(images.images_in(snapshot.transcript if is_whole else snapshot.own)) and not sees(self._context):
+        if not self._sees and any(images.images_in(snapshot.transcript if is_whole else snapshot.own)):
             raise ModelCannotSee(f"{self.request.model} takes text alone")
 
     def make_smaller(self) -> bool:

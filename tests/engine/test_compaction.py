@@ -110,7 +110,7 @@ def test_the_next_prompt_has_the_summary_and_what_it_does_not_cover(conversation
     compact(conversation)
     turn = say("And now?")
     claim, context = claim_and_load(turn.pk, worker="worker-1")
-    request, _ = model_request.build(context, None)
+    request = model_request.Asking(context, None).request
     assert "## Summary of the conversation so far\n\nThe user said" in request.messages[0]["content"]
     assert "## Long-term Memory\n\n- Remember word 1" in request.messages[0]["content"]
     assert [message["content"].split("\n")[0] for message in request.messages[1:3]] == [

@@ -94,11 +94,11 @@ def test_an_estimate_comes_within_15_percent_of_what_a_provider_counts(say, mode
     for number in range(8):
         turn = say(f"Tell me about the roses of the year {number}, at some length, please.")
         _, context = claim_and_load(turn.pk, worker="worker-0")
-        request, estimate = model_request.build(context, None)
+        asking = model_request.Asking(context, None)
         Turn.objects.filter(pk=turn.pk).update(status="queued", lease_until=None)
-        counted = sum(len(str(message["content"])) for message in request.messages) * 2 // 5
+        counted = sum(len(str(message["content"])) for message in asking.request.messages) * 2 // 5
         model.answer(completion("Fine.", usage={"prompt_tokens": counted, "completion_tokens": 1, "total_tokens": 1}))
-        errors.append(abs(estimate * tokens.correction.ratio(request.model) - counted) / counted)
+        errors.append(abs(asking.estimated * tokens.correction.ratio(asking.request.model) - counted) / counted)
         settle([turn])
     assert errors[0] > 0.3
     assert max(errors[5:]) <= 0.15

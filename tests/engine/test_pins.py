@@ -40,7 +40,7 @@ def prompt(turn: Turn) -> list[dict[str, str]]:
     claim, context = claim_and_load(turn.pk, worker="worker-1")
     assert claim
     Turn.objects.filter(pk=turn.pk).update(status="queued", lease_until=None)
-    request, _ = model_request.build(context or step_context.load(claim), None)
+    request = model_request.Asking(context or step_context.load(claim), None).request
     return request.messages
 
 

@@ -50,6 +50,6 @@ def settle(turns: Iterable[Turn], *, rounds: int = 30) -> list[Turn]:
 def prompt_of(turn: Turn) -> list[str]:
     """What its model would be sent, without the system prompt; each text's first line."""
     claim, context = claim_and_load(turn.pk, worker="worker-1")
-    request, _ = model_request.build(context, None)
+    request = model_request.Asking(context, None).request
     assert step_context.load(claim).snapshot == context.snapshot
     return [message["content"].split("\n")[0] for message in request.messages[1:]]

@@ -240,7 +240,7 @@ def test_each_begins_anew_and_sends_nothing_of_those_before(watch):
     ask_agents(now=NOW + 3 * HALF_HOUR)
     turn = Turn.objects.open().get()
     _, context = claim_and_load(turn.pk, worker="worker-1")
-    request, _ = model_request.build(context, None)
+    request = model_request.Asking(context, None).request
     assert [message["role"] for message in request.messages] == ["system", "user"]
     assert "Water the plants" not in request.messages[0]["content"]
     assert Message.objects.filter(conversation=turn.conversation_id).count() == 7
@@ -402,7 +402,7 @@ def test_the_document_is_edited_in_the_admin_versioned_and_in_no_other_prompt(ad
     assert {"HEARTBEAT", "heartbeat_owner"} <= set(version.changed.split(", "))
     assert version.profile["documents"]["HEARTBEAT"].split() == TASK.split()
     _, context = claim_and_load(say("Hello").pk, worker="worker-1")
-    request, _ = model_request.build(context, None)
+    request = model_request.Asking(context, None).request
     system = request.messages[0]["content"]
     assert "Be patient." in system
     assert "Water the plants" not in system

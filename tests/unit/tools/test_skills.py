@@ -45,7 +45,7 @@ def head(*lines: str) -> bytes:
 
 def prompt_of(turn):
     claim, context = claim_and_load(turn.pk, worker="worker-1")
-    request, _ = model_request.build(context or step_context.load(claim), None)
+    request = model_request.Asking(context or step_context.load(claim), None).request
     return request.messages[0]["content"]
 
 
