@@ -201,7 +201,7 @@ def build_prompt(
     before = [each for each in background.pinned if not each.in_history]
     while True:
         told = replace(background, pinned=before) if background.pinned else background
-        system = _system(told, tokens, limit, form)
+        system = system_message(told, tokens, limit, form)
         history = [_shown(message, result_chars) for message in cleaned]
         if tokens is not None:
             room = tokens - estimated(system["content"])
@@ -217,7 +217,7 @@ def build_prompt(
 
 
 @lru_cache(maxsize=16)
-def _system(background: Background, tokens: int | None, limit: Limit | None, form: str) -> ChatMessage:
+def system_message(background: Background, tokens: int | None, limit: Limit | None, form: str) -> ChatMessage:
     """The system message. Most prompts have that of the one before, or of another conversation; and it may be long."""
     text = SECTION.join(sections(background if tokens is None else _bounded(background, tokens)))
     if form:
