@@ -50,7 +50,7 @@ def test_a_host_on_sqlite_loads_no_driver_of_postgresql_and_nothing_that_librari
     )
     loaded = {*ended.stdout.split()}
     assert {"unfold.admin", "rest_framework.compat", "structlog"} <= loaded, ended.stderr
-    assert not {"rich", "requests", "psycopg", "psycopg2"} & loaded
+    assert not {"rich", "requests", "pygments", "psycopg", "psycopg2"} & loaded
 
 
 def test_a_process_of_tools_loads_no_event_loop_that_none_of_them_needs():
