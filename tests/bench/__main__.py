@@ -74,7 +74,7 @@ def main() -> None:
             goals = results.goals(found)
             _tell(goals)
             loads = profile.LOADS[-1:] if quick else profile.LOADS
-            profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 8, loads=loads))
+            profiles = results.profiles(profile.while_busy(both, seconds=1 if quick else 20, loads=loads))
             _tell(profiles)
         settled = 0 if quick else growth.SETTLED_SECONDS
         lines = growth.lines(
