@@ -125,12 +125,9 @@ def stacks(pid: int, *, seconds: int) -> Counter[str]:
     """Samples by stack, of the thread that holds the interpreter: frames from the outermost in, divided by ``;``."""
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "stacks"
-        command = ["record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(RATE), "--gil", "--format", "raw"]
-        subprocess.run(
-            [str(Path(sys.executable).parent / "py-spy"), *command, "--full-filenames", "--output", str(output)],
-            check=True,
-            capture_output=True,
-        )
+        command = [str(Path(sys.executable).parent / "py-spy"), "record", "--pid", str(pid), "--output", str(output)]
+        command += ["--duration", str(seconds), "--rate", str(RATE), "--gil", "--format", "raw", "--full-filenames"]
+        subprocess.run(command, check=True, capture_output=True)
         counted: Counter[str] = Counter()
         for line in output.read_text().splitlines():
             stack, _, samples = line.rpartition(" ")
