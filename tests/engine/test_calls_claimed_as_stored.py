@@ -283,8 +283,8 @@ def test_one_that_waits_for_a_thread_as_the_process_stops_goes_back(say, here, s
         else:
             run(call_id, worker=worker, claimed=claimed)
 
-    def told(pool: ThreadPoolExecutor, *, wait: bool = True) -> None:
-        shutdown(pool, wait=False)
+    def told(pool: ThreadPoolExecutor, *, wait: bool = True, cancel_futures: bool = False) -> None:
+        shutdown(pool, wait=False, cancel_futures=cancel_futures)
         if wait:
             has_stopped.set()
             shutdown(pool)
